@@ -59,7 +59,8 @@ _HOMES = {
 # Type checkers read the first two here, the others from the imports.
 __all__ = ["__version__", "compare", *(_HOMES.keys() - {"compare"})]
 
-#: What this package itself uses of its plugins, by name; they stand outside this folder in the source tree.
+#: What this package itself uses of its plugins, by name; they stand outside this folder in the
+#: source tree.
 PLUGINS = {
     "irds": "beir_cocodr.plugins.irds:register",
     "irds commands": "beir_cocodr.plugins.irds:run",
@@ -81,7 +82,9 @@ def __dir__() -> list[str]:
 
 
 def load_plugin(name: str) -> Any:
-    """An object of a plugin, by its name in :data:`PLUGINS`, imported now; ``ImportError`` where its host is absent."""
+    """An object of a plugin, by its name in :data:`PLUGINS`, imported now; ``ImportError`` where
+    its host is absent.
+    """
     return load_object(PLUGINS[name])
 
 

@@ -35,7 +35,9 @@ def non_finite_rows(vectors: Array) -> Ints:
 
 
 def check_finite(vectors: Array, ids: Sequence[object], what: str) -> None:
-    """An InputError names those of (n, d) embeddings of texts that have a NaN or infinite number."""
+    """An InputError names those of (n, d) embeddings of texts that have a NaN or infinite
+    number.
+    """
     if wrong := [repr(ids[row]) for row in non_finite_rows(vectors)]:
         raise InputError(
             f"NaN or infinite embeddings of {len(wrong)} {what}: {listed(wrong)}; look at their texts, and encode in "
@@ -46,9 +48,12 @@ def check_finite(vectors: Array, ids: Sequence[object], what: str) -> None:
 def singular_axes(weights: Any, count: int, seed: int) -> Floats:
     """(T, r) first right singular vectors of (n, T) sparse weights, by randomised power iterations.
 
-    In a thread of its own: where Java runs, it leaves the main thread too little stack for OpenBLAS's LU decomposition.
+    In a thread of its own: where Java runs, it leaves the main thread too little stack for
+    OpenBLAS's LU decomposition.
     """
-    from sklearn.utils.extmath import randomized_svd  # most of what imports this module does not pay for it
+    from sklearn.utils.extmath import (
+        randomized_svd,
+    )  # most of what imports this module does not pay for it
 
     with ThreadPoolExecutor(1) as alone:
         axes = alone.submit(randomized_svd, weights, count, n_iter=4, random_state=seed).result()[2]

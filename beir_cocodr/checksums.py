@@ -1,8 +1,8 @@
-"""Checksums of files, in the folder ``checksums`` beside them: recorded before a file takes its name, verified when it
-is first read in a process.
+"""Checksums of files, in the folder ``checksums`` beside them: recorded before a file takes its
+name, verified when it is first read in a process.
 
-Each has a file of its own, so that many processes can write to a folder, in the format of ``xxhsum``:
-``cat checksums/* | xxhsum --check`` verifies a folder without this package.
+Each has a file of its own, so that many processes can write to a folder, in the format of
+``xxhsum``: ``cat checksums/* | xxhsum --check`` verifies a folder without this package.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _verified: dict[Path, tuple[int, ...]] = {}
 
 @contextmanager
 def checked_path(path: Path) -> Iterator[Path]:
-    """:func:`~beir_cocodr.io.atomic_path` for a file with a checksum: whatever has its name has its checksum too."""
+    """:func:`~beir_cocodr.io.atomic_path` for a file with a checksum: whatever has its name has its
+    checksum too.
+    """
     with atomic_path(path) as temporary:
         yield temporary
         write_text(path.parent / CHECKSUMS / path.name, _checksum(temporary))
@@ -46,7 +48,9 @@ def add_checksums(folder: Path, names: Iterable[str]) -> None:
 
 
 def fault(path: Path, content: memoryview | None = None) -> str | None:
-    """What is wrong with a file, by its checksum, or None; it is read once in a process, unless to a ``content``."""
+    """What is wrong with a file, by its checksum, or None; it is read once in a process, unless to
+    a ``content``.
+    """
     recorded = path.parent / CHECKSUMS / path.name
     try:
         state = _state(path) + _state(recorded)
@@ -85,7 +89,9 @@ def _state(path: Path) -> tuple[int, ...]:
 
 
 def _checksum(path: Path, content: memoryview | None = None) -> str:
-    """The line that ``xxhsum -H3`` prints for a file, which is read to ``content`` where that is given."""
+    """The line that ``xxhsum -H3`` prints for a file, which is read to ``content`` where that is
+    given.
+    """
     digest = xxhash.xxh3_64()
     block, place = memoryview(bytearray(_BLOCK)), 0
     with path.open("rb", buffering=0) as file:

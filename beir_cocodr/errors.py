@@ -1,4 +1,6 @@
-"""The exceptions for what a person has to correct, bad input and a full disk, and the checks of single values."""
+"""The exceptions for what a person has to correct, bad input and a full disk, and the checks of
+single values.
+"""
 
 import errno
 import math
@@ -17,25 +19,31 @@ _SHOWN = 80
 class InputError(ValueError):
     """Bad input: a file, line, id or option that has to be corrected by the caller.
 
-    The message is one line that names what is at fault and the way out. The command line prints it and exits with
-    status 2; in Python it is an ordinary ``ValueError``.
+    The message is one line that names what is at fault and the way out. The command line prints it
+    and exits with status 2; in Python it is an ordinary ``ValueError``.
     """
 
 
 def first_line(error: BaseException) -> str:
     """The first line of a host's message, or the error's type where it has none."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return next(
+        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )
 
 
 @contextmanager
 def explained(what: str, way_out: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Inside, an exception of these kinds becomes an ``InputError``: what is wrong (the reason); the way out."""
+    """Inside, an exception of these kinds becomes an ``InputError``: what is wrong (the reason);
+    the way out.
+    """
     try:
         yield
     except kinds as error:
         if isinstance(error, InputError) and InputError not in kinds:
             raise
-        raise InputError(f"{what} ({getattr(error, 'strerror', None) or first_line(error)}); {way_out}") from error
+        raise InputError(
+            f"{what} ({getattr(error, 'strerror', None) or first_line(error)}); {way_out}"
+        ) from error
 
 
 #: The largest seed that numpy, torch and transformers all take.
@@ -65,10 +73,14 @@ class Limits:
     choices: Collection[object] | None = None
 
     def check(self, name: str, value: object) -> None:
-        """Raise an ``InputError`` that names the option, its value and what is allowed; NaN and infinity never are."""
+        """Raise an ``InputError`` that names the option, its value and what is allowed; NaN and
+        infinity never are.
+        """
         if self.choices is not None:
             if value not in self.choices:
-                raise InputError(f"unknown {name} {_shown(value)}; there are {', '.join(map(str, self.choices))}")
+                raise InputError(
+                    f"unknown {name} {_shown(value)}; there are {', '.join(map(str, self.choices))}"
+                )
         elif isinstance(value, Real) and not isinstance(value, bool):
             if self.max == math.inf and isinstance(value, Integral) and int(value) > _COUNT_MAX:
                 replace(self, max=_COUNT_MAX).check(name, value)
@@ -80,8 +92,18 @@ class Limits:
 
     def describe(self) -> str:
         """In words, such as "above 0 and at most 1"."""
-        bounds = {"at least": self.min, "above": self.above, "at most": self.max, "below": self.below}
-        return " and ".join(f"{word} {bound}" for word, bound in bounds.items() if math.isfinite(bound)) or "finite"
+        bounds = {
+            "at least": self.min,
+            "above": self.above,
+            "at most": self.max,
+            "below": self.below,
+        }
+        return (
+            " and ".join(
+                f"{word} {bound}" for word, bound in bounds.items() if math.isfinite(bound)
+            )
+            or "finite"
+        )
 
 
 #: Of every seed.
@@ -93,11 +115,15 @@ def check_seeds(seeds: Sequence[int]) -> None:
     for seed in seeds:
         SEEDS.check("seed", seed)
     if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds {', '.join(map(str, seeds)) or 'none'}: give at least one, and each once")
+        raise InputError(
+            f"seeds {', '.join(map(str, seeds)) or 'none'}: give at least one, and each once"
+        )
 
 
 def check_count(name: str, value: int | None, least: int = 1) -> None:
-    """Check a number that is counted, unless it is None; an ``InputError`` where it is below ``least``."""
+    """Check a number that is counted, unless it is None; an ``InputError`` where it is below
+    ``least``.
+    """
     if value is not None:
         Limits(min=least).check(name, value)
 
@@ -105,7 +131,8 @@ def check_count(name: str, value: int | None, least: int = 1) -> None:
 def check_name(kind: str, name: str | Path, utf8: bool = False) -> None:
     """Check that a file system takes a name; an ``InputError`` where it is too long for any.
 
-    With ``utf8`` for what libraries in C++ and Rust read or write as well: they take paths in UTF-8 alone.
+    With ``utf8`` for what libraries in C++ and Rust read or write as well: they take paths in UTF-8
+    alone.
     """
     text = str(name)
     if utf8 and not _encodable(text):
@@ -150,10 +177,13 @@ UNFINISHED = ".unfinished-"
 # No room on the device, for the user, or for a file of this size.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-# What libraries make of these errors: those in Rust, Arrow and FAISS; NumPy after a short write; PyTorch after any; and
-# Python where no folder for temporary files takes one, which some libraries look for as they are imported.
+# What libraries make of these errors: those in Rust, Arrow and FAISS; NumPy after a short write;
+# PyTorch after any; and Python where no folder for temporary files takes one, which some libraries
+# look for as they are imported.
 _REPORTED = re.compile(
-    "|".join(rf"{re.escape(os.strerror(number))}|\b(?:os error|errno) {number}\b" for number in _NO_ROOM)
+    "|".join(
+        rf"{re.escape(os.strerror(number))}|\b(?:os error|errno) {number}\b" for number in _NO_ROOM
+    )
     + r"|not enough free space|\d requested and \d+ written|PytorchStreamWriter failed|inline_container"
     + r"|basic_ios::clear: iostream error|no usable temporary directory",
     re.IGNORECASE,
@@ -161,8 +191,8 @@ _REPORTED = re.compile(
 
 
 class DiskFull(OSError):
-    """There is no room for what was to be written to a folder, its ``filename``; its notes say what is complete there.
-    The command line prints both in a line and exits with status 2.
+    """There is no room for what was to be written to a folder, its ``filename``; its notes say what
+    is complete there. The command line prints both in a line and exits with status 2.
     """
 
 
@@ -172,14 +202,17 @@ def no_room(error: BaseException | None) -> int | None:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             return error.errno
         if isinstance(error, Exception) and _REPORTED.search(text := str(error)):
-            return next((number for number in _NO_ROOM if os.strerror(number) in text), errno.ENOSPC)
+            return next(
+                (number for number in _NO_ROOM if os.strerror(number) in text), errno.ENOSPC
+            )
         error = error.__cause__ or error.__context__
     return None
 
 
 @contextmanager
 def naming_full_disk(folder: Path, safe: Callable[[], str] | None = None) -> Iterator[None]:
-    """What any library raises inside because a disk is full becomes :class:`DiskFull`, with a note of what is ``safe``.
+    """What any library raises inside because a disk is full becomes :class:`DiskFull`, with a note
+    of what is ``safe``.
 
     Where it went to a folder below that stays, that is its folder, else ``folder``.
     """
@@ -201,14 +234,18 @@ def naming_full_disk(folder: Path, safe: Callable[[], str] | None = None) -> Ite
 
 
 def describe_full_disk(error: BaseException) -> str:
-    """The line for a person, of an error that :func:`no_room` knows: where, what is safe, and the way out."""
+    """The line for a person, of an error that :func:`no_room` knows: where, what is safe, and the
+    way out.
+    """
     folder = error.filename if isinstance(error, OSError) and error.filename else None
     reason = os.strerror(no_room(error) or errno.ENOSPC)
     notes = list(getattr(error, "__notes__", ()))
     if isinstance(error, DiskFull) and not notes and folder is not None:
         notes = [_complete(Path(folder))]
     where = "the output or a temporary file" if folder is None else str(folder)
-    return "; ".join([f"{where} cannot be written: {reason}", *notes, "make room and run the command again"])
+    return "; ".join(
+        [f"{where} cannot be written: {reason}", *notes, "make room and run the command again"]
+    )
 
 
 def _complete(folder: Path) -> str:

@@ -1,9 +1,10 @@
 """Files and folders that appear when they are complete, locks, hashes, and the cache folder.
 
-Everything is written beside its final place, in a folder whose name begins with ``.unfinished-``, and takes its name in
-one step: a run that dies leaves nothing half-written under a name that is read. What such a run leaves is removed by
-the next one that holds the folder (:func:`sole_writer`), or after a day (:func:`cache_folder`). Results of one run
-stand in a folder of their own (:func:`results_folder`).
+Everything is written beside its final place, in a folder whose name begins with ``.unfinished-``,
+and takes its name in one step: a run that dies leaves nothing half-written under a name that is
+read. What such a run leaves is removed by the next one that holds the folder (:func:`sole_writer`),
+or after a day (:func:`cache_folder`). Results of one run stand in a folder of their own
+(:func:`results_folder`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,15 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
 
-from beir_cocodr.errors import UNFINISHED, DiskFull, InputError, check_name, explained, listed, naming_full_disk
+from beir_cocodr.errors import (
+    UNFINISHED,
+    DiskFull,
+    InputError,
+    check_name,
+    explained,
+    listed,
+    naming_full_disk,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,8 +51,9 @@ CLOCK_TICK_NS = 20_000_000
 
 @contextmanager
 def unfinished(folder: Path, mark: str = "") -> Iterator[Path]:
-    """A new folder in ``folder``, which is made if need be, with the ``mark`` in its name; removed at the end with what
-    is left in it. Where the disk is full, :class:`~beir_cocodr.errors.DiskFull` names ``folder``, for any library.
+    """A new folder in ``folder``, which is made if need be, with the ``mark`` in its name; removed
+    at the end with what is left in it. Where the disk is full,
+    :class:`~beir_cocodr.errors.DiskFull` names ``folder``, for any library.
     """
     place = folder / f"{UNFINISHED}{mark}{uuid4().hex}"
     with naming_full_disk(folder):
@@ -58,7 +68,8 @@ def unfinished(folder: Path, mark: str = "") -> Iterator[Path]:
 def atomic_path(path: Path) -> Iterator[Path]:
     """A name to write a file under, which becomes ``path`` when it is complete and on the disk.
 
-    It lies in a folder of its own, as some libraries write under further names, which a kill leaves there.
+    It lies in a folder of its own, as some libraries write under further names, which a kill leaves
+    there.
     """
     with unfinished(path.parent) as place:
         yield place / path.name
@@ -71,13 +82,17 @@ def _replace(path: Path, temporary: Path) -> None:
     temporary.chmod(0o666 & ~umask)  # some libraries write files that shut everybody else out
     with temporary.open("rb+") as file:
         os.fsync(file.fileno())
-    with explained(f"{path} is a folder, where a file is to be written", "move it away", IsADirectoryError):
+    with explained(
+        f"{path} is a folder, where a file is to be written", "move it away", IsADirectoryError
+    ):
         temporary.replace(path)
 
 
 @contextmanager
 def atomic_output(path: Path) -> Iterator[Path]:
-    """:func:`atomic_path` for the one file that a command makes; removes what a command that was killed left of it."""
+    """:func:`atomic_path` for the one file that a command makes; removes what a command that was
+    killed left of it.
+    """
     mark = _mark(path)
     _remove_dead(path, mark)
     with unfinished(path.parent, mark) as place, locked(place):
@@ -91,7 +106,10 @@ def atomic_writer(path: Path) -> Iterator[IO[str]]:
 
     A path that is not UTF-8 stands in it with the escapes that JSON has for it.
     """
-    with atomic_path(path) as draft, draft.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+    with (
+        atomic_path(path) as draft,
+        draft.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+    ):
         yield file
 
 
@@ -108,15 +126,18 @@ def write_jsonl(path: Path, records: Iterable[Mapping[str, object]]) -> None:
 
 
 def write_qrels(path: Path, rows: Iterable[tuple[str, str, int]]) -> None:
-    """Write query id, document id and grade of judgements, as BEIR reads them, to ``path`` in one step."""
+    """Write query id, document id and grade of judgements, as BEIR reads them, to ``path`` in one
+    step.
+    """
     with atomic_writer(path) as file:
         file.write("query-id\tcorpus-id\tscore\n")
         file.writelines(f"{query}\t{document}\t{grade}\n" for query, document, grade in rows)
 
 
 def text_cell(text: str) -> str:
-    """A text as a cell of a table, which a spreadsheet takes for no formula: tabs and line ends become spaces, and what
-    begins with = + - @ gets an apostrophe. Ids are written as they are: they are joined with runs and qrels.
+    """A text as a cell of a table, which a spreadsheet takes for no formula: tabs and line ends
+    become spaces, and what begins with = + - @ gets an apostrophe. Ids are written as they are:
+    they are joined with runs and qrels.
     """
     line = " ".join(text.split())
     return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
@@ -139,7 +160,9 @@ def parse_json(text: str) -> Any:
 
 
 def output_folder(path: Path, utf8: bool = False) -> Path:
-    """Make a folder for results; ``InputError`` where it cannot be made or written to, or see :func:`check_name`."""
+    """Make a folder for results; ``InputError`` where it cannot be made or written to, or see
+    :func:`check_name`.
+    """
     check_name("the output", path, utf8)
     with explained(f"{path} cannot be the output folder", "choose another", OSError):
         path.mkdir(parents=True, exist_ok=True)
@@ -149,25 +172,32 @@ def output_folder(path: Path, utf8: bool = False) -> Path:
     except DiskFull:
         raise
     except OSError as error:
-        raise InputError(f"{path} cannot be written to: {error.strerror}; choose another output folder") from error
+        raise InputError(
+            f"{path} cannot be written to: {error.strerror}; choose another output folder"
+        ) from error
     return path
 
 
 def check_output_free(output: Path) -> None:
-    """Check that an output is no file and no folder with content, better before hours of encoding than after."""
+    """Check that an output is no file and no folder with content, better before hours of encoding
+    than after.
+    """
     check_name("the output", output)
     is_empty = output.is_dir() and not any(output.iterdir())
     if not is_empty and (output.exists() or output.is_symlink()):
-        raise InputError(f"{output} is there already, not empty, and is not written over; choose another --output")
+        raise InputError(
+            f"{output} is there already, not empty, and is not written over; choose another --output"
+        )
 
 
 @contextmanager
 def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
-    """A folder that takes the name of ``output`` at the end, and is removed if anything fails; what else is put beside
-    it is removed in any case.
+    """A folder that takes the name of ``output`` at the end, and is removed if anything fails; what
+    else is put beside it is removed in any case.
 
-    With ``replace`` it takes the place of an ``output`` that is there, which stays whole until then; without, such an
-    ``output`` is an ``InputError``, as is a parent that cannot be written to.
+    With ``replace`` it takes the place of an ``output`` that is there, which stays whole until
+    then; without, such an ``output`` is an ``InputError``, as is a parent that cannot be written
+    to.
     """
     if not replace:
         check_output_free(output)
@@ -199,7 +229,9 @@ def _mark(output: Path) -> str:
 
 
 def _remove_dead(output: Path, mark: str) -> None:
-    """Remove an output's drafts that no process holds any more; what one was about to replace is put back."""
+    """Remove an output's drafts that no process holds any more; what one was about to replace is
+    put back.
+    """
     for place in output.parent.glob(f"{UNFINISHED}{mark}*"):
         with suppress(OSError, Timeout):
             if (place / _LOCK).is_file():
@@ -211,8 +243,9 @@ def _remove_dead(output: Path, mark: str) -> None:
 
 @contextmanager
 def locked(folder: Path, wait: bool = True) -> Iterator[None]:
-    """Hold a folder against other processes; the lock goes with the process, however that ends. Nothing is held where
-    the file system has no locks. Without ``wait``, a folder that another process holds is an ``InputError``.
+    """Hold a folder against other processes; the lock goes with the process, however that ends.
+    Nothing is held where the file system has no locks. Without ``wait``, a folder that another
+    process holds is an ``InputError``.
     """
     with ExitStack() as stack:
         try:
@@ -220,7 +253,9 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
             # Before it is let go: those who wait notice, and lock the next file of this name.
             stack.callback((folder / _LOCK).unlink, missing_ok=True)
         except Timeout:
-            raise InputError(f"another process writes to {folder}; wait for it, or choose another folder") from None
+            raise InputError(
+                f"another process writes to {folder}; wait for it, or choose another folder"
+            ) from None
         except OSError:  # a file system that cannot lock
             pass
         yield
@@ -242,7 +277,8 @@ def _holding(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Keep others from writing to a folder (else ``InputError``), and remove what a killed writer left unfinished.
+    """Keep others from writing to a folder (else ``InputError``), and remove what a killed writer
+    left unfinished.
 
     Within the block the same thread may ask for the folder again.
     """
@@ -255,7 +291,10 @@ def sole_writer(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            for place in (folder, folder / CHECKSUMS):  # processes that were started for the writing may have died
+            for place in (
+                folder,
+                folder / CHECKSUMS,
+            ):  # processes that were started for the writing may have died
                 remove_unfinished(place)
 
 
@@ -267,25 +306,41 @@ RUN_FILE = "run.json"
 
 # Results of ours, by name; and what only a folder of another kind has, which is never written over.
 _RESULTS = (
-    *("*.run", "*.per_query.tsv", "predictors.tsv", "nearest.tsv", "labels_wanted.tsv", "similarity.png"),
+    *(
+        "*.run",
+        "*.per_query.tsv",
+        "predictors.tsv",
+        "nearest.tsv",
+        "labels_wanted.tsv",
+        "similarity.png",
+    ),
     *(f"{name}.json" for name in ("run", "results", "comparison", "parity", "overlap")),
-    *(f"{name}.{kind}" for name in ("qpp", "shift", "representation", "source_clusters") for kind in ("json", "png")),
+    *(
+        f"{name}.{kind}"
+        for name in ("qpp", "shift", "representation", "source_clusters")
+        for kind in ("json", "png")
+    ),
 )
 _OTHERS = ("training", "adapt", "plan", "generation", "store", "manifest", "regimes", "modules")
 
 
 @contextmanager
-def results_folder(output: Path, run: Mapping[str, object], overwrite: bool = False) -> Iterator[Path]:
-    """A draft for the results of one run, which go to ``output`` together at the end; what was there stays until then.
+def results_folder(
+    output: Path, run: Mapping[str, object], overwrite: bool = False
+) -> Iterator[Path]:
+    """A draft for the results of one run, which go to ``output`` together at the end; what was
+    there stays until then.
 
-    A folder holds the results of one run. The same run again replaces them; those of another run are an ``InputError``,
-    unless ``overwrite`` replaces them all, which needs a folder with nothing else in it. Files that are no results stay
-    as they are. Two processes do not write to one folder. Within the block, and in a folder that the thread holds as
-    :func:`sole_writer`, parts of the run may write their results the same way.
+    A folder holds the results of one run. The same run again replaces them; those of another run
+    are an ``InputError``, unless ``overwrite`` replaces them all, which needs a folder with nothing
+    else in it. Files that are no results stay as they are. Two processes do not write to one
+    folder. Within the block, and in a folder that the thread holds as :func:`sole_writer`, parts of
+    the run may write their results the same way.
 
     Args:
         output: the folder, made if need be.
-        run: what makes two runs the same, the command and its settings; anything that JSON or ``str`` can express.
+        run: what makes two runs the same, the command and its settings; anything that JSON or
+            ``str`` can express.
         overwrite: replace the results of another run.
     """
     content = json.loads(json.dumps(run, default=str))
@@ -300,7 +355,9 @@ def results_folder(output: Path, run: Mapping[str, object], overwrite: bool = Fa
 
 
 def _read_run(folder: Path) -> tuple[object, set[str]]:
-    """A folder's run and the names of its files; None and what look like results where that is not on record."""
+    """A folder's run and the names of its files; None and what look like results where that is not
+    on record.
+    """
     try:
         content = parse_json((folder / RUN_FILE).read_text(encoding="utf-8"))
         return content["run"], {RUN_FILE, *map(str, content["files"])}
@@ -332,7 +389,8 @@ def _deliver(draft: Path, output: Path, run: Json) -> None:
     """Move results to their folder, records last, in place of those that are there."""
     new = {path.name for path in draft.iterdir() if not is_incidental(path)} - {RUN_FILE}
     _, old = _read_run(output)
-    # Until all are there both count as the run's, so that the same run again replaces what a kill leaves.
+    # Until all are there both count as the run's, so that the same run again replaces what a kill
+    # leaves.
     _write_run(output, run, old | new)
     for name in old - {RUN_FILE}:
         if name.endswith(".json") or name not in new:
@@ -359,32 +417,48 @@ def is_incidental(path: Path) -> bool:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """All files of a folder and of those in it, in order; locks and unfinished work are left out."""
+    """All files of a folder and of those in it, in order; locks and unfinished work are left
+    out.
+    """
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return [path for path in files if not any(map(is_incidental, map(Path, path.relative_to(folder).parts)))]
+    return [
+        path
+        for path in files
+        if not any(map(is_incidental, map(Path, path.relative_to(folder).parts)))
+    ]
 
 
 def remove_unfinished(folder: Path, older_than: float = 0.0) -> None:
-    """Remove what writers left half-written, where it was not touched for ``older_than`` seconds."""
+    """Remove what writers left half-written, where it was not touched for ``older_than``
+    seconds.
+    """
     for left_over in folder.glob(f"{UNFINISHED}*"):
         with suppress(FileNotFoundError):  # another process was faster
             if older_than and time.time() - left_over.stat().st_mtime <= older_than:
                 continue
-            shutil.rmtree(left_over, ignore_errors=True) if left_over.is_dir() else left_over.unlink()
+            shutil.rmtree(
+                left_over, ignore_errors=True
+            ) if left_over.is_dir() else left_over.unlink()
 
 
 def cache_root() -> Path:
-    """The folder below which everything derived is kept: ``BEIR_COCODR_CACHE`` if that is set, else the platform's own
-    place (on Linux ``~/.cache/beir-cocodr``). It may be deleted at any time.
+    """The folder below which everything derived is kept: ``BEIR_COCODR_CACHE`` if that is set, else
+    the platform's own place (on Linux ``~/.cache/beir-cocodr``). It may be deleted at any time.
     """
     override = os.environ.get("BEIR_COCODR_CACHE")
     return Path(override).expanduser() if override else Path(user_cache_dir("beir-cocodr"))
 
 
 def cache_folder(name: str) -> Path:
-    """A folder below the cache root, made if need be; what a killed writer left there is removed after a day."""
+    """A folder below the cache root, made if need be; what a killed writer left there is removed
+    after a day.
+    """
     folder = cache_root() / name
-    with explained(f"{folder} cannot be used", "point BEIR_COCODR_CACHE elsewhere, to a writable folder", OSError):
+    with explained(
+        f"{folder} cannot be used",
+        "point BEIR_COCODR_CACHE elsewhere, to a writable folder",
+        OSError,
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(folder, _LEFT_OVER_SECONDS)
     return folder
@@ -392,8 +466,9 @@ def cache_folder(name: str) -> Path:
 
 @contextmanager
 def filling_cache(folder: Path) -> Iterator[None]:
-    """While a new entry is written to a folder below the cache root: a full disk is ``DiskFull`` with a note of what is
-    complete there, whatever else keeps it from being written an ``InputError``.
+    """While a new entry is written to a folder below the cache root: a full disk is ``DiskFull``
+    with a note of what is complete there, whatever else keeps it from being written an
+    ``InputError``.
     """
 
     def safe() -> str:
@@ -406,11 +481,15 @@ def filling_cache(folder: Path) -> Iterator[None]:
     except DiskFull:
         raise
     except OSError as error:
-        raise InputError(f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere") from error
+        raise InputError(
+            f"{folder}: {error.strerror}; point BEIR_COCODR_CACHE elsewhere"
+        ) from error
 
 
 def file_state(path: Path) -> tuple[str, str, str]:
-    """Resolved path, size in bytes and time of last change in nanoseconds: whether a file is the one that was read."""
+    """Resolved path, size in bytes and time of last change in nanoseconds: whether a file is the
+    one that was read.
+    """
     resolved = path.resolve()
     state = resolved.stat()
     # File times advance in ticks: two writes within one would look the same, so let the tick pass.
@@ -443,7 +522,9 @@ def files_sha256(folder: Path) -> dict[str, str]:
 
 
 def content_sha256(path: str | Path) -> str | None:
-    """A hash of a file or of all files of a folder, whatever its own name; None where there is neither."""
+    """A hash of a file or of all files of a folder, whatever its own name; None where there is
+    neither.
+    """
     place = Path(path)
     if place.is_dir():
         return json_sha256(files_sha256(place))

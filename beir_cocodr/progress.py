@@ -1,7 +1,8 @@
-"""One line of progress on stderr: which step of a command runs, what it does now, and the time left for all of it.
+"""One line of progress on stderr: which step of a command runs, what it does now, and the time left
+for all of it.
 
-On a terminal the line changes in place and goes when it is done. Anything else, such as the log of a build, gets a line
-when a step begins and one every half minute.
+On a terminal the line changes in place and goes when it is done. Anything else, such as the log of
+a build, gets a line when a step begins and one every half minute.
 """
 
 import logging
@@ -21,8 +22,9 @@ INTERVAL = 30.0
 
 
 class Steps:
-    """The steps of a command, and the time left for them. ``expected``: name to seconds, in their order; None where
-    nothing is known, which the mean of the others stands for. Expectations are scaled by what the steps before took.
+    """The steps of a command, and the time left for them. ``expected``: name to seconds, in their
+    order; None where nothing is known, which the mean of the others stands for. Expectations are
+    scaled by what the steps before took.
     """
 
     def __init__(self, expected: Mapping[str, float | None]) -> None:
@@ -47,7 +49,9 @@ class Steps:
         return f"{len(self.took) + 1} of {len(self.names)}, {self.names[len(self.took)]}"
 
     def left(self, bar: float = 0.0) -> float | None:
-        """Seconds that are left for all, at least ``bar`` of them for this one; None where nothing is known."""
+        """Seconds that are left for all, at least ``bar`` of them for this one; None where nothing
+        is known.
+        """
         done = len(self.took)
         known = [seconds for seconds in self.expected if seconds is not None]
         if not known and not done:
@@ -65,7 +69,9 @@ _STEPS: ContextVar[Steps | None] = ContextVar("steps", default=None)
 
 @contextmanager
 def steps(expected: Mapping[str, float | None]) -> Iterator[None]:
-    """The steps of a whole command, in force inside; those of a command that is a step of another do not count."""
+    """The steps of a whole command, in force inside; those of a command that is a step of another
+    do not count.
+    """
     if _STEPS.get() is not None or len(expected) < 2:
         yield
         return
@@ -81,7 +87,11 @@ def step(name: str) -> None:
     whole = _STEPS.get()
     if whole is not None and whole.begin(name) and not in_place():
         left = whole.left()
-        log.info("step %s%s", str(whole), "" if left is None else f"; about {describe_seconds(left)} left for all")
+        log.info(
+            "step %s%s",
+            str(whole),
+            "" if left is None else f"; about {describe_seconds(left)} left for all",
+        )
 
 
 def in_place() -> bool:
@@ -101,8 +111,15 @@ class Bar(tqdm):  # type: ignore[misc]
         usual: dict[str, Any] = {"leave": False, "position": 0, "delay": 0.5, "dynamic_ncols": True}
         usual |= {"bar_format": "{step}{l_bar}{bar:10}{r_bar}{left}"}
         if not self.in_place:
-            usual |= {"delay": INTERVAL, "mininterval": INTERVAL, "maxinterval": INTERVAL, "miniters": 1}
-            usual |= {"bar_format": "{step}{desc}: {percentage:.0f}%, {n_fmt} of {total_fmt}{unit}{postfix}{left}"}
+            usual |= {
+                "delay": INTERVAL,
+                "mininterval": INTERVAL,
+                "maxinterval": INTERVAL,
+                "miniters": 1,
+            }
+            usual |= {
+                "bar_format": "{step}{desc}: {percentage:.0f}%, {n_fmt} of {total_fmt}{unit}{postfix}{left}"
+            }
         if sys.stderr is None:  # nobody listens
             settings["disable"] = True
         super().__init__(*args, **usual | settings)
@@ -114,7 +131,11 @@ class Bar(tqdm):  # type: ignore[misc]
         rate = found["rate"] or (found["n"] - found["initial"]) / max(found["elapsed"], 1e-6)
         here = (found["total"] - found["n"]) / rate if found["total"] and rate else 0.0
         left = here if whole is None else whole.left(here)
-        text = "" if not left else f", about {describe_seconds(left)} left" + " for all" * (whole is not None)
+        text = (
+            ""
+            if not left
+            else f", about {describe_seconds(left)} left" + " for all" * (whole is not None)
+        )
         return found | {"step": "" if whole is None else f"[{whole}] ", "left": text}
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:

@@ -1,4 +1,6 @@
-"""What training recorded: training.json beside a model, its lineage, and which texts of a collection it was given."""
+"""What training recorded: training.json beside a model, its lineage, and which texts of a
+collection it was given.
+"""
 
 import json
 from collections.abc import Sequence
@@ -28,9 +30,13 @@ RECORD_FILE = "training.json"
 
 
 def collection_provenance(collection: Collection, queries: bool) -> CollectionProvenance:
-    """What a training stage is given of a collection: documents, and if ``queries`` its labelled queries."""
+    """What a training stage is given of a collection: documents, and if ``queries`` its labelled
+    queries.
+    """
     documents = collection.documents
-    found = CollectionProvenance(collection.name, len(documents), documents.content_hash, collection.counts)
+    found = CollectionProvenance(
+        collection.name, len(documents), documents.content_hash, collection.counts
+    )
     if not queries:
         return found
     return replace(
@@ -44,7 +50,8 @@ def collection_provenance(collection: Collection, queries: bool) -> CollectionPr
 
 @dataclass(frozen=True)
 class TrainingPlan(Record):
-    """What makes two trainings the same; a field that does not apply is None and left out of the JSON.
+    """What makes two trainings the same; a field that does not apply is None and left out of the
+    JSON.
 
     Attributes:
         stage: what kind of training.
@@ -78,8 +85,14 @@ class TrainingPlan(Record):
 
     def to_json(self) -> Json:
         content = {name: value for name, value in super().to_json().items() if value is not None}
-        lists = {"seen": self.seen} if self.targets is None else {"seen": self.seen, "targets": self.targets}
-        return content | {name: [given.to_json() for given in found] for name, found in lists.items()}
+        lists = (
+            {"seen": self.seen}
+            if self.targets is None
+            else {"seen": self.seen, "targets": self.targets}
+        )
+        return content | {
+            name: [given.to_json() for given in found] for name, found in lists.items()
+        }
 
     def changes(self, before: "TrainingPlan") -> list[str]:
         """In which parts another plan differs, but for names and paths, which may change."""
@@ -89,9 +102,15 @@ class TrainingPlan(Record):
 
     def _content(self) -> Json:
         named = ("base", "miner", "teacher")
-        parts: Json = {part.name: getattr(self, part.name) for part in fields(TrainingPlan) if part.name not in named}
+        parts: Json = {
+            part.name: getattr(self, part.name)
+            for part in fields(TrainingPlan)
+            if part.name not in named
+        }
         for name, given in (("seen", self.seen), ("targets", self.targets)):
-            parts[name] = None if given is None else [found.to_json() | {"dataset": None} for found in given]
+            parts[name] = (
+                None if given is None else [found.to_json() | {"dataset": None} for found in given]
+            )
         content: Json = json.loads(json.dumps(parts))  # as it looks when read back
         return content
 
@@ -107,9 +126,11 @@ class TrainingRecord(TrainingPlan):
     Attributes:
         steps: optimiser steps, of all rounds.
         processes: W.
-        resumed_from: the checkpoint that the run went on from; the next two cover what came after it only.
+        resumed_from: the checkpoint that the run went on from; the next two cover what came after
+            it only.
         training_loss, seconds: of the run.
-        details: what the stage itself counts, such as pairs or lists; stands among the other keys in the JSON.
+        details: what the stage itself counts, such as pairs or lists; stands among the other keys
+            in the JSON.
         versions: of the packages that a number may depend on.
         parent: the record of ``base``.
         modules: see :func:`modules_of`.
@@ -150,17 +171,24 @@ def _with_details(content: object) -> object:
     parent = _with_details(content.get("parent"))
     if isinstance(parent, dict):
         parent.pop("schema", None)
-    return found | {"details": {name: value for name, value in content.items() if name not in known}, "parent": parent}
+    return found | {
+        "details": {name: value for name, value in content.items() if name not in known},
+        "parent": parent,
+    }
 
 
 def read_record(model: str | Path) -> TrainingRecord | None:
-    """The record beside a saved model, None where there is none; ``InputError`` where it cannot be read."""
+    """The record beside a saved model, None where there is none; ``InputError`` where it cannot be
+    read.
+    """
     path = Path(model) / RECORD_FILE
     return TrainingRecord.read(path) if path.is_file() else None
 
 
 def write_record(folder: Path, record: TrainingRecord) -> TrainingRecord:
-    """Write the record, with the model's modules, last: its presence says that the model beside it is complete."""
+    """Write the record, with the model's modules, last: its presence says that the model beside it
+    is complete.
+    """
     record = replace(record, modules=modules_of(folder))
     record.write(folder / RECORD_FILE)
     return record
@@ -171,15 +199,22 @@ INCIDENTAL = ("architectures", "dtype", "torch_dtype", "transformers_version")
 
 
 def modules_of(folder: Path) -> dict[str, str]:
-    """A hash of the content of each file in a model folder that says which modules there are and what they compute:
-    one that lost a module, or had it changed, may be another model that is whole.
+    """A hash of the content of each file in a model folder that says which modules there are and
+    what they compute: one that lost a module, or had it changed, may be another model that is
+    whole.
     """
-    files = [folder / "modules.json", folder / "config.json", *sorted(folder.glob("[0-9]*_*/config.json"))]
+    files = [
+        folder / "modules.json",
+        folder / "config.json",
+        *sorted(folder.glob("[0-9]*_*/config.json")),
+    ]
     found = {}
     for file in filter(Path.is_file, files):
         content = parse_json(file.read_text(encoding="utf-8"))
         if file == folder / "config.json":
-            content = {name: value for name, value in dict(content).items() if name not in INCIDENTAL}
+            content = {
+                name: value for name, value in dict(content).items() if name not in INCIDENTAL
+            }
         found[file.relative_to(folder).as_posix()] = json_sha256(content)
     return found
 
@@ -194,18 +229,24 @@ def training_lineage(encoder: str) -> list[TrainingRecord]:
 LISTED = 100
 
 
-def contamination_statement(models: Sequence[str], collection: Collection) -> dict[str, ContaminationStatement]:
-    """For each model, what its training was given, and which of the evaluated texts were among that.
+def contamination_statement(
+    models: Sequence[str], collection: Collection
+) -> dict[str, ContaminationStatement]:
+    """For each model, what its training was given, and which of the evaluated texts were among
+    that.
 
-    The training.json of a model and of all its ancestors are merged; an InputError where one cannot be read. A training
-    collection with the hash of the evaluated one had all of it. One with another hash is looked at if it is still to be
-    had locally with the hash on record: documents are compared by title and text, queries by text, as ids may be
-    anything. Else what it shares is unknown, as the statement states. Being given is not being drawn: a training of few
-    steps may have read only a part. Of ``hybrid:M``, ``rerank:C@M`` and their like, M's encoder counts.
+    The training.json of a model and of all its ancestors are merged; an InputError where one cannot
+    be read. A training collection with the hash of the evaluated one had all of it. One with
+    another hash is looked at if it is still to be had locally with the hash on record: documents
+    are compared by title and text, queries by text, as ids may be anything. Else what it shares is
+    unknown, as the statement states. Being given is not being drawn: a training of few steps may
+    have read only a part. Of ``hybrid:M``, ``rerank:C@M`` and their like, M's encoder counts.
     """
     evaluated = _Evaluated(collection)
     encoders = {model: ModelSpec.parse(model).encoder for model in models}
-    statements = {encoder: evaluated.statement(encoder) for encoder in dict.fromkeys(encoders.values())}
+    statements = {
+        encoder: evaluated.statement(encoder) for encoder in dict.fromkeys(encoders.values())
+    }
     return {model: statements[encoder] for model, encoder in encoders.items()}
 
 
@@ -235,7 +276,9 @@ class _Evaluated:
             rows, ids = self._shared(part)
             documents |= False if rows is None else rows
             queries |= ids or set()
-            same_labels = bool(self.collection.qrels) and part.qrels_sha256 == self.provenance.qrels_sha256
+            same_labels = (
+                bool(self.collection.qrels) and part.qrels_sha256 == self.provenance.qrels_sha256
+            )
             shared.append(
                 SharedCollection(
                     **vars(part),
@@ -260,7 +303,9 @@ class _Evaluated:
         return replace(statement, sentences=self._sentences(statement))
 
     def _shared(self, part: CollectionProvenance) -> tuple[Bools | None, set[str] | None]:
-        """(N,) which evaluated documents a training collection has, and the ids of the queries; None for unknown."""
+        """(N,) which evaluated documents a training collection has, and the ids of the queries;
+        None for unknown.
+        """
         queries, rows, ids = self.collection.queries, None, None
         if part.corpus_sha256 == self.provenance.corpus_sha256:
             rows = np.ones(len(self.collection.documents), bool)
@@ -280,10 +325,14 @@ class _Evaluated:
         if found.root == "bm25":
             return ["BM25 is not trained."]
         if not found.stages:
-            return [f"There is no training.json beside {found.root}: nothing is known of what it has seen."]
+            return [
+                f"There is no training.json beside {found.root}: nothing is known of what it has seen."
+            ]
         least = "" if found.complete else "at least "
         documents, queries = len(self.collection.documents), len(self.collection.queries)
-        labels = ["Training was given the very labels that judge it here."] if found.labels_seen else []
+        labels = (
+            ["Training was given the very labels that judge it here."] if found.labels_seen else []
+        )
         unknown = [part.dataset for part in found.collections if not part.known]
         return [
             f"Trained by {', '.join(found.stages)} from {found.root}, of which nothing is known.",
@@ -318,5 +367,9 @@ def _training_collection(part: CollectionProvenance) -> Collection | None:
 
 
 def _contents(documents: Documents) -> Ints:
-    contents = ((document["title"].strip(), document["text"].strip()) for document in documents.values())
-    return np.fromiter((hash(content) if any(content) else 0 for content in contents), np.int64, len(documents))
+    contents = (
+        (document["title"].strip(), document["text"].strip()) for document in documents.values()
+    )
+    return np.fromiter(
+        (hash(content) if any(content) else 0 for content in contents), np.int64, len(documents)
+    )

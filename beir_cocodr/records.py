@@ -1,8 +1,9 @@
 """Records: what commands write as JSON and read back, each a frozen dataclass.
 
-A record states its fields once, with their types; :meth:`Record.to_json` and :meth:`Record.from_json` follow from them.
-What is read back is checked against the types, so that a file of another version or a damaged one is one clear line
-instead of a ``KeyError`` somewhere later.
+A record states its fields once, with their types; :meth:`Record.to_json` and
+:meth:`Record.from_json` follow from them. What is read back is checked against the types, so that a
+file of another version or a damaged one is one clear line instead of a ``KeyError`` somewhere
+later.
 """
 
 import json
@@ -21,7 +22,9 @@ _PACKAGES = "beir-cocodr torch transformers sentence-transformers beir ir-measur
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Names of what differs in two objects of parsed JSON and those within, such as ``options: finetune: epochs``."""
+    """Names of what differs in two objects of parsed JSON and those within, such as ``options:
+    finetune: epochs``.
+    """
     found = []
     for name in now.keys() | before.keys():
         then, value = before.get(name), now.get(name)
@@ -34,10 +37,11 @@ def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list
 
 @dataclass(frozen=True)
 class Record:
-    """Base of all records. A subclass is a frozen dataclass whose fields are numbers, strings, other records, and
-    lists, tuples and mappings of these; fields with a default may be missing in what is read. ``SCHEMA``: version of
-    the fields' meaning; to be raised with every change that old readers would misunderstand. Stands in the JSON as
-    ``schema``; files without it count as version 1.
+    """Base of all records. A subclass is a frozen dataclass whose fields are numbers, strings,
+    other records, and lists, tuples and mappings of these; fields with a default may be missing in
+    what is read. ``SCHEMA``: version of the fields' meaning; to be raised with every change that
+    old readers would misunderstand. Stands in the JSON as ``schema``; files without it count as
+    version 1.
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -53,17 +57,26 @@ class Record:
 
     @classmethod
     def from_json(cls, content: object, where: str | Path) -> Self:
-        """The record in parsed JSON of ``where``; InputError: another schema, or the first field that is wrong."""
-        from pydantic import TypeAdapter, ValidationError  # only reading needs it, and it takes a while
+        """The record in parsed JSON of ``where``; InputError: another schema, or the first field
+        that is wrong.
+        """
+        from pydantic import (
+            TypeAdapter,
+            ValidationError,
+        )  # only reading needs it, and it takes a while
 
         if not isinstance(content, dict):
             raise InputError(f"{where}: holds no JSON object; write it again")
         found = content.get("schema", 1)
         if found != cls.SCHEMA:
             again = "write it again with this version"
-            raise InputError(f"{where}: has schema {found!r}, and this version reads schema {cls.SCHEMA}; {again}")
+            raise InputError(
+                f"{where}: has schema {found!r}, and this version reads schema {cls.SCHEMA}; {again}"
+            )
         try:
-            record: Self = TypeAdapter(cls).validate_python({k: v for k, v in content.items() if k != "schema"})
+            record: Self = TypeAdapter(cls).validate_python(
+                {k: v for k, v in content.items() if k != "schema"}
+            )
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"])) or "its content"
@@ -77,7 +90,9 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the record from a file; ``InputError`` where there is none or its content is not this record's."""
+        """Read the record from a file; ``InputError`` where there is none or its content is not
+        this record's.
+        """
         try:
             content = parse_json(path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -123,7 +138,8 @@ class CollectionProvenance:
         documents, corpus_sha256: number and content of the documents.
         counts: what was accepted and counted when it was read.
         split, queries, queries_sha256, qrels_sha256: of the queries; None where none were given.
-        generation: of generated queries, settings and counts of their generation.json; None for others.
+        generation: of generated queries, settings and counts of their generation.json; None for
+        others.
     """
 
     dataset: str
@@ -152,7 +168,8 @@ class SharedCollection(CollectionProvenance):
 
     Attributes:
         stages: the stages that were given it, oldest first.
-        documents_shared, queries_shared: evaluated documents and queries in it; None where that is unknown.
+        documents_shared, queries_shared: evaluated documents and queries in it; None where that is
+            unknown.
         same_labels: whether its labels are those that judge.
     """
 

@@ -1,11 +1,14 @@
-"""What can be had without labels: dense, BM25, their fusions, feedback, and one vector in place of two.
+"""What can be had without labels: dense, BM25, their fusions, feedback, and one vector in place of
+two.
 
-Every method searches labelled collections with the same dense encoder at its own length; the labels judge and nothing
-else. Then the same on top of training: MiniLM fine-tuned on a labelled source, over seeds, of which the first is judged
-everywhere and in every method. Stores, trained models and what was measured of each collection are kept in --work,
-where an interrupted run goes on. Processor time is that of one thread. Run as:
+Every method searches labelled collections with the same dense encoder at its own length; the labels
+judge and nothing else. Then the same on top of training: MiniLM fine-tuned on a labelled source,
+over seeds, of which the first is judged everywhere and in every method. Stores, trained models and
+what was measured of each collection are kept in --work, where an interrupted run goes on. Processor
+time is that of one thread. Run as:
 
-    OMP_NUM_THREADS=1 python benchmarks/adaptation.py --work DIR --prose FOLDER ... --domains apidocs/scipy ...
+    OMP_NUM_THREADS=1 python benchmarks/adaptation.py --work DIR --prose FOLDER ... --domains
+    apidocs/scipy ...
 """
 
 from __future__ import annotations
@@ -34,7 +37,14 @@ from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.fuse import HASHED_WEIGHT, LEXICAL_NUMBERS, Candidate, Fit, count_terms, smallest_as_good
+from beir_cocodr.retrieval.fuse import (
+    HASHED_WEIGHT,
+    LEXICAL_NUMBERS,
+    Candidate,
+    Fit,
+    count_terms,
+    smallest_as_good,
+)
 from beir_cocodr.retrieval.fusion import RM3, Feedback, Hybrid, HybridFeedback
 from beir_cocodr.retrieval.ranking import Retriever
 from beir_cocodr.retrieval.store.encode import collection_queries, encode
@@ -65,7 +75,8 @@ TOP = 100
 SOURCE = "apidocs/stdlib+pandas+torch"
 TRAINING = FinetuneOptions(max_steps=20, batch_size=16, negatives=0)
 
-#: Ways to make BM25 dense, beside what is chosen; of a corpus with fewer dimensions, truncated SVD with all of them.
+#: Ways to make BM25 dense, beside what is chosen; of a corpus with fewer dimensions, truncated SVD
+#: with all of them.
 KINDS = {
     "svd 256": Candidate(256, 0),
     "svd 512": Candidate(512, 0),
@@ -80,7 +91,12 @@ KINDS = {
 FEW = ("dense", "fusion, w 0.5", "feedback", "hybrid auto", "hybrid auto, smoothed")
 
 #: What stands in the results and not in the table of the documentation.
-DETAILS = ("hybrid auto, fp16", "hybrid auto, w by length", "hybrid svd 1024", "hybrid svd 512 + hash 512, 1")
+DETAILS = (
+    "hybrid auto, fp16",
+    "hybrid auto, w by length",
+    "hybrid svd 1024",
+    "hybrid svd 512 + hash 512, 1",
+)
 
 
 class Study:
@@ -113,7 +129,9 @@ class Study:
         self.measure("dense", self.dense, self.dense, base)
         self.measure("bm25", self.bm25, self.dense, None)
         for weight in (1.0, 0.5):
-            self.measure(f"fusion, w {weight:g}", Hybrid(self.dense, self.bm25, weight), self.dense, base)
+            self.measure(
+                f"fusion, w {weight:g}", Hybrid(self.dense, self.bm25, weight), self.dense, base
+            )
         self.measure("RM3 fusion", RM3(self.dense, self.bm25), self.dense, base)
         self.measure("feedback", Feedback(self.dense, self.bm25), self.dense, base)
         self.hybrids()
@@ -125,7 +143,9 @@ class Study:
         }
 
     def hybrids(self) -> None:
-        """One fit for all kinds; what is chosen is also rounded, smoothed, with feedback and with other weights."""
+        """One fit for all kinds; what is chosen is also rounded, smoothed, with feedback and with
+        other weights.
+        """
         options, began = FuseOptions(), time.process_time()
         counts = count_terms(self.documents, self.encoder.text_format, options)
         fit = Fit(self.encoder, self.documents, counts, options, [self.store])
@@ -135,7 +155,9 @@ class Study:
             for label, one in ({} if self.few else KINDS).items()
         }
         allowed = fit.candidates(LEXICAL_NUMBERS)
-        tried = fit.agreements(list(dict.fromkeys([*allowed, *kinds.values()])), collection_queries(self.name))
+        tried = fit.agreements(
+            list(dict.fromkeys([*allowed, *kinds.values()])), collection_queries(self.name)
+        )
         found = dict(zip(dict.fromkeys([*allowed, *kinds.values()]), tried, strict=True))
         chosen = smallest_as_good([found[one] for one in allowed])
         head = fit.head(chosen)
@@ -143,14 +165,21 @@ class Study:
         self.hybrid = HybridEncoder(model_source(self.model), head=head)
         self.thorough(head, chosen, {"seconds_to_fit": round(seconds, 1), "kind": chosen.kind})
         for label, one in kinds.items():
-            self.alone(f"hybrid {label}", fit.head(one), {"numbers": one.numbers, "agreement": found[one].agreement})
+            self.alone(
+                f"hybrid {label}",
+                fit.head(one),
+                {"numbers": one.numbers, "agreement": found[one].agreement},
+            )
 
     def thorough(self, head: HybridHead, chosen: Candidate, details: dict[str, Any]) -> None:
         details |= {"numbers": chosen.numbers, "agreement": chosen.agreement}
         alone, store = self.alone("hybrid auto", head, details)
         size = self.rows["hybrid auto"]["bytes_per_document"]
         if not self.few:
-            for label, attributes in (("w 0.3", {"bm25_weight": 0.3}), ("w by length", {"weight_by_length": True})):
+            for label, attributes in (
+                ("w 0.3", {"bm25_weight": 0.3}),
+                ("w by length", {"weight_by_length": True}),
+            ):
                 for name, value in attributes.items():
                     before = getattr(head, name)
                     setattr(head, name, value)
@@ -161,15 +190,24 @@ class Study:
                 packed = bytes_per_vector(rounded.dimensions, rounded.record.precision)
                 self.measure(f"hybrid auto, {precision}", given, given, packed)
             self.measure("hybrid auto, own feedback", HybridFeedback(alone), alone, size)
-            self.measure("hybrid auto, exact feedback", HybridFeedback(alone, self.bm25), alone, size)
+            self.measure(
+                "hybrid auto, exact feedback", HybridFeedback(alone, self.bm25), alone, size
+            )
         smoothed = smooth(store.folder, self.hybrid, self.scratch / "smoothed")
         given = Dense(self.hybrid, self.documents, self.scratch, given=smoothed)
         self.measure("hybrid auto, smoothed", given, given, size)
         if not self.few:
             self.measure("hybrid auto, smoothed, own feedback", HybridFeedback(given), given, size)
-            self.measure("hybrid auto, smoothed, exact feedback", HybridFeedback(given, self.bm25), given, size)
+            self.measure(
+                "hybrid auto, smoothed, exact feedback",
+                HybridFeedback(given, self.bm25),
+                given,
+                size,
+            )
 
-    def alone(self, label: str, head: HybridHead, details: dict[str, Any]) -> tuple[Dense, EmbeddingStore]:
+    def alone(
+        self, label: str, head: HybridHead, details: dict[str, Any]
+    ) -> tuple[Dense, EmbeddingStore]:
         """A hybrid encoder with this head, over a store of its own."""
         self.hybrid[-1] = head
         fused = TrainingRecord("fuse", base_sha256=fingerprint(self.encoder)["weights"])
@@ -183,7 +221,9 @@ class Study:
         """The same vectors in fp16 and int8."""
         for precision in ("fp16", "int8"):
             identity = store.record.identity | {"precision": precision}
-            record = type(store.record)(identity, store.record.model, len(self.documents), store.dimensions)
+            record = type(store.record)(
+                identity, store.record.model, len(self.documents), store.dimensions
+            )
             written = EmbeddingStore(self.scratch / precision, record)
             written.folder.mkdir()
             written.write_record()
@@ -193,9 +233,16 @@ class Study:
             yield precision, EmbeddingStore.open(written.folder)
 
     def measure(
-        self, label: str, retriever: Retriever, dense: Dense, size: int | None, details: dict[str, Any] | None = None
+        self,
+        label: str,
+        retriever: Retriever,
+        dense: Dense,
+        size: int | None,
+        details: dict[str, Any] | None = None,
     ) -> None:
-        """Search, and judge. The dense parts of queries are encoded once, but for the few that the clock is held to."""
+        """Search, and judge. The dense parts of queries are encoded once, but for the few that the
+        clock is held to.
+        """
         if self.few and label not in FEW:
             return
         retriever.prepare()
@@ -209,15 +256,27 @@ class Study:
         dense.known_queries = dict(self.known)
         if isinstance(dense.model, HybridEncoder):
             head, texts = dense.model.head, list(self.known)
-            given = {"sentence_embedding": torch.stack(list(self.known.values())), **head.features(texts, "query")}
-            dense.known_queries = dict(zip(texts, head(given, "query")["sentence_embedding"], strict=True))
+            given = {
+                "sentence_embedding": torch.stack(list(self.known.values())),
+                **head.features(texts, "query"),
+            }
+            dense.known_queries = dict(
+                zip(texts, head(given, "query")["sentence_embedding"], strict=True)
+            )
         ranking = retriever.search(self.judged, TOP)
         scores = score_queries(MEASURES, self.collection.qrels, ranking.results(self.documents))
         self.scores[label] = scores[NDCG]
         row = {name: round(float(values.mean()), 4) for name, values in scores.items()}
-        row |= {"bytes_per_document": size, "query_ms": round(1000 * seconds / len(few), 2), **(details or {})}
+        row |= {
+            "bytes_per_document": size,
+            "query_ms": round(1000 * seconds / len(few), 2),
+            **(details or {}),
+        }
         self.rows[label] = row
-        print(f"{Path(self.name).name:12} {Path(self.model).name:10} {label:40} {json.dumps(row)[:120]}", flush=True)
+        print(
+            f"{Path(self.name).name:12} {Path(self.model).name:10} {label:40} {json.dumps(row)[:120]}",
+            flush=True,
+        )
 
 
 def cell(work: Path, label: str, model: str, name: str, few: bool) -> dict[str, Any]:
@@ -261,13 +320,20 @@ def summarize(base: Cells, trained: list[Cells], prose: list[str]) -> dict[str, 
             families["trained against untrained"] = [(label, f"{label}, trained") for label in FEW]
         tests[name] = {family: paired_tests(scores, pairs) for family, pairs in families.items()}
     first, last = (trained[0], trained[-1]) if trained else ({}, {})
-    dense, hybrid = (mean({name: base[name] for name in prose}, label) for label in ("dense", "hybrid auto"))
+    dense, hybrid = (
+        mean({name: base[name] for name in prose}, label) for label in ("dense", "hybrid auto")
+    )
     return {
-        "means": {label: {m: mean(base, label, m) for m in (NDCG, RECALL)} for label in methods(base)},
+        "means": {
+            label: {m: mean(base, label, m) for m in (NDCG, RECALL)} for label in methods(base)
+        },
         "after training": {
             "collections": list(first),
             "means": {
-                label: {"untrained": mean({n: base[n] for n in first}, label), "trained": mean(first, label)}
+                label: {
+                    "untrained": mean({n: base[n] for n in first}, label),
+                    "trained": mean(first, label),
+                }
                 for label in (methods(first) if first else ())
             },
         },
@@ -284,7 +350,9 @@ def summarize(base: Cells, trained: list[Cells], prose: list[str]) -> dict[str, 
         "aims": {
             "hybrid over dense on prose": round(hybrid / dense - 1, 4),
             "hybrid less the exact fusion": {
-                name: round(mean({name: one}, "hybrid auto") - mean({name: one}, "fusion, w 0.5"), 4)
+                name: round(
+                    mean({name: one}, "hybrid auto") - mean({name: one}, "fusion, w 0.5"), 4
+                )
                 for name, one in base.items()
             },
         },
@@ -292,11 +360,21 @@ def summarize(base: Cells, trained: list[Cells], prose: list[str]) -> dict[str, 
     }
 
 
-def paired_tests(scores: dict[str, np.ndarray], pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
+def paired_tests(
+    scores: dict[str, np.ndarray], pairs: list[tuple[str, str]]
+) -> list[dict[str, Any]]:
     """Paired t-tests of b against a over queries, corrected after Holm over all pairs."""
-    found = [stats.ttest_rel(scores[b], scores[a]).pvalue if (scores[a] != scores[b]).any() else 1.0 for a, b in pairs]
+    found = [
+        stats.ttest_rel(scores[b], scores[a]).pvalue if (scores[a] != scores[b]).any() else 1.0
+        for a, b in pairs
+    ]
     return [
-        {"a": a, "b": b, "difference": round(float((scores[b] - scores[a]).mean()), 4), "p_holm": round(float(p), 5)}
+        {
+            "a": a,
+            "b": b,
+            "difference": round(float((scores[b] - scores[a]).mean()), 4),
+            "p_holm": round(float(p), 5),
+        }
         for (a, b), p in zip(pairs, holm(found), strict=True)
     ]
 
@@ -321,22 +399,34 @@ def markdown(content: dict[str, Any]) -> str:
     for label in (label for label in methods(base) if label not in DETAILS):
         rows = [found["methods"][label] for found in base.values()]
         size = max(row["bytes_per_document"] or 0 for row in rows)
-        cells = [f"{mean(part, label):.3f}" for part in (prose, others, base)] + [f"{mean(base, label, RECALL):.3f}"]
+        cells = [f"{mean(part, label):.3f}" for part in (prose, others, base)] + [
+            f"{mean(base, label, RECALL):.3f}"
+        ]
         cells += [f"{size:,}" if size else "", f"{np.mean([row['query_ms'] for row in rows]):.0f}"]
         if after:
-            cells += [f"{after[label][name]:.3f}" if label in after else "" for name in ("untrained", "trained")]
+            cells += [
+                f"{after[label][name]:.3f}" if label in after else ""
+                for name in ("untrained", "trained")
+            ]
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def short_table(content: dict[str, Any]) -> str:
-    """The README's table: the methods under the names that commands take, and how often each beats dense search."""
+    """The README's table: the methods under the names that commands take, and how often each beats
+    dense search.
+    """
     base, tests = content["encoders"]["base"], content["tests"].values()
     prose = {name: base[name] for name in content["prose"]}
     others = {name: found for name, found in base.items() if name not in prose}
-    lines = ["| model | prose | documentation | all | R@100 | better than `minilm` on |", f"|{' --- |' * 6}"]
+    lines = [
+        "| model | prose | documentation | all | R@100 | better than `minilm` on |",
+        f"|{' --- |' * 6}",
+    ]
     for label, name in USES.items():
-        cells = [f"{mean(part, label):.3f}" for part in (prose, others, base)] + [f"{mean(base, label, RECALL):.3f}"]
+        cells = [f"{mean(part, label):.3f}" for part in (prose, others, base)] + [
+            f"{mean(base, label, RECALL):.3f}"
+        ]
         against = [test for one in tests for test in one["against dense"] if test["b"] == label]
         better = sum(test["p_holm"] < 0.05 and test["difference"] > 0 for test in against)
         cells.append(f"{better} of {len(against)}" if against else "")
@@ -345,14 +435,38 @@ def short_table(content: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prose", nargs="+", required=True, help="Labelled collections that the aims are stated for.")
-    parser.add_argument("--domains", nargs="+", default=["apidocs/numpy", "apidocs/sklearn", "apidocs/scipy"])
-    parser.add_argument("--seeds", type=int, nargs="*", default=[13, 42, 97], help="Of the training on top.")
-    parser.add_argument("--trained-on", nargs="+", help="Collections that training is judged on; default: all.")
-    parser.add_argument("--seeds-on", nargs="+", help="Those that seeds after the first are; default: the same.")
-    parser.add_argument("--model", default="minilm", help="The dense encoder, of a --work and an --output of its own.")
-    parser.add_argument("--work", type=Path, required=True, help="Folder that keeps stores, models and measurements.")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--prose",
+        nargs="+",
+        required=True,
+        help="Labelled collections that the aims are stated for.",
+    )
+    parser.add_argument(
+        "--domains", nargs="+", default=["apidocs/numpy", "apidocs/sklearn", "apidocs/scipy"]
+    )
+    parser.add_argument(
+        "--seeds", type=int, nargs="*", default=[13, 42, 97], help="Of the training on top."
+    )
+    parser.add_argument(
+        "--trained-on", nargs="+", help="Collections that training is judged on; default: all."
+    )
+    parser.add_argument(
+        "--seeds-on", nargs="+", help="Those that seeds after the first are; default: the same."
+    )
+    parser.add_argument(
+        "--model",
+        default="minilm",
+        help="The dense encoder, of a --work and an --output of its own.",
+    )
+    parser.add_argument(
+        "--work",
+        type=Path,
+        required=True,
+        help="Folder that keeps stores, models and measurements.",
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     names = [*given.prose, *given.domains]
@@ -364,9 +478,14 @@ def main() -> None:
         chosen = given.trained_on or names
         chosen = (given.seeds_on or chosen) if trained else chosen
         label, few = folder.name, bool(trained)
-        trained.append({Path(name).name: cell(given.work, label, str(folder), name, few) for name in chosen})
+        trained.append(
+            {Path(name).name: cell(given.work, label, str(folder), name, few) for name in chosen}
+        )
     summary = summarize(base, trained, [Path(name).name for name in given.prose])
-    encoders = {"base": base, **{f"seed-{seed}": run for seed, run in zip(given.seeds, trained, strict=True)}}
+    encoders = {
+        "base": base,
+        **{f"seed-{seed}": run for seed, run in zip(given.seeds, trained, strict=True)},
+    }
     content = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine() | {"threads": torch.get_num_threads()},
@@ -376,7 +495,10 @@ def main() -> None:
         "training": asdict(TRAINING),
         "prose": [Path(name).name for name in given.prose],
         "encoders": {
-            label: {name: {k: v for k, v in found.items() if k != "per_query"} for name, found in run.items()}
+            label: {
+                name: {k: v for k, v in found.items() if k != "per_query"}
+                for name, found in run.items()
+            }
             for label, run in encoders.items()
         },
         **summary,

@@ -1,10 +1,11 @@
 """Documents a second while a store is written, against sentence-transformers' own encode.
 
-One model in one process encodes the same texts by turns: sentence-transformers' ``encode_document`` in batches of 32
-(its default, sorted by characters), ours by token budget with shards written and synced to disk, ours in batches of 32
-texts as they come (what budget and sorting are worth), and ours in bfloat16. Ours counts all that is done for each
-document: reading, tokenising twice, checking for NaN, writing. What is done once for a store, hashing the weights above
-all, is given apart. Then nDCG@10 of every backend and precision.
+One model in one process encodes the same texts by turns: sentence-transformers' ``encode_document``
+in batches of 32 (its default, sorted by characters), ours by token budget with shards written and
+synced to disk, ours in batches of 32 texts as they come (what budget and sorting are worth), and
+ours in bfloat16. Ours counts all that is done for each document: reading, tokenising twice,
+checking for NaN, writing. What is done once for a store, hashing the weights above all, is given
+apart. Then nDCG@10 of every backend and precision.
 
     python benchmarks/encode.py [--documents 1024] [--repeats 3] [--model minilm] [--device cpu]
 
@@ -31,7 +32,8 @@ from machine import machine
 from beir_cocodr.models.spec import EncoderOptions
 
 RESULTS = Path(__file__).parent / "results" / "encode.json"
-#: The least that ours may have of the host's documents a second, and the most that embeddings may differ.
+#: The least that ours may have of the host's documents a second, and the most that embeddings may
+#: differ.
 LEAST_RATIO, MOST_DIFFERENCE = 1.0, 1e-4
 CORPORA = ("apidocs/torch", "apidocs/scipy", "apidocs/pandas", "apidocs/numpy", "apidocs/sklearn")
 BATCH = 32
@@ -52,7 +54,9 @@ class Rivals:
 
         self.model: Any = load_encoder(options.model, EncoderOptions(device=options.device))
         self.documents = load_collection(sample(options, folder), labels="none").documents
-        self.texts = [self.model.text_format.document(document) for document in self.documents.values()]
+        self.texts = [
+            self.model.text_format.document(document) for document in self.documents.values()
+        ]
         self.folder, self.options = folder, options
         self.tokens = 0
         self.model[0].register_forward_pre_hook(self._count, with_kwargs=True)
@@ -62,11 +66,18 @@ class Rivals:
         self.tokens, prepared = 0, 0.0
         if rival == "host":
             started = time.perf_counter()
-            vectors = self.model.encode_document(self.texts, batch_size=BATCH, show_progress_bar=False)
+            vectors = self.model.encode_document(
+                self.texts, batch_size=BATCH, show_progress_bar=False
+            )
             seconds = time.perf_counter() - started
         else:
             prepared, seconds, vectors = self._store(rival)
-        return {"seconds": seconds, "tokens": self.tokens, "preparation": prepared, "vectors": vectors}
+        return {
+            "seconds": seconds,
+            "tokens": self.tokens,
+            "preparation": prepared,
+            "vectors": vectors,
+        }
 
     def _store(self, rival: str) -> tuple[float, float, np.ndarray]:
         from beir_cocodr.retrieval import corpus_encoder
@@ -82,9 +93,13 @@ class Rivals:
         try:
             with tempfile.TemporaryDirectory(dir=self.folder) as folder:
                 started = time.perf_counter()
-                encoder = CorpusEncoder(self.model, self.documents, self.options.token_budget, settings["backend"])
+                encoder = CorpusEncoder(
+                    self.model, self.documents, self.options.token_budget, settings["backend"]
+                )
                 device = str(self.model.device)
-                store, missing, _ = prepare_store(encoder, None, Path(folder), store_options, [device])
+                store, missing, _ = prepare_store(
+                    encoder, None, Path(folder), store_options, [device]
+                )
                 self.tokens = 0  # the timed sample does not count
                 begun = time.perf_counter()
                 for number in missing:
@@ -103,7 +118,11 @@ def sample(options: argparse.Namespace, folder: Path) -> Path:
     """A corpus file of documents of several corpora, cut after 4 to 300 words, log-uniform."""
     from beir_cocodr.data.collection import load_collection
 
-    every = [document for name in CORPORA for document in load_collection(name, labels="none").documents.items()]
+    every = [
+        document
+        for name in CORPORA
+        for document in load_collection(name, labels="none").documents.items()
+    ]
     random = np.random.default_rng(0)
     drawn = random.permutation(len(every))[: options.documents]
     words = np.exp(random.uniform(np.log(4), np.log(300), len(drawn))).astype(int)
@@ -140,7 +159,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
             for rival, run in found.items():
                 difference = float(np.abs(run.pop("vectors") - expected).max())
-                differences[rival] = max(difference, differences.get(rival, 0.0)) if rival != "host" else 0.0
+                differences[rival] = (
+                    max(difference, differences.get(rival, 0.0)) if rival != "host" else 0.0
+                )
                 if repeat:  # the first round warms up
                     runs[rival].append(run)
             print(
@@ -149,20 +170,26 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 file=sys.stderr,
             )
         limit = rivals.model.text_format.document_length
-        tokens = rivals.model.tokenizer(rivals.texts, truncation=True, max_length=limit)["input_ids"]
+        tokens = rivals.model.tokenizer(rivals.texts, truncation=True, max_length=limit)[
+            "input_ids"
+        ]
         lengths = np.array([len(ids) for ids in tokens])
         report = {
             "texts": {
                 "tokens": int(lengths.sum()),
                 "length_quartiles": np.percentile(lengths, [0, 25, 50, 75, 100]).tolist(),
             },
-            "rivals": {rival: summary(rival, runs[rival], options, differences[rival]) for rival in WHAT},
+            "rivals": {
+                rival: summary(rival, runs[rival], options, differences[rival]) for rival in WHAT
+            },
         }
     report["targets"] = targets(report["rivals"], runs)
     return report
 
 
-def summary(rival: str, runs: list[dict[str, Any]], options: argparse.Namespace, difference: float) -> dict[str, Any]:
+def summary(
+    rival: str, runs: list[dict[str, Any]], options: argparse.Namespace, difference: float
+) -> dict[str, Any]:
     median = statistics.median(run["seconds"] for run in runs)
     return {
         "what": WHAT[rival],
@@ -177,12 +204,18 @@ def summary(rival: str, runs: list[dict[str, Any]], options: argparse.Namespace,
 
 def targets(rivals: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     def ratio(above: str, below: str) -> dict[str, Any]:
-        rounds = [b["seconds"] / a["seconds"] for a, b in zip(runs[above], runs[below], strict=True)]
-        return {"median": rivals[below]["median_seconds"] / rivals[above]["median_seconds"], "rounds": rounds}
+        rounds = [
+            b["seconds"] / a["seconds"] for a, b in zip(runs[above], runs[below], strict=True)
+        ]
+        return {
+            "median": rivals[below]["median_seconds"] / rivals[above]["median_seconds"],
+            "rounds": rounds,
+        }
 
     throughput, difference = ratio("ours", "host"), rivals["ours"]["largest_difference_from_host"]
     return {
-        "throughput ours / host": throughput | {"at_least": LEAST_RATIO, "met": throughput["median"] >= LEAST_RATIO},
+        "throughput ours / host": throughput
+        | {"at_least": LEAST_RATIO, "met": throughput["median"] >= LEAST_RATIO},
         "throughput ours / unsorted": ratio("ours", "unsorted"),
         "throughput bf16 / ours": ratio("bf16", "ours"),
         "difference ours, host": {
@@ -205,8 +238,16 @@ def quality(options: argparse.Namespace) -> dict[str, Any]:
     collection = load_collection(options.dataset)
     model = load_encoder(options.model, EncoderOptions(device=options.device))
     ids = list(collection.queries)
-    vectors = model.encode_queries(list(collection.queries.values()), convert_to_tensor=True, show_progress_bar=False)
-    kinds = [("fp32", "fp32"), ("fp32", "fp16"), ("fp32", "bf16"), ("fp32", "int8"), ("bf16", "fp32")]
+    vectors = model.encode_queries(
+        list(collection.queries.values()), convert_to_tensor=True, show_progress_bar=False
+    )
+    kinds = [
+        ("fp32", "fp32"),
+        ("fp32", "fp16"),
+        ("fp32", "bf16"),
+        ("fp32", "int8"),
+        ("bf16", "fp32"),
+    ]
     scores: dict[str, np.ndarray] = {}
     for backend, precision in kinds:
         with tempfile.TemporaryDirectory() as folder:
@@ -214,7 +255,9 @@ def quality(options: argparse.Namespace) -> dict[str, Any]:
             store = encode_documents(model, collection.documents, folder, EncodeOptions(**settings))
             found = search_store(store, ids, vectors, 10).results(collection.documents)
         name = f"backend {backend}, precision {precision}"
-        scores[name] = next(iter(score_queries(parse_measures("nDCG@10"), collection.qrels, found).values()))
+        scores[name] = next(
+            iter(score_queries(parse_measures("nDCG@10"), collection.qrels, found).values())
+        )
         print(f"{name}: nDCG@10 {scores[name].mean():.4f}", file=sys.stderr)
     exact = scores["backend fp32, precision fp32"]
     return {
@@ -234,7 +277,9 @@ def quality(options: argparse.Namespace) -> dict[str, Any]:
 
 def show(report: dict[str, Any]) -> None:
     verdicts: dict[bool, Callable[[dict[str, Any]], str]] = {
-        True: lambda target: f", at least {target['at_least']}: {'met' if target['met'] else 'MISSED'}",
+        True: lambda target: (
+            f", at least {target['at_least']}: {'met' if target['met'] else 'MISSED'}"
+        ),
         False: lambda target: "",
     }
     for rival, found in report["rivals"].items():
@@ -254,7 +299,9 @@ def show(report: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--documents", type=int, default=1024)
-    parser.add_argument("--repeats", type=int, default=3, help="timed rounds, after one that warms up")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="timed rounds, after one that warms up"
+    )
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--dataset", default="apidocs/scipy", help="of the quality")
     parser.add_argument("--device", default="cpu")
@@ -274,7 +321,8 @@ def main() -> None:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "versions": {"python": platform.python_version()} | versions(),
-        "sizes": {name: getattr(options, name) for name in names} | {"batch_size": BATCH, "corpora": CORPORA},
+        "sizes": {name: getattr(options, name) for name in names}
+        | {"batch_size": BATCH, "corpora": CORPORA},
         **measure(options),
         "quality": quality(options),
     }

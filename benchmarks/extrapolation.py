@@ -1,13 +1,14 @@
-"""Interpolation and extrapolation of retrieval architectures and of starts, on API documentation, over seeds.
+"""Interpolation and extrapolation of retrieval architectures and of starts, on API documentation,
+over seeds.
 
-Training and test queries of all domains, cut to what the flags say, are resampled by ReSTrain. All architectures start
-from the same MiniLM and train for the same number of steps on equally many queries; dense retrieval starts besides from
-random weights, and from MiniLM after COCO on the corpus that is searched. What the paper claims is then looked up in
-the table: in the means, and seed by seed. Each model and each evaluation is a cell that is kept in --output and not
-made again.
+Training and test queries of all domains, cut to what the flags say, are resampled by ReSTrain. All
+architectures start from the same MiniLM and train for the same number of steps on equally many
+queries; dense retrieval starts besides from random weights, and from MiniLM after COCO on the
+corpus that is searched. What the paper claims is then looked up in the table: in the means, and
+seed by seed. Each model and each evaluation is a cell that is kept in --output and not made again.
 
-R@10 stands beside nDCG@10 where the paper has R@100: a query has one relevant document, and the corpus is too small for
-a hundred to tell models apart.
+R@10 stands beside nDCG@10 where the paper has R@100: a query has one relevant document, and the
+corpus is too small for a hundred to tell models apart.
 
     python benchmarks/extrapolation.py [--seeds 13 42 97] [--steps 40] [--documents 1200]
 
@@ -50,7 +51,9 @@ CUT_SEED = 42
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97])
     parser.add_argument("--architectures", nargs="+", default=list(ARCHITECTURES))
     parser.add_argument("--starts", nargs="*", default=list(STARTS), choices=STARTS)
@@ -58,8 +61,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40, help="of training")
     parser.add_argument("--batch", type=int, default=16, help="queries a step")
     parser.add_argument("--learning-rate", type=float, default=2e-5)
-    parser.add_argument("--negatives", type=int, default=1, help="BM25's, of dense-hard and cross-encoder")
-    parser.add_argument("--list-size", type=int, default=4, help="documents a query, of dense-distilled")
+    parser.add_argument(
+        "--negatives", type=int, default=1, help="BM25's, of dense-hard and cross-encoder"
+    )
+    parser.add_argument(
+        "--list-size", type=int, default=4, help="documents a query, of dense-distilled"
+    )
     parser.add_argument("--mlm-steps", type=int, default=60, help="before SPLADE, once a seed")
     parser.add_argument("--coco-steps", type=int, default=60, help="of COCO, once")
     parser.add_argument("--coco-batch", type=int, default=32, help="documents a step")
@@ -69,7 +76,9 @@ def main() -> None:
     parser.add_argument("--train-queries", type=int, default=1200, help="that are resampled")
     parser.add_argument("--size", type=int, default=400, help="training queries of either regime")
     parser.add_argument("--queries", type=int, default=100, help="test queries")
-    parser.add_argument("--documents", type=int, default=1200, help="beside relevant ones of test queries")
+    parser.add_argument(
+        "--documents", type=int, default=1200, help="beside relevant ones of test queries"
+    )
     parser.add_argument("--output", type=Path, default=Path("runs/benchmark-extrapolation"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -88,7 +97,9 @@ class Study:
             cut(arguments, self.collection)
         if not self.sets.is_dir():
             whole = str(self.collection)
-            resample_restrain(whole, whole, ENCODER, self.sets, RestrainOptions(sizes=(arguments.size,)))
+            resample_restrain(
+                whole, whole, ENCODER, self.sets, RestrainOptions(sizes=(arguments.size,))
+            )
 
     def report(self) -> dict[str, Any]:
         architectures = self.evaluate("minilm", self.arguments.architectures)
@@ -114,7 +125,10 @@ class Study:
                 "queries": manifest.train.queries,
                 "test_queries": manifest.test.queries,
             },
-            "sets": [{"id": found.id, "k": found.k, "queries": found.train.queries} for found in manifest.sets],
+            "sets": [
+                {"id": found.id, "k": found.k, "queries": found.train.queries}
+                for found in manifest.sets
+            ],
             "overlap": asdict(manifest.overlap),
             "architectures": architectures,
             "starts": {start: found[0] for start, found in starts.items()},
@@ -123,7 +137,9 @@ class Study:
         }
 
     def evaluate(self, start: str, architectures: list[str]) -> list[dict[str, Any]]:
-        """All regimes of architectures from one start; dense from MiniLM is made once for both tables."""
+        """All regimes of architectures from one start; dense from MiniLM is made once for both
+        tables.
+        """
         a = self.arguments
         recipe = Recipe(
             start=self.start(start),
@@ -174,12 +190,15 @@ def cut(arguments: argparse.Namespace, folder: Path) -> None:
     name = "apidocs/" + "+".join(arguments.domains)
     train, test = (load_collection(name, split) for split in ("train", "test"))
     chooser = random.Random(CUT_SEED)
-    chosen = {"train": some(train, arguments.train_queries, chooser), "test": some(test, arguments.queries, chooser)}
+    chosen = {
+        "train": some(train, arguments.train_queries, chooser),
+        "test": some(test, arguments.queries, chooser),
+    }
     needed = {d for qrels in chosen.values() for grades in qrels.values() for d in grades}
     others = [document for document in train.documents if document not in needed]
     tested = {d for grades in chosen["test"].values() for d in grades}
-    # A corpus that has all documents of training queries would be as large as they are many: those beyond the cap are
-    # left out, with their queries.
+    # A corpus that has all documents of training queries would be as large as they are many: those
+    # beyond the cap are left out, with their queries.
     pool = chooser.sample(sorted(needed - tested), min(arguments.documents, len(needed - tested)))
     kept = tested | set(pool)
     kept |= set(chooser.sample(others, min(arguments.documents - len(pool), len(others))))
@@ -193,16 +212,25 @@ def cut(arguments: argparse.Namespace, folder: Path) -> None:
         texts = train.queries | test.queries
         with (draft / "queries.jsonl").open("w", encoding="utf-8") as file:
             for query in (*chosen["train"], *chosen["test"]):
-                file.write(json.dumps({"_id": query, "text": texts[query]}, ensure_ascii=False) + "\n")
+                file.write(
+                    json.dumps({"_id": query, "text": texts[query]}, ensure_ascii=False) + "\n"
+                )
         for split, qrels in chosen.items():
-            lines = [f"{q}\t{d}\t{grade}" for q, grades in qrels.items() for d, grade in grades.items()]
-            write_text(draft / "qrels" / f"{split}.tsv", "\n".join(["query-id\tcorpus-id\tscore", *lines, ""]))
+            lines = [
+                f"{q}\t{d}\t{grade}" for q, grades in qrels.items() for d, grade in grades.items()
+            ]
+            write_text(
+                draft / "qrels" / f"{split}.tsv",
+                "\n".join(["query-id\tcorpus-id\tscore", *lines, ""]),
+            )
 
 
 def some(collection: Collection, most: int, chooser: random.Random) -> dict[str, dict[str, int]]:
     """The judgements of a random sample of queries."""
     ids = sorted(collection.qrels)
-    return {query: collection.qrels[query] for query in sorted(chooser.sample(ids, min(most, len(ids))))}
+    return {
+        query: collection.qrels[query] for query in sorted(chooser.sample(ids, min(most, len(ids))))
+    }
 
 
 def random_start(folder: Path) -> None:
@@ -223,7 +251,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def claims(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The paper's claims as inequalities between gaps, in the means over seeds and in every seed."""
+    """The paper's claims as inequalities between gaps, in the means over seeds and in every
+    seed.
+    """
     interaction, representation = ("late-interaction", "cross-encoder"), ("dense", "splade")
     found = []
 
@@ -247,7 +277,11 @@ def claims(rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         ("dense-hard", "dense-distilled"),
         ("start minilm-coco",),
     )
-    claim("a random start has the widest gap (Table 9)", ("start random",), ("start minilm", "start minilm-coco"))
+    claim(
+        "a random start has the widest gap (Table 9)",
+        ("start random",),
+        ("start minilm", "start minilm-coco"),
+    )
     return found
 
 
@@ -288,7 +322,11 @@ def markdown(report: dict[str, Any]) -> str:
         cells = []
         for measure in MEASURES.split():
             found = row["measures"][measure]
-            cells += [f"{found['interpolation']:.3f}", f"{found['extrapolation']:.3f}", percent(found["gap"])]
+            cells += [
+                f"{found['interpolation']:.3f}",
+                f"{found['extrapolation']:.3f}",
+                percent(found["gap"]),
+            ]
             if measure == MEASURE:
                 cells.append(percent(found["gap_sd"]))
         lines.append(f"| {name} | {' | '.join(cells)} |")

@@ -1,14 +1,16 @@
 """What a hostile user finds: bad inputs of every command and file, kills, full disks, and races.
 
-    python benchmarks/faults.py --inputs 2700 --commands 300 --kills 60 --disks 40 --races 60 --workers 2
+    python benchmarks/faults.py --inputs 2700 --commands 300 --kills 60 --disks 40 --races 60
+    --workers 2
 
-makes a world of tiny real models and collections, and what commands make of them, in a temporary folder or in
-``--place``; then breaks it, case by case, and judges what came of it (``OUTCOMES`` of faults_inputs.py says how). Every
-case is drawn from the seed and its own name: ``--only input-00042`` runs that one again and prints what was to see.
-Inputs and most others run in forks of a warm process, ``--commands`` in processes of the installed command. A worker
-that dies or hangs is replaced. ``--resume`` goes on in a ``--place`` that was left; figures and all failing cases
-go to benchmarks/results/faults.json; ``--sample``, which CI runs, records nothing. Needs Linux, and root for disks that
-are full.
+makes a world of tiny real models and collections, and what commands make of them, in a temporary
+folder or in ``--place``; then breaks it, case by case, and judges what came of it (``OUTCOMES`` of
+faults_inputs.py says how). Every case is drawn from the seed and its own name: ``--only
+input-00042`` runs that one again and prints what was to see. Inputs and most others run in forks of
+a warm process, ``--commands`` in processes of the installed command. A worker that dies or hangs is
+replaced. ``--resume`` goes on in a ``--place`` that was left; figures and all failing cases go to
+benchmarks/results/faults.json; ``--sample``, which CI runs, records nothing. Needs Linux, and root
+for disks that are full.
 """
 
 from __future__ import annotations
@@ -40,10 +42,24 @@ from machine import machine
 RESULTS = Path(__file__).parent / "results" / "faults.json"
 
 #: What a case's name begins with, and what runs it.
-KINDS = {"input": run_input, "command": run_input, "kill": run_kill, "disk": run_disk, "race": run_race}
+KINDS = {
+    "input": run_input,
+    "command": run_input,
+    "kill": run_kill,
+    "disk": run_disk,
+    "race": run_race,
+}
 
 #: What CI runs: two minutes of one core, nothing recorded.
-SAMPLE = {"inputs": 40, "commands": 2, "kills": 5, "disks": 2, "races": 3, "workers": 1, "results": Path(os.devnull)}
+SAMPLE = {
+    "inputs": 40,
+    "commands": 2,
+    "kills": 5,
+    "disks": 2,
+    "races": 3,
+    "workers": 1,
+    "results": Path(os.devnull),
+}
 
 _LONGEST_CASE = 6 * LIMIT
 
@@ -52,7 +68,10 @@ def prepare(place: Path) -> None:
     """Make the world, unless it is there."""
     if not (place / "world" / "modules").is_file():
         remove(place / "world")
-        make_world(place / "world", Warm(["beir_cocodr.training.finetune", "beir_cocodr.retrieval.store.encode"]))
+        make_world(
+            place / "world",
+            Warm(["beir_cocodr.training.finetune", "beir_cocodr.retrieval.store.encode"]),
+        )
 
 
 def work_off(place: Path, number: int, seed: int) -> None:
@@ -63,10 +82,17 @@ def work_off(place: Path, number: int, seed: int) -> None:
     for line in sys.stdin:
         case = line.strip()
         try:
-            outcome = KINDS[case.split("-")[0]](case, seed, place, place / f"work-{number}" / "w", warm)
-        except (SystemExit, Exception) as error:  # what is not broken does not work, or the campaign itself
+            outcome = KINDS[case.split("-")[0]](
+                case, seed, place, place / f"work-{number}" / "w", warm
+            )
+        except (
+            SystemExit,
+            Exception,
+        ) as error:  # what is not broken does not work, or the campaign itself
             traceback.print_exc()
-            outcome = Outcome(case, "", "", "", "", "traceback", f"not run: {error!r}"[-1000:], 0, [])
+            outcome = Outcome(
+                case, "", "", "", "", "traceback", f"not run: {error!r}"[-1000:], 0, []
+            )
         replies.write(json.dumps(outcome.to_json()) + "\n")
         replies.flush()
 
@@ -80,11 +106,24 @@ class Worker:
 
     def run(self, case: str) -> dict[str, Any]:
         if self.process is None:
-            words = [sys.executable, __file__, "--work", str(self.number), "--place", str(self.place)]
+            words = [
+                sys.executable,
+                __file__,
+                "--work",
+                str(self.number),
+                "--place",
+                str(self.place),
+            ]
             log = (self.place / f"worker-{self.number}.log").open("ab")
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+            pipes: dict[str, Any] = {
+                "stdin": subprocess.PIPE,
+                "stdout": subprocess.PIPE,
+                "stderr": log,
+            }
             words += ["--seed", str(self.seed)]
-            self.process = subprocess.Popen(words, env=os.environ | ENVIRONMENT, start_new_session=True, **pipes)
+            self.process = subprocess.Popen(
+                words, env=os.environ | ENVIRONMENT, start_new_session=True, **pipes
+            )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{case}\n".encode())
@@ -94,7 +133,9 @@ class Worker:
             found: dict[str, Any] = json.loads(reply)
             return found
         self.close()
-        outcome = Outcome(case, "", "", "", "", "hang", "the worker died or hung", _LONGEST_CASE, [])
+        outcome = Outcome(
+            case, "", "", "", "", "hang", "the worker died or hung", _LONGEST_CASE, []
+        )
         return outcome.to_json()
 
     def close(self) -> None:
@@ -119,7 +160,11 @@ def run_cases(place: Path, cases: Iterable[str], seed: int, workers: int) -> Non
                 found = worker.run(waiting.get_nowait()) | {"code": code}
                 record(place, found)
                 if found["outcome"] in FAILURES:
-                    print(f"{found['case']} {found['outcome']}: {describe(found)}", file=sys.stderr, flush=True)
+                    print(
+                        f"{found['case']} {found['outcome']}: {describe(found)}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
         except Empty:
             pass
         finally:
@@ -133,8 +178,19 @@ def run_cases(place: Path, cases: Iterable[str], seed: int, workers: int) -> Non
 
 def commit() -> str:
     """Of this code, with a mark where files were changed since."""
-    words = ["git", "-C", str(Path(__file__).parents[1]), "describe", "--always", "--exclude=*", "--dirty=+"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    words = [
+        "git",
+        "-C",
+        str(Path(__file__).parents[1]),
+        "describe",
+        "--always",
+        "--exclude=*",
+        "--dirty=+",
+    ]
+    return (
+        subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+        or "unknown"
+    )
 
 
 def describe(found: dict[str, Any]) -> str:
@@ -156,17 +212,22 @@ def read_cases(place: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def summarize(cases: list[list[dict[str, Any]]], seed: int, mounts: bool) -> dict[str, Any]:
-    """Counts by kind of case, command and part, every failing case with how it is run again, and those that failed
-    before and were mended.
+    """Counts by kind of case, command and part, every failing case with how it is run again, and
+    those that failed before and were mended.
     """
     found = [records[-1] for records in cases]
-    before = [next((one for one in records if one["outcome"] in FAILURES), None) for records in cases]
+    before = [
+        next((one for one in records if one["outcome"] in FAILURES), None) for records in cases
+    ]
 
     def count(key: Any) -> dict[str, dict[str, int]]:
         groups: dict[str, Counter[str]] = {}
         for one in found:
             groups.setdefault(key(one), Counter())[one["outcome"]] += 1
-        return {name: {o: groups[name][o] for o in OUTCOMES if groups[name][o]} for name in sorted(groups)}
+        return {
+            name: {o: groups[name][o] for o in OUTCOMES if groups[name][o]}
+            for name in sorted(groups)
+        }
 
     failing = [one for one in found if one["outcome"] in FAILURES]
     keys = ("case", "scenario", "broken", "what", "outcome", "message", "arguments")
@@ -183,11 +244,13 @@ def summarize(cases: list[list[dict[str, Any]]], seed: int, mounts: bool) -> dic
         "by_command": count(lambda one: one["command"] or "unknown"),
         "by_part": count(lambda one: one["broken"].split("/")[0]),
         "failures": [
-            {key: one[key] for key in keys} | {"again": f"benchmarks/faults.py --seed {seed} --only {one['case']}"}
+            {key: one[key] for key in keys}
+            | {"again": f"benchmarks/faults.py --seed {seed} --only {one['case']}"}
             for one in failing
         ],
         "mended": [
-            {key: was[key] for key in (*keys, "code")} | {"outcome_now": one["outcome"], "code_now": one["code"]}
+            {key: was[key] for key in (*keys, "code")}
+            | {"outcome_now": one["outcome"], "code_now": one["code"]}
             for was, one in zip(before, found, strict=True)
             if was is not None and one not in failing
         ],
@@ -197,7 +260,10 @@ def summarize(cases: list[list[dict[str, Any]]], seed: int, mounts: bool) -> dic
 def table(summary: dict[str, Any], by: str = "command") -> str:
     """Commands, kinds of cases or parts down, outcomes across."""
     names, rows = list(OUTCOMES), dict(summary[f"by_{by}"])
-    lines = [f"| {by} | cases | " + " | ".join(names) + " |", "| --- |" + " ---: |" * (len(names) + 1)]
+    lines = [
+        f"| {by} | cases | " + " | ".join(names) + " |",
+        "| --- |" + " ---: |" * (len(names) + 1),
+    ]
     rows["all"] = sum(map(Counter, rows.values()), Counter())
     for row, counts in rows.items():
         cells = [str(counts.get(name, 0)) for name in names]
@@ -214,13 +280,25 @@ def world_digest(place: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for kind, default in (("inputs", 2700), ("commands", 300), ("kills", 60), ("disks", 40), ("races", 60)):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for kind, default in (
+        ("inputs", 2700),
+        ("commands", 300),
+        ("kills", 60),
+        ("disks", 40),
+        ("races", 60),
+    ):
         parser.add_argument(f"--{kind}", type=int, default=default, metavar="N")
     parser.add_argument("--sample", action="store_true", help="two minutes of it, nothing recorded")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--place", type=Path, help="folder of the world and of what was done; default: a temporary one")
+    parser.add_argument(
+        "--place",
+        type=Path,
+        help="folder of the world and of what was done; default: a temporary one",
+    )
     parser.add_argument("--resume", action="store_true", help="go on in --place")
     parser.add_argument(
         "--only",
@@ -239,7 +317,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
         place = (given.place or Path(temporary)).resolve()
         if (place / "cases.jsonl").exists() and not (given.resume or given.only):
-            raise SystemExit(f"{place} holds cases: --resume to go on with them, or another --place")
+            raise SystemExit(
+                f"{place} holds cases: --resume to go on with them, or another --place"
+            )
         sys.exit(campaign(place, given))
 
 
@@ -273,20 +353,27 @@ def campaign(place: Path, given: argparse.Namespace) -> int:
                 record(place, found)
             print(json.dumps(found, indent=2))
             logs = sorted((place / "work-0" / "w").glob("log*/std*"))
-            print("\n".join(f"{log}:\n{log.read_text(errors='replace')[-4000:]}" for log in logs), flush=True)
+            print(
+                "\n".join(f"{log}:\n{log.read_text(errors='replace')[-4000:]}" for log in logs),
+                flush=True,
+            )
         worker.close()
         return int(bool(outcomes & {*FAILURES}))
     done, before = read_cases(place), world_digest(place)
     counts = {kind: getattr(given, f"{kind}s") for kind in KINDS}
     counts["disk"] *= mounts
     # All kinds at once, so that what was done by any time is a smaller campaign.
-    places = sorted((number / count, kind, number) for kind, count in counts.items() for number in range(count))
+    places = sorted(
+        (number / count, kind, number) for kind, count in counts.items() for number in range(count)
+    )
     wanted = [f"{kind}-{number:05d}" for _, kind, number in places]
     run_cases(place, [case for case in wanted if case not in done], given.seed, given.workers)
     done = read_cases(place)
     summary = summarize([done[case] for case in wanted], given.seed, mounts)
     if world_digest(place) != before:
-        raise SystemExit("a case changed the world that it was given; its figures are worth nothing")
+        raise SystemExit(
+            "a case changed the world that it was given; its figures are worth nothing"
+        )
     given.results.parent.mkdir(parents=True, exist_ok=True)
     given.results.write_text(json.dumps(summary, indent=1) + "\n")
     for by in ("part", "command", "kind"):

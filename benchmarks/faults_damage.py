@@ -1,9 +1,10 @@
 """Ways to break a file: cut, flipped, emptied, foreign, of wrong types, huge, missing, twice there.
 
-Each is a function of the path and a generator of random numbers that returns what it did, or None where it does not
-apply. The tables say which damage shows in the file itself (a broken JSON, a tensor that is missing, a line that stands
-twice), so that a command that ends well with other results was careless; the rest (a word that was changed, a line cut
-off at its end) only a checksum could show.
+Each is a function of the path and a generator of random numbers that returns what it did, or None
+where it does not apply. The tables say which damage shows in the file itself (a broken JSON, a
+tensor that is missing, a line that stands twice), so that a command that ends well with other
+results was careless; the rest (a word that was changed, a line cut off at its end) only a checksum
+could show.
 """
 
 from __future__ import annotations
@@ -22,14 +23,19 @@ Damage = Callable[[Path, random.Random], "str | None"]
 
 
 class Plausible(str):
-    """What was done, where the file could as well have been made so: another value of the same type, or a file that not
-    every folder has.
+    """What was done, where the file could as well have been made so: another value of the same
+    type, or a file that not every folder has.
     """
 
 
 #: Files without which a folder is another one that is whole.
 OPTIONAL = {
-    *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "text_format.json"),
+    *(
+        "modules.json",
+        "config_sentence_transformers.json",
+        "sentence_bert_config.json",
+        "text_format.json",
+    ),
     *("tokenizer_config.json", "special_tokens_map.json", "training.json", "run.json", "README.md"),
 }
 
@@ -105,7 +111,10 @@ def foreign(path: Path, rng: random.Random) -> str | None:
             ("a zip", b"PK\x03\x04" + bytes(100)),
             ("a gzip", b"\x1f\x8b\x08\x00" + bytes(40)),
             ("a page", b"<!doctype html><title>404</title><p>Not found"),
-            ("a Git LFS pointer", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"),
+            (
+                "a Git LFS pointer",
+                b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
+            ),
             ("a pickle", pickle.dumps({"a": [1, 2]})),
             ("UTF-16", "Grüße\n".encode("utf-16")),
             ("a list", b"[1, 2, 3]\n"),
@@ -180,13 +189,32 @@ ANY: list[tuple[Damage, bool]] = [
 ]
 
 HUGE = [10**18, -(10**18), 1e308, -1, 0, 2**31, 2**63, "x" * 100_000]
-WRONG: list[Any] = [None, True, "text", "", 3, -7, 0.5, float("nan"), float("inf"), [], {}, [[1]], {"a": 1}, ["x"]]
+WRONG: list[Any] = [
+    None,
+    True,
+    "text",
+    "",
+    3,
+    -7,
+    0.5,
+    float("nan"),
+    float("inf"),
+    [],
+    {},
+    [[1]],
+    {"a": 1},
+    ["x"],
+]
 
 
 def _places(content: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found = [prefix] if prefix else []
     items: Any = (
-        content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+        content.items()
+        if isinstance(content, dict)
+        else enumerate(content)
+        if isinstance(content, list)
+        else ()
     )
     for key, value in items:
         found += _places(value, (*prefix, key))
@@ -212,8 +240,14 @@ def _changed(content: Any, rng: random.Random, values: list[Any]) -> str | None:
         return None
     what = f"{named} is {str(choice)[:20]!r}"
     known = 0 if before is None else before  # in the place of nothing a number may be right
-    finite = all(type(value) in (int, float) and abs(value) < float("inf") for value in (known, choice))
-    return Plausible(what) if choice is None or finite or type(before) is type(choice) is not float else what
+    finite = all(
+        type(value) in (int, float) and abs(value) < float("inf") for value in (known, choice)
+    )
+    return (
+        Plausible(what)
+        if choice is None or finite or type(before) is type(choice) is not float
+        else what
+    )
 
 
 def json_wrong(path: Path, rng: random.Random) -> str | None:
@@ -271,11 +305,15 @@ def line_gone(path: Path, rng: random.Random) -> str | None:
 
 
 def line_blank(path: Path, rng: random.Random) -> str | None:
-    return f"a blank line after line {_line(path, rng, lambda line: [line, b'  ' + chr(10).encode()])}"
+    return (
+        f"a blank line after line {_line(path, rng, lambda line: [line, b'  ' + chr(10).encode()])}"
+    )
 
 
 def line_rubbish(path: Path, rng: random.Random) -> str | None:
-    return f"rubbish after line {_line(path, rng, lambda line: [line, b'rubbish' + chr(10).encode()])}"
+    return (
+        f"rubbish after line {_line(path, rng, lambda line: [line, b'rubbish' + chr(10).encode()])}"
+    )
 
 
 def line_long(path: Path, rng: random.Random) -> str | None:
@@ -303,7 +341,20 @@ def line_value(path: Path, rng: random.Random) -> str | None:
             cells = line.decode().rstrip("\n").split("\t" if b"\t" in line else " ")
             at = rng.randrange(len(cells))
             value = rng.choice(
-                ["", "nan", "inf", "-1", "1e400", "text", "a b", "9" * 30, "\u2028", "1\t2", "\x00", None]
+                [
+                    "",
+                    "nan",
+                    "inf",
+                    "-1",
+                    "1e400",
+                    "text",
+                    "a b",
+                    "9" * 30,
+                    "\u2028",
+                    "1\t2",
+                    "\x00",
+                    None,
+                ]
             )
             cells[at : at + 1] = [] if value is None else [value]
             what = f"cell {at + 1} is {value!r}"

@@ -31,7 +31,8 @@ FAILURES = ("refused unclearly", "silent difference", "lost work", "traceback", 
 #: Seconds; many, as other work may keep the machine busy.
 LIMIT = 180.0
 
-#: Parts that this package wrote and keeps checksums or hashes of: whatever is changed in them has to show.
+#: Parts that this package wrote and keeps checksums or hashes of: whatever is changed in them has
+#: to show.
 OURS = ("store", "indexed", "sets", "interrupted")
 
 #: A refusal is one line that a person can read.
@@ -59,7 +60,11 @@ class Outcome:
 def run_input(case: str, seed: int, place: Path, work: Path, warm: Warm) -> Outcome:
     """Draw, run and judge the case of this name; ``command-N`` starts the installed command."""
     rng, real = random.Random(f"{seed} {case}"), case.startswith("command")
-    names = [name for name, scenario in SCENARIOS.items() if scenario.light or not real or rng.random() < 0.15]
+    names = [
+        name
+        for name, scenario in SCENARIOS.items()
+        if scenario.light or not real or rng.random() < 0.15
+    ]
     name = rng.choices(names, [SCENARIOS[name].weight for name in names])[0]
     scenario, reference = SCENARIOS[name], scenario_reference(name, place, warm)
     by_option = scenario.options or rng.random() < (0.4 if real else 0.2)
@@ -75,14 +80,23 @@ def run_input(case: str, seed: int, place: Path, work: Path, warm: Warm) -> Outc
     environment = {"BEIR_COCODR_CACHE": str(work.parent / "cache")}
     run = run_command if real else warm.run
     ended = run(arguments, work, LIMIT, environment)
-    judged = judge(ended, done, by_option, arguments, reference, results(work, scenario.outputs, ended.stdout))
+    judged = judge(
+        ended, done, by_option, arguments, reference, results(work, scenario.outputs, ended.stdout)
+    )
     if ended.status is not None:
         judged = check_left(work, scenario, ended, before, left_before, judged)
-    return Outcome(case, scenario.command, name, done.file, done.what, *judged, ended.seconds, arguments)
+    return Outcome(
+        case, scenario.command, name, done.file, done.what, *judged, ended.seconds, arguments
+    )
 
 
 def judge(
-    ended: Ended, done: Done, by_option: bool, arguments: list[str], reference: dict[str, Any], found: dict[str, str]
+    ended: Ended,
+    done: Done,
+    by_option: bool,
+    arguments: list[str],
+    reference: dict[str, Any],
+    found: dict[str, str],
 ) -> tuple[str, str]:
     """The outcome, and the message that decided it."""
     lines = [line for line in ended.stderr.splitlines() if line.strip()]
@@ -94,18 +108,28 @@ def judge(
     if ended.status == 2:
         errors = [line for line in lines if line.startswith("error: ")]
         clear = len(errors) == 1 and errors[0] == last and len(last) <= LONGEST
-        return ("refused" if clear and names(last, done, by_option, arguments) else "refused unclearly"), last[-300:]
+        return (
+            "refused" if clear and names(last, done, by_option, arguments) else "refused unclearly"
+        ), last[-300:]
     if by_option and found != reference["results"]:
         return ("silent difference" if done.shows else "other content"), "accepted"
     wanted = reference["results"]
-    if done.file.split("/")[0] not in OURS:  # a finished file that is kept and not read is the user's to look at
-        found, wanted = ({n: v for n, v in one.items() if n != f"in/{done.file}"} for one in (found, wanted))
+    if (
+        done.file.split("/")[0] not in OURS
+    ):  # a finished file that is kept and not read is the user's to look at
+        found, wanted = (
+            {n: v for n, v in one.items() if n != f"in/{done.file}"} for one in (found, wanted)
+        )
     if found == wanted:
         return "harmless", ""
     known = set(reference.get("stderr", "").splitlines())
-    reported = ended.stdout.splitlines() if arguments[:1] == ["validate"] else []  # whose results are warnings
+    reported = (
+        ended.stdout.splitlines() if arguments[:1] == ["validate"] else []
+    )  # whose results are warnings
     # The time left differs from run to run, and a step is named after its model.
-    new = [line for line in [*lines, *reported] if line not in known and not line.startswith("step ")]
+    new = [
+        line for line in [*lines, *reported] if line not in known and not line.startswith("step ")
+    ]
     if warnings := [line for line in new if names(line, done, by_option, arguments)]:
         return "warned", warnings[0][-300:]
     if done.shows or done.file.split("/")[0] in OURS:
@@ -115,7 +139,9 @@ def judge(
 
 
 def names(line: str, done: Done, by_option: bool, arguments: list[str]) -> bool:
-    """Whether a line names the file at fault or one that the command was given; or the option or its value."""
+    """Whether a line names the file at fault or one that the command was given; or the option or
+    its value.
+    """
     if by_option:
         flag, _, value = done.what.partition("=")
         bare = flag.lstrip("-").replace("-", "_")
@@ -173,13 +199,26 @@ def leftovers(work: Path) -> list[str]:
 def _state(part: Path) -> dict[str, tuple[int, int]]:
     if part.is_symlink() or not part.exists():
         return {}
-    files = [part] if part.is_file() else [p for p in part.rglob("*") if p.is_file() and not p.is_symlink()]
+    files = (
+        [part]
+        if part.is_file()
+        else [p for p in part.rglob("*") if p.is_file() and not p.is_symlink()]
+    )
     files = [p for p in files if p.name != ".lock"]
     return {p.relative_to(part).as_posix(): (p.stat().st_size, p.stat().st_mtime_ns) for p in files}
 
 
 # Texts of any content are what these ask for.
-_FREE = {"query_prompt", "document_prompt", "title_separator", "prefix", "prompt", "base_id", "language", "query"}
+_FREE = {
+    "query_prompt",
+    "document_prompt",
+    "title_separator",
+    "prefix",
+    "prompt",
+    "base_id",
+    "language",
+    "query",
+}
 
 # How long a run takes is for the user to say.
 _DATASETS = {"dataset", "corpus", "source", "target", "train", "test", "ood"}
@@ -196,15 +235,55 @@ MAYBE = {
 }
 LARGE = ["1000000000", "1000000000000000000"]
 
-STRINGS = ["", " ", "nonsense", "x" * 5000, "../../etc", "\udcff\udcfe", "a\nb", "🦆" * 300, "-", "null", "%s%n", "{}"]
-PATHS = ["nowhere", "", "x" * 300, "nowhere/" * 600, "\udcff\udcfe", "/dev/null", "/proc/self/mem", "in", "."]
+STRINGS = [
+    "",
+    " ",
+    "nonsense",
+    "x" * 5000,
+    "../../etc",
+    "\udcff\udcfe",
+    "a\nb",
+    "🦆" * 300,
+    "-",
+    "null",
+    "%s%n",
+    "{}",
+]
+PATHS = [
+    "nowhere",
+    "",
+    "x" * 300,
+    "nowhere/" * 600,
+    "\udcff\udcfe",
+    "/dev/null",
+    "/proc/self/mem",
+    "in",
+    ".",
+]
 PARTICULAR = {
     "device": ["nonsense", "cuda", "cuda:99", "tpu", "meta", "cpu:-1", "", "mps", "cuda:0;x"],
-    "measures": ["nDCG@0", "nDCG@-1", "nonsense@3", "", "P(rel=x)@5", "nDCG@999999999999999999999", "nDCG@10 nDCG@10"],
+    "measures": [
+        "nDCG@0",
+        "nDCG@-1",
+        "nonsense@3",
+        "",
+        "P(rel=x)@5",
+        "nDCG@999999999999999999999",
+        "nDCG@10 nDCG@10",
+    ],
     "measure": ["nDCG@0", "nonsense@3", "", "nDCG@10 R@100", "RR(rel=-1)@10"],
     "seed": ["-1", "4294967296", "18446744073709551616", "abc", "1.5", "nan"],
     "split": ["nonsense", "", "../qrels/test", "test.tsv", "x" * 300, "te\nst"],
-    "model": ["nonsense", "", "hybrid:", "hybrid:bm25", "rrf:nonsense", "feedback:hybrid:in/model", "in/beir", "in"],
+    "model": [
+        "nonsense",
+        "",
+        "hybrid:",
+        "hybrid:bm25",
+        "rrf:nonsense",
+        "feedback:hybrid:in/model",
+        "in/beir",
+        "in",
+    ],
     "queries": ["nowhere", "in/beir", "in/model", "", "in/beir/queries.jsonl"],
     "index": ["nonsense", "", "FLAT", "flat,hnsw"],
     "shard": ["0/1", "2/1", "-1/2", "a/b", "1/0", "", "1/99999999999999999999"],
@@ -215,7 +294,16 @@ PARTICULAR = {
     "architecture": ["nonsense", "", "bm25,bm25", ","],
     "folder": ["nowhere", "in/beir", "in/model", ""],
     "store": ["nowhere", "in/beir", "in/model", ""],
-    "dataset": ["nowhere", "in/model", "irds:nonsense", "apidocs/nonsense", "", "in/model/config.json", "in", "irds:"],
+    "dataset": [
+        "nowhere",
+        "in/model",
+        "irds:nonsense",
+        "apidocs/nonsense",
+        "",
+        "in/model/config.json",
+        "in",
+        "irds:",
+    ],
 }
 _ALWAYS_WRONG = {"", "nonsense", "nowhere", "in/model", "in/beir", "in"}
 
@@ -239,7 +327,11 @@ def break_option(
     if settings and kind < 0.5:
         name = rng.choice(sorted(settings))
         value, shows = bad_value(name, _kind(settings[name]), rng)
-        return Done(f"--set {name}", f"{name}={value}", shows), [*arguments, "--set", f"{name}={value}"]
+        return Done(f"--set {name}", f"{name}={value}", shows), [
+            *arguments,
+            "--set",
+            f"{name}={value}",
+        ]
     name, flag, typed = rng.choice(_options(scenario.command))
     if flag == "--output":
         value, shows = _bad_output(work, scenario.parts, rng), False
@@ -252,7 +344,10 @@ def break_option(
     elif flag.startswith("--"):
         arguments += [flag, value]
     else:
-        arguments = [value if not word.startswith("-") and n == 1 else word for n, word in enumerate(arguments)]
+        arguments = [
+            value if not word.startswith("-") and n == 1 else word
+            for n, word in enumerate(arguments)
+        ]
     if "\0" in value:
         value = value.replace("\0", "")
     return Done(name, f"{flag}={value}", shows), arguments
@@ -278,17 +373,43 @@ def _bad_output(work: Path, parts: list[str], rng: random.Random) -> str:
     (work / "taken").mkdir(exist_ok=True)
     (work / "taken" / "mine.txt").write_text("mine")
     (work / "loop").symlink_to("loop")
-    places = ["file", "file/below", "taken", "taken/mine.txt", "loop", "", ".", "x" * 300, "a/" * 2100, "new ü/\n"]
+    places = [
+        "file",
+        "file/below",
+        "taken",
+        "taken/mine.txt",
+        "loop",
+        "",
+        ".",
+        "x" * 300,
+        "a/" * 2100,
+        "new ü/\n",
+    ]
     places += ["/proc/nothing", "/sys/nothing", "/dev/null", "/dev/full", "\udcff\udcfe"]
     return rng.choice([*places, *(f"in/{part}" for part in parts)])
 
 
 #: Of a command that must not run whole: what cannot be written to.
-_CLOSED = ["file", "file/below", "taken/mine.txt", "loop", "x" * 300, "a/" * 2100, "/proc/nothing", "/dev/null"]
+_CLOSED = [
+    "file",
+    "file/below",
+    "taken/mine.txt",
+    "loop",
+    "x" * 300,
+    "a/" * 2100,
+    "/proc/nothing",
+    "/dev/null",
+]
 
 
 def _kind(value: object) -> type:
-    return float if isinstance(value, float) else int if isinstance(value, int) and not isinstance(value, bool) else str
+    return (
+        float
+        if isinstance(value, float)
+        else int
+        if isinstance(value, int) and not isinstance(value, bool)
+        else str
+    )
 
 
 @cache
@@ -299,13 +420,23 @@ def _options(command: str) -> list[tuple[str, str, type]]:
 
     first, *rest = command.split()
     known = (resample if rest else app).registered_commands
-    (function,) = (c.callback for c in known if c.callback.__name__.replace("_", "-") == (rest or [first])[0])
+    (function,) = (
+        c.callback for c in known if c.callback.__name__.replace("_", "-") == (rest or [first])[0]
+    )
     listed = []
     for name, parameter in signature(function, eval_str=True).parameters.items():
         hint, option = get_args(parameter.annotation) or (parameter.annotation, None)
         kinds = [kind for part in (hint, *get_args(hint)) for kind in (part, *get_args(part))]
         if bool not in kinds:
-            flags = [flag for flag in getattr(option, "param_decls", None) or () if flag.startswith("--")]
-            flag = name if isinstance(option, ArgumentInfo) else (flags or ["--" + name.replace("_", "-")])[0]
-            listed.append((name, flag, next((kind for kind in (int, float, Path) if kind in kinds), str)))
+            flags = [
+                flag for flag in getattr(option, "param_decls", None) or () if flag.startswith("--")
+            ]
+            flag = (
+                name
+                if isinstance(option, ArgumentInfo)
+                else (flags or ["--" + name.replace("_", "-")])[0]
+            )
+            listed.append(
+                (name, flag, next((kind for kind in (int, float, Path) if kind in kinds), str))
+            )
     return listed

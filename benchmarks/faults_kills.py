@@ -1,7 +1,8 @@
-"""Kills, full disks and races of every long command: what a second run makes of what the first one left.
+"""Kills, full disks and races of every long command: what a second run makes of what the first one
+left.
 
-The same command again, with ``--resume`` where it has that, has to end with the files of a run that nothing
-happened to, equal to the byte but for times, and nothing beside them.
+The same command again, with ``--resume`` where it has that, has to end with the files of a run that
+nothing happened to, equal to the byte but for times, and nothing beside them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ LONG: dict[str, Long] = {
         "--output out"
     ),
     "pretrain": Long(
-        f"pretrain --dataset in/beir --model in/bert --span-tokens 12 --max-length 48 {_STEPS}", "--resume"
+        f"pretrain --dataset in/beir --model in/bert --span-tokens 12 --max-length 48 {_STEPS}",
+        "--resume",
     ),
     "pretrain-qc": Long(
         f"pretrain --objective qc --queries in/generated --dataset in/beir --model in/bert --max-length 48 {_STEPS}",
@@ -53,14 +55,19 @@ LONG: dict[str, Long] = {
     ),
     "finetune": Long(f"finetune --dataset in/beir --model in/model {_STEPS}", "--resume"),
     "finetune-idro": Long(
-        f"finetune --dataset in/beir --model in/model --weighting idro --clusters 3 {_STEPS}", "--resume"
+        f"finetune --dataset in/beir --model in/model --weighting idro --clusters 3 {_STEPS}",
+        "--resume",
     ),
     "finetune-episodes": Long(
-        f"finetune --dataset in/beir --model in/model --episodes 1 --target in/beir {_STEPS}", "--resume"
+        f"finetune --dataset in/beir --model in/model --episodes 1 --target in/beir {_STEPS}",
+        "--resume",
     ),
-    "finetune-stages": Long(f"finetune --dataset in/beir --model in/model --stages 2 {_STEPS}", "--resume"),
+    "finetune-stages": Long(
+        f"finetune --dataset in/beir --model in/model --stages 2 {_STEPS}", "--resume"
+    ),
     "distill": Long(
-        f"distill --dataset in/beir --model in/model --teacher bm25 --set held_out=0.3 {_DISTILL} {_STEPS}", "--resume"
+        f"distill --dataset in/beir --model in/model --teacher bm25 --set held_out=0.3 {_DISTILL} {_STEPS}",
+        "--resume",
     ),
     "distill-mrl": Long(
         f"distill --dataset in/beir --model in/bert --teacher bm25 --student mrl --set held_out=0 {_DISTILL} {_STEPS}",
@@ -76,12 +83,16 @@ LONG: dict[str, Long] = {
         "--seed 1 --output out",
         "--resume",
     ),
-    "restrain": Long("resample restrain --train in/source --test in/beir --encoder in/model --size 4 --output out/new"),
+    "restrain": Long(
+        "resample restrain --train in/source --test in/beir --encoder in/model --size 4 --output out/new"
+    ),
     "regimes": Long(
         "resample evaluate --folder in/sets --architecture bm25,dense --start in/bert --max-steps 2 --batch-size 4 "
         "--no-picture --output out"
     ),
-    "evaluate": Long("evaluate --dataset in/beir --model bm25 --model in/model --model hybrid:in/bert --output out"),
+    "evaluate": Long(
+        "evaluate --dataset in/beir --model bm25 --model in/model --model hybrid:in/bert --output out"
+    ),
     "compare": Long("compare bm25 in/model --dataset in/beir --no-labels --samples 8 --output out"),
     "qpp": Long("qpp --dataset in/beir --model in/model --no-picture --output out"),
     "report": Long("report in/evaluated --output out/page.html"),
@@ -104,7 +115,11 @@ def long_reference(name: str, place: Path, warm: Warm) -> dict[str, Any]:
             ended = warm.run(LONG[name].line.split(), work, 300, environment)
             check(ended.status == 0, f"{name}: {LONG[name].line}", ended.stderr)
             warm.learn((work / "log" / "modules").read_text().split())
-        size = sum(path.stat().st_size for path in work.rglob("*") if path.is_file() and not path.is_symlink())
+        size = sum(
+            path.stat().st_size
+            for path in work.rglob("*")
+            if path.is_file() and not path.is_symlink()
+        )
         return {"results": results(work, _outputs(name)), "seconds": ended.seconds, "bytes": size}
 
     return reference(f"long-{name}", place, warm, make)
@@ -120,7 +135,9 @@ def _outputs(name: str) -> list[str]:
 
 
 def run_kill(case: str, seed: int, place: Path, work: Path, warm: Warm) -> Outcome:
-    """Kill a long command at a random moment, run it again, and compare; now and then kill that, too."""
+    """Kill a long command at a random moment, run it again, and compare; now and then kill that,
+    too.
+    """
     rng, names = random.Random(f"{seed} {case}"), list(LONG)
     name = names[int(case.split("-")[1]) % len(names)]  # every command in turn
     long, wanted = LONG[name], long_reference(name, place, warm)
@@ -138,7 +155,9 @@ def run_kill(case: str, seed: int, place: Path, work: Path, warm: Warm) -> Outco
         told.append(f"killed after {at:.3f} s" if in_time else "ended before its kill")
     outcome = _again(long, name, work, warm, environment, wanted, finished)
     seconds = round(time.perf_counter() - began, 3)
-    return Outcome(case, long.command, name, "a kill", ", ".join(told), *outcome, seconds, arguments)
+    return Outcome(
+        case, long.command, name, "a kill", ", ".join(told), *outcome, seconds, arguments
+    )
 
 
 def _again(
@@ -150,13 +169,17 @@ def _again(
     reference: dict[str, Any],
     finished: bool = False,
 ) -> tuple[str, str]:
-    """Run a command a last time, and judge what stands there then; one that had ``finished`` may be left as it is."""
+    """Run a command a last time, and judge what stands there then; one that had ``finished`` may be
+    left as it is.
+    """
     ended = warm.run([*long.line.split(), *long.again.split()], work, LIMIT, environment)
     if ended.status == 2 and OVERWRITE in ended.stderr:
         ended = warm.run([*long.line.split(), OVERWRITE], work, LIMIT, environment)
     outcome = judge_end(ended)
     if outcome[0] != "harmless" and not (finished and outcome[0] == "refused"):
-        return ("lost work" if outcome[0] == "refused" else outcome[0]), f"the second run: {outcome[1]}"
+        return (
+            "lost work" if outcome[0] == "refused" else outcome[0]
+        ), f"the second run: {outcome[1]}"
     return compare(name, work, reference)
 
 
@@ -167,7 +190,10 @@ def judge_end(ended: Ended) -> tuple[str, str]:
     if ended.status not in (0, 2) or "Traceback (most recent call last)" in ended.stderr:
         return "traceback", f"status {ended.status}: {lines[-1][-300:]}"
     if ended.status == 2:
-        clear = lines[-1].startswith("error: ") and sum(line.startswith("error: ") for line in lines) == 1
+        clear = (
+            lines[-1].startswith("error: ")
+            and sum(line.startswith("error: ") for line in lines) == 1
+        )
         return ("refused" if clear else "refused unclearly"), lines[-1][-300:]
     return "harmless", ""
 
@@ -231,7 +257,9 @@ def run_disk(case: str, seed: int, place: Path, work: Path, warm: Warm) -> Outco
     remove(disk)
     seconds = round(time.perf_counter() - began, 3)
     what = f"a disk with {size} bytes left"
-    return Outcome(case, long.command, name, "a full disk", what, *outcome, seconds, long.line.split())
+    return Outcome(
+        case, long.command, name, "a full disk", what, *outcome, seconds, long.line.split()
+    )
 
 
 def _fill(disk: Path, left: int) -> None:
@@ -242,7 +270,9 @@ def _fill(disk: Path, left: int) -> None:
 
 
 def run_race(case: str, seed: int, place: Path, work: Path, warm: Warm) -> Outcome:
-    """Two or three of the same command at once: in one output, or in outputs of their own with one new cache."""
+    """Two or three of the same command at once: in one output, or in outputs of their own with one
+    new cache.
+    """
     rng, names = random.Random(f"{seed} {case}"), list(LONG)
     number = int(case.split("-")[1])
     name = names[number % len(names)]
@@ -264,7 +294,11 @@ def run_race(case: str, seed: int, place: Path, work: Path, warm: Warm) -> Outco
     elif together:
         # Where nobody ended well, one more run must.
         won = any(one[0] == "harmless" for one in judged)
-        outcome = compare(name, work, wanted) if won else _again(long, name, work, warm, environment, wanted)
+        outcome = (
+            compare(name, work, wanted)
+            if won
+            else _again(long, name, work, warm, environment, wanted)
+        )
         if outcome[0] == "harmless" and any(one[0] == "refused" for one in judged):
             outcome = "refused", next(one[1] for one in judged if one[0] == "refused")
     else:
@@ -286,7 +320,9 @@ def _words(long: Long, line: str, number: int, together: bool) -> list[str]:
 
 
 def compare_names(name: str, work: Path, reference: dict[str, Any], number: int) -> tuple[str, str]:
-    """As :func:`compare`, for an output that had a number behind its name, which may stand in records."""
+    """As :func:`compare`, for an output that had a number behind its name, which may stand in
+    records.
+    """
     for path in (work / "out").rglob("*"):
         if path.suffix in (".json", ".jsonl", ".html", ".md") and path.is_file():
             text = path.read_text()

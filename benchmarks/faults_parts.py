@@ -1,4 +1,6 @@
-"""Breaking parts: which damage fits which file, and what only weights, arrays and the settings of models can suffer."""
+"""Breaking parts: which damage fits which file, and what only weights, arrays and the settings of
+models can suffer.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from faults_damage import ANY, JSON, LINES, TEXTS, Damage, Plausible, not_text, 
 
 @dataclass(frozen=True)
 class Done:
-    """What was done to which file of a part; ``shows`` says whether the file itself gives it away."""
+    """What was done to which file of a part; ``shows`` says whether the file itself gives it
+    away.
+    """
 
     file: str
     what: str
@@ -30,7 +34,17 @@ def tensors(path: Path, rng: random.Random) -> str | None:
 
     content = load_file(path)
     name = rng.choice(sorted(content))
-    kind = rng.choice(["left out", "reshaped", "not a number", "infinite", "renamed", "as integers", "twice as wide"])
+    kind = rng.choice(
+        [
+            "left out",
+            "reshaped",
+            "not a number",
+            "infinite",
+            "renamed",
+            "as integers",
+            "twice as wide",
+        ]
+    )
     tensor = content.pop(name)
     if kind == "renamed":
         content[f"other.{name}"] = tensor
@@ -50,7 +64,9 @@ def tensors(path: Path, rng: random.Random) -> str | None:
 def array(path: Path, rng: random.Random) -> str | None:
     """A numpy file that is whole and wrong."""
     content = np.load(path)
-    kind = rng.choice(["shorter", "longer", "of another type", "of objects", "flat", "shuffled", "zeros", "nan"])
+    kind = rng.choice(
+        ["shorter", "longer", "of another type", "of objects", "flat", "shuffled", "zeros", "nan"]
+    )
     changed = {
         "shorter": lambda: content[:-1],
         "longer": lambda: np.concatenate([content, content[-1:]]),
@@ -86,7 +102,13 @@ CONFIGS: list[dict[str, Any]] = [
     {"model_type": "nonsense"},
     {"hidden_act": "nonsense"},
     {"torch_dtype": "nonsense", "dtype": "nonsense"},
-    {"auto_map": {"AutoModel": "evil.Evil", "AutoConfig": "evil.Evil", "AutoTokenizer": "evil.Evil"}},
+    {
+        "auto_map": {
+            "AutoModel": "evil.Evil",
+            "AutoConfig": "evil.Evil",
+            "AutoTokenizer": "evil.Evil",
+        }
+    },
     {"quantization_config": {"quant_method": "nonsense"}},
 ]
 
@@ -102,7 +124,16 @@ def config(path: Path, rng: random.Random) -> str | None:
 
 def modules(path: Path, rng: random.Random) -> str | None:
     content = json.loads(path.read_text())
-    kind = rng.choice(["os.system", "evil.Evil", "sentence_transformers.models.Nonsense", "twice", "none", "turned"])
+    kind = rng.choice(
+        [
+            "os.system",
+            "evil.Evil",
+            "sentence_transformers.models.Nonsense",
+            "twice",
+            "none",
+            "turned",
+        ]
+    )
     if kind == "twice":
         content += content[-1:]
     elif kind == "turned":
@@ -126,7 +157,9 @@ class _Evil:
 
 
 def _evil_module(folder: Path) -> None:
-    (folder / "evil.py").write_text(f"import os\nos.makedirs({EXECUTED!r}, exist_ok=True)\nclass Evil: pass\n")
+    (folder / "evil.py").write_text(
+        f"import os\nos.makedirs({EXECUTED!r}, exist_ok=True)\nclass Evil: pass\n"
+    )
 
 
 def pickled(path: Path, rng: random.Random) -> str | None:
@@ -145,7 +178,9 @@ def pickled(path: Path, rng: random.Random) -> str | None:
 
 def folder_damage(part: Path, rng: random.Random) -> str:
     """The whole part in another state."""
-    kind = rng.choice(["missing", "a file", "emptied", "another part", "a link to itself", "one folder deeper"])
+    kind = rng.choice(
+        ["missing", "a file", "emptied", "another part", "a link to itself", "one folder deeper"]
+    )
     if kind == "one folder deeper":
         inner = part.with_name("inner")
         part.rename(inner)
@@ -186,11 +221,15 @@ def damages(path: Path) -> list[tuple[Damage, bool]]:
 
 
 def break_part(part: Path, rng: random.Random) -> Done:
-    """Break one file of a part, or the part itself; the choice and the damage are the generator's."""
+    """Break one file of a part, or the part itself; the choice and the damage are the
+    generator's.
+    """
     if rng.random() < 0.05:
         what = folder_damage(part, rng)
         return Done(part.name, str(what), not isinstance(what, Plausible))
-    files = sorted(path for path in part.rglob("*") if path.is_file() and not path.name.startswith("."))
+    files = sorted(
+        path for path in part.rglob("*") if path.is_file() and not path.name.startswith(".")
+    )
     if part.is_file():
         files = [part]
     while True:

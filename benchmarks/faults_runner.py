@@ -1,7 +1,9 @@
-"""Commands of beir-cocodr in processes of their own that cost milliseconds: forks of one that has imported everything.
+"""Commands of beir-cocodr in processes of their own that cost milliseconds: forks of one that has
+imported everything.
 
-A fork runs the same ``main`` as the command line, from parsed arguments to the exit status, and can be killed, starved
-of disk, or raced like any process; what it breaks in memory ends with it. Needs Linux.
+A fork runs the same ``main`` as the command line, from parsed arguments to the exit status, and can
+be killed, starved of disk, or raced like any process; what it breaks in memory ends with it. Needs
+Linux.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ COMMAND = Path(sys.executable).with_name("beir-cocodr")
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: ``status`` is its exit status, minus a signal, or None where it was ended for its time."""
+    """How a command ended: ``status`` is its exit status, minus a signal, or None where it was
+    ended for its time.
+    """
 
     status: int | None
     stdout: str
@@ -76,8 +80,13 @@ class Running:
         self.kill()  # what it started dies with it
         _, status = os.waitpid(self.pid, 0)
         os.close(self.descriptor)
-        texts = [(self.logs / name).read_bytes().decode(errors="replace") for name in ("stdout", "stderr")]
-        return Ended(os.waitstatus_to_exitcode(status) if in_time else None, *texts, round(seconds, 3))
+        texts = [
+            (self.logs / name).read_bytes().decode(errors="replace")
+            for name in ("stdout", "stderr")
+        ]
+        return Ended(
+            os.waitstatus_to_exitcode(status) if in_time else None, *texts, round(seconds, 3)
+        )
 
 
 class Warm:
@@ -99,9 +108,15 @@ class Warm:
         gc.freeze()  # a fork's collections leave the shared pages alone
 
     def start(
-        self, arguments: list[str], folder: Path, environment: Mapping[str, str] = {}, logs: str = "log"
+        self,
+        arguments: list[str],
+        folder: Path,
+        environment: Mapping[str, str] = {},
+        logs: str = "log",
     ) -> Running:
-        """A command in ``folder``; its output goes to files in the subfolder ``logs``, or to a folder elsewhere."""
+        """A command in ``folder``; its output goes to files in the subfolder ``logs``, or to a
+        folder elsewhere.
+        """
 
         def work() -> None:
             from beir_cocodr.cli.__main__ import main
@@ -111,7 +126,11 @@ class Warm:
         return self.fork(work, folder, environment, logs)
 
     def fork(
-        self, work: Callable[[], None], folder: Path, environment: Mapping[str, str] = {}, logs: str = "log"
+        self,
+        work: Callable[[], None],
+        folder: Path,
+        environment: Mapping[str, str] = {},
+        logs: str = "log",
     ) -> Running:
         """A function in a process of its own."""
         place = folder / logs
@@ -126,12 +145,19 @@ class Warm:
         return Running(pid, place)
 
     def run(
-        self, arguments: list[str], folder: Path, limit: float, environment: Mapping[str, str] = {}, logs: str = "log"
+        self,
+        arguments: list[str],
+        folder: Path,
+        limit: float,
+        environment: Mapping[str, str] = {},
+        logs: str = "log",
     ) -> Ended:
         return self.start(arguments, folder, environment, logs).wait(limit)
 
 
-def _become(work: Callable[[], None], folder: Path, environment: Mapping[str, str], logs: Path) -> None:
+def _become(
+    work: Callable[[], None], folder: Path, environment: Mapping[str, str], logs: Path
+) -> None:
     """In the fork: run ``work`` as a program of its own, and end."""
     status = 1
     try:
@@ -161,11 +187,15 @@ def _become(work: Callable[[], None], folder: Path, environment: Mapping[str, st
     with suppress(BaseException):
         sys.stdout.flush()
         sys.stderr.flush()
-    (logs / "modules").write_text("\n".join(list(sys.modules))) if os.environ.get("FAULTS_MODULES") else None
+    (logs / "modules").write_text("\n".join(list(sys.modules))) if os.environ.get(
+        "FAULTS_MODULES"
+    ) else None
     os._exit(status)
 
 
-def run_command(arguments: list[str], folder: Path, limit: float, environment: Mapping[str, str] = {}) -> Ended:
+def run_command(
+    arguments: list[str], folder: Path, limit: float, environment: Mapping[str, str] = {}
+) -> Ended:
     """The installed command, as a user starts it."""
     began = time.perf_counter()
     process = subprocess.Popen(

@@ -1,7 +1,9 @@
-"""The world that faults.py breaks: tiny real models and collections, what commands make of them, and the commands.
+"""The world that faults.py breaks: tiny real models and collections, what commands make of them,
+and the commands.
 
-A *part* is a folder of the world: ``in/NAME``. A command line names parts; before a part is broken it is copied, and
-the command runs in a folder where ``in`` holds the copies beside links to the rest.
+A *part* is a folder of the world: ``in/NAME``. A command line names parts; before a part is broken
+it is copied, and the command runs in a folder where ``in`` holds the copies beside links to the
+rest.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ INTERRUPTED = [
 
 @dataclass(frozen=True)
 class Scenario:
-    """A command line on parts, how often inputs are drawn for it, and whether it is light enough for real commands.
+    """A command line on parts, how often inputs are drawn for it, and whether it is light enough
+    for real commands.
 
     Attributes:
         options: only its options are broken, not its parts; it never runs whole.
@@ -97,28 +100,45 @@ SCENARIOS: dict[str, Scenario] = {
     "validate-file": Scenario("validate --dataset in/flat/corpus.tsv", 3, True),
     "evaluate-bm25": Scenario("evaluate --dataset in/beir --model bm25 --output out", 8, True),
     "evaluate-dense": Scenario("evaluate --dataset in/beir --model in/model --output out", 10),
-    "evaluate-hybrid": Scenario("evaluate --dataset in/beir --model hybrid:in/bert --output out", 6),
+    "evaluate-hybrid": Scenario(
+        "evaluate --dataset in/beir --model hybrid:in/bert --output out", 6
+    ),
     "evaluate-mrl": Scenario("evaluate --dataset in/beir --model in/mrl --output out", 6),
-    "evaluate-store": Scenario("evaluate --dataset in/beir --model in/model --store in/store --output out", 6),
+    "evaluate-store": Scenario(
+        "evaluate --dataset in/beir --model in/model --store in/store --output out", 6
+    ),
     "encode": Scenario("encode --dataset in/beir --model in/model --shard-size 8 --output out", 6),
-    "encode-again": Scenario("encode --dataset in/beir --model in/model --shard-size 8 --output in/store", 8),
+    "encode-again": Scenario(
+        "encode --dataset in/beir --model in/model --shard-size 8 --output in/store", 8
+    ),
     "search": Scenario("search --store in/store --dataset in/beir --output out/x.run", 8),
-    "search-flat": Scenario("search --store in/indexed --dataset in/beir --index flat --output out/x.run", 5),
-    "search-hnsw": Scenario("search --store in/indexed --dataset in/beir --index hnsw --output out/x.run", 5),
-    "search-sq8": Scenario("search --store in/indexed --dataset in/beir --index sq8 --output out/x.run", 5),
+    "search-flat": Scenario(
+        "search --store in/indexed --dataset in/beir --index flat --output out/x.run", 5
+    ),
+    "search-hnsw": Scenario(
+        "search --store in/indexed --dataset in/beir --index hnsw --output out/x.run", 5
+    ),
+    "search-sq8": Scenario(
+        "search --store in/indexed --dataset in/beir --index sq8 --output out/x.run", 5
+    ),
     "generate": Scenario(f"{_GENERATE} out", 6, True),
     "generate-again": Scenario(f"{_GENERATE} in/generated", 4, True),
     "generate-t5": Scenario(f"{_GENERATE} out --generator in/t5 --max-length 6", 4),
-    "pretrain": Scenario(f"pretrain --dataset in/beir --model in/bert --span-tokens 12 --max-length 48 {_SHORT}", 4),
+    "pretrain": Scenario(
+        f"pretrain --dataset in/beir --model in/bert --span-tokens 12 --max-length 48 {_SHORT}", 4
+    ),
     "pretrain-qc": Scenario(
-        f"pretrain --objective qc --queries in/generated --dataset in/beir --model in/bert --max-length 48 {_SHORT}", 3
+        f"pretrain --objective qc --queries in/generated --dataset in/beir --model in/bert --max-length 48 {_SHORT}",
+        3,
     ),
     "finetune": Scenario(f"finetune --dataset in/beir --model in/model --clusters 3 {_SHORT}", 4),
     "finetune-resume": Scenario(
-        f"finetune --dataset in/beir --model in/model --max-steps 30 {TRAIN} --output in/interrupted --resume", 4
+        f"finetune --dataset in/beir --model in/model --max-steps 30 {TRAIN} --output in/interrupted --resume",
+        4,
     ),
     "finetune-kept": Scenario(
-        f"finetune --dataset in/beir --model in/model --max-steps 1 {TRAIN} --output in/finetuned --resume", 3
+        f"finetune --dataset in/beir --model in/model --max-steps 1 {TRAIN} --output in/finetuned --resume",
+        3,
     ),
     "distill": Scenario(
         "distill --dataset in/beir --model in/model --teacher in/scores/scores.tsv --set m_bm25=2 --set m_hard=2 "
@@ -127,7 +147,8 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "fuse": Scenario("fuse --dataset in/beir --model in/model --output out", 3),
     "distill-cross": Scenario(
-        f"distill --dataset in/beir --model in/model --teacher in/cross --set m_bm25=2 --set m_hard=2 {_SHORT}", 3
+        f"distill --dataset in/beir --model in/model --teacher in/cross --set m_bm25=2 --set m_hard=2 {_SHORT}",
+        3,
     ),
     "adapt": Scenario(
         "adapt --corpus in/beir --source in/source --base in/model --stages finetune --max-steps 1 --batch-size 4 "
@@ -145,17 +166,23 @@ SCENARIOS: dict[str, Scenario] = {
         2,
     ),
     "restrain": Scenario(
-        "resample restrain --train in/source --test in/beir --encoder in/model --size 4 --output out/new", 4
+        "resample restrain --train in/source --test in/beir --encoder in/model --size 4 --output out/new",
+        4,
     ),
     "resttest": Scenario(
-        "resample resttest --train in/source --test in/beir --encoder in/model --buckets 2 --output out/new", 4
+        "resample resttest --train in/source --test in/beir --encoder in/model --buckets 2 --output out/new",
+        4,
     ),
-    "regimes": Scenario("resample evaluate --folder in/sets --architecture bm25 --no-picture --output out", 5),
+    "regimes": Scenario(
+        "resample evaluate --folder in/sets --architecture bm25 --no-picture --output out", 5
+    ),
     "regimes-again": Scenario(
         "resample evaluate --folder in/sets --architecture bm25 --no-picture --output in/regimes", 3
     ),
     "export": Scenario("export --dataset in/beir --split test --negatives 3 --output out", 3, True),
-    "overlap": Scenario("overlap --train in/source --test in/beir --no-picture --output out", 5, True),
+    "overlap": Scenario(
+        "overlap --train in/source --test in/beir --no-picture --output out", 5, True
+    ),
     "overlap-encoder": Scenario(
         "overlap --train in/source --test in/beir --encoder in/model --no-picture --output out", 3
     ),
@@ -164,7 +191,9 @@ SCENARIOS: dict[str, Scenario] = {
         6,
         True,
     ),
-    "representation": Scenario("representation --dataset in/beir --model in/model --no-picture --output out", 3),
+    "representation": Scenario(
+        "representation --dataset in/beir --model in/model --no-picture --output out", 3
+    ),
     "source-clusters": Scenario(
         "source-clusters --source in/source --target in/beir --before in/model --after in/finetuned --clusters 3 "
         "--no-picture --output out",
@@ -176,11 +205,16 @@ SCENARIOS: dict[str, Scenario] = {
         4,
         True,
     ),
-    "parity": Scenario("compare --parity in/evaluated/bm25.run --dataset in/beir --output out", 5, True),
+    "parity": Scenario(
+        "compare --parity in/evaluated/bm25.run --dataset in/beir --output out", 5, True
+    ),
     "compare": Scenario("compare bm25 in/model --dataset in/beir --output out", 4),
-    "compare-unlabelled": Scenario("compare bm25 in/model --dataset in/beir --no-labels --samples 8 --output out", 3),
+    "compare-unlabelled": Scenario(
+        "compare bm25 in/model --dataset in/beir --no-labels --samples 8 --output out", 3
+    ),
     "compare-judged": Scenario(
-        "compare bm25 in/model --dataset in/beir --judgements in/beir/qrels/test.tsv --samples 8 --output out", 3
+        "compare bm25 in/model --dataset in/beir --judgements in/beir/qrels/test.tsv --samples 8 --output out",
+        3,
     ),
     "report-evaluated": Scenario("report in/evaluated --output out/page.html", 6, True),
     "report-published": Scenario(
@@ -194,11 +228,15 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 #: Generated for another corpus file, for adapt without labels.
-SETUP.append("generate-queries --dataset in/flat/corpus.tsv --per-passage 1 --shard-documents 8 --output in/fresh")
+SETUP.append(
+    "generate-queries --dataset in/flat/corpus.tsv --per-passage 1 --shard-documents 8 --output in/fresh"
+)
 
 
 def make_world(place: Path, warm: Warm) -> None:
-    """Make all parts in ``place/in``, by the commands themselves; ``SystemExit`` where one of them fails."""
+    """Make all parts in ``place/in``, by the commands themselves; ``SystemExit`` where one of them
+    fails.
+    """
     place.mkdir(parents=True)
     ended = warm.fork(lambda: _make_basics(place / "in"), place).wait(300)
     check(ended.status == 0, "the models", ended.stderr)
@@ -239,8 +277,19 @@ def _make_basics(place: Path) -> None:
     import torch
 
     torch.manual_seed(0)
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *COMMON, *(w for topic in TOPICS for w in topic)]
-    vocabulary += list("abcdefghijklmnopqrstuvwxyz") + ["##" + c for c in "abcdefghijklmnopqrstuvwxyz"]
+    vocabulary = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        ".",
+        *COMMON,
+        *(w for topic in TOPICS for w in topic),
+    ]
+    vocabulary += list("abcdefghijklmnopqrstuvwxyz") + [
+        "##" + c for c in "abcdefghijklmnopqrstuvwxyz"
+    ]
     tokenizer = BertTokenizer(vocab={token: i for i, token in enumerate(dict.fromkeys(vocabulary))})
     shape: dict[str, Any] = {
         "vocab_size": len(tokenizer),
@@ -253,8 +302,14 @@ def _make_basics(place: Path) -> None:
     }
     BertModel(BertConfig(**shape)).save_pretrained(place / "bert")
     tokenizer.save_pretrained(place / "bert")
-    modules = [Transformer(str(place / "bert"), max_seq_length=48), Pooling(16, "mean"), Normalize()]
-    SentenceTransformer(modules=modules, similarity_fn_name="cosine").save_pretrained(str(place / "model"))
+    modules = [
+        Transformer(str(place / "bert"), max_seq_length=48),
+        Pooling(16, "mean"),
+        Normalize(),
+    ]
+    SentenceTransformer(modules=modules, similarity_fn_name="cosine").save_pretrained(
+        str(place / "model")
+    )
     cross = place / "bare-cross"
     BertForSequenceClassification(BertConfig(**shape, num_labels=1)).save_pretrained(cross)
     tokenizer.save_pretrained(cross)
@@ -298,14 +353,22 @@ def write_collection(folder: Path, seed: int, documents: int = 24, queries: int 
 
 
 def write_flat(place: Path) -> None:
-    """A lone corpus file of another corpus, a table of a teacher's scores for all pairs, and published figures."""
+    """A lone corpus file of another corpus, a table of a teacher's scores for all pairs, and
+    published figures.
+    """
     write_collection(place / "other", 3)
     for name in ("flat", "scores", "figures"):
         (place / name).mkdir()
     shutil.copy(Path(__file__).parent / "published" / "cocodr.json", place / "figures")
-    rows = [json.loads(line) for line in (place / "other" / "corpus.jsonl").read_text().splitlines()]
-    (place / "flat" / "corpus.tsv").write_text("".join(f"{r['_id']}\t{r['title']}\t{r['text']}\n" for r in rows))
-    read = {n: (place / "beir" / f"{n}.jsonl").read_text().splitlines() for n in ("queries", "corpus")}
+    rows = [
+        json.loads(line) for line in (place / "other" / "corpus.jsonl").read_text().splitlines()
+    ]
+    (place / "flat" / "corpus.tsv").write_text(
+        "".join(f"{r['_id']}\t{r['title']}\t{r['text']}\n" for r in rows)
+    )
+    read = {
+        n: (place / "beir" / f"{n}.jsonl").read_text().splitlines() for n in ("queries", "corpus")
+    }
     ids = {name: [json.loads(line)["_id"] for line in lines] for name, lines in read.items()}
     grid = [(i, q, j, d) for i, q in enumerate(ids["queries"]) for j, d in enumerate(ids["corpus"])]
     pairs = [f"{q}\t{d}\t{(7 * i + 3 * j) % 11 / 10}\n" for i, q, j, d in grid]
@@ -337,14 +400,20 @@ _LEFT_OUT = {"README.md", "training_args.bin", ".lock", "checksums", "evil.py"}
 
 
 def results(work: Path, outputs: list[str], stdout: str = "") -> dict[str, str]:
-    """What a command made: a digest for each file, but for times; of ``stdout`` where there is no file."""
+    """What a command made: a digest for each file, but for times; of ``stdout`` where there is no
+    file.
+    """
     found = {}
     for name in outputs:
         folder = work / name
-        for path in sorted(folder.rglob("*")) if folder.is_dir() else [folder] if folder.is_file() else []:
+        for path in (
+            sorted(folder.rglob("*")) if folder.is_dir() else [folder] if folder.is_file() else []
+        ):
             if not path.is_file():
                 continue
-            linked = path.is_symlink() and path.resolve().is_relative_to(folder.resolve())  # counted as what it is
+            linked = path.is_symlink() and path.resolve().is_relative_to(
+                folder.resolve()
+            )  # counted as what it is
             if not linked and not _LEFT_OUT & {*path.parts} and path.suffix != ".png":
                 found[path.relative_to(work).as_posix()] = _digest(path, work)
     if not found:
@@ -373,8 +442,12 @@ def _stable(content: Any) -> Any:
     return [_stable(value) for value in content] if isinstance(content, list) else content
 
 
-def reference(name: str, place: Path, warm: Warm, make: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """What ``make`` finds out about the unbroken world, once for all workers; with the modules that it needs."""
+def reference(
+    name: str, place: Path, warm: Warm, make: Callable[[Path], dict[str, Any]]
+) -> dict[str, Any]:
+    """What ``make`` finds out about the unbroken world, once for all workers; with the modules that
+    it needs.
+    """
     file = place / "references" / f"{name}.json"
     if not file.is_file():
         work = place / f"reference-{os.getpid()}" / "w"
@@ -390,7 +463,9 @@ def reference(name: str, place: Path, warm: Warm, make: Callable[[Path], dict[st
 
 
 def scenario_reference(name: str, place: Path, warm: Warm) -> dict[str, Any]:
-    """What a scenario makes of the unbroken world, its time, and the settings that ``--set`` can give it."""
+    """What a scenario makes of the unbroken world, its time, and the settings that ``--set`` can
+    give it.
+    """
     scenario = SCENARIOS[name]
 
     def make(work: Path) -> dict[str, Any]:

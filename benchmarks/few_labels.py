@@ -1,14 +1,16 @@
 """What choosing by a few judged queries is worth.
 
-All uses of one encoder that need no training are searched on labelled collections. Of each collection 0, 10, 20 or 50
-queries are drawn as judged, 50 times; a use is chosen by the estimate that joins them with what is expected without
-labels, and measured on the queries that are left. Beside it: the choice by labels alone; the choice by twenty queries
-of which just ten drawn pairs each are judged, as labels_wanted.tsv asks for them; the best and the worst use, and fixed
-ones. Run as:
+All uses of one encoder that need no training are searched on labelled collections. Of each
+collection 0, 10, 20 or 50 queries are drawn as judged, 50 times; a use is chosen by the estimate
+that joins them with what is expected without labels, and measured on the queries that are left.
+Beside it: the choice by labels alone; the choice by twenty queries of which just ten drawn pairs
+each are judged, as labels_wanted.tsv asks for them; the best and the worst use, and fixed ones. Run
+as:
 
     python benchmarks/few_labels.py --work DIR --collections FOLDER
 
-Stores of the encoder and what was searched are kept in --work. Writes benchmarks/results/few_labels.json.
+Stores of the encoder and what was searched are kept in --work. Writes
+benchmarks/results/few_labels.json.
 """
 
 from __future__ import annotations
@@ -62,16 +64,27 @@ def search(name: str, dataset: str, work: Path, samples: int, seed: int) -> dict
         return json.loads(file.read_text())  # type: ignore[no-any-return]
     began, store = time.process_time(), work / name.replace("/", "-")
     encode(dataset, MODEL, store)
-    collection, models, calibration = load_collection(dataset), ways_to_use(MODEL), load_calibration()
+    collection, models, calibration = (
+        load_collection(dataset),
+        ways_to_use(MODEL),
+        load_calibration(),
+    )
     queries = {query: collection.queries[query] for query in collection.qrels}
     with tempfile.TemporaryDirectory() as folder:
         options = SearchOptions(stores=(store,))
-        evidence = Gatherer(collection.documents, models, Path(folder), samples, seed, search=options).gather(queries)
+        evidence = Gatherer(
+            collection.documents, models, Path(folder), samples, seed, search=options
+        ).gather(queries)
     alike = compare_figures(collection_figures(collection.documents, evidence), calibration.ranges)
     expected = expected_values(evidence, models, calibration, alike)
-    results = {model: evidence.rankings[model].results(collection.documents, False, 10) for model in models}
+    results = {
+        model: evidence.rankings[model].results(collection.documents, False, 10) for model in models
+    }
     [measure] = parse_measures("nDCG@10")
-    scores = [score_queries([measure], collection.qrels, found)[str(measure)] for found in results.values()]
+    scores = [
+        score_queries([measure], collection.qrels, found)[str(measure)]
+        for found in results.values()
+    ]
     content = {
         "documents": len(collection.documents),
         "in_calibration": collection.documents.content_hash in calibration.corpora,
@@ -95,9 +108,14 @@ class Study:
         self.values = self.scores.mean(axis=0)
         self.best, self.worst = int(self.values.argmax()), int(self.values.argmin())
         self.reference = self.models.index(MODEL)
-        self.expected = Expected(**{part: np.array(value) for part, value in found["expected"].items()})
+        self.expected = Expected(
+            **{part: np.array(value) for part, value in found["expected"].items()}
+        )
         nothing = Expected.nothing(len(self.models))
-        self.rules = {"joined": self.expected, "labels alone": replace(nothing, distances=self.expected.distances)}
+        self.rules = {
+            "joined": self.expected,
+            "labels alone": replace(nothing, distances=self.expected.distances),
+        }
         self.results: dict[str, Results] = {
             model: {query: [(d, s) for d, s in hits] for query, hits in run.items()}
             for model, run in found["results"].items()
@@ -112,7 +130,9 @@ class Study:
             rows.append(self.measure(self.scores[judged], np.ones(count), left))
         return summary(rows, len(self.scores) - count)
 
-    def measure(self, scores: Doubles, weights: Doubles, left: Sequence[int] | Doubles) -> dict[str, float]:
+    def measure(
+        self, scores: Doubles, weights: Doubles, left: Sequence[int] | Doubles
+    ) -> dict[str, float]:
         rest = self.scores[left].mean(axis=0)
         found = {"best": rest[self.best], "worst": rest[self.worst]}
         found |= {f"fixed {name}": rest[self.models.index(name)] for name in FIXED}
@@ -133,11 +153,16 @@ class Study:
                     found |= self.alone(scores, weights, chosen, true)
         return found
 
-    def alone(self, scores: Doubles, weights: Doubles, chosen: int, true: float) -> dict[str, float]:
+    def alone(
+        self, scores: Doubles, weights: Doubles, chosen: int, true: float
+    ) -> dict[str, float]:
         """By judged queries alone: the chosen use's interval, and the gain of choosing."""
         apart = self.expected.distances
         gap = JudgedGain.of(
-            scores[:, chosen] - scores[:, self.reference], weights, float(apart[chosen, self.reference]), MARGIN
+            scores[:, chosen] - scores[:, self.reference],
+            weights,
+            float(apart[chosen, self.reference]),
+            MARGIN,
         )
         gain = held_out_gain(self.expected, scores, weights, self.reference, MARGIN)
         assert gap.interval is not None
@@ -158,8 +183,12 @@ class Study:
             pairs = draw_candidates(self.results, MODEL, "bm25", (), PER_QUERY * count, seed)
             queries: dict[str, JudgedQuery] = {}
             for pair in pairs:
-                one = queries.setdefault(pair.query_id, JudgedQuery(probability=pair.query_probability))
-                one.grades[pair.document_id] = self.found["qrels"][pair.query_id].get(pair.document_id, 0)
+                one = queries.setdefault(
+                    pair.query_id, JudgedQuery(probability=pair.query_probability)
+                )
+                one.grades[pair.document_id] = self.found["qrels"][pair.query_id].get(
+                    pair.document_id, 0
+                )
                 one.probabilities[pair.document_id] = pair.document_probability or 1.0
             judged = Judgements("drawn", queries)
             left = [i for i, query in enumerate(ids) if query not in queries]
@@ -183,7 +212,9 @@ def summary(rows: Sequence[dict[str, float]], left: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--collections", type=Path, help="folder with cranfield, cisi, npl, time")
     parser.add_argument("--domains", nargs="*", default=[], help="of apidocs")
     parser.add_argument("--work", type=Path, required=True, help="keeps stores and searches")
@@ -201,7 +232,9 @@ def main() -> None:
         study = Study(found)
         rows = {str(count): study.row(count, given.draws, given.seed) for count in JUDGED}
         rows[f"{DRAWN} drawn"] = study.drawn(DRAWN, given.draws)
-        collections[name] = {part: found[part] for part in ("documents", "in_calibration", "remarks")} | {
+        collections[name] = {
+            part: found[part] for part in ("documents", "in_calibration", "remarks")
+        } | {
             "queries": len(study.scores),
             "searching_processor_seconds": found["processor_seconds"],
             "values": dict(zip(study.models, study.values.round(4).tolist(), strict=True)),
@@ -210,12 +243,21 @@ def main() -> None:
             "judged": rows,
         }
         seconds += found["processor_seconds"]
-        print(name, json.dumps({count: row["joined"]["mean"] for count, row in rows.items()}), flush=True)
+        print(
+            name,
+            json.dumps({count: row["joined"]["mean"] for count, row in rows.items()}),
+            flush=True,
+        )
     report = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine(),
         "versions": versions(),
-        "settings": {"draws": given.draws, "seed": given.seed, "samples": given.samples, "model": MODEL},
+        "settings": {
+            "draws": given.draws,
+            "seed": given.seed,
+            "samples": given.samples,
+            "model": MODEL,
+        },
         "processor_seconds": round(time.process_time() - began, 1),
         "collections": collections,
         "means": means(collections),
@@ -225,7 +267,9 @@ def main() -> None:
 
 
 def means(collections: dict[str, Any]) -> dict[str, Any]:
-    """Over all collections, and over those that the calibration has not seen, by number of judged queries."""
+    """Over all collections, and over those that the calibration has not seen, by number of judged
+    queries.
+    """
     found: dict[str, Any] = {}
     unseen = [one for one in collections.values() if not one["in_calibration"]]
     for group, ones in (("all", list(collections.values())), ("not in the calibration", unseen)):
@@ -237,7 +281,8 @@ def means(collections: dict[str, Any]) -> dict[str, Any]:
                 if name != "queries_left" and all(row[name]["mean"] is not None for row in rows)
             ]
             found.setdefault(group, {})[count] = {
-                name: round(float(np.mean([row[name]["mean"] for row in rows])), 4) for name in names
+                name: round(float(np.mean([row[name]["mean"] for row in rows])), 4)
+                for name in names
             }
     return found
 

@@ -1,8 +1,9 @@
 """From a folder of 300 files to the first answer, and a second start: seconds of every step.
 
-The files are documentation of installed packages in eight formats. Each start is a process of its own with an empty
-cache or the one that the start before has filled. `imports` says whose modules the time of importing goes to, from
-`python -X importtime`: a module counts without what it imports. Writes benchmarks/results/first_answer.json.
+The files are documentation of installed packages in eight formats. Each start is a process of its
+own with an empty cache or the one that the start before has filled. `imports` says whose modules
+the time of importing goes to, from `python -X importtime`: a module counts without what it imports.
+Writes benchmarks/results/first_answer.json.
 
 python benchmarks/first_answer.py
 """
@@ -34,7 +35,17 @@ from beir_cocodr.records import versions
 RESULTS = Path(__file__).parent / "results" / "first_answer.json"
 SOURCE, QUERY = "apidocs/numpy+pandas", "return a sorted copy of an array"
 FORMATS = ("txt", "md", "rst", "html", "csv", "tsv", "jsonl", "md")
-HOSTS = ("torch", "transformers", "sentence_transformers", "sklearn", "scipy", "pandas", "numpy", "pyarrow", "sympy")
+HOSTS = (
+    "torch",
+    "transformers",
+    "sentence_transformers",
+    "sklearn",
+    "scipy",
+    "pandas",
+    "numpy",
+    "pyarrow",
+    "sympy",
+)
 
 
 def write_files(folder: Path, count: int) -> None:
@@ -42,20 +53,32 @@ def write_files(folder: Path, count: int) -> None:
     documents = list(load_collection(SOURCE, labels="none").documents.values())
     size = len(documents) // count
     for number in range(count):
-        part, kind = documents[number * size : (number + 1) * size][:2], FORMATS[number % len(FORMATS)]
+        part, kind = (
+            documents[number * size : (number + 1) * size][:2],
+            FORMATS[number % len(FORMATS)],
+        )
         path = folder / f"{number % 10}" / f"page-{number}.{kind}"
         path.parent.mkdir(parents=True, exist_ok=True)
         if kind == "jsonl":
-            text = "".join(json.dumps({"title": one["title"], "text": one["text"]}) + "\n" for one in part)
+            text = "".join(
+                json.dumps({"title": one["title"], "text": one["text"]}) + "\n" for one in part
+            )
         elif kind in ("csv", "tsv"):
             with path.open("w", newline="") as file:
                 rows = csv.writer(file, delimiter="," if kind == "csv" else "\t")
                 rows.writerows([["title", "text"], *([one["title"], one["text"]] for one in part)])
             continue
         elif kind == "html":
-            text = "".join(f"<h2>{html.escape(one['title'])}</h2><p>{html.escape(one['text'])}</p>" for one in part)
+            text = "".join(
+                f"<h2>{html.escape(one['title'])}</h2><p>{html.escape(one['text'])}</p>"
+                for one in part
+            )
         else:
-            under = {"md": "## {}\n\n{}\n\n", "rst": "{}\n" + "=" * 80 + "\n\n{}\n\n", "txt": "{}\n\n{}\n\n"}[kind]
+            under = {
+                "md": "## {}\n\n{}\n\n",
+                "rst": "{}\n" + "=" * 80 + "\n\n{}\n\n",
+                "txt": "{}\n\n{}\n\n",
+            }[kind]
             text = "".join(under.format(one["title"], one["text"]) for one in part)
         path.write_text(text)
 
@@ -91,22 +114,41 @@ def command(cache: Path, *arguments: str) -> tuple[float, str]:
     """Wall seconds of a process of its own, and what it printed."""
     began = time.perf_counter()
     surroundings = os.environ | {"BEIR_COCODR_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True, env=surroundings)
-    return round(time.perf_counter() - began, 2), done.stdout + done.stderr * ("importtime" in arguments)
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=True, env=surroundings
+    )
+    return round(time.perf_counter() - began, 2), done.stdout + done.stderr * (
+        "importtime" in arguments
+    )
 
 
 def page(cache: Path, folder: Path, output: Path) -> dict[str, float]:
-    """Column of the page of `try` to wall seconds from the start of its process to the column's answer."""
+    """Column of the page of `try` to wall seconds from the start of its process to the column's
+    answer.
+    """
     began, answered = time.perf_counter(), dict[str, float]()
     surroundings = os.environ | {"BEIR_COCODR_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
-    typed = [sys.executable, "-m", "beir_cocodr.cli", "try", str(folder), "--no-browser", "--output", str(output)]
-    with subprocess.Popen(typed, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=surroundings) as run:
+    typed = [
+        sys.executable,
+        "-m",
+        "beir_cocodr.cli",
+        "try",
+        str(folder),
+        "--no-browser",
+        "--output",
+        str(output),
+    ]
+    with subprocess.Popen(
+        typed, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=surroundings
+    ) as run:
         assert run.stdout is not None
         link = next(word for line in run.stdout for word in line.split() if word.startswith("http"))
         url, secret = link.split("#")
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         sent = {"content-type": "application/json"}
-        login = urllib.request.Request(url + "api/login", json.dumps({"secret": secret}).encode(), sent)
+        login = urllib.request.Request(
+            url + "api/login", json.dumps({"secret": secret}).encode(), sent
+        )
         browser.open(login).close()
         with browser.open(url + "api/state") as answer:
             waiting = [model["name"] for model in json.load(answer)["models"]]
@@ -127,14 +169,20 @@ def page(cache: Path, folder: Path, output: Path) -> dict[str, float]:
 def whose_imports(cache: Path) -> dict[str, float]:
     """Package to seconds of importing its own modules."""
     _, text = command(
-        cache, "-X", "importtime", "-c", "import beir_cocodr.models.loading, beir_cocodr.retrieval.searcher"
+        cache,
+        "-X",
+        "importtime",
+        "-c",
+        "import beir_cocodr.models.loading, beir_cocodr.retrieval.searcher",
     )
     spent: Counter[str] = Counter()
     for line in (line for line in text.splitlines() if line.count("|") == 2):
         own, _, name = (part.strip() for part in line.removeprefix("import time:").split("|"))
         top = name.partition(".")[0]
         if own.isdecimal():
-            spent["beir_cocodr" if top == "beir_cocodr" else top if top in HOSTS else "others"] += int(own)
+            spent["beir_cocodr" if top == "beir_cocodr" else top if top in HOSTS else "others"] += (
+                int(own)
+            )
     return {name: round(microseconds / 1e6, 2) for name, microseconds in spent.most_common()}
 
 
@@ -152,7 +200,16 @@ def main() -> None:
         folder = Path(place) / "files"
         write_files(folder, arguments.files)
         own = [__file__, "--model", arguments.model, "--start", str(folder)]
-        typed = ["-m", "beir_cocodr.cli", "search", "--dataset", str(folder), "--model", arguments.model, QUERY]
+        typed = [
+            "-m",
+            "beir_cocodr.cli",
+            "search",
+            "--dataset",
+            str(folder),
+            "--model",
+            arguments.model,
+            QUERY,
+        ]
         starts: dict[str, list[Any]] = {"first": [], "second": []}
         commands: dict[str, list[float]] = {"first": [], "second": []}
         pages: dict[str, list[dict[str, float]]] = {"first": [], "second": []}
@@ -161,7 +218,9 @@ def main() -> None:
                 _, text = command(Path(place) / f"steps-{number}", *own)
                 starts[name].append(json.loads(text.splitlines()[-1]))
                 commands[name].append(command(Path(place) / f"typed-{number}", *typed)[0])
-                pages[name].append(page(Path(place) / f"page-{number}", folder, Path(place) / f"judged-{number}"))
+                pages[name].append(
+                    page(Path(place) / f"page-{number}", folder, Path(place) / f"judged-{number}")
+                )
         found = {
             "date": datetime.date.today().isoformat(),
             "machine": machine() | {"load_average": os.getloadavg()},
@@ -176,7 +235,10 @@ def main() -> None:
     write_text(RESULTS, json.dumps(found, indent=2) + "\n")
     for name, runs in starts.items():
         print(
-            name, {step: [run["steps"][step] for run in runs] for step in runs[0]["steps"]}, commands[name], pages[name]
+            name,
+            {step: [run["steps"][step] for run in runs] for step in runs[0]["steps"]},
+            commands[name],
+            pages[name],
         )
     print(found["imports"])
 

@@ -1,8 +1,10 @@
-"""A hybrid encoder of a large corpus: processor time and peak memory of fusing, and of folding all documents in.
+"""A hybrid encoder of a large corpus: processor time and peak memory of fusing, and of folding all
+documents in.
 
-Documents are pieces of the installed packages' documentation, each with a word of its own, so that the vocabulary has
-to be pruned. The dense vectors are given (random unit vectors in fp16), as MiniLM would take hours for them. Each size
-is a process of its own, as peak memory never falls. Writes benchmarks/results/fuse_scale.json. Run as:
+Documents are pieces of the installed packages' documentation, each with a word of its own, so that
+the vocabulary has to be pruned. The dense vectors are given (random unit vectors in fp16), as
+MiniLM would take hours for them. Each size is a process of its own, as peak memory never falls.
+Writes benchmarks/results/fuse_scale.json. Run as:
 
     OMP_NUM_THREADS=1 python benchmarks/fuse_scale.py --work DIR --documents 100000 400000
 """
@@ -43,7 +45,10 @@ SOURCES = "apidocs/stdlib+numpy+pandas+scipy+sklearn+torch"
 
 def texts(count: int) -> Iterator[str]:
     """Pieces of 20 to 80 words, and a word of its own each."""
-    words = [document["text"].split() for document in load_collection(SOURCES, labels="none").documents.values()]
+    words = [
+        document["text"].split()
+        for document in load_collection(SOURCES, labels="none").documents.values()
+    ]
     rng = np.random.default_rng(0)
     for number in range(count):
         source = words[int(rng.integers(len(words)))]
@@ -54,11 +59,17 @@ def texts(count: int) -> Iterator[str]:
 
 def given_store(folder: Path, documents: Documents) -> None:
     """A store in which every vector is random."""
-    model, options, rng = load_encoder("minilm"), EncodeOptions(precision="fp16"), np.random.default_rng(1)
+    model, options, rng = (
+        load_encoder("minilm"),
+        EncodeOptions(precision="fp16"),
+        np.random.default_rng(1),
+    )
     identity = identity_of(CorpusEncoder(model, documents), options, SHARD_SIZE)
     width = int(model.get_embedding_dimension() or 0)
     folder.mkdir()
-    store = EmbeddingStore(folder, StoreRecord(identity, encoded_by("minilm"), len(documents), width))
+    store = EmbeddingStore(
+        folder, StoreRecord(identity, encoded_by("minilm"), len(documents), width)
+    )
     store.write_record()
     store.table.write(documents)
     for number, shard in enumerate(store.shards):
@@ -74,11 +85,16 @@ def run(count: int, work: Path) -> dict[str, Any]:
 
     def step(name: str, began: float) -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        steps[name] = {"processor_seconds": round(time.process_time() - began, 1), "peak_mib": peak >> 20}
+        steps[name] = {
+            "processor_seconds": round(time.process_time() - began, 1),
+            "peak_mib": peak >> 20,
+        }
         print(count, name, steps[name], flush=True)
 
     with corpus.open("w") as file:
-        file.writelines(json.dumps({"_id": str(i), "text": text}) + "\n" for i, text in enumerate(texts(count)))
+        file.writelines(
+            json.dumps({"_id": str(i), "text": text}) + "\n" for i, text in enumerate(texts(count))
+        )
     began = time.process_time()
     documents = load_collection(str(corpus), labels="none").documents
     step("read", began)
@@ -97,11 +113,17 @@ def run(count: int, work: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--documents", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--work", type=Path, required=True, help="Folder for corpora and stores, which are removed.")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="Folder for corpora and stores, which are removed."
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--child", action="store_true", help="Measure one size in this process and print it.")
+    parser.add_argument(
+        "--child", action="store_true", help="Measure one size in this process and print it."
+    )
     given = parser.parse_args()
     if given.child:
         print(json.dumps(run(given.documents[0], given.work)))
@@ -110,13 +132,27 @@ def main() -> None:
     for count in given.documents:
         work = given.work / f"scale-{count}"
         shutil.rmtree(work, ignore_errors=True)
-        command = [sys.executable, __file__, "--child", "--documents", str(count), "--work", str(work)]
+        command = [
+            sys.executable,
+            __file__,
+            "--child",
+            "--documents",
+            str(count),
+            "--work",
+            str(work),
+        ]
         environment = os.environ | {"BEIR_COCODR_CACHE": str(work / "cache")}
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+        done = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, text=True, env=environment
+        )
         runs.append(json.loads(done.stdout.splitlines()[-1]))
         shutil.rmtree(work)
     threads = {"threads": torch.get_num_threads()}
-    content = {"date": datetime.now(UTC).date().isoformat(), "machine": machine() | threads, "versions": versions()}
+    content = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": machine() | threads,
+        "versions": versions(),
+    }
     write_text(given.output, json.dumps(content | {"runs": runs}, indent=1) + "\n")
 
 

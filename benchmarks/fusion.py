@@ -1,9 +1,11 @@
-"""Fusion over millions of documents: time a query and memory, in one pass for a block of queries and query by query.
+"""Fusion over millions of documents: time a query and memory, in one pass for a block of queries
+and query by query.
 
-Vectors are random, in a store in fp16; the postings of BM25 are those of pieces of the installed packages'
-documentation, repeated, in files that are mapped. The rival reads the corpus for every query and normalises all scores
-of it, as fusion did before 2026-11-22. Each size is a process of its own. Memory is what a process holds beyond files
-that it maps, at most, less what it held before, which includes the 8 bytes a document of a corpus's tie ranks. Writes
+Vectors are random, in a store in fp16; the postings of BM25 are those of pieces of the installed
+packages' documentation, repeated, in files that are mapped. The rival reads the corpus for every
+query and normalises all scores of it, as fusion did before 2026-11-22. Each size is a process of
+its own. Memory is what a process holds beyond files that it maps, at most, less what it held
+before, which includes the 8 bytes a document of a corpus's tie ranks. Writes
 benchmarks/results/fusion.json. Run as:
 
     OMP_NUM_THREADS=2 python benchmarks/fusion.py --work DIR [--documents 1250000 5000000]
@@ -64,12 +66,16 @@ def repeated_bm25(work: Path, documents: int, pieces: int) -> tuple[BM25, list[s
     corpus = work / "corpus.jsonl"
     found = list(texts(pieces))
     with corpus.open("w") as file:
-        file.writelines(json.dumps({"_id": str(i), "text": text}) + "\n" for i, text in enumerate(found))
+        file.writelines(
+            json.dumps({"_id": str(i), "text": text}) + "\n" for i, text in enumerate(found)
+        )
     bm25 = BM25(load_collection(str(corpus), labels="none").documents)
     bm25.prepare()
     held, times = bm25.postings, documents // pieces
     rows, weights = (
-        np.lib.format.open_memmap(work / f"{name}.npy", "w+", found_there.dtype, (len(found_there) * times,))
+        np.lib.format.open_memmap(
+            work / f"{name}.npy", "w+", found_there.dtype, (len(found_there) * times,)
+        )
         for name, found_there in (("rows", held.rows), ("weights", held.weights))
     )
     shifts = (np.arange(times) * pieces).astype(held.rows.dtype)[:, None]
@@ -77,7 +83,9 @@ def repeated_bm25(work: Path, documents: int, pieces: int) -> tuple[BM25, list[s
         there = slice(first * times, last * times)
         rows[there] = (held.rows[first:last] + shifts).ravel()
         weights[there] = np.tile(held.weights[first:last], times)
-    bm25._postings = Postings(held.vocabulary, documents, held.starts * times, rows, weights, held.most)
+    bm25._postings = Postings(
+        held.vocabulary, documents, held.starts * times, rows, weights, held.most
+    )
     bm25.documents = Rows(documents)  # type: ignore[assignment]
     return bm25, found
 
@@ -94,7 +102,9 @@ def given_store(folder: Path, documents: int) -> EmbeddingStore:
 
 
 class Memory:
-    """The most that this process held meanwhile, beyond mapped files, in MiB, looked at every 20 milliseconds."""
+    """The most that this process held meanwhile, beyond mapped files, in MiB, looked at every 20
+    milliseconds.
+    """
 
     def __enter__(self) -> Memory:
         self.most, self._before, self._done = 0.0, self.held(), threading.Event()
@@ -112,7 +122,11 @@ class Memory:
 
     @staticmethod
     def held() -> float:
-        [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")]
+        [line] = [
+            line
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if line.startswith("RssAnon")
+        ]
         return int(line.split()[1]) / 1024
 
 
@@ -120,7 +134,9 @@ def query_by_query(hybrid: Hybrid, asked: dict[str, str], vectors: torch.Tensor)
     """(Q, k) scores, as they were computed before."""
     ties, found = hybrid.dense.documents.tie_ranks(), []
     for vector, text in zip(vectors, asked.values(), strict=True):
-        dense = np.concatenate([(vector[None] @ chunk.T).numpy() for chunk in hybrid.dense.embeddings.chunks()], axis=1)
+        dense = np.concatenate(
+            [(vector[None] @ chunk.T).numpy() for chunk in hybrid.dense.embeddings.chunks()], axis=1
+        )
         lexical = z_normalize(hybrid.bm25.scores(text)[None])
         fused = weighted_mean(z_normalize(dense), lexical, hybrid.bm25_weight).astype(np.float32)[0]
         found.append(fused[best_rows(fused, ties, TOP_K)])
@@ -143,7 +159,10 @@ def run(documents: int, queries: int, rival: int, pieces: int, work: Path) -> di
             wall, processor = time.perf_counter(), time.process_time()
             done = work()
             wall, processor = time.perf_counter() - wall, time.process_time() - processor
-        per_query = {"seconds_a_query": wall / count, "processor_seconds_a_query": processor / count}
+        per_query = {
+            "seconds_a_query": wall / count,
+            "processor_seconds_a_query": processor / count,
+        }
         return per_query | {"memory_mib": round(memory.most)}, done
 
     first = dict(list(asked.items())[:rival])
@@ -164,25 +183,50 @@ def run(documents: int, queries: int, rival: int, pieces: int, work: Path) -> di
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--documents", type=int, nargs="+", default=[1_250_000, 5_000_000])
     parser.add_argument("--queries", type=int, default=64)
-    parser.add_argument("--rival-queries", type=int, default=4, help="For the rival, which takes longer.")
+    parser.add_argument(
+        "--rival-queries", type=int, default=4, help="For the rival, which takes longer."
+    )
     parser.add_argument("--pieces", type=int, default=25_000, help="Of text, that are repeated.")
-    parser.add_argument("--work", type=Path, required=True, help="Folder for vectors and postings, for a while.")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="Folder for vectors and postings, for a while."
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--child", action="store_true", help="Measure one size in this process and print it.")
+    parser.add_argument(
+        "--child", action="store_true", help="Measure one size in this process and print it."
+    )
     given = parser.parse_args()
     if given.child:
-        print(json.dumps(run(given.documents[0], given.queries, given.rival_queries, given.pieces, given.work)))
+        print(
+            json.dumps(
+                run(
+                    given.documents[0], given.queries, given.rival_queries, given.pieces, given.work
+                )
+            )
+        )
         return
     runs = []
     for count in given.documents:
         work = Path(tempfile.mkdtemp(dir=given.work))
-        sizes = f"--documents={count} --queries={given.queries} --rival-queries={given.rival_queries}"
-        command = [sys.executable, __file__, "--child", *sizes.split(), f"--pieces={given.pieces}", f"--work={work}"]
+        sizes = (
+            f"--documents={count} --queries={given.queries} --rival-queries={given.rival_queries}"
+        )
+        command = [
+            sys.executable,
+            __file__,
+            "--child",
+            *sizes.split(),
+            f"--pieces={given.pieces}",
+            f"--work={work}",
+        ]
         environment = os.environ | {"BEIR_COCODR_CACHE": str(work / "cache")}
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+        done = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, text=True, env=environment
+        )
         runs.append(json.loads(done.stdout.splitlines()[-1]))
         print(json.dumps(runs[-1]), flush=True)
         shutil.rmtree(work)
@@ -191,7 +235,13 @@ def main() -> None:
         "machine": machine() | {"threads": torch.get_num_threads()},
         "versions": versions(),
         "seed": SEED,
-        "sizes": {"dimensions": WIDTH, "queries": given.queries, "top_k": TOP_K, "words": WORDS, "sources": SOURCES},
+        "sizes": {
+            "dimensions": WIDTH,
+            "queries": given.queries,
+            "top_k": TOP_K,
+            "words": WORDS,
+            "sources": SOURCES,
+        },
         "runs": runs,
     }
     write_text(given.output, json.dumps(content, indent=1) + "\n")

@@ -1,18 +1,22 @@
-"""What only a GPU can tell, in parts of at most eight minutes on a large one, each against its rival.
+"""What only a GPU can tell, in parts of at most eight minutes on a large one, each against its
+rival.
 
     python benchmarks/gpu.py [--only encode search ...]
 
 - tests: all tests marked gpu;
 - encode: BERT-base in bf16 to a store, against sentence-transformers' encode in bf16;
-- search: exact search of 10 million vectors of 768 numbers, against the bare product with torch's topk, and FAISS's
-  flat index on the GPU where faiss-gpu is installed;
-- coco: a step of COCO over 2,048 documents with gradient caching and its memory, against the host's cached loss;
+- search: exact search of 10 million vectors of 768 numbers, against the bare product with torch's
+  topk, and FAISS's flat index on the GPU where faiss-gpu is installed;
+- coco: a step of COCO over 2,048 documents with gradient caching and its memory, against the host's
+  cached loss;
 - idro: a step of iDRO on 64 triplets with 50 clusters, BERT-base, against ERM;
-- mining: a refresh of hard negatives over a million documents, against encoding by the host and topk.
+- mining: a refresh of hard negatives over a million documents, against encoding by the host and
+  topk.
 
-Nothing is downloaded: encoders of the right shape are drawn in place, texts are made of their tokenizer's words. Every
-figure is written to --results as soon as there is one, and not measured again by a run with the same sizes. ``--device
-cpu --tiny`` runs every part in seconds, to see that it runs: its results go to --work.
+Nothing is downloaded: encoders of the right shape are drawn in place, texts are made of their
+tokenizer's words. Every figure is written to --results as soon as there is one, and not measured
+again by a run with the same sizes. ``--device cpu --tiny`` runs every part in seconds, to see that
+it runs: its results go to --work.
 """
 
 from __future__ import annotations
@@ -73,7 +77,9 @@ TINY = Sizes(2, 64, 64, 12, 2_000, 20, 10, 500, 4, 2, 16, "tiny", 8, 200, 8, 10,
 
 
 class Report:
-    """The results file, written after every figure; figures of the same sizes and device are kept."""
+    """The results file, written after every figure; figures of the same sizes and device are
+    kept.
+    """
 
     def __init__(self, path: Path, device: str, sizes: Sizes) -> None:
         self.path = path
@@ -147,14 +153,19 @@ class Bench:
             return folder
         (folder / "qrels").mkdir(parents=True, exist_ok=True)
         random = np.random.default_rng(0)
-        with (folder / "corpus.jsonl").open("w") as file, (folder / "queries.jsonl").open("w") as asked:
+        with (
+            (folder / "corpus.jsonl").open("w") as file,
+            (folder / "queries.jsonl").open("w") as asked,
+        ):
             for start in range(0, documents, 10_000):
                 drawn = random.integers(0, 30_000, (min(10_000, documents - start), words))
                 for number, row in enumerate(drawn, start):
                     text = " ".join(f"w{word}" for word in row)
                     file.write(f'{{"_id": "{number}", "title": "", "text": "{text}"}}\n')
                     if number < queries:
-                        asked.write(f'{{"_id": "q{number}", "text": "{text[:40].rpartition(" ")[0]}"}}\n')
+                        asked.write(
+                            f'{{"_id": "q{number}", "text": "{text[:40].rpartition(" ")[0]}"}}\n'
+                        )
         qrels = "".join(f"q{number}\t{number}\t1\n" for number in range(queries))
         write_text(folder / "qrels" / "train.tsv", f"query-id\tcorpus-id\tscore\n{qrels}")
         return folder
@@ -164,9 +175,15 @@ def tests(bench: Bench) -> None:
     """Every test that needs a GPU, as pytest counts them."""
 
     def run() -> Any:
-        which = ["tests/retrieval/store/test_store_gpu.py"] if bench.sizes == TINY else ["-m", "gpu", "tests"]
+        which = (
+            ["tests/retrieval/store/test_store_gpu.py"]
+            if bench.sizes == TINY
+            else ["-m", "gpu", "tests"]
+        )
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *which]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=480, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=480, check=False
+        )
         lines = [line for line in done.stdout.splitlines() if line.strip()]
         return {
             "status": done.returncode,
@@ -193,7 +210,10 @@ def encode(bench: Bench) -> None:
         encode_documents(model, documents, place, EncodeOptions(backend="bf16", precision="fp16"))
 
     def host() -> None:
-        with torch.autocast(bench.device.partition(":")[0], dtype=torch.bfloat16), torch.inference_mode():
+        with (
+            torch.autocast(bench.device.partition(":")[0], dtype=torch.bfloat16),
+            torch.inference_mode(),
+        ):
             model.encode_document(texts, batch_size=256, show_progress_bar=False)
 
     tokens = len(texts) * min(sizes.tokens, sizes.words + 2)
@@ -212,7 +232,9 @@ def search(bench: Bench) -> None:
     generator = torch.Generator(bench.device).manual_seed(0)
     shape = {"device": bench.device, "generator": generator}
     chunks = [
-        torch.randn(min(sizes.chunk, sizes.vectors - start), sizes.width, dtype=torch.float16, **shape)
+        torch.randn(
+            min(sizes.chunk, sizes.vectors - start), sizes.width, dtype=torch.float16, **shape
+        )
         if bench.device.startswith("cuda")
         else torch.randn(min(sizes.chunk, sizes.vectors - start), sizes.width, **shape).half()
         for start in range(0, sizes.vectors, sizes.chunk)
@@ -230,10 +252,18 @@ def search(bench: Bench) -> None:
             rows = ids.gather(1, order)
         return best, rows
 
-    ours = once("search", "ours_seconds", lambda: bench.seconds(lambda: search_chunks(queries, chunks, sizes.top_k)))
+    ours = once(
+        "search",
+        "ours_seconds",
+        lambda: bench.seconds(lambda: search_chunks(queries, chunks, sizes.top_k)),
+    )
     theirs = once("search", "product_and_topk_seconds", lambda: bench.seconds(bare))
     once("search", "ours_to_product_and_topk", lambda: median(ours) / median(theirs))
-    once("search", "same_rows", lambda: agreement(search_chunks(queries, chunks, sizes.top_k)[1], bare()[1]))
+    once(
+        "search",
+        "same_rows",
+        lambda: agreement(search_chunks(queries, chunks, sizes.top_k)[1], bare()[1]),
+    )
     flat = once("search", "faiss_gpu_seconds", lambda: faiss_seconds(bench, chunks, queries))
     if isinstance(flat, list):
         once("search", "ours_to_faiss_gpu", lambda: median(ours) / median(flat))
@@ -241,7 +271,9 @@ def search(bench: Bench) -> None:
 
 def agreement(rows: torch.Tensor, others: torch.Tensor) -> float:
     """Mean share of documents that both lists of a query have."""
-    same = [len(set(a) & set(b)) / len(a) for a, b in zip(rows.tolist(), others.tolist(), strict=True)]
+    same = [
+        len(set(a) & set(b)) / len(a) for a, b in zip(rows.tolist(), others.tolist(), strict=True)
+    ]
     return sum(same) / len(same)
 
 
@@ -277,18 +309,29 @@ def coco(bench: Bench) -> None:
         for _ in range(2):
             ids = torch.randint(1_000, 30_000, (sizes.batch, sizes.tokens), generator=generator)
             labels = ids.masked_fill(torch.rand(ids.shape, generator=generator) > 0.15, -100)
-            column = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+            column = {
+                "input_ids": ids,
+                "attention_mask": torch.ones_like(ids),
+                "token_type_ids": torch.zeros_like(ids),
+            }
             found.append(column | ({"mlm_labels": labels} if masked else {}))
-        return [{name: value.to(bench.device) for name, value in column.items()} for column in found]
+        return [
+            {name: value.to(bench.device) for name, value in column.items()} for column in found
+        ]
 
     def step(kind: str) -> dict[str, Any]:
         model = bench.model()
         if kind == "coco with language-model losses":
-            attach_head(model, str(bench.work / f"encoder-{sizes.layers}-{sizes.width}"), PretrainOptions())
+            attach_head(
+                model, str(bench.work / f"encoder-{sizes.layers}-{sizes.width}"), PretrainOptions()
+            )
             model.to(bench.device)
         model.eval()
         make = infonce if kind == "host" else COCOLoss
-        loss, batch = make(model, mini_batch_size=sizes.mini_batch), columns(kind.endswith("losses"))
+        loss, batch = (
+            make(model, mini_batch_size=sizes.mini_batch),
+            columns(kind.endswith("losses")),
+        )
 
         def run() -> None:
             model.zero_grad(set_to_none=True)
@@ -302,19 +345,29 @@ def coco(bench: Bench) -> None:
     found = {kind: once("coco", kind, lambda kind=kind: step(kind)) for kind in kinds}
     seconds = {kind: median(one["seconds"]) for kind, one in found.items()}
     once("coco", "throughput_ours_to_host", lambda: seconds["host"] / seconds["coco"])
-    once("coco", "documents_per_second", lambda: sizes.batch / seconds["coco with language-model losses"])
+    once(
+        "coco",
+        "documents_per_second",
+        lambda: sizes.batch / seconds["coco with language-model losses"],
+    )
 
 
 def idro_step(bench: Bench) -> None:
     """ERM, one backward, the sketch and K calls in turns."""
     sizes = bench.sizes
-    bench.report.once("idro", "steps", lambda: idro.measure(sizes.shape, sizes.triplets, sizes.repeats, bench.device))
+    bench.report.once(
+        "idro",
+        "steps",
+        lambda: idro.measure(sizes.shape, sizes.triplets, sizes.repeats, bench.device),
+    )
     found = bench.report.content["parts"]["idro"]["steps"]
     bench.report.once("idro", "one_backward_to_erm", lambda: found["one_backward_to_erm"])
 
 
 def mining(bench: Bench) -> None:
-    """A refresh: the corpus encoded, queries searched to a depth of 200, 30 drawn; the host on a tenth, scaled."""
+    """A refresh: the corpus encoded, queries searched to a depth of 200, 30 drawn; the host on a
+    tenth, scaled.
+    """
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.training.negatives import mine_negatives
     from beir_cocodr.training.options import FinetuneOptions
@@ -331,22 +384,36 @@ def mining(bench: Bench) -> None:
         return time.perf_counter() - started
 
     def host() -> float:
-        few = [document["text"] for document in collection.documents.take(list(range(sizes.mined // 10)))]
+        few = [
+            document["text"]
+            for document in collection.documents.take(list(range(sizes.mined // 10)))
+        ]
         started = time.perf_counter()
-        with torch.autocast(bench.device.partition(":")[0], dtype=torch.bfloat16), torch.inference_mode():
-            vectors = model.encode_document(few, batch_size=256, show_progress_bar=False, convert_to_tensor=True)
+        with (
+            torch.autocast(bench.device.partition(":")[0], dtype=torch.bfloat16),
+            torch.inference_mode(),
+        ):
+            vectors = model.encode_document(
+                few, batch_size=256, show_progress_bar=False, convert_to_tensor=True
+            )
         bench.wait()
         encoded = time.perf_counter() - started
         started = time.perf_counter()
         asked = list(collection.queries.values())
-        queries = model.encode_query(asked, batch_size=256, show_progress_bar=False, convert_to_tensor=True)
+        queries = model.encode_query(
+            asked, batch_size=256, show_progress_bar=False, convert_to_tensor=True
+        )
         bench.wait()
         asking = time.perf_counter() - started
         started = time.perf_counter()
         for start in range(0, len(queries), 1_000):
-            (queries[start : start + 1_000].float() @ vectors.float().T).topk(min(depth, len(vectors)))
+            (queries[start : start + 1_000].float() @ vectors.float().T).topk(
+                min(depth, len(vectors))
+            )
         bench.wait()
-        return asking + 10 * (encoded + time.perf_counter() - started)  # all queries were asked, of a tenth
+        return asking + 10 * (
+            encoded + time.perf_counter() - started
+        )  # all queries were asked, of a tenth
 
     mine = once("mining", "ours_seconds", ours)
     theirs = once("mining", "host_seconds_scaled_from_a_tenth", host)
@@ -380,12 +447,25 @@ def run(names: list[str], bench: Bench) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        default=list(PARTS),
+        metavar="PART",
+        help=", ".join(PARTS),
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="sizes of seconds, to see that it runs")
-    parser.add_argument("--work", type=Path, default=Path("runs/gpu"), help="encoders, texts and stores")
-    parser.add_argument("--results", type=Path, help="default: benchmarks/results/gpu.json, with --tiny in --work")
+    parser.add_argument(
+        "--work", type=Path, default=Path("runs/gpu"), help="encoders, texts and stores"
+    )
+    parser.add_argument(
+        "--results", type=Path, help="default: benchmarks/results/gpu.json, with --tiny in --work"
+    )
     given = parser.parse_args(arguments)
     if given.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("there is no CUDA device; --device cpu --tiny shows that the parts run")

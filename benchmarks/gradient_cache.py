@@ -1,9 +1,11 @@
-"""One COCO step over a batch that only gradient caching fits: time and peak memory against the host's loss.
+"""One COCO step over a batch that only gradient caching fits: time and peak memory against the
+host's loss.
 
 MiniLM sees two spans of each of --documents API documents. The rival is sentence-transformers'
-CachedMultipleNegativesRankingLoss on the same batch with the same mini-batches; COCO runs without language-model losses
-for that comparison, and once with them. Each loss has a process of its own, so that its peak memory is its own, and the
-processes take turns. A step is forward and backward, dropout off.
+CachedMultipleNegativesRankingLoss on the same batch with the same mini-batches; COCO runs without
+language-model losses for that comparison, and once with them. Each loss has a process of its own,
+so that its peak memory is its own, and the processes take turns. A step is forward and backward,
+dropout off.
 
     python benchmarks/gradient_cache.py [--documents 2048] [--mini-batch-size 32] [--repeats 3]
 
@@ -36,7 +38,8 @@ LOSSES = {
     "host": "sentence-transformers' CachedMultipleNegativesRankingLoss",
     "coco_mlm": "COCO with its language-model losses",
 }
-#: The least that COCO's throughput may be of the host's, and the most memory that any COCO step may take.
+#: The least that COCO's throughput may be of the host's, and the most memory that any COCO step may
+#: take.
 LEAST_RATIO, MOST_GIB = 0.9, 6.0
 # Together about 2,900 documents of two spans; scipy's and sklearn's are the quickstart's target.
 CORPORA = ("apidocs/torch", "apidocs/scipy", "apidocs/pandas", "apidocs/numpy", "apidocs/sklearn")
@@ -63,7 +66,9 @@ def prepare(kind: str, options: argparse.Namespace) -> tuple[Any, list[dict[str,
     collections = [load_collection(name, labels="none") for name in CORPORA]
     views = DocumentViews(collections, model, settings)
     if len(views.rows) < options.documents:
-        raise SystemExit(f"only {len(views.rows)} documents have two spans, not {options.documents}")
+        raise SystemExit(
+            f"only {len(views.rows)} documents have two spans, not {options.documents}"
+        )
     if settings.masked:
         attach_head(model, "minilm", settings)
     model.eval()
@@ -71,7 +76,8 @@ def prepare(kind: str, options: argparse.Namespace) -> tuple[Any, list[dict[str,
     batch = views.collator()([rows[i] for i in range(options.documents)])
     keys = ("input_ids", "attention_mask", "token_type_ids", "mlm_labels")
     columns = [
-        {key: batch[f"{column}_{key}"] for key in keys if f"{column}_{key}" in batch} for column in views.columns
+        {key: batch[f"{column}_{key}"] for key in keys if f"{column}_{key}" in batch}
+        for column in views.columns
     ]
     if kind == "host":
         return infonce(model, mini_batch_size=options.mini_batch_size), columns
@@ -86,8 +92,15 @@ def worker(kind: str, options: argparse.Namespace) -> None:
     loss, columns = prepare(kind, options)
     ids = b"".join(column["input_ids"].numpy().tobytes() for column in columns)
     tokens = sum(int(column["attention_mask"].sum()) for column in columns)
-    about = {"texts": hashlib.sha256(ids).hexdigest(), "tokens": tokens, "loaded_gib": peak_memory()}
-    few = [{key: value[: options.mini_batch_size] for key, value in column.items()} for column in columns]
+    about = {
+        "texts": hashlib.sha256(ids).hexdigest(),
+        "tokens": tokens,
+        "loaded_gib": peak_memory(),
+    }
+    few = [
+        {key: value[: options.mini_batch_size] for key, value in column.items()}
+        for column in columns
+    ]
     loss(few, None).backward()  # warms up
     print(json.dumps(about), flush=True)
     for _ in sys.stdin:
@@ -97,7 +110,10 @@ def worker(kind: str, options: argparse.Namespace) -> None:
         value = loss(copies, None)
         value.backward()
         seconds = time.perf_counter() - started
-        print(json.dumps({"seconds": seconds, "loss": value.item(), "peak_gib": peak_memory()}), flush=True)
+        print(
+            json.dumps({"seconds": seconds, "loss": value.item(), "peak_gib": peak_memory()}),
+            flush=True,
+        )
 
 
 class Process:
@@ -136,11 +152,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit("the rivals do not see the same texts")
     steps: dict[str, list[dict[str, Any]]] = {kind: [] for kind in LOSSES}
     for repeat in range(options.repeats):
-        # Whoever comes first changes with every round; language-model losses are timed once, beside no rival.
+        # Whoever comes first changes with every round; language-model losses are timed once, beside
+        # no rival.
         order = ("coco", "host") if repeat % 2 == 0 else ("host", "coco")
         for kind in (*order, *(["coco_mlm"] if repeat == 0 else [])):
             steps[kind].append(processes[kind].step())
-            print(f"round {repeat + 1}, {kind}: {steps[kind][-1]['seconds']:.1f} s", file=sys.stderr)
+            print(
+                f"round {repeat + 1}, {kind}: {steps[kind][-1]['seconds']:.1f} s", file=sys.stderr
+            )
     for process in processes.values():
         process.process.communicate()
     losses = {kind: summary(kind, steps[kind], processes[kind].about, options) for kind in LOSSES}
@@ -165,8 +184,13 @@ def summary(
 
 
 def targets(losses: dict[str, Any], steps: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """COCO's throughput over the host's, of medians and of each round; whether memory stays in its bound."""
-    rounds = [host["seconds"] / ours["seconds"] for ours, host in zip(steps["coco"], steps["host"], strict=True)]
+    """COCO's throughput over the host's, of medians and of each round; whether memory stays in its
+    bound.
+    """
+    rounds = [
+        host["seconds"] / ours["seconds"]
+        for ours, host in zip(steps["coco"], steps["host"], strict=True)
+    ]
     ratio = losses["host"]["median_seconds"] / losses["coco"]["median_seconds"]
     peak = max(losses["coco"]["peak_gib"], losses["coco_mlm"]["peak_gib"])
     return {
@@ -209,7 +233,10 @@ def main() -> None:
     from beir_cocodr.io import write_text
     from beir_cocodr.records import versions
 
-    sizes = {name: getattr(options, name) for name in ("documents", "mini_batch_size", "threads", "repeats")}
+    sizes = {
+        name: getattr(options, name)
+        for name in ("documents", "mini_batch_size", "threads", "repeats")
+    }
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),

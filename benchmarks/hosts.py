@@ -1,4 +1,5 @@
-"""Are the figures of hosts with our parts their own? Their tests measure both sides, and this collects them.
+"""Are the figures of hosts with our parts their own? Their tests measure both sides, and this
+collects them.
 
 python benchmarks/hosts.py
 """
@@ -37,10 +38,22 @@ TESTS = [
 
 def markdown(found: dict[str, Any]) -> str:
     """The line with machine and date, and the table."""
-    rows = ["| host | version | script | measure | there | here |", "| --- | --- | --- | --- | --- | --- |"]
+    rows = [
+        "| host | version | script | measure | there | here |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for row in found["figures"]:
-        figures = [f"{row[where]:.4f}" if row[where] % 1 else f"{row[where]:.0f}" for where in ("there", "here")]
-        cells = [row["host"], row["version"] or "its form", f"`{row['script']}`", row["measure"], *figures]
+        figures = [
+            f"{row[where]:.4f}" if row[where] % 1 else f"{row[where]:.0f}"
+            for where in ("there", "here")
+        ]
+        cells = [
+            row["host"],
+            row["version"] or "its form",
+            f"`{row['script']}`",
+            row["measure"],
+            *figures,
+        ]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join([measured("hosts"), "", *rows])
 
@@ -48,8 +61,20 @@ def markdown(found: dict[str, Any]) -> str:
 def main() -> None:
     with TemporaryDirectory() as folder:
         lines = Path(folder) / "figures.jsonl"
-        run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not the_page_has", *TESTS]
-        if status := subprocess.run(run, cwd=ROOT, env=os.environ | {"COCODR_HOSTS": str(lines)}).returncode:
+        run = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            "not the_page_has",
+            *TESTS,
+        ]
+        if status := subprocess.run(
+            run, cwd=ROOT, env=os.environ | {"COCODR_HOSTS": str(lines)}
+        ).returncode:
             sys.exit(f"the tests of hosts ended with status {status}; nothing is written")
         figures = [json.loads(line) for line in lines.read_text().splitlines()]
     hosts = list(dict.fromkeys(row["host"] for row in figures))
@@ -57,7 +82,9 @@ def main() -> None:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "versions": {"python": platform.python_version()},
-        "figures": sorted(figures, key=lambda row: (hosts.index(row["host"]), row["script"], row["measure"])),
+        "figures": sorted(
+            figures, key=lambda row: (hosts.index(row["host"]), row["script"], row["measure"])
+        ),
     }
     write_text(RESULTS, json.dumps(found, indent=1) + "\n")
     write_table(PAGE, START, END, markdown(found))

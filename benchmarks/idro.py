@@ -1,9 +1,11 @@
-"""The time and memory of one fine-tuning step: ERM, and iDRO by one backward, by a sketch, and by K calls.
+"""The time and memory of one fine-tuning step: ERM, and iDRO by one backward, by a sketch, and by K
+calls.
 
-Triplets of 64 query and 128 document tokens, K = 50 clusters, the optimiser's step included. Two shapes: BERT-base
-(random weights, the last 3 of 12 layers, --base-batch triplets) and MiniLM (the last 2 of 6, --batch triplets). In one
-process the four ways take turns; the time and the peak memory of each step are taken. Writes
-benchmarks/results/idro.json, in which a shape that --shapes leaves out stays as it is.
+Triplets of 64 query and 128 document tokens, K = 50 clusters, the optimiser's step included. Two
+shapes: BERT-base (random weights, the last 3 of 12 layers, --base-batch triplets) and MiniLM (the
+last 2 of 6, --batch triplets). In one process the four ways take turns; the time and the peak
+memory of each step are taken. Writes benchmarks/results/idro.json, in which a shape that --shapes
+leaves out stays as it is.
 """
 
 from __future__ import annotations
@@ -35,8 +37,12 @@ WAYS = ("erm", "one_backward", "sketch", "k_calls")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base-batch", type=int, default=16, help="triplets for BERT-base (paper: 64)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--base-batch", type=int, default=16, help="triplets for BERT-base (paper: 64)"
+    )
     parser.add_argument("--batch", type=int, default=64, help="triplets for MiniLM")
     parser.add_argument("--base-repeats", type=int, default=5, help="rounds for BERT-base")
     parser.add_argument("--repeats", type=int, default=5, help="rounds for MiniLM")
@@ -50,10 +56,13 @@ def main() -> None:
     }
     report = {
         "date": datetime.date.today().isoformat(),
-        "machine": machine() | ({"gpu": torch.cuda.get_device_name()} if arguments.device.startswith("cuda") else {}),
+        "machine": machine()
+        | ({"gpu": torch.cuda.get_device_name()} if arguments.device.startswith("cuda") else {}),
         "clusters": CLUSTERS,
         "tokens": {"query": QUERY, "document": DOCUMENT},
-        "shapes": {shape: measure(shape, *sizes[shape], arguments.device) for shape in arguments.shapes},
+        "shapes": {
+            shape: measure(shape, *sizes[shape], arguments.device) for shape in arguments.shapes
+        },
         "versions": versions(),
     }
     write_text(arguments.results, json.dumps(report, indent=2) + "\n")
@@ -75,13 +84,18 @@ def measure(shape: str, batch: int, repeats: int, device: str) -> dict[str, Any]
             forget_peak(device)
             seconds[way].append(step(loss, optimizer, features, labels))
             peaks[way].append(peak(device))
-            print(f"{shape} {turn + 1} {way}: {seconds[way][-1]:.1f} s, {peaks[way][-1]:,.0f} MiB", flush=True)
+            print(
+                f"{shape} {turn + 1} {way}: {seconds[way][-1]:.1f} s, {peaks[way][-1]:,.0f} MiB",
+                flush=True,
+            )
     medians = {way: float(np.median(values)) for way, values in seconds.items()}
     return {
         "triplets": batch,
         "layers_compared": LAYERS[shape],
         "clusters_present": int(labels.unique().numel()),
-        "seconds": {way: {"median": medians[way], "all": values} for way, values in seconds.items()},
+        "seconds": {
+            way: {"median": medians[way], "all": values} for way, values in seconds.items()
+        },
         "one_backward_to_erm": medians["one_backward"] / medians["erm"],
         "sketch_to_erm": medians["sketch"] / medians["erm"],
         "k_calls_to_one_backward": medians["k_calls"] / medians["one_backward"],
@@ -91,7 +105,9 @@ def measure(shape: str, batch: int, repeats: int, device: str) -> dict[str, Any]
     }
 
 
-def step(loss: ClusterLoss, optimizer: torch.optim.Optimizer, features: Any, labels: torch.Tensor) -> float:
+def step(
+    loss: ClusterLoss, optimizer: torch.optim.Optimizer, features: Any, labels: torch.Tensor
+) -> float:
     """Seconds of one training step."""
     start = time.perf_counter()
     loss([dict(column) for column in features], labels).backward()
@@ -115,7 +131,9 @@ def triplets(batch: int, device: str) -> tuple[list[dict[str, torch.Tensor]], to
     columns = []
     for length in (QUERY, DOCUMENT, DOCUMENT):
         ids = torch.randint(1000, 30_000, (batch, length), generator=generator)
-        columns.append({"input_ids": ids.to(device), "attention_mask": torch.ones_like(ids).to(device)})
+        columns.append(
+            {"input_ids": ids.to(device), "attention_mask": torch.ones_like(ids).to(device)}
+        )
     return columns, torch.randint(0, CLUSTERS, (batch,), generator=generator).to(device)
 
 
@@ -130,7 +148,9 @@ def encoder(shape: str, device: str) -> Any:
 
 
 def forget_peak(device: str) -> None:
-    """Let the peak begin at what is in use now: the model, its optimiser's state and what Python holds."""
+    """Let the peak begin at what is in use now: the model, its optimiser's state and what Python
+    holds.
+    """
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
     else:

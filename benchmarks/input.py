@@ -1,11 +1,13 @@
-"""What pre-training's input costs, beside what a GPU would take: spans drawn, tokenised and masked, pairs a second.
+"""What pre-training's input costs, beside what a GPU would take: spans drawn, tokenised and masked,
+pairs a second.
 
-The rows of COCO's training set (two spans of a document of the packages' documentation, whole, and cut into passages
-of 56 words, as MS MARCO's are) are read as the trainer reads them, without loader workers and with some: pairs a second
-by the clock, and processor seconds a pair, which depend less on what else the machine does. Beside them the tokens of a
-corpus, counted once and then read from the cache. A
-GPU's appetite is a guess, as none was measured: the operations of a step with gradient caching, over what
-benchmarks/reproduce/throughputs.json assumes that a GPU sustains. Writes benchmarks/results/input.json. Run as:
+The rows of COCO's training set (two spans of a document of the packages' documentation, whole, and
+cut into passages of 56 words, as MS MARCO's are) are read as the trainer reads them, without loader
+workers and with some: pairs a second by the clock, and processor seconds a pair, which depend less
+on what else the machine does. Beside them the tokens of a corpus, counted once and then read from
+the cache. A GPU's appetite is a guess, as none was measured: the operations of a step with gradient
+caching, over what benchmarks/reproduce/throughputs.json assumes that a GPU sustains. Writes
+benchmarks/results/input.json. Run as:
 
     OMP_NUM_THREADS=1 python benchmarks/input.py [--batches 20] [--workers 0 1 2]
 """
@@ -40,10 +42,11 @@ from beir_cocodr.training.pretrain_data import DocumentViews, token_counts
 RESULTS = Path(__file__).parent / "results" / "input.json"
 BATCH, SEED, WORDS = 256, 42, 56
 
-#: BERT-base: weights of its layers and of the Condenser head's two, multiplied for each token of a span of at most 32;
-#: and of the vocabulary, for the 15% that are masked, by two heads.
+#: BERT-base: weights of its layers and of the Condenser head's two, multiplied for each token of a
+#: span of at most 32; and of the vocabulary, for the 15% that are masked, by two heads.
 WEIGHTS, VOCABULARY, TOKENS, MASKED = 99e6, 23.4e6, 32, 0.15
-#: Of each weight and token: forward for the cache, forward again, and backward, an addition beside each product.
+#: Of each weight and token: forward for the cache, forward again, and backward, an addition beside
+#: each product.
 OPERATIONS = 2 + 2 + 4
 
 
@@ -55,17 +58,29 @@ def spent() -> float:
 
 def passages(folder: Path) -> Collection:
     """Pieces of the documents, as long as MS MARCO's passages are on average."""
-    texts = (document["text"].split() for name in CORPORA for document in load_collection(name).documents.values())
-    cut = (" ".join(words[i : i + WORDS]) for words in texts for i in range(0, len(words) - WORDS // 2, WORDS))
+    texts = (
+        document["text"].split()
+        for name in CORPORA
+        for document in load_collection(name).documents.values()
+    )
+    cut = (
+        " ".join(words[i : i + WORDS])
+        for words in texts
+        for i in range(0, len(words) - WORDS // 2, WORDS)
+    )
     write_arrow(folder / "passages.arrow", ((0, f"p{i}", "", text) for i, text in enumerate(cut)))
-    return replace(load_collection(CORPORA[0], labels="none"), documents=open_corpus(folder / "passages.arrow"))
+    return replace(
+        load_collection(CORPORA[0], labels="none"), documents=open_corpus(folder / "passages.arrow")
+    )
 
 
 def read(views: DocumentViews, workers: int, batches: int) -> dict[str, float]:
     """Some batches after the first, which starts the workers."""
     rows = views.dataset()
     sampler = RandomSampler(rows, replacement=True, num_samples=(batches + 1) * BATCH)
-    loader = DataLoader(rows, BATCH, sampler=sampler, collate_fn=views.collator(), num_workers=workers)
+    loader = DataLoader(
+        rows, BATCH, sampler=sampler, collate_fn=views.collator(), num_workers=workers
+    )
     began, reading = spent(), iter(loader)
     next(reading)
     clock = time.perf_counter()
@@ -74,12 +89,17 @@ def read(views: DocumentViews, workers: int, batches: int) -> dict[str, float]:
     wall = time.perf_counter() - clock
     del reading  # ends the workers, so that their processor seconds are known
     pairs = batches * BATCH
-    return {"pairs_per_second": round(pairs / wall, 1), "cpu_ms_per_pair": round(1000 * (spent() - began) / pairs, 3)}
+    return {
+        "pairs_per_second": round(pairs / wall, 1),
+        "cpu_ms_per_pair": round(1000 * (spent() - began) / pairs, 3),
+    }
 
 
 def counting(views: DocumentViews) -> dict[str, float]:
     """Tokens of the corpora, the first time and from the cache."""
-    tokens = np.concatenate([token_counts(one.documents, views.model)[:, 0] for one in views.collections])
+    tokens = np.concatenate(
+        [token_counts(one.documents, views.model)[:, 0] for one in views.collections]
+    )
     found: dict[str, float] = {"tokens_per_document": round(float(tokens.mean()), 1)}
     with tempfile.TemporaryDirectory() as cache:
         os.environ["BEIR_COCODR_CACHE"] = cache
@@ -105,7 +125,9 @@ def appetite() -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batches", type=int, default=20, help=f"of {BATCH} pairs")
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--output", type=Path, default=RESULTS)
@@ -127,7 +149,12 @@ def main() -> None:
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine(),
         "versions": versions(),
-        "settings": {"batch": BATCH, "batches": given.batches, "seed": SEED, "passage_words": WORDS},
+        "settings": {
+            "batch": BATCH,
+            "batches": given.batches,
+            "seed": SEED,
+            "passage_words": WORDS,
+        },
         "texts": parts,
         "gpu": wanted,
     }

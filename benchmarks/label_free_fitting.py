@@ -1,4 +1,6 @@
-"""Fitting the model of differences to pairs of models whose difference labels tell, and counting how often it holds."""
+"""Fitting the model of differences to pairs of models whose difference labels tell, and counting
+how often it holds.
+"""
 
 from __future__ import annotations
 
@@ -48,15 +50,20 @@ class LabelledPairs:
 
     @property
     def share(self) -> float:
-        """M models have M − 1 independent differences among their M (M − 1) / 2 pairs: the weight of a pair."""
+        """M models have M − 1 independent differences among their M (M − 1) / 2 pairs: the weight
+        of a pair.
+        """
         return (len({name for pair in self.models for name in pair}) - 1) / len(self.models)
 
 
-def fit(collections: Sequence[LabelledPairs], quantile: float = _NORMAL, bootstraps: int = 200) -> DifferenceModel:
+def fit(
+    collections: Sequence[LabelledPairs], quantile: float = _NORMAL, bootstraps: int = 200
+) -> DifferenceModel:
     """The model of differences by maximum marginal likelihood, every parent as heavy as another.
 
-    y = x·β_c + e, β_c ~ N(β, diag(t²)), e ~ N(0, s² distance + f² + standard error²). The uncertainty of β is the
-    covariance of its bootstrap over parents, added to the variance between collections.
+    y = x·β_c + e, β_c ~ N(β, diag(t²)), e ~ N(0, s² distance + f² + standard error²). The
+    uncertainty of β is the covariance of its bootstrap over parents, added to the variance between
+    collections.
     """
     if len({found.parent for found in collections}) < 3:
         raise InputError("a calibration needs at least three labelled parents")
@@ -69,10 +76,15 @@ def fit(collections: Sequence[LabelledPairs], quantile: float = _NORMAL, bootstr
         stats_of = [_information(found, theta) for found in collections]
         return -_solve(stats_of, weights, theta)[1]
 
-    found = optimize.minimize(loss, start, method="L-BFGS-B", bounds=bounds, options={"maxiter": 25})
+    found = optimize.minimize(
+        loss, start, method="L-BFGS-B", bounds=bounds, options={"maxiter": 25}
+    )
     seen = [_information(collection, found.x) for collection in collections]
     mean, _ = _solve(seen, weights, found.x)
-    rng, parents = np.random.default_rng(42), sorted({collection.parent for collection in collections})
+    rng, parents = (
+        np.random.default_rng(42),
+        sorted({collection.parent for collection in collections}),
+    )
     drawn = []
     for _ in range(bootstraps):
         times = Counter(rng.choice(parents, len(parents)).tolist())
@@ -91,19 +103,25 @@ def _parent_weights(parents: Iterable[str]) -> list[float]:
 
 
 def _information(found: LabelledPairs, theta: Floats) -> tuple[Floats, Floats, float]:
-    """X'V⁻¹X, X'V⁻¹y and the part of the log-likelihood without coefficients, V without what they vary."""
+    """X'V⁻¹X, X'V⁻¹y and the part of the log-likelihood without coefficients, V without what they
+    vary.
+    """
     count = found.features.shape[1]
     within, floor = np.exp(2 * theta[count:])
     variance = within * found.distances + floor + found.errors**2
     scaled = found.features * (found.share / variance)[:, None]
-    constant = -0.5 * found.share * float((np.log(variance) + found.differences**2 / variance).sum())
+    constant = (
+        -0.5 * found.share * float((np.log(variance) + found.differences**2 / variance).sum())
+    )
     return scaled.T @ found.features, scaled.T @ found.differences, constant
 
 
 def _solve(
     seen: Sequence[tuple[Floats, Floats, float]], weights: Sequence[float], theta: Floats
 ) -> tuple[Floats, float]:
-    """Mean coefficients by generalised least squares, and the marginal log-likelihood there (Woodbury's identity)."""
+    """Mean coefficients by generalised least squares, and the marginal log-likelihood there
+    (Woodbury's identity).
+    """
     count = len(seen[0][1])
     deviations = np.exp(theta[:count])
     left, right, parts = _RIDGE * np.eye(count), np.zeros(count), []
@@ -124,7 +142,9 @@ def _solve(
 
 @dataclass(frozen=True)
 class Predicted:
-    """Expected differences of a collection's pairs, and their standard deviations times the model's quantile."""
+    """Expected differences of a collection's pairs, and their standard deviations times the model's
+    quantile.
+    """
 
     pairs: LabelledPairs
     expected: Floats
@@ -163,32 +183,46 @@ def predict(model: DifferenceModel, pairs: LabelledPairs) -> Predicted:
 def leave_parents_out(
     collections: Sequence[LabelledPairs], unseen: Sequence[LabelledPairs] = ()
 ) -> tuple[list[Predicted], list[Predicted]]:
-    """Every collection, and every one that nothing is fitted to, by a model fitted without its parent and everything
-    resampled from that. The quantile is that at which the other parents' collections, left out in turn, are covered.
+    """Every collection, and every one that nothing is fitted to, by a model fitted without its
+    parent and everything resampled from that. The quantile is that at which the other parents'
+    collections, left out in turn, are covered.
     """
     parents = list(dict.fromkeys(found.parent for found in collections))
-    models = {parent: fit([found for found in collections if found.parent != parent]) for parent in parents}
+    models = {
+        parent: fit([found for found in collections if found.parent != parent])
+        for parent in parents
+    }
     made = [predict(models[found.parent], found) for found in collections]
-    quantiles = {parent: fit_quantile([one for one in made if one.pairs.parent != parent]) for parent in parents}
+    quantiles = {
+        parent: fit_quantile([one for one in made if one.pairs.parent != parent])
+        for parent in parents
+    }
     judged = [predict(models[found.parent], found) for found in unseen]
-    held, other = ([replace(one, quantile=quantiles[one.pairs.parent]) for one in part] for part in (made, judged))
+    held, other = (
+        [replace(one, quantile=quantiles[one.pairs.parent]) for one in part]
+        for part in (made, judged)
+    )
     return held, other
 
 
 def fit_quantile(made: Sequence[Predicted]) -> float:
-    """The least multiple of standard deviations with which :data:`LEVEL` of pairs are covered, parents as heavy as each
-    other, from the normal distribution's up to twice that.
+    """The least multiple of standard deviations with which :data:`LEVEL` of pairs are covered,
+    parents as heavy as each other, from the normal distribution's up to twice that.
     """
     weights = _parent_weights(found.pairs.parent for found in made)
     for multiple in np.arange(1.0, 2.01, 0.02):
-        at = [Predicted(one.pairs, one.expected, one.deviations, _NORMAL * multiple) for one in made]
+        at = [
+            Predicted(one.pairs, one.expected, one.deviations, _NORMAL * multiple) for one in made
+        ]
         if np.average([one.covered.mean() for one in at], weights=weights) >= LEVEL:
             break
     return float(_NORMAL * multiple)
 
 
 def count_trust(made: Iterable[Predicted], chosen: Any = None) -> dict[str, int]:
-    """Counts of pairs, see :class:`~beir_cocodr.evaluation.records.Calibration`; ``chosen`` picks pairs by (a, b)."""
+    """Counts of pairs, see :class:`~beir_cocodr.evaluation.records.Calibration`; ``chosen`` picks
+    pairs by (a, b).
+    """
     counts: Counter[str] = Counter()
     for one in made:
         pairs = one.pairs
@@ -207,19 +241,27 @@ def count_trust(made: Iterable[Predicted], chosen: Any = None) -> dict[str, int]
             equal=int(equal.sum()),
             equal_decided=int((equal & one.decided).sum()),
             no_difference=int(nothing.sum()),
-            no_difference_wrong=int((nothing & (np.abs(true) > MARGIN + _NORMAL * pairs.errors)).sum()),
+            no_difference_wrong=int(
+                (nothing & (np.abs(true) > MARGIN + _NORMAL * pairs.errors)).sum()
+            ),
         )
     return dict(counts)
 
 
 def reliability(made: Sequence[Predicted], bins: int = 10) -> list[dict[str, float]]:
-    """P(better) by the model against the share of pairs where labels put b in front, each pair in both directions."""
+    """P(better) by the model against the share of pairs where labels put b in front, each pair in
+    both directions.
+    """
     chance = np.concatenate([stats.norm.cdf(one.expected / one.deviations) for one in made])
     true = np.concatenate([one.pairs.differences for one in made])
     chance, better = np.concatenate([chance, 1 - chance]), np.concatenate([true > 0, true < 0])
     place = np.minimum((chance * bins).astype(int), bins - 1)
     return [
-        {"predicted": float(chance[own].mean()), "observed": float(better[own].mean()), "pairs": int(own.sum() // 2)}
+        {
+            "predicted": float(chance[own].mean()),
+            "observed": float(better[own].mean()),
+            "pairs": int(own.sum() // 2),
+        }
         for own in (place == i for i in range(bins))
         if own.any()
     ]

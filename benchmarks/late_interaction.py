@@ -1,14 +1,16 @@
-"""Late interaction with an index of all tokens, and sparse search by inverted lists, against what they take without.
+"""Late interaction with an index of all tokens, and sparse search by inverted lists, against what
+they take without.
 
-Documents are pieces of installed packages' documentation. The encoder has one layer of random weights over MiniLM's
-word embeddings (their 64 main components), so that 100,000 documents are encoded in minutes; a fifth of them are
-encoded by MiniLM as well, whose vectors of tokens are those of a trained encoder, though not one trained for late
-interaction. Sparse vectors are given: 100 of 30,522 dimensions a document, 30 a query, drawn by Zipf's law. Processor
-time, one thread. Run as:
+Documents are pieces of installed packages' documentation. The encoder has one layer of random
+weights over MiniLM's word embeddings (their 64 main components), so that 100,000 documents are
+encoded in minutes; a fifth of them are encoded by MiniLM as well, whose vectors of tokens are those
+of a trained encoder, though not one trained for late interaction. Sparse vectors are given: 100 of
+30,522 dimensions a document, 30 a query, drawn by Zipf's law. Processor time, one thread. Run as:
 
     OMP_NUM_THREADS=1 python benchmarks/late_interaction.py --work DIR [--only PART]
 
-Writes benchmarks/results/late_interaction.json. :func:`late_interaction` serves benchmarks that compare with it.
+Writes benchmarks/results/late_interaction.json. :func:`late_interaction` serves benchmarks that
+compare with it.
 """
 
 from __future__ import annotations
@@ -33,8 +35,12 @@ SEED, WIDTH, EXACT, BM25_QUERIES = 0, 64, 10, 5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="folder for corpus, encoder and token vectors")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for corpus, encoder and token vectors"
+    )
     parser.add_argument("--documents", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=50)
     parser.add_argument(
@@ -50,14 +56,24 @@ def main() -> None:
 
     count, queries = options.documents, options.queries
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "late_interaction": lambda: token_search(count, queries, options.work, tiny_encoder(options.work / "encoder")),
-        "trained": lambda: token_search(count // 5, queries, options.work / "trained", trained_encoder(options.work)),
+        "late_interaction": lambda: token_search(
+            count, queries, options.work, tiny_encoder(options.work / "encoder")
+        ),
+        "trained": lambda: token_search(
+            count // 5, queries, options.work / "trained", trained_encoder(options.work)
+        ),
         "sparse": lambda: sparse_search(count, queries),
     }
     before = json.loads(RESULTS.read_text()) if options.only and RESULTS.exists() else {}
     made = {name: make() for name, make in parts.items() if options.only in (None, name)}
-    origin = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "versions": versions()}
-    report = (before or {"seed": SEED} | origin) | {name: origin | part for name, part in made.items()}
+    origin = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(),
+    }
+    report = (before or {"seed": SEED} | origin) | {
+        name: origin | part for name, part in made.items()
+    }
     write_text(RESULTS, json.dumps(report, indent=2) + "\n")
 
 
@@ -79,11 +95,16 @@ def token_search(count: int, queries: int, work: Path, encoder: Path) -> dict[st
     work.mkdir(parents=True, exist_ok=True)
     words = [text.split()[:30] for text in texts(count)]
     with (work / "corpus.jsonl").open("w") as file:
-        file.writelines(json.dumps({"_id": str(n), "text": " ".join(found)}) + "\n" for n, found in enumerate(words))
+        file.writelines(
+            json.dumps({"_id": str(n), "text": " ".join(found)}) + "\n"
+            for n, found in enumerate(words)
+        )
     documents = load_collection(str(work / "corpus.jsonl"), labels="none").documents
     rng = np.random.default_rng(SEED + 1)
     # Eight words of a document, in another order.
-    drawn = {f"q{i}": " ".join(rng.permutation(words[i * count // queries])[:8]) for i in range(queries)}
+    drawn = {
+        f"q{i}": " ".join(rng.permutation(words[i * count // queries])[:8]) for i in range(queries)
+    }
     name, options = str(encoder), SearchOptions(batch_size=BATCH)
     found = TokenSearch(name, documents, options, folder=work)
     _, encoding = used(lambda: found.tokens)
@@ -97,7 +118,9 @@ def token_search(count: int, queries: int, work: Path, encoder: Path) -> dict[st
     few = dict(list(some.items())[:BM25_QUERIES])
     first = BM25(documents)
     first.prepare()
-    reranked, reranked_seconds = used(lambda: LateInteraction(name, documents, options, first).search(few, 100))
+    reranked, reranked_seconds = used(
+        lambda: LateInteraction(name, documents, options, first).search(few, 100)
+    )
 
     def recall(rows: np.ndarray, depth: int) -> float:
         pairs = zip(rows[:, :depth], exact.rows[:, :depth], strict=False)
@@ -108,7 +131,10 @@ def token_search(count: int, queries: int, work: Path, encoder: Path) -> dict[st
         "queries": queries,
         "tokens": len(found.tokens.vectors),
         "dimensions": found.tokens.vectors.shape[1],
-        "index": {name: getattr(found.index.index.options, name) for name in ("kind", "nlist", "nprobe", "pq_m")},
+        "index": {
+            name: getattr(found.index.index.options, name)
+            for name in ("kind", "nlist", "nprobe", "pq_m")
+        },
         "vectors_bytes": found.tokens.vectors.nbytes,
         "index_bytes": (found.tokens.folder / "index" / "index.faiss").stat().st_size,
         "encoding_seconds": encoding,
@@ -120,8 +146,12 @@ def token_search(count: int, queries: int, work: Path, encoder: Path) -> dict[st
             "1,000 of BM25, encoded as they are scored": reranked_seconds / len(few),
         },
         "recall_of_exact": {
-            "index": {f"recall@{depth}": recall(indexed.rows[:EXACT], depth) for depth in (10, 100)},
-            "1,000 of BM25": {f"recall@{depth}": recall(reranked.rows, depth) for depth in (10, 100)},
+            "index": {
+                f"recall@{depth}": recall(indexed.rows[:EXACT], depth) for depth in (10, 100)
+            },
+            "1,000 of BM25": {
+                f"recall@{depth}": recall(reranked.rows, depth) for depth in (10, 100)
+            },
         },
     }
 
@@ -137,7 +167,12 @@ def tiny_encoder(folder: Path) -> Path:
     torch.manual_seed(SEED)
     known: Any = minilm.transformers_model
     weights = known.get_input_embeddings().weight.detach()
-    sizes = {"hidden_size": WIDTH, "intermediate_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes = {
+        "hidden_size": WIDTH,
+        "intermediate_size": WIDTH,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     model = BertModel(BertConfig(vocab_size=len(weights), **sizes))
     main_axes = torch.linalg.svd(weights - weights.mean(0), full_matrices=False).Vh[:WIDTH]
     reduced = (weights - weights.mean(0)) @ main_axes.T
@@ -162,13 +197,19 @@ def _of_tokens(bare: str, folder: Path) -> Path:
     from sentence_transformers.sentence_transformer.modules import Transformer
 
     on = "token_embeddings"
-    modules = [Transformer(bare, max_seq_length=64), MultiVectorMask(), Normalize(module_input_name=on)]
+    modules = [
+        Transformer(bare, max_seq_length=64),
+        MultiVectorMask(),
+        Normalize(module_input_name=on),
+    ]
     MultiVectorEncoder(modules=modules, similarity_fn_name="maxsim").save_pretrained(str(folder))
     return folder
 
 
 def sparse_search(count: int, queries: int, vocabulary: int = 30_522) -> dict[str, Any]:
-    """Given sparse vectors: the whole matrix times a query, and the lists of a query's dimensions alone."""
+    """Given sparse vectors: the whole matrix times a query, and the lists of a query's dimensions
+    alone.
+    """
     from scipy import sparse
 
     rng = np.random.default_rng(SEED)
@@ -178,13 +219,17 @@ def sparse_search(count: int, queries: int, vocabulary: int = 30_522) -> dict[st
     def drawn(rows: int, active: int) -> Any:
         columns = rng.choice(vocabulary, rows * active, p=likely)
         places = np.repeat(np.arange(rows), active), columns
-        return sparse.csr_matrix((rng.random(rows * active, np.float32), places), (rows, vocabulary))
+        return sparse.csr_matrix(
+            (rng.random(rows * active, np.float32), places), (rows, vocabulary)
+        )
 
     documents, asked = drawn(count, 100), drawn(queries, 30)
     lists = documents.tocsc().T
     whole = [used(lambda row=row: documents @ asked[row].toarray()[0]) for row in range(queries)]
     read = [used(lambda row=row: asked[row] @ lists) for row in range(queries)]
-    furthest = max(float(abs(a - b.toarray()[0]).max()) for (a, _), (b, _) in zip(whole, read, strict=True))
+    furthest = max(
+        float(abs(a - b.toarray()[0]).max()) for (a, _), (b, _) in zip(whole, read, strict=True)
+    )
     return {
         "documents": count,
         "dimensions_of_a_document": documents.nnz / count,
@@ -197,7 +242,9 @@ def sparse_search(count: int, queries: int, vocabulary: int = 30_522) -> dict[st
     }
 
 
-def late_interaction(texts: list[str], queries: list[str], count: int, repeats: int) -> dict[str, Any]:
+def late_interaction(
+    texts: list[str], queries: list[str], count: int, repeats: int
+) -> dict[str, Any]:
     """Storage and exact MaxSim over some windows, and what both come to for ``count`` of them.
 
     Documents are padded once, beforehand; the host's own `similarity` would do it at every query.
@@ -207,7 +254,9 @@ def late_interaction(texts: list[str], queries: list[str], count: int, repeats: 
 
     from beir_cocodr.models.loading import model_source
 
-    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)  # an untrained projection, we know
+    logging.getLogger("sentence_transformers").setLevel(
+        logging.ERROR
+    )  # an untrained projection, we know
     model = MultiVectorEncoder(model_source("minilm"), device="cpu")
     documents = model.encode_document(texts, batch_size=BATCH, show_progress_bar=False)
     vectors = sum(len(document) for document in documents)
@@ -222,7 +271,8 @@ def late_interaction(texts: list[str], queries: list[str], count: int, repeats: 
 
     with torch.inference_mode():
         rounds = [
-            1000 * statistics.median(seconds(partial(search, query)) for query in encoded) for _ in range(repeats)
+            1000 * statistics.median(seconds(partial(search, query)) for query in encoded)
+            for _ in range(repeats)
         ]
     scale, dimensions = count / len(texts), padded.shape[2]
     return {

@@ -23,7 +23,11 @@ def machine() -> dict[str, Any]:
     cpu = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.is_file():
-        names = [line.split(":", 1)[1] for line in information.read_text().splitlines() if "model name" in line]
+        names = [
+            line.split(":", 1)[1]
+            for line in information.read_text().splitlines()
+            if "model name" in line
+        ]
         cpu = " ".join(names[0].split()) if names else cpu
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -31,16 +35,21 @@ def machine() -> dict[str, Any]:
 
 
 def peak_memory() -> int:
-    """Bytes, the most this process has held so far; of a process's usage, the most that its parent held is part."""
+    """Bytes, the most this process has held so far; of a process's usage, the most that its parent
+    held is part.
+    """
     status = Path("/proc/self/status")
     if status.is_file():
         [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
         return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def measured(name: str) -> str:
-    """By which script, when, where and with which seeds a results file was made: a line of the documentation.
+    """By which script, when, where and with which seeds a results file was made: a line of the
+    documentation.
 
     What stands after the script's name and "_" says what else was measured with it.
     """

@@ -1,10 +1,12 @@
 """Means and variances against plain vectors: two students of one teacher, over seeds.
 
-An MRL and a dot-product student of the same width start from MiniLM and are distilled from the same hybrid teacher
-(BM25 and MiniLM) on the same queries, lists and steps; both are evaluated on other API documentation and, where
+An MRL and a dot-product student of the same width start from MiniLM and are distilled from the same
+hybrid teacher (BM25 and MiniLM) on the same queries, lists and steps; both are evaluated on other
+API documentation and, where
 --collections names their folder, on the test collections cranfield, cisi, npl and time, cut to --documents. Then MRL's
-sensitivity to beta, and the correlation of its variance with per-query quality beside pre-retrieval predictors. Each
-model and each evaluation is a cell that is kept in --output and not made again. Writes benchmarks/results/mrl.json.
+sensitivity to beta, and the correlation of its variance with per-query quality beside pre-retrieval
+predictors. Each model and each evaluation is a cell that is kept in --output and not made again.
+Writes benchmarks/results/mrl.json.
 """
 
 from __future__ import annotations
@@ -39,14 +41,22 @@ ROWS = ("base", "mrl untrained", *STUDENTS)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97])
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--batch", type=int, default=8, help="queries, each with a list of 8 documents")
+    parser.add_argument(
+        "--batch", type=int, default=8, help="queries, each with a list of 8 documents"
+    )
     parser.add_argument("--learning-rate", type=float, default=2e-5)
-    parser.add_argument("--betas", type=float, nargs="*", default=[0.25, 10], help="beside 1, first seed")
+    parser.add_argument(
+        "--betas", type=float, nargs="*", default=[0.25, 10], help="beside 1, first seed"
+    )
     parser.add_argument("--queries", type=int, default=200, help="most queries of a target")
-    parser.add_argument("--documents", type=int, default=1000, help="of a test collection, beside judged ones")
+    parser.add_argument(
+        "--documents", type=int, default=1000, help="of a test collection, beside judged ones"
+    )
     parser.add_argument("--collections", type=Path, help="folder with cranfield, cisi, npl, time")
     parser.add_argument("--output", type=Path, default=Path("runs/benchmark-mrl"))
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -77,7 +87,9 @@ class Study:
             for row in STUDENTS:
                 model = self.trained(seed, row)
                 for target in self.targets:
-                    rows[row].setdefault(target, []).append(self.judge(model, f"{row}-{seed}", target))
+                    rows[row].setdefault(target, []).append(
+                        self.judge(model, f"{row}-{seed}", target)
+                    )
         return rows
 
     def betas(self) -> list[dict[str, Any]]:
@@ -106,7 +118,9 @@ class Study:
                 found.setdefault(target, []).append({"seed": seed, **rows})
         return found
 
-    def trained(self, seed: int, student: str, name: str | None = None, beta: float | None = None) -> str:
+    def trained(
+        self, seed: int, student: str, name: str | None = None, beta: float | None = None
+    ) -> str:
         options = DistillOptions(
             student=student,
             beta=beta,
@@ -129,7 +143,9 @@ class Study:
         seed = self.arguments.seeds[0]
         folder = self.output / "models" / f"untrained-{seed}"
         if not (folder / "modules.json").is_file():
-            MRL(model_source("minilm"), seed=seed, **ENCODER.overrides()).save_pretrained(str(folder))
+            MRL(model_source("minilm"), seed=seed, **ENCODER.overrides()).save_pretrained(
+                str(folder)
+            )
         return str(folder)
 
     def judge(self, model: str, name: str, target: str) -> dict[str, Any]:
@@ -142,14 +158,20 @@ class Study:
         betas: list[dict[str, Any]],
         predictors: dict[str, list[dict[str, Any]]],
     ) -> dict[str, Any]:
-        families = {"mrl against dot": [("dot", "mrl")], "against base": [("base", student) for student in STUDENTS]}
+        families = {
+            "mrl against dot": [("dot", "mrl")],
+            "against base": [("base", student) for student in STUDENTS],
+        }
         settings = {k: v for k, v in vars(self.arguments).items() if not isinstance(v, Path)}
         return {
             "date": datetime.date.today().isoformat(),
             "machine": machine(),
             "seconds_of_all_cells": round(seconds_of_cells(self.output)),
             "settings": settings | {"source": SOURCE, "teacher": TEACHER, **ENCODER.overrides()},
-            "training": {folder.name: record(folder) for folder in sorted((self.output / "models").glob("*-*"))},
+            "training": {
+                folder.name: record(folder)
+                for folder in sorted((self.output / "models").glob("*-*"))
+            },
             "targets": judged_targets(rows, families),
             "beta": betas,
             "query_performance": predictors,
@@ -171,7 +193,10 @@ def markdown(report: dict[str, Any]) -> str:
     lines += [f"beta {p['beta']:g}, {p['target']}: {p['nDCG@10']:.4f}" for p in report["beta"]]
     for target, seeds in report["query_performance"].items():
         for name in [name for name in seeds[0] if name != "seed"]:
-            told = ", ".join("none" if s[name]["pearson"] is None else f"{s[name]['pearson']:+.3f}" for s in seeds)
+            told = ", ".join(
+                "none" if s[name]["pearson"] is None else f"{s[name]['pearson']:+.3f}"
+                for s in seeds
+            )
             lines.append(f"{target}: {name}: Pearson {told}")
     return "\n".join(lines)
 

@@ -1,13 +1,16 @@
-"""What MRL costs when it is searched: storage and query latency against a plain vector of the same width and against
-late interaction, exact and by HNSW; and what folding does for recall and for small storage types.
+"""What MRL costs when it is searched: storage and query latency against a plain vector of the same
+width and against late interaction, exact and by HNSW; and what folding does for recall and for
+small storage types.
 
-The corpus is real text, windows of equal length from the documentation of installed packages. One pass of the backbone
-(MiniLM) gives both vectors of a window: the plain one is the normalised mean of its hidden states, MRL's comes from the
-head, which is untrained (semi-orthogonal start) unless --model names a trained MRL. Storage and latency do not depend
-on training; recall and overlaps may. Late interaction is measured on --late windows and scaled. Vectors and indexes are
-kept in --output, and not made again.
+The corpus is real text, windows of equal length from the documentation of installed packages. One
+pass of the backbone (MiniLM) gives both vectors of a window: the plain one is the normalised mean
+of its hidden states, MRL's comes from the head, which is untrained (semi-orthogonal start) unless
+--model names a trained MRL. Storage and latency do not depend on training; recall and overlaps may.
+Late interaction is measured on --late windows and scaled. Vectors and indexes are kept in --output,
+and not made again.
 
-    python benchmarks/mrl_search.py [--windows 100000] [--window-tokens 29] [--late 5000] [--model FOLDER]
+    python benchmarks/mrl_search.py [--windows 100000] [--window-tokens 29] [--late 5000] [--model
+    FOLDER]
 
 Writes benchmarks/results/mrl_search.json.
 """
@@ -39,8 +42,8 @@ RESULTS = Path(__file__).parent / "results" / "mrl_search.json"
 SHARD, BATCH = 5_000, 64
 EF = (16, 32, 64, 128)
 TIMED_EF = 64
-#: Index to (vectors, kind, transform). The links of a graph are by distance, after the reduction, or by inner
-#: product.
+#: Index to (vectors, kind, transform). The links of a graph are by distance, after the reduction,
+#: or by inner product.
 INDEXES = {
     "plain, flat": ("plain", "flat", "none"),
     "MRL, flat": ("mrl", "flat", "folding"),
@@ -61,16 +64,24 @@ Vectors = dict[str, np.ndarray]
 
 
 def encode(texts: list[str], task: str, model: Any, folder: Path) -> Vectors:
-    """(N, 384) plain and (N, 383) MRL vectors of texts, from one pass; in shards that are kept when done."""
+    """(N, 384) plain and (N, 383) MRL vectors of texts, from one pass; in shards that are kept when
+    done.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     shards: list[Vectors] = []
     for start in range(0, len(texts), SHARD):
         path = folder / f"{task}-{start:07}.npz"
         if not path.is_file():
             part = texts[start : start + SHARD]
-            batches = [both_vectors(part[at : at + BATCH], task, model) for at in range(0, len(part), BATCH)]
+            batches = [
+                both_vectors(part[at : at + BATCH], task, model)
+                for at in range(0, len(part), BATCH)
+            ]
             draft = path.with_suffix(".draft.npz")
-            np.savez(draft, **{name: np.concatenate([b[name] for b in batches]) for name in ("plain", "mrl")})
+            np.savez(
+                draft,
+                **{name: np.concatenate([b[name] for b in batches]) for name in ("plain", "mrl")},
+            )
             draft.replace(path)
             print(f"{task}: {start + len(part)} of {len(texts)} encoded", file=sys.stderr)
         with np.load(path) as arrays:
@@ -87,7 +98,10 @@ def both_vectors(texts: list[str], task: str, model: Any) -> Vectors:
         mask[:, 1] = 0  # [VAR] is MRL's alone
         total = (features["token_embeddings"] * mask[:, :, None]).sum(dim=1)
         plain = torch.nn.functional.normalize(total, dim=-1)
-        return {"plain": plain.numpy(), "mrl": model.head(features, task=task)["sentence_embedding"].numpy()}
+        return {
+            "plain": plain.numpy(),
+            "mrl": model.head(features, task=task)["sentence_embedding"].numpy(),
+        }
 
 
 def build(name: str, documents: Vectors, queries: Vectors, folder: Path) -> tuple[Any, float]:
@@ -102,7 +116,11 @@ def build(name: str, documents: Vectors, queries: Vectors, folder: Path) -> tupl
         return index, float(index.record["key"]["seconds"])
     # The folding takes its mean from other queries than those that are judged.
     options = FaissOptions(
-        kind=kind, transform=transform, ef_search=TIMED_EF, reduction=BY_INNER_PRODUCT not in name, recall_queries=0
+        kind=kind,
+        transform=transform,
+        ef_search=TIMED_EF,
+        reduction=BY_INNER_PRODUCT not in name,
+        recall_queries=0,
     )
     started = time.perf_counter()
     index = FaissIndex.build(documents[vectors], options, queries[vectors][::2])
@@ -114,21 +132,32 @@ def build(name: str, documents: Vectors, queries: Vectors, folder: Path) -> tupl
 
 
 def recalls(indexes: dict[str, Any], documents: Vectors, queries: Vectors) -> dict[str, Any]:
-    """Recall of every graph at every breadth of search, over the queries that no folding has seen."""
+    """Recall of every graph at every breadth of search, over the queries that no folding has
+    seen.
+    """
     from beir_cocodr.retrieval.faiss.index import recall_against_exact
 
     found: dict[str, Any] = {}
     for name, index in indexes.items():
         vectors, kind, _ = INDEXES[name]
         judged = queries[vectors][1::2]
-        measure = partial(recall_against_exact, queries=judged, vectors=documents[vectors], sample=500)
-        tuned = {f"ef {ef}": index.tuned(ef_search=ef) for ef in EF} if kind == "hnsw" else {"exact": index}
+        measure = partial(
+            recall_against_exact, queries=judged, vectors=documents[vectors], sample=500
+        )
+        tuned = (
+            {f"ef {ef}": index.tuned(ef_search=ef) for ef in EF}
+            if kind == "hnsw"
+            else {"exact": index}
+        )
         found[name] = {setting: measure(changed) for setting, changed in tuned.items()}
     return found
 
 
-def latencies(indexes: dict[str, Any], queries: Vectors, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Milliseconds of one query, its vector given, as the median over queries; one number for each round.
+def latencies(
+    indexes: dict[str, Any], queries: Vectors, options: argparse.Namespace
+) -> dict[str, list[float]]:
+    """Milliseconds of one query, its vector given, as the median over queries; one number for each
+    round.
 
     The indexes take turns, so that whatever else the machine does falls on all of them.
     """
@@ -188,7 +217,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     bytes_ = {name: size(place(name, folder)) for name in INDEXES}
     one, other = (documents[name].nbytes for name in ("mrl", "plain"))
     late = late_interaction(
-        made.texts[: options.late], asked[1::2][: options.timed_queries], options.windows, options.repeats
+        made.texts[: options.late],
+        asked[1::2][: options.timed_queries],
+        options.windows,
+        options.repeats,
     )
     return {
         "what": {
@@ -208,7 +240,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             "late_interaction_times_plain": late["scaled_bytes"] / other,
         },
         "milliseconds_a_query": taken,
-        "latency": {f"{a} / {b}": ratio(statistics.median(taken[a]), statistics.median(taken[b])) for a, b in PAIRS},
+        "latency": {
+            f"{a} / {b}": ratio(statistics.median(taken[a]), statistics.median(taken[b]))
+            for a, b in PAIRS
+        },
         "encoding_milliseconds_a_query": encoding(asked[:105], model, load_encoder("minilm")),
         "late_interaction": late,
         "build_seconds": {name: seconds for name, (_, seconds) in built.items()},
@@ -218,11 +253,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(report: dict[str, Any]) -> None:
-    for what, ratios in (("storage", report["storage"]["index_bytes"]), ("latency", report["latency"])):
+    for what, ratios in (
+        ("storage", report["storage"]["index_bytes"]),
+        ("latency", report["latency"]),
+    ):
         for name, values in ratios.items():
             if isinstance(values, dict):
                 verdict = "met" if values["met"] else "MISSED"
-                print(f"{what}: {name} {values['ratio']:.3f}, at most {values['at_most']}: {verdict}")
+                print(
+                    f"{what}: {name} {values['ratio']:.3f}, at most {values['at_most']}: {verdict}"
+                )
     for name, rounds in report["milliseconds_a_query"].items():
         print(f"{name}: {statistics.median(rounds):.2f} ms a query")
     late = report["late_interaction"]
@@ -231,22 +271,33 @@ def show(report: dict[str, Any]) -> None:
         f"{report['storage']['late_interaction_times_plain']:.1f} times the plain vector's bytes"
     )
     for name, settings in report["recall"].items():
-        shares = ", ".join(f"{setting} {found['recall@10']:.3f}" for setting, found in settings.items())
+        shares = ", ".join(
+            f"{setting} {found['recall@10']:.3f}" for setting, found in settings.items()
+        )
         print(f"recall@10 of {name}: {shares}")
     for kind, found in report["storage_types"].items():
-        print(f"{kind}:", *(f"{name} {values['overlap_top_10']:.3f}" for name, values in found.items()))
+        print(
+            f"{kind}:",
+            *(f"{name} {values['overlap_top_10']:.3f}" for name, values in found.items()),
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--windows", type=int, default=100_000)
-    parser.add_argument("--window-tokens", type=int, default=29, help="beside [CLS], [VAR] and [SEP]")
-    parser.add_argument("--queries", type=int, default=1_000, help="half for the folding, half judged")
+    parser.add_argument(
+        "--window-tokens", type=int, default=29, help="beside [CLS], [VAR] and [SEP]"
+    )
+    parser.add_argument(
+        "--queries", type=int, default=1_000, help="half for the folding, half judged"
+    )
     parser.add_argument("--timed-queries", type=int, default=100)
     parser.add_argument("--late", type=int, default=5_000, help="windows for late interaction")
     parser.add_argument("--model", help="a trained MRL; default MiniLM with an untrained head")
     parser.add_argument("--top-k", type=int, default=10)
-    parser.add_argument("--repeats", type=int, default=7, help="timed rounds, after one that warms up")
+    parser.add_argument(
+        "--repeats", type=int, default=7, help="timed rounds, after one that warms up"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, default=Path("runs/benchmark-mrl-search"))
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -261,7 +312,8 @@ def main() -> None:
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
-        "versions": {"python": platform.python_version(), "faiss": version("faiss-cpu")} | versions(),
+        "versions": {"python": platform.python_version(), "faiss": version("faiss-cpu")}
+        | versions(),
         **measure(options),
     }
     show(report)

@@ -1,14 +1,16 @@
-"""BM25's negatives of many queries over a large corpus, and a teacher's scores of many pairs: their time and memory.
+"""BM25's negatives of many queries over a large corpus, and a teacher's scores of many pairs: their
+time and memory.
 
-Documents are pieces of the installed packages' documentation, queries its summary lines and, where more are wanted,
-pieces of eight words. Negatives are made as fine-tuning makes them, with one core and with all; beside them the way
-before, bm25s's index and its scores of all documents for one query after another, on some of the queries. Times are
-processor seconds, as a machine that does other things changes the clock's; with all cores they are the clock's, the
-median of five. Each part is a process of its own, as peak memory never falls. Writes
-benchmarks/results/negatives.json. Run as:
+Documents are pieces of the installed packages' documentation, queries its summary lines and, where
+more are wanted, pieces of eight words. Negatives are made as fine-tuning makes them, with one core
+and with all; beside them the way before, bm25s's index and its scores of all documents for one
+query after another, on some of the queries. Times are processor seconds, as a machine that does
+other things changes the clock's; with all cores they are the clock's, the median of five. Each part
+is a process of its own, as peak memory never falls. Writes benchmarks/results/negatives.json. Run
+as:
 
-    OMP_NUM_THREADS=1 python benchmarks/negatives.py --work DIR
-    OMP_NUM_THREADS=1 python benchmarks/negatives.py --work DIR --documents 20000 --queries 500 --pairs 100000  # small
+    OMP_NUM_THREADS=1 python benchmarks/negatives.py --work DIR OMP_NUM_THREADS=1 python
+    benchmarks/negatives.py --work DIR --documents 20000 --queries 500 --pairs 100000  # small
 """
 
 from __future__ import annotations
@@ -62,13 +64,19 @@ def write_corpus(work: Path, documents: int, queries: int) -> None:
     words = [document["text"].split() for document in source.documents.values()]
     rows = ((0, f"d{i}", "", text) for i, text in enumerate(pieces(words, documents, 20, 80, 0)))
     write_arrow(work / "corpus.arrow", rows)
-    texts = [*source.queries.values(), *pieces(words, max(0, queries - len(source.queries)), 8, 8, 1)][:queries]
+    texts = [
+        *source.queries.values(),
+        *pieces(words, max(0, queries - len(source.queries)), 8, 8, 1),
+    ][:queries]
     write_text(work / "queries.json", json.dumps(texts))
 
 
 def corpus(work: Path) -> Collection:
     """With one relevant document a query, drawn at random."""
-    documents, texts = open_corpus(work / "corpus.arrow"), json.loads((work / "queries.json").read_text())
+    documents, texts = (
+        open_corpus(work / "corpus.arrow"),
+        json.loads((work / "queries.json").read_text()),
+    )
     queries = {f"q{i}": text for i, text in enumerate(texts)}
     rows = np.random.default_rng(2).integers(len(documents), size=len(queries))
     qrels = {query: {id: 1} for query, id in zip(queries, documents.ids(rows), strict=True)}
@@ -78,12 +86,21 @@ def corpus(work: Path) -> Collection:
 
 def spent() -> float:
     """Processor seconds of this process and of those it waited for."""
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    own, children = (
+        resource.getrusage(resource.RUSAGE_SELF),
+        resource.getrusage(resource.RUSAGE_CHILDREN),
+    )
     return sum(usage.ru_utime + usage.ru_stime for usage in (own, children))
 
 
 def peak() -> int:
-    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) >> 10
+    return (
+        max(
+            resource.getrusage(who).ru_maxrss
+            for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        )
+        >> 10
+    )
 
 
 def before(work: Path) -> dict[str, Any]:
@@ -91,7 +108,9 @@ def before(work: Path) -> dict[str, Any]:
     given, reader = corpus(work), BM25(load_collection(SOURCES, "train").documents)._tokenizer
     ids, began = [], spent()
     for chunk in given.documents.chunks(10_000):
-        ids += reader.tokenize([TextFormat().document(d) for d in chunk], update_vocab=True, show_progress=False)
+        ids += reader.tokenize(
+            [TextFormat().document(d) for d in chunk], update_vocab=True, show_progress=False
+        )
     index = bm25s.BM25(k1=0.9, b=0.4)
     index.index((ids, reader.get_vocab_dict()), show_progress=False)
     del ids
@@ -107,11 +126,17 @@ def before(work: Path) -> dict[str, Any]:
         found[query] = rows[(rows >= 0) & ~np.isin(rows, positive)][:DEPTH].tolist()
     searching = (spent() - began) / len(some)
     write_text(work / "before.json", json.dumps(found))
-    return {"index_seconds": round(indexing, 1), "query_ms": round(1000 * searching, 3), "queries": len(some)}
+    return {
+        "index_seconds": round(indexing, 1),
+        "query_ms": round(1000 * searching, 3),
+        "queries": len(some),
+    }
 
 
 def now(work: Path, cores: int) -> dict[str, Any]:
-    """The index, and then the negatives; a second call, which finds them; and whether they are those of before."""
+    """The index, and then the negatives; a second call, which finds them; and whether they are
+    those of before.
+    """
     # Not above: what stands there is imported anew by every process that this one starts.
     from beir_cocodr.training.negatives import bm25_negatives
 
@@ -121,7 +146,11 @@ def now(work: Path, cores: int) -> dict[str, Any]:
     clock, began = time.perf_counter(), spent()
     BM25(given.documents).keep(cache_of(cache))
     found: dict[str, Any] = {"index_seconds": round(spent() - began, 1)}
-    found["index_wall"], indexed, middle = round(time.perf_counter() - clock, 1), time.perf_counter(), spent()
+    found["index_wall"], indexed, middle = (
+        round(time.perf_counter() - clock, 1),
+        time.perf_counter(),
+        spent(),
+    )
     pools = bm25_negatives(given, TextFormat(), DEPTH)
     found |= {"query_ms": round(1000 * (spent() - middle) / len(pools), 3)}
     found |= {"queries": len(pools), "search_wall": round(time.perf_counter() - indexed, 1)}
@@ -132,8 +161,14 @@ def now(work: Path, cores: int) -> dict[str, Any]:
     same = [pools[query].tolist() == rows for query, rows in wanted.items() if rows]
     found |= {"same_as_before": f"{sum(same)} of {len(same)}"}
     if cores > 1:  # those of the other processes are not known here
-        found = {name: value for name, value in found.items() if name not in ("index_seconds", "query_ms")}
-    found["cache_mib"] = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) >> 20
+        found = {
+            name: value
+            for name, value in found.items()
+            if name not in ("index_seconds", "query_ms")
+        }
+    found["cache_mib"] = (
+        sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) >> 20
+    )
     return found
 
 
@@ -151,12 +186,16 @@ class Cheap:
 
 
 def teacher(work: Path, pairs: int) -> dict[str, Any]:
-    """Lists of ten documents: most at once, then a round of 20,000 pairs more; and all read back from the disk."""
+    """Lists of ten documents: most at once, then a round of 20,000 pairs more; and all read back
+    from the disk.
+    """
     from beir_cocodr.training.distill_lists import TeacherScores
 
     documents, rng = open_corpus(work / "corpus.arrow"), np.random.default_rng(3)
     queries = {f"q{i}": "" for i in range(pairs // 10)}
-    lists = np.sort(rng.integers(len(documents) - 10, size=(len(queries), 1)), axis=0) + np.arange(10)
+    lists = np.sort(rng.integers(len(documents) - 10, size=(len(queries), 1)), axis=0) + np.arange(
+        10
+    )
     numbers, last = np.arange(len(queries)), min(2_000, len(queries) // 2)
     scores = TeacherScores(Cheap(), queries, documents, work / "teacher")
     began = spent()
@@ -172,7 +211,11 @@ def teacher(work: Path, pairs: int) -> dict[str, Any]:
             "round_more_seconds": round(more, 2), "read_and_merged_seconds": round(read, 1)}  # fmt: skip
 
 
-PARTS = {"before": before, "one": lambda work: now(work, 1), "all": lambda work: now(work, pool.available_cores())}
+PARTS = {
+    "before": before,
+    "one": lambda work: now(work, 1),
+    "all": lambda work: now(work, pool.available_cores()),
+}
 
 
 def wall(part: dict[str, Any]) -> float:
@@ -180,7 +223,9 @@ def wall(part: dict[str, Any]) -> float:
 
 
 def summary(parts: dict[str, Any], documents: int, queries: int) -> dict[str, Any]:
-    """How much faster, by one core and by all of this machine, and what MS MARCO takes on 16 cores."""
+    """How much faster, by one core and by all of this machine, and what MS MARCO takes on 16
+    cores.
+    """
     old, one, both = parts["before"], parts["one"], parts["all"]
     share = MSMARCO["documents"] / documents
     index = one["index_seconds"] * share
@@ -198,28 +243,42 @@ def summary(parts: dict[str, Any], documents: int, queries: int) -> dict[str, An
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--pairs", type=int, default=5_000_000)
     parser.add_argument(
-        "--work", type=Path, required=True, help="Folder for the corpus and caches; removed at the end."
+        "--work",
+        type=Path,
+        required=True,
+        help="Folder for the corpus and caches; removed at the end.",
     )
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--part", choices=[*PARTS, "corpus", "teacher"], help="Do one part here and print it.")
+    parser.add_argument(
+        "--part", choices=[*PARTS, "corpus", "teacher"], help="Do one part here and print it."
+    )
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     if given.part == "corpus":
         write_corpus(given.work, given.documents, given.queries)
     elif given.part:
-        made = teacher(given.work, given.pairs) if given.part == "teacher" else PARTS[given.part](given.work)
+        made = (
+            teacher(given.work, given.pairs)
+            if given.part == "teacher"
+            else PARTS[given.part](given.work)
+        )
         print(json.dumps(made | {"peak_mib": peak()}))
     if given.part:
         return
     sizes = [f"--{name}={getattr(given, name)}" for name in ("documents", "queries", "pairs")]
     parts: dict[str, Any] = {}
     for part in ("corpus", *PARTS, "teacher"):
-        command, found = [sys.executable, __file__, "--work", str(given.work), "--part", part, *sizes], []
+        command, found = (
+            [sys.executable, __file__, "--work", str(given.work), "--part", part, *sizes],
+            [],
+        )
         for _ in range(REPEATS if part == "all" else 1):
             for cache in given.work.glob("cache-*"):
                 shutil.rmtree(cache)
@@ -232,13 +291,22 @@ def main() -> None:
         if part != "corpus":
             parts[part] = found[len(found) // 2]
     shutil.rmtree(given.work)
-    settings = {"documents": given.documents, "queries": given.queries, "depth": DEPTH, "seeds": [0, 1, 2, 3]}
+    settings = {
+        "documents": given.documents,
+        "queries": given.queries,
+        "depth": DEPTH,
+        "seeds": [0, 1, 2, 3],
+    }
     content: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine(),
         "versions": versions(),
     }
-    content |= {"settings": settings, "parts": parts, "summary": summary(parts, given.documents, given.queries)}
+    content |= {
+        "settings": settings,
+        "parts": parts,
+        "summary": summary(parts, given.documents, given.queries),
+    }
     write_text(given.output, json.dumps(content, indent=1) + "\n")
     print(json.dumps(content["summary"]))
 

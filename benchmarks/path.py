@@ -1,10 +1,12 @@
-"""COCO-DR's path over a million documents on two processes: what each phase takes, and whether kills change anything.
+"""COCO-DR's path over a million documents on two processes: what each phase takes, and whether
+kills change anything.
 
-Documents are pieces of the installed packages' documentation, a query is six words of its relevant one, and the encoder
-is a tiny BERT with random weights, so that what is not the encoder shows. The path is that of the paper: COCO for some
-steps, negatives of BM25, the warm-up, a mining by the model, new clusters, iDRO, and an evaluation over a store. It
-runs once undisturbed, where the phases are told from the files that appear, and the processor seconds of each process
-are read from the system; and once killed in every phase, all processes at once, and resumed. Writes
+Documents are pieces of the installed packages' documentation, a query is six words of its relevant
+one, and the encoder is a tiny BERT with random weights, so that what is not the encoder shows. The
+path is that of the paper: COCO for some steps, negatives of BM25, the warm-up, a mining by the
+model, new clusters, iDRO, and an evaluation over a store. It runs once undisturbed, where the
+phases are told from the files that appear, and the processor seconds of each process are read from
+the system; and once killed in every phase, all processes at once, and resumed. Writes
 benchmarks/results/path.json. Run as:
 
     OMP_NUM_THREADS=1 python benchmarks/path.py --work DIR
@@ -52,8 +54,14 @@ PHASES = {
     "evaluation": "judged/.unfinished*",
 }
 #: How many files of a kind there have to be, before a phase is killed in the middle.
-ENOUGH = {"tokens counted": "cache/token-counts/*.parts/*.npy", "BM25 index": "cache/bm25/*.parts/*.npz"}
-ENOUGH |= {"BM25 negatives": "cache/bm25/negatives-*/*", "mining": "dr/episodes/1/checkpoints/corpus-*/*.npy"}
+ENOUGH = {
+    "tokens counted": "cache/token-counts/*.parts/*.npy",
+    "BM25 index": "cache/bm25/*.parts/*.npz",
+}
+ENOUGH |= {
+    "BM25 negatives": "cache/bm25/negatives-*/*",
+    "mining": "dr/episodes/1/checkpoints/corpus-*/*.npy",
+}
 ENOUGH |= {"encoding": "store/*.npy"}
 
 
@@ -72,7 +80,9 @@ def write_data(work: Path, documents: int, queries: int) -> None:
                 texts[number[row]] = " ".join(text.split()[3:9]) or "array"
             if row < 2_000:
                 some.append(text)
-    lines = (json.dumps({"_id": f"q{query}", "text": texts[query]}) + "\n" for query in sorted(texts))
+    lines = (
+        json.dumps({"_id": f"q{query}", "text": texts[query]}) + "\n" for query in sorted(texts)
+    )
     (work / "data" / "queries.jsonl").write_text("".join(lines))
     for split, part in (("train", range(queries)), ("test", range(queries, queries + TESTED))):
         rows = "".join(f"q{query}\td{relevant[query]}\t1\n" for query in part)
@@ -83,17 +93,61 @@ def write_data(work: Path, documents: int, queries: int) -> None:
 def commands(work: Path, out: Path) -> list[list[str]]:
     data = ["--dataset", str(work / "data")]
     few = ["--max-steps", str(STEPS), "--set", "save_steps=5", "--resume"]
-    spawned = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}"]
+    spawned = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={PROCESSES}",
+    ]
     spawned += ["-m", "beir_cocodr.cli"]
     cut = ["--query-length", "16", "--document-length", "48"]
-    coco = ["--model", str(work / "model"), "--output", str(out / "coco"), "--batch-size", "64", "--span-tokens", "12"]
-    dr = ["--model", str(out / "coco"), "--output", str(out / "dr"), "--batch-size", "16", "--weighting", "idro"]
+    coco = [
+        "--model",
+        str(work / "model"),
+        "--output",
+        str(out / "coco"),
+        "--batch-size",
+        "64",
+        "--span-tokens",
+        "12",
+    ]
+    dr = [
+        "--model",
+        str(out / "coco"),
+        "--output",
+        str(out / "dr"),
+        "--batch-size",
+        "16",
+        "--weighting",
+        "idro",
+    ]
     dr += [
-        word for one in ("episodes=1", "clusters=5", "query_length=16", "document_length=48") for word in ("--set", one)
+        word
+        for one in ("episodes=1", "clusters=5", "query_length=16", "document_length=48")
+        for word in ("--set", one)
     ]
     here = [sys.executable, "-m", "beir_cocodr.cli"]
-    encoded = [*data, "--model", str(out / "dr"), "--output", str(out / "store"), "--processes", str(PROCESSES), *cut]
-    judged = [*data, "--model", str(out / "dr"), "--store", str(out / "store"), "--output", str(out / "judged"), *cut]
+    encoded = [
+        *data,
+        "--model",
+        str(out / "dr"),
+        "--output",
+        str(out / "store"),
+        "--processes",
+        str(PROCESSES),
+        *cut,
+    ]
+    judged = [
+        *data,
+        "--model",
+        str(out / "dr"),
+        "--store",
+        str(out / "store"),
+        "--output",
+        str(out / "judged"),
+        *cut,
+    ]
     return [
         [*spawned, "pretrain", *data, *coco, *few],
         [*spawned, "finetune", *data, *dr, *few],
@@ -103,14 +157,19 @@ def commands(work: Path, out: Path) -> list[list[str]]:
 
 
 def processes(root: int) -> dict[int, tuple[int, float]]:
-    """Living descendants of a process: parent, and processor seconds with those of children that it waited for."""
+    """Living descendants of a process: parent, and processor seconds with those of children that it
+    waited for.
+    """
     found = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = file.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        found[int(file.parent.name)] = (int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"))
+        found[int(file.parent.name)] = (
+            int(fields[1]),
+            sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"),
+        )
     kept = {root}
     while more := {pid for pid, (parent, _) in found.items() if parent in kept} - kept:
         kept |= more
@@ -118,7 +177,9 @@ def processes(root: int) -> dict[int, tuple[int, float]]:
 
 
 def busy(root: int) -> list[float]:
-    """Processor seconds of each training process with all that it started, in order of their numbers."""
+    """Processor seconds of each training process with all that it started, in order of their
+    numbers.
+    """
     living = processes(root)
     ranks = sorted(pid for pid, (parent, _) in living.items() if parent == root)
     return [round(sum(seconds for _, seconds in processes(rank).values()), 1) for rank in ranks]
@@ -130,7 +191,10 @@ class Run:
     def __init__(self, work: Path, name: str) -> None:
         self.work, self.out = work, work / name
         self.out.mkdir()
-        self.environment = os.environ | {"BEIR_COCODR_CACHE": str(self.out / "cache"), "OMP_NUM_THREADS": "1"}
+        self.environment = os.environ | {
+            "BEIR_COCODR_CACHE": str(self.out / "cache"),
+            "OMP_NUM_THREADS": "1",
+        }
         self.began: dict[str, float] = {}
         self.shares: dict[str, list[list[float]]] = {}
         self.peak = 0
@@ -149,7 +213,9 @@ class Run:
     def once(self, command: list[str], kill: bool) -> bool:
         """Run a command; False if it was killed, as one phase of it was under way."""
         with (self.out / "log").open("a") as log:
-            running = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment, cwd=self.work)
+            running = subprocess.Popen(
+                command, stdout=log, stderr=log, env=self.environment, cwd=self.work
+            )
             while running.poll() is None:
                 for phase in self.found():
                     self.began.setdefault(phase, time.perf_counter())
@@ -165,7 +231,9 @@ class Run:
                     self.shares.setdefault(now, []).append(ranks)
                 time.sleep(0.2)
         if running.returncode:
-            raise SystemExit(f"{' '.join(command)}: status {running.returncode}, see {self.out / 'log'}")
+            raise SystemExit(
+                f"{' '.join(command)}: status {running.returncode}, see {self.out / 'log'}"
+            )
         return True
 
     def enough(self, phase: str) -> bool:
@@ -195,10 +263,14 @@ def settings(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--queries", type=int, default=5_000)
-    parser.add_argument("--work", type=Path, required=True, help="New folder for everything; removed at the end.")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="New folder for everything; removed at the end."
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     given.work = given.work.resolve()
@@ -211,7 +283,10 @@ def main() -> None:
     print(json.dumps(phases, indent=1), flush=True)
     killed = Run(given.work, "killed")
     killed.whole(kill=True)
-    figures = [json.loads((run.out / "judged" / "results.json").read_text())["models"] for run in (whole, killed)]
+    figures = [
+        json.loads((run.out / "judged" / "results.json").read_text())["models"]
+        for run in (whole, killed)
+    ]
     measures = [next(iter(found.values()))["measures"] for found in figures]
     content = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -225,7 +300,14 @@ def main() -> None:
         "same_measures": measures[0] == measures[1],
     }
     write_text(given.output, json.dumps(content, indent=1) + "\n")
-    print(json.dumps({name: content[name] for name in ("seconds", "killed_in", "same_weights", "same_measures")}))
+    print(
+        json.dumps(
+            {
+                name: content[name]
+                for name in ("seconds", "killed_in", "same_weights", "same_measures")
+            }
+        )
+    )
     shutil.rmtree(given.work)
 
 

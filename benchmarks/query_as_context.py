@@ -1,13 +1,15 @@
-"""Query-as-context pre-training against COCO on the same passages, over seeds, and what its pairs cost.
+"""Query-as-context pre-training against COCO on the same passages, over seeds, and what its pairs
+cost.
 
-MiniLM is pre-trained on the documents of all targets by COCO, by passages with generated queries (qc), by the same
-mixed with neighbouring passages (mixed), and by CoT-MAE; each is then fine-tuned on the source's queries, as the paper
-does, and so is MiniLM itself (source). Label-free distillation starts from MiniLM and sees no source. Queries come from
-the model-free generator. Targets are API documentation and, where --collections names their folder, the test
-collections cranfield, cisi, npl and time, cut to --documents (all judged and a random sample). Then C, the queries of a
-passage, on a few passages that are seen several times; and length and speed of passage-query and passage-passage pairs.
-Each model and each evaluation is a cell that is kept in --output and not made again. Writes
-benchmarks/results/query_as_context.json.
+MiniLM is pre-trained on the documents of all targets by COCO, by passages with generated queries
+(qc), by the same mixed with neighbouring passages (mixed), and by CoT-MAE; each is then fine-tuned
+on the source's queries, as the paper does, and so is MiniLM itself (source). Label-free
+distillation starts from MiniLM and sees no source. Queries come from the model-free generator.
+Targets are API documentation and, where --collections names their folder, the test collections
+cranfield, cisi, npl and time, cut to --documents (all judged and a random sample). Then C, the
+queries of a passage, on a few passages that are seen several times; and length and speed of
+passage-query and passage-passage pairs. Each model and each evaluation is a cell that is kept in
+--output and not made again. Writes benchmarks/results/query_as_context.json.
 """
 
 from __future__ import annotations
@@ -59,22 +61,32 @@ FAMILIES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97])
     parser.add_argument("--steps", type=int, default=40, help="of pre-training")
     parser.add_argument("--pretrain-batch", type=int, default=16, help="passages or documents")
     parser.add_argument("--finetune-steps", type=int, default=20)
     parser.add_argument("--batch", type=int, default=16, help="triplets")
-    parser.add_argument("--distill-steps", type=int, default=12, help="of 8 queries, each with a list of 11")
+    parser.add_argument(
+        "--distill-steps", type=int, default=12, help="of 8 queries, each with a list of 11"
+    )
     parser.add_argument("--per-passage", type=int, default=5, help="C, queries of a passage")
     parser.add_argument("--passage-tokens", type=int, default=64, help="paper: 144")
-    parser.add_argument("--document-length", type=int, default=64, help="tokens, of training and evaluation")
+    parser.add_argument(
+        "--document-length", type=int, default=64, help="tokens, of training and evaluation"
+    )
     parser.add_argument("--sweep", type=int, nargs="*", default=[1, 3, 5, 10], help="values of C")
-    parser.add_argument("--sweep-passages", type=int, default=64, help="they are seen --sweep-epochs times")
+    parser.add_argument(
+        "--sweep-passages", type=int, default=64, help="they are seen --sweep-epochs times"
+    )
     parser.add_argument("--sweep-epochs", type=int, default=4, help="in batches of 8")
     parser.add_argument("--speed-steps", type=int, default=12)
     parser.add_argument("--queries", type=int, default=200, help="most queries of a target")
-    parser.add_argument("--documents", type=int, default=1000, help="of a test collection, beside judged ones")
+    parser.add_argument(
+        "--documents", type=int, default=1000, help="of a test collection, beside judged ones"
+    )
     parser.add_argument("--collections", type=Path, help="folder with cranfield, cisi, npl, time")
     parser.add_argument("--output", type=Path, default=Path("runs/benchmark-query-as-context"))
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -88,7 +100,8 @@ def main() -> None:
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
         "seconds_of_all_cells": round(seconds_of_cells(arguments.output)),
-        "settings": settings | {"source": SOURCE, "learning_rate": LEARNING_RATE, "documents_encoded_in": "bfloat16"},
+        "settings": settings
+        | {"source": SOURCE, "learning_rate": LEARNING_RATE, "documents_encoded_in": "bfloat16"},
         "generated": {name: generated(folder) for name, folder in study.generated.items()},
         "pairs": pairs,
         "targets": judged_targets(rows, FAMILIES),
@@ -113,13 +126,17 @@ class Study:
         """Row to target to the results of its seeds."""
         rows: dict[str, dict[str, list[dict[str, Any]]]] = {row: {} for row in ROWS}
         for target in self.targets:
-            rows["base"][target] = [self.judge("minilm", "base", target)] * len(self.arguments.seeds)
+            rows["base"][target] = [self.judge("minilm", "base", target)] * len(
+                self.arguments.seeds
+            )
         for seed in self.arguments.seeds:
             models = {"source": self.finetuned(seed, "source", "minilm")}
             models |= {arm: self.finetuned(seed, arm, self.pretrained(seed, arm)) for arm in ARMS}
             for row, model in models.items():
                 for target in self.targets:
-                    rows[row].setdefault(target, []).append(self.judge(model, f"{row}-{seed}", target))
+                    rows[row].setdefault(target, []).append(
+                        self.judge(model, f"{row}-{seed}", target)
+                    )
             for target in self.targets:
                 name = f"{DISTILLED}-{seed}"
                 found = self.judge(self.distilled(seed, target), name, target)
@@ -127,7 +144,9 @@ class Study:
         return rows
 
     def sweep(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
-        """As rows, C where a passage is seen several times: pre-training on a few passages of one target."""
+        """As rows, C where a passage is seen several times: pre-training on a few passages of one
+        target.
+        """
         target = list(self.targets)[-1]
         name = f"sweep-{target.replace('/', '-')}"
         tokens, passages = self.arguments.passage_tokens, self.arguments.sweep_passages
@@ -144,13 +163,23 @@ class Study:
                     seed=seed,
                 )
                 model = self.output / "models" / f"C{count}-{seed}"
-                pretrain([self.targets[target]], "minilm", model, options, True, [folder], encoder=self.encoder)
+                pretrain(
+                    [self.targets[target]],
+                    "minilm",
+                    model,
+                    options,
+                    True,
+                    [folder],
+                    encoder=self.encoder,
+                )
                 found = self.judge(str(model), f"C{count}-{seed}", target)
                 rows.setdefault(f"C {count}", {}).setdefault(target, []).append(found)
         return rows
 
     def pairs(self) -> dict[str, Any]:
-        """Tokens and steps a second of pairs of passage and query, and of two passages, in turns."""
+        """Tokens and steps a second of pairs of passage and query, and of two passages, in
+        turns.
+        """
         model = load_encoder("minilm", EncoderOptions(document_length=PAPER_TOKENS))
         folders = list(self.generate_all(PAPER_TOKENS).values())
         tokens = {}
@@ -179,10 +208,15 @@ class Study:
             for name, collection in self.targets.items()
         }
 
-    def generate(self, collection: str, name: str, per_passage: int, tokens: int, passages: int | None = None) -> str:
+    def generate(
+        self, collection: str, name: str, per_passage: int, tokens: int, passages: int | None = None
+    ) -> str:
         folder = self.output / "queries" / name
         options = GenerationOptions(
-            per_passage=per_passage, max_passages=passages, passage_tokens=tokens, tokenizer="minilm"
+            per_passage=per_passage,
+            max_passages=passages,
+            passage_tokens=tokens,
+            tokenizer="minilm",
         )
         if not (folder / "generation.json").is_file():
             generate_queries(collection, "lexical", folder, options)
@@ -194,11 +228,18 @@ class Study:
         return str(folder)
 
     def pretrain(
-        self, seed: int, shape: dict[str, Any], folder: Path, contexts: Sequence[str], encoder: EncoderOptions
+        self,
+        seed: int,
+        shape: dict[str, Any],
+        folder: Path,
+        contexts: Sequence[str],
+        encoder: EncoderOptions,
     ) -> dict[str, Any]:
         queries = () if shape["objective"] == "coco" else contexts
         options = self.pretraining(seed, shape)
-        return pretrain(list(self.targets.values()), "minilm", folder, options, True, queries, encoder)
+        return pretrain(
+            list(self.targets.values()), "minilm", folder, options, True, queries, encoder
+        )
 
     def pretraining(self, seed: int, shape: dict[str, Any]) -> PretrainOptions:
         settings = {"max_steps": self.arguments.steps, "learning_rate": LEARNING_RATE, "seed": seed}
@@ -218,7 +259,9 @@ class Study:
         return str(folder)
 
     def distilled(self, seed: int, target: str) -> str:
-        """Each target has its own, as distillation reads one collection; no more queries than it can use."""
+        """Each target has its own, as distillation reads one collection; no more queries than it
+        can use.
+        """
         name = f"{DISTILLED}-{target.replace('/', '-')}"
         folder, steps = self.output / "models" / f"{name}-{seed}", self.arguments.distill_steps
         options = adapt_options("hybrid-distill", seed=seed, max_steps=steps)
@@ -229,7 +272,9 @@ class Study:
 
     def judge(self, model: str, name: str, target: str) -> dict[str, Any]:
         folder = self.output / "results" / name / target.replace("/", "-")
-        return judge(model, self.targets[target], folder, self.arguments.queries, True, encoder=self.encoder)
+        return judge(
+            model, self.targets[target], folder, self.arguments.queries, True, encoder=self.encoder
+        )
 
 
 def against_the_first(rows: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
@@ -239,12 +284,18 @@ def against_the_first(rows: Mapping[str, Any]) -> dict[str, list[tuple[str, str]
 
 
 def mean_tokens(views: ContextViews, sample: int = 1000) -> dict[str, float]:
-    """Tokens of passage, context and both, special ones included, evenly spaced over the passages."""
+    """Tokens of passage, context and both, special ones included, evenly spaced over the
+    passages.
+    """
     rows = np.linspace(0, len(views) - 1, min(sample, len(views))).astype(int)
     drawn = views.dataset()[rows.tolist()]
     most = views.options.max_length
     length = {
-        column: float(np.mean([min(most, len(ids)) for ids in views.model.tokenizer(drawn[column])["input_ids"]]))
+        column: float(
+            np.mean(
+                [min(most, len(ids)) for ids in views.model.tokenizer(drawn[column])["input_ids"]]
+            )
+        )
         for column in views.columns
     }
     return length | {"pair": sum(length.values())}

@@ -1,7 +1,7 @@
 """The quickstart over several seeds: mean and spread of every row of its table.
 
-Each seed is a cell that is kept in --output and not run again. Writes benchmarks/results/quickstart.json and puts its
-table into the documentation.
+Each seed is a cell that is kept in --output and not run again. Writes
+benchmarks/results/quickstart.json and puts its table into the documentation.
 """
 
 from __future__ import annotations
@@ -35,20 +35,27 @@ def main() -> None:
     if len(arguments.seeds) < 2:
         parser.error("a spread needs at least two seeds")
     cells = [run(arguments.output / f"seed-{seed}", seed) for seed in arguments.seeds]
-    write_text(RESULTS, json.dumps(summarize(cells, arguments.seeds, arguments.output), indent=2) + "\n")
+    write_text(
+        RESULTS, json.dumps(summarize(cells, arguments.seeds, arguments.output), indent=2) + "\n"
+    )
     table = markdown(json.loads(RESULTS.read_text()))
     write_table(PAGE, START, END, table)
     print(table)
 
 
 def run(folder: Path, seed: int) -> dict[str, Any]:
-    """One seed, kept when it is complete; a part of one is made again, since its wall time would be wrong."""
+    """One seed, kept when it is complete; a part of one is made again, since its wall time would be
+    wrong.
+    """
     clock = folder / "seconds.json"
     if not clock.is_file():
         shutil.rmtree(folder, ignore_errors=True)
         start, processor = time.perf_counter(), time.process_time()
         quickstart(folder, seed=seed)
-        spent = {"wall_seconds": time.perf_counter() - start, "processor_seconds": time.process_time() - processor}
+        spent = {
+            "wall_seconds": time.perf_counter() - start,
+            "processor_seconds": time.process_time() - processor,
+        }
         write_text(clock, json.dumps(spent))
     report: dict[str, Any] = json.loads((folder / "adapt.json").read_text())
     return report | dict(json.loads(clock.read_text()))
@@ -62,7 +69,11 @@ def summarize(cells: list[dict[str, Any]], seeds: list[int], output: Path) -> di
         rows[label] = {}
         for measure in measures:
             values = [cell["results"]["models"][label]["measures"][measure] for cell in cells]
-            rows[label][measure] = {"mean": np.mean(values), "sd": np.std(values, ddof=1), "seeds": values}
+            rows[label][measure] = {
+                "mean": np.mean(values),
+                "sd": np.std(values, ddof=1),
+                "seeds": values,
+            }
     return {
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
@@ -71,7 +82,10 @@ def summarize(cells: list[dict[str, Any]], seeds: list[int], output: Path) -> di
         "source": cells[0]["source"],
         "documents": first["documents"],
         "queries": first["queries"],
-        **{name: [round(cell[name]) for cell in cells] for name in ("wall_seconds", "processor_seconds")},
+        **{
+            name: [round(cell[name]) for cell in cells]
+            for name in ("wall_seconds", "processor_seconds")
+        },
         "rows": rows,
         "mean_over_seeds_against_base": against_base(output, seeds, list(first["models"])),
         "recommended": [cell["recommendation"]["model"] for cell in cells],
@@ -86,7 +100,9 @@ def against_base(output: Path, seeds: list[int], labels: list[str]) -> list[dict
     for label in labels:
         runs = []
         for seed in seeds:
-            record = json.loads((output / f"seed-{seed}" / "results.json").read_text())["models"][label]
+            record = json.loads((output / f"seed-{seed}" / "results.json").read_text())["models"][
+                label
+            ]
             lines = (output / f"seed-{seed}" / record["per_query"]).read_text().splitlines()
             column = lines[0].split("\t").index("nDCG@10")
             runs.append([float(line.split("\t")[column]) for line in lines[1:]])
@@ -99,7 +115,10 @@ def markdown(results: dict[str, Any]) -> str:
     tests = {test["b"]: test for test in results["mean_over_seeds_against_base"]}
     lines = ["| model | nDCG@10 | R@100 | against base, nDCG@10 |", "| --- | --- | --- | --- |"]
     for label, row in results["rows"].items():
-        cells = [f"{row[measure]['mean']:.3f} ± {row[measure]['sd']:.3f}" for measure in ("nDCG@10", "R@100")]
+        cells = [
+            f"{row[measure]['mean']:.3f} ± {row[measure]['sd']:.3f}"
+            for measure in ("nDCG@10", "R@100")
+        ]
         test = tests.get(label)
         told = "" if test is None else f"{test['difference']:+.3f} (p {_p(test['t_p_holm'])})"
         lines.append(f"| {label} | {' | '.join(cells)} | {told} |")

@@ -1,13 +1,16 @@
-"""Time and peak memory of finding, for every test query, its nearest training queries, and of ReSTrain.
+"""Time and peak memory of finding, for every test query, its nearest training queries, and of
+ReSTrain.
 
-Random unit vectors stand for the embeddings of queries; they lie in a file, as resampling has them. Ours does all of
-it: by matrix product, which looks by bytes first where the processor multiplies them, by products in float32 alone, and
-by FAISS. The rival, a plain double loop in numpy (over test queries, and for each of them over blocks of training
-queries), does a tenth of the test queries, and its time is multiplied by ten. Each measurement runs in a process of its
-own, so that its peak memory is its own. Memory is what is needed beyond libraries and test queries; the rival holds all
+Random unit vectors stand for the embeddings of queries; they lie in a file, as resampling has them.
+Ours does all of it: by matrix product, which looks by bytes first where the processor multiplies
+them, by products in float32 alone, and by FAISS. The rival, a plain double loop in numpy (over test
+queries, and for each of them over blocks of training queries), does a tenth of the test queries,
+and its time is multiplied by ten. Each measurement runs in a process of its own, so that its peak
+memory is its own. Memory is what is needed beyond libraries and test queries; the rival holds all
 training queries in it.
 
-    python benchmarks/resample.py [--train-queries 500000] [--test-queries 7000] [--k 100] [--repeats 3]
+    python benchmarks/resample.py [--train-queries 500000] [--test-queries 7000] [--k 100]
+    [--repeats 3]
 
 Writes benchmarks/results/resample.json.
 """
@@ -51,7 +54,9 @@ def write_vectors(path: Path, count: int, dimensions: int, seed: int) -> None:
         header = {"descr": "<f4", "fortran_order": False, "shape": (count, dimensions)}
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, count, BLOCK):
-            block = random.standard_normal((min(BLOCK, count - start), dimensions), dtype=np.float32)
+            block = random.standard_normal(
+                (min(BLOCK, count - start), dimensions), dtype=np.float32
+            )
             file.write((block / np.linalg.norm(block, axis=1, keepdims=True)).tobytes())
 
 
@@ -100,7 +105,9 @@ def prepare_restrain(options: argparse.Namespace) -> Callable[[], Any]:
     def run() -> Any:
         ranks, depth = ranks_for_targets(stored, test, RestrainOptions(sizes=sizes))
         found = restrain(ranks, depth, RestrainOptions(sizes=sizes))
-        return np.array([[one.k, len(one.interpolation), len(one.extrapolation)] for one in found.sets])
+        return np.array(
+            [[one.k, len(one.interpolation), len(one.extrapolation)] for one in found.sets]
+        )
 
     return run
 
@@ -115,7 +122,9 @@ def prepare_loop(options: argparse.Namespace) -> Callable[[], Any]:
             best, scores = np.empty(0, np.int64), np.empty(0, np.float32)
             for start in range(0, len(train), BLOCK):
                 product = train[start : start + BLOCK] @ query
-                candidates = np.argpartition(-product, min(options.k, len(product)) - 1)[: options.k]
+                candidates = np.argpartition(-product, min(options.k, len(product)) - 1)[
+                    : options.k
+                ]
                 best = np.concatenate([best, candidates + start])
                 scores = np.concatenate([scores, product[candidates]])
             found[row] = best[np.argsort(-scores, kind="stable")[: options.k]]
@@ -127,7 +136,10 @@ def prepare_loop(options: argparse.Namespace) -> Callable[[], Any]:
 #: Measurement to (what it is, how it is made ready).
 MEASUREMENTS: dict[str, tuple[str, Callable[[argparse.Namespace], Callable[[], Any]]]] = {
     "exact": ("nearest, by matrix product", lambda options: prepare_ours("exact", options)),
-    "float32": ("nearest, by matrix product in float32 alone", lambda options: prepare_ours("float32", options)),
+    "float32": (
+        "nearest, by matrix product in float32 alone",
+        lambda options: prepare_ours("float32", options),
+    ),
     "faiss": ("nearest, by FAISS", lambda options: prepare_ours("faiss", options)),
     "restrain": (f"ReSTrain at {', '.join(SIZES)} of 500k", prepare_restrain),
     "loop": (f"a double loop in numpy, over 1/{PART} of the test queries", prepare_loop),
@@ -190,22 +202,34 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             repeats = {"repeats": 1} if measurement == "loop" else {}
             rivals[measurement] = {"what": what} | ask(measurement, options, folder, **repeats)
         found = {name: np.load(folder / f"found-{name}.npy") for name in MEASUREMENTS}
-        growth = [{"train_queries": size, **ask("exact", options, folder, train_queries=size)} for size in sizes]
+        growth = [
+            {"train_queries": size, **ask("exact", options, folder, train_queries=size)}
+            for size in sizes
+        ]
     loop = found["loop"]
     whole = rivals["loop"]["median_seconds"] * options.test_queries / len(loop)
     return {
         "sizes": {
-            key: getattr(options, key) for key in ("train_queries", "test_queries", "dimensions", "k", "threads")
+            key: getattr(options, key)
+            for key in ("train_queries", "test_queries", "dimensions", "k", "threads")
         },
         "measurements": rivals,
         "loop_seconds_for_all": whole,
         "loop_to_ours": {name: whole / rivals[name]["median_seconds"] for name in OURS},
         "neighbours_in_common_with_loop": {
-            name: float(np.mean([len(np.intersect1d(a, b)) / len(b) for a, b in zip(found[name], loop, strict=False)]))
+            name: float(
+                np.mean(
+                    [
+                        len(np.intersect1d(a, b)) / len(b)
+                        for a, b in zip(found[name], loop, strict=False)
+                    ]
+                )
+            )
             for name in OURS
         },
         "restrain": [
-            dict(zip(("k", "interpolation", "extrapolation"), row, strict=True)) for row in found["restrain"].tolist()
+            dict(zip(("k", "interpolation", "extrapolation"), row, strict=True))
+            for row in found["restrain"].tolist()
         ],
         "growth": growth,
     }
@@ -221,7 +245,9 @@ def instructions() -> str:
 
 def show(report: dict[str, Any]) -> None:
     for name, found in report["measurements"].items():
-        print(f"{name:9} {found['median_seconds']:8.2f} s, {found['peak_mib']:6.0f} MiB  ({found['what']})")
+        print(
+            f"{name:9} {found['median_seconds']:8.2f} s, {found['peak_mib']:6.0f} MiB  ({found['what']})"
+        )
     print(f"the loop over all test queries: {report['loop_seconds_for_all']:.1f} s")
     for name, ratio in report["loop_to_ours"].items():
         common = report["neighbours_in_common_with_loop"][name]
@@ -232,7 +258,11 @@ def show(report: dict[str, Any]) -> None:
             f"{found['peak_mib']:6.0f} MiB"
         )
     for row in report["restrain"]:
-        print("ReSTrain: k = {k}, {interpolation:,} and {extrapolation:,} training queries".format(**row))
+        print(
+            "ReSTrain: k = {k}, {interpolation:,} and {extrapolation:,} training queries".format(
+                **row
+            )
+        )
 
 
 def main() -> None:
@@ -243,7 +273,9 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--scratch", type=Path, help="where the vectors go for a while; default: the system's")
+    parser.add_argument(
+        "--scratch", type=Path, help="where the vectors go for a while; default: the system's"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--worker", choices=MEASUREMENTS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -258,7 +290,8 @@ def main() -> None:
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine() | {"instructions": instructions()},
-        "versions": {"python": platform.python_version(), "faiss-cpu": version("faiss-cpu")} | versions(),
+        "versions": {"python": platform.python_version(), "faiss-cpu": version("faiss-cpu")}
+        | versions(),
         **measure(options),
     }
     show(report)

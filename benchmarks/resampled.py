@@ -1,10 +1,11 @@
-"""Labelled collections, and others resampled from them, searched by methods that differ for known reasons, from vectors
-that are encoded once.
+"""Labelled collections, and others resampled from them, searched by methods that differ for known
+reasons, from vectors that are encoded once.
 
-A parent is encoded in one pass that gives the last layer and two before it, and once more cut at 64 tokens; every other
-method (noise, fewer dimensions, smoothing, weights of the fusion, truncated BM25, feedback) is derived from these by
-numpy. Resampled collections are parts of a parent: short and long queries, topics of documents (k-means) with the
-queries about them, or, with another seed, random samples. Term statistics are counted anew in each part.
+A parent is encoded in one pass that gives the last layer and two before it, and once more cut at 64
+tokens; every other method (noise, fewer dimensions, smoothing, weights of the fusion, truncated
+BM25, feedback) is derived from these by numpy. Resampled collections are parts of a parent: short
+and long queries, topics of documents (k-means) with the queries about them, or, with another seed,
+random samples. Term statistics are counted anew in each part.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from sklearn.utils.extmath import randomized_svd
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.evaluation.label_free.evidence import Evidence
-from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries, hold_out_crops, lexical_queries
+from beir_cocodr.evaluation.label_free.pseudo_queries import (
+    PseudoQueries,
+    hold_out_crops,
+    lexical_queries,
+)
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
@@ -44,7 +49,8 @@ class Parent:
     """A labelled collection, encoded.
 
     Attributes:
-        texts, terms: kind to texts and to term counts; "changed" are the documents that lost a crop.
+        texts, terms: kind to texts and to term counts; "changed" are the documents that lost a
+            crop.
         rows: (S,) documents of "crops" and of "generated".
         verbatim: mean share of a pseudo-query's words in its document.
         qrels: of each query, row to grade.
@@ -65,7 +71,10 @@ def load_parent(name: str, collection: str, folder: Path, samples: int, seed: in
     """Read and encode a collection, unless its vectors are in ``folder`` already."""
     found = load_collection(collection)
     row = {document: i for i, document in enumerate(found.documents)}
-    judged = {q: {row[d]: g for d, g in grades.items() if g > 0 and d in row} for q, grades in found.qrels.items()}
+    judged = {
+        q: {row[d]: g for d, g in grades.items() if g > 0 and d in row}
+        for q, grades in found.qrels.items()
+    }
     queries = [q for q in found.queries if judged.get(q)]
     with tempfile.TemporaryDirectory() as place:
         for part in ("crops", "terms"):
@@ -96,7 +105,9 @@ def _terms(texts: Mapping[str, Sequence[str]]) -> dict[str, sp.csr_matrix]:
     """Term counts as BM25 reads texts; queries have only terms of documents."""
     tokenizer = Tokenizer(stopwords="english", stemmer=Stemmer.Stemmer("english"))
     ids = {
-        kind: tokenizer.tokenize(texts[kind], update_vocab=kind in ("docs", "changed"), show_progress=False)
+        kind: tokenizer.tokenize(
+            texts[kind], update_vocab=kind in ("docs", "changed"), show_progress=False
+        )
         for kind in KINDS
     }
     vocabulary = tokenizer.get_vocab_dict()
@@ -106,11 +117,15 @@ def _terms(texts: Mapping[str, Sequence[str]]) -> dict[str, sp.csr_matrix]:
         terms = np.concatenate([np.asarray(row, np.int64) for row in rows])
         kept = terms != vocabulary.get("", -1)
         ones = np.ones(int(kept.sum()), np.float32)
-        found[kind] = sp.csr_matrix((ones, (lines[kept], terms[kept])), (len(rows), len(vocabulary)))
+        found[kind] = sp.csr_matrix(
+            (ones, (lines[kept], terms[kept])), (len(rows), len(vocabulary))
+        )
     return found
 
 
-def _vectors(name: str, texts: Mapping[str, Sequence[str]], folder: Path) -> dict[str, dict[str, Floats]]:
+def _vectors(
+    name: str, texts: Mapping[str, Sequence[str]], folder: Path
+) -> dict[str, dict[str, Floats]]:
     files = {
         (encoding, kind): folder / f"{name.replace('/', '-')}.{encoding}.{kind}.npy"
         for encoding in ENCODINGS
@@ -140,7 +155,9 @@ def _encoder() -> Callable[[Sequence[str]], dict[str, Floats]]:
     @torch.inference_mode()
     def forward(ids: list[list[int]], layers: set[int]) -> dict[int, Floats]:
         order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
-        found = {layer: np.zeros((len(ids), inner.config.hidden_size), np.float32) for layer in layers}
+        found = {
+            layer: np.zeros((len(ids), inner.config.hidden_size), np.float32) for layer in layers
+        }
         for start in range(0, len(order), 32):
             rows = order[start : start + 32]
             batch = model.tokenizer.pad({"input_ids": [ids[i] for i in rows]}, return_tensors="pt")
@@ -154,8 +171,12 @@ def _encoder() -> Callable[[Sequence[str]], dict[str, Floats]]:
     def encode(texts: Sequence[str]) -> dict[str, Floats]:
         found = {}
         for length in {length for length, _ in ENCODINGS.values()}:
-            wanted = {name: layer for name, (tokens, layer) in ENCODINGS.items() if tokens == length}
-            tokens = model.tokenizer(list(texts), truncation=True, max_length=length, split_special_tokens=True)
+            wanted = {
+                name: layer for name, (tokens, layer) in ENCODINGS.items() if tokens == length
+            }
+            tokens = model.tokenizer(
+                list(texts), truncation=True, max_length=length, split_special_tokens=True
+            )
             made = forward(tokens["input_ids"], set(wanted.values()))
             found |= {name: made[layer] for name, layer in wanted.items()}
         return found
@@ -165,8 +186,8 @@ def _encoder() -> Callable[[Sequence[str]], dict[str, Floats]]:
 
 @dataclass(frozen=True)
 class Part:
-    """A collection taken out of a parent: (n,) documents, (Q,) queries, and the rows of pseudo-queries, with qrels over
-    the n documents.
+    """A collection taken out of a parent: (n,) documents, (Q,) queries, and the rows of
+    pseudo-queries, with qrels over the n documents.
     """
 
     name: str
@@ -178,16 +199,25 @@ class Part:
 
 
 def resample(parent: Parent, seed: int) -> Iterator[Part]:
-    """The parent itself, short and long queries and two topics with seed 0; samples and three topics with another.
+    """The parent itself, short and long queries and two topics with seed 0; samples and three
+    topics with another.
 
     A query belongs to a part that has half of its relevant documents.
     """
     rng = np.random.default_rng(seed)
     everything, queries = np.arange(len(parent.texts["docs"])), np.arange(len(parent.qrels))
-    topics = KMeans(2 if seed == 0 else 3, n_init=3, random_state=seed).fit(parent.vectors["minilm"]["docs"]).labels_
+    topics = (
+        KMeans(2 if seed == 0 else 3, n_init=3, random_state=seed)
+        .fit(parent.vectors["minilm"]["docs"])
+        .labels_
+    )
     lengths = np.asarray(parent.terms["queries"].sum(axis=1)).ravel()
     short, long = np.array_split(np.argsort(lengths, kind="stable"), 2)
-    parts = {"all": (everything, queries), "short": (everything, np.sort(short)), "long": (everything, np.sort(long))}
+    parts = {
+        "all": (everything, queries),
+        "short": (everything, np.sort(short)),
+        "long": (everything, np.sort(long)),
+    }
     if seed:
         sample = np.sort(rng.choice(everything, int(0.7 * len(everything)), replace=False))
         half = np.sort(rng.permutation(queries)[: max(_FEWEST_QUERIES, len(queries) // 2)])
@@ -195,14 +225,22 @@ def resample(parent: Parent, seed: int) -> Iterator[Part]:
     parts |= {f"topic {k}": (np.flatnonzero(topics == k), queries) for k in range(topics.max() + 1)}
     for name, (documents, asked) in parts.items():
         place = {int(document): i for i, document in enumerate(documents)}
-        found = {int(q): {place[d]: grade for d, grade in parent.qrels[q].items() if d in place} for q in asked}
-        kept = [q for q, grades in found.items() if grades and 2 * len(grades) >= len(parent.qrels[q])]
+        found = {
+            int(q): {place[d]: grade for d, grade in parent.qrels[q].items() if d in place}
+            for q in asked
+        }
+        kept = [
+            q for q, grades in found.items() if grades and 2 * len(grades) >= len(parent.qrels[q])
+        ]
         pseudo = {
             kind: np.array([i for i, row in enumerate(rows.tolist()) if row in place], np.int64)
             for kind, rows in parent.rows.items()
         }
         if seed:
-            pseudo = {kind: np.sort(rng.permutation(rows)[: max(60, len(rows) // 2)]) for kind, rows in pseudo.items()}
+            pseudo = {
+                kind: np.sort(rng.permutation(rows)[: max(60, len(rows) // 2)])
+                for kind, rows in pseudo.items()
+            }
         if len(kept) >= _FEWEST_QUERIES and len(documents) >= _FEWEST_DOCUMENTS:
             yield Part(name, documents, np.array(kept), **pseudo, qrels=[found[q] for q in kept])
 
@@ -215,7 +253,11 @@ def bm25_weights(counts: sp.csr_matrix, k1: float = 0.9, b: float = 0.4) -> sp.c
     cells = counts.tocoo()
     norms = k1 * (1 - b + b * lengths[cells.row] / lengths.mean())
     return sp.csr_matrix(
-        ((idf[cells.col] * cells.data / (cells.data + norms)).astype(np.float32), (cells.row, cells.col)), counts.shape
+        (
+            (idf[cells.col] * cells.data / (cells.data + norms)).astype(np.float32),
+            (cells.row, cells.col),
+        ),
+        counts.shape,
     )
 
 
@@ -229,18 +271,30 @@ FEEDBACKS = (("minilm", 1.0), ("minilm", 0.5), ("layers-4", 1.0))
 COMPONENTS = (256, 64)
 
 
-def search(parent: Parent, part: Part, seed: int) -> tuple[Evidence, Evidence, dict[str, npt.NDArray[np.float64]]]:
-    """What is seen of all methods with the part's queries and without, and their nDCG@10 by labels."""
+def search(
+    parent: Parent, part: Part, seed: int
+) -> tuple[Evidence, Evidence, dict[str, npt.NDArray[np.float64]]]:
+    """What is seen of all methods with the part's queries and without, and their nDCG@10 by
+    labels.
+    """
     crops, generated = parent.rows["crops"][part.crops], parent.rows["generated"][part.generated]
-    targets = {"crops": np.searchsorted(part.documents, crops), "generated": np.searchsorted(part.documents, generated)}
+    targets = {
+        "crops": np.searchsorted(part.documents, crops),
+        "generated": np.searchsorted(part.documents, generated),
+    }
     found = _Searches(parent, part, targets["crops"], np.random.default_rng(seed)).all()
     pseudo = {
         kind: PseudoQueries(
-            [parent.texts[kind][i] for i in getattr(part, kind)], targets[kind], parent.verbatim[kind], {}
+            [parent.texts[kind][i] for i in getattr(part, kind)],
+            targets[kind],
+            parent.verbatim[kind],
+            {},
         )
         for kind in targets
     }
-    scores = {kind: {m: pseudo[kind].score(rows) for m, rows in found[kind].items()} for kind in pseudo}
+    scores = {
+        kind: {m: pseudo[kind].score(rows) for m, rows in found[kind].items()} for kind in pseudo
+    }
     evidence = [
         Evidence(
             **scores,
@@ -254,11 +308,17 @@ def search(parent: Parent, part: Part, seed: int) -> tuple[Evidence, Evidence, d
         )
         for kind in ("queries", "generated")
     ]
-    return evidence[0], evidence[1], {m: ndcg(rows, part.qrels) for m, rows in found["queries"].items()}
+    return (
+        evidence[0],
+        evidence[1],
+        {m: ndcg(rows, part.qrels) for m, rows in found["queries"].items()},
+    )
 
 
 class _Searches:
-    """All methods over a part: for crops in the corpus without them, else in the corpus as it is."""
+    """All methods over a part: for crops in the corpus without them, else in the corpus as it
+    is.
+    """
 
     def __init__(self, parent: Parent, part: Part, changed: Rows, rng: np.random.Generator) -> None:
         self.chosen = {"queries": part.queries, "crops": part.crops, "generated": part.generated}
@@ -267,9 +327,13 @@ class _Searches:
         kept = np.ones(len(part.documents), np.float32)
         kept[changed] = 0
         place = (np.ones(len(changed), np.float32), (changed, np.arange(len(changed))))
-        moved = sp.csr_matrix(place, (len(kept), len(changed))) @ parent.terms["changed"][part.crops]
+        moved = (
+            sp.csr_matrix(place, (len(kept), len(changed))) @ parent.terms["changed"][part.crops]
+        )
         held_out = (sp.diags(kept) @ counts + moved).tocsr()
-        self.weights = {kind: bm25_weights(held_out if kind == "crops" else counts) for kind in self.chosen}
+        self.weights = {
+            kind: bm25_weights(held_out if kind == "crops" else counts) for kind in self.chosen
+        }
         self.terms = {kind: parent.terms[kind][rows] for kind, rows in self.chosen.items()}
         self.queries, self.documents = {}, {}
         for name, vectors in parent.vectors.items():
@@ -279,11 +343,14 @@ class _Searches:
         for noise in NOISE:
             scale = noise / np.sqrt(docs.shape[1])
             self._derive(
-                f"noise-{noise}", lambda x, s=scale: unit(x + s * rng.standard_normal(x.shape).astype(np.float32))
+                f"noise-{noise}",
+                lambda x, s=scale: unit(x + s * rng.standard_normal(x.shape).astype(np.float32)),
             )
         self._derive("dimensions-96", lambda x: unit(x[:, :96]))
         self.queries["smoothed"] = self.queries["minilm"]
-        self.documents["smoothed"] = {kind: smooth(docs) for kind, docs in self.documents["minilm"].items()}
+        self.documents["smoothed"] = {
+            kind: smooth(docs) for kind, docs in self.documents["minilm"].items()
+        }
 
     def _add(self, name: str, queries: dict[str, Floats], docs: Floats, changed: Floats) -> None:
         held_out = docs.copy()
@@ -303,8 +370,12 @@ class _Searches:
     def _lists(self, kind: str) -> dict[str, Rows]:
         lexical = np.asarray((self.terms[kind] @ self.weights[kind].T).todense())
         bm25 = z_scores(lexical)
-        dense = {name: self.queries[name][kind] @ docs[kind].T for name, docs in self.documents.items()}
-        found = {"bm25": best(lexical, positive=True)} | {name: best(scores) for name, scores in dense.items()}
+        dense = {
+            name: self.queries[name][kind] @ docs[kind].T for name, docs in self.documents.items()
+        }
+        found = {"bm25": best(lexical, positive=True)} | {
+            name: best(scores) for name, scores in dense.items()
+        }
         normal = {name: z_scores(scores) for name, scores in dense.items()}
         for name, weight in HYBRIDS:
             found[f"hybrid:{name}@{weight}"] = best(normal[name] + weight * bm25)
@@ -317,7 +388,9 @@ class _Searches:
                 found["hybrid:feedback@0.5"] = best(z_scores(moved) + 0.5 * bm25)
         for size, basis in self._components().items():
             truncated = (self.terms[kind] @ basis) @ (self.weights[kind] @ basis).T
-            found[f"hybrid:components-{size}@0.5"] = best(normal["minilm"] + 0.5 * z_scores(truncated))
+            found[f"hybrid:components-{size}@0.5"] = best(
+                normal["minilm"] + 0.5 * z_scores(truncated)
+            )
         return found
 
     def _components(self) -> dict[int, Floats]:
@@ -342,7 +415,9 @@ def z_scores(scores: Floats) -> Floats:
 
 
 def smooth(vectors: Floats, share: float = 0.3, neighbours: int = 5) -> Floats:
-    """Vectors moved towards the mean of their neighbours, by ALGORITHMS' section on the hybrid encoder."""
+    """Vectors moved towards the mean of their neighbours, by ALGORITHMS' section on the hybrid
+    encoder.
+    """
     likeness = vectors @ vectors.T
     np.fill_diagonal(likeness, -np.inf)
     near = np.argpartition(-likeness, neighbours, axis=1)[:, :neighbours]
@@ -350,12 +425,17 @@ def smooth(vectors: Floats, share: float = 0.3, neighbours: int = 5) -> Floats:
 
 
 def best(scores: Floats, positive: bool = False) -> Rows:
-    """(Q, 100) rows, best first, ties by row; -1 for none, and with ``positive`` for scores of 0."""
+    """(Q, 100) rows, best first, ties by row; -1 for none, and with ``positive`` for scores of
+    0.
+    """
     depth = min(_DEPTH, scores.shape[1])
     rows = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
     values = np.take_along_axis(scores, rows, axis=1)
     order = np.lexsort((rows, -values), axis=1)
-    rows, values = np.take_along_axis(rows, order, axis=1), np.take_along_axis(values, order, axis=1)
+    rows, values = (
+        np.take_along_axis(rows, order, axis=1),
+        np.take_along_axis(values, order, axis=1),
+    )
     found = np.full((len(scores), _DEPTH), -1, np.int64)
     found[:, :depth] = np.where(values > 0, rows, -1) if positive else rows
     return found

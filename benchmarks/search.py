@@ -1,9 +1,11 @@
-"""Search time and peak memory: ours against BEIR's exact search, FAISS flat and the bare matrix product.
+"""Search time and peak memory: ours against BEIR's exact search, FAISS flat and the bare matrix
+product.
 
-The encoder is not what is measured: every rival gets the same random embeddings, made beforehand. Each runs in a
-process of its own, so that its peak memory is its own, and the processes take turns, so that whatever else the machine
-does falls on all of them. Memory is what a search needs beyond libraries and embeddings; FAISS's index, a copy of the
-embeddings, counts in its memory, and the time to fill it is given apart.
+The encoder is not what is measured: every rival gets the same random embeddings, made beforehand.
+Each runs in a process of its own, so that its peak memory is its own, and the processes take turns,
+so that whatever else the machine does falls on all of them. Memory is what a search needs beyond
+libraries and embeddings; FAISS's index, a copy of the embeddings, counts in its memory, and the
+time to fill it is given apart.
 
     python benchmarks/search.py [--documents 100000] [--queries 1000] [--top-k 1000] [--repeats 7]
 
@@ -51,7 +53,9 @@ class Embeddings(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What is timed, how its return value becomes (Q, k) scores and rows, and what was made beforehand."""
+    """What is timed, how its return value becomes (Q, k) scores and rows, and what was made
+    beforehand.
+    """
 
     run: Callable[[], Any]
     arrays: Callable[[Any], tuple[np.ndarray, np.ndarray]] | None
@@ -72,7 +76,8 @@ class Stub:
 
     def encode_corpus(self, corpus: list[dict[str, str]], **kwargs: Any) -> Any:
         start, last = int(corpus[0]["text"]), int(corpus[-1]["text"])
-        # Texts are equally long, so BEIR's sorting by length leaves them in order: a slice, without a copy.
+        # Texts are equally long, so BEIR's sorting by length leaves them in order: a slice, without
+        # a copy.
         assert last - start == len(corpus) - 1
         return self.documents[start : last + 1]
 
@@ -80,7 +85,10 @@ class Stub:
 def prepare_dictionaries(search_class: Any, embeddings: Embeddings, top_k: int) -> Prepared:
     search = search_class(Stub(embeddings), corpus_chunk_size=CHUNK, show_progress_bar=False)
     width = len(str(len(embeddings.documents)))
-    corpus = {f"d{row}": {"title": "", "text": f"{row:0{width}}"} for row in range(len(embeddings.documents))}
+    corpus = {
+        f"d{row}": {"title": "", "text": f"{row:0{width}}"}
+        for row in range(len(embeddings.documents))
+    }
     queries = {f"q{row}": str(row) for row in range(len(embeddings.queries))}
 
     def arrays(results: dict[str, dict[str, float]]) -> tuple[np.ndarray, np.ndarray]:
@@ -141,8 +149,16 @@ def prepare_one_dnn(torch: Any, embeddings: Embeddings, top_k: int) -> Prepared:
 
 #: Rival to (what is timed, how it is made ready, what of its library is needed).
 RIVALS: dict[str, tuple[str, Callable[[Any, Embeddings, int], Prepared], str]] = {
-    "beir": ("dictionaries", prepare_dictionaries, "beir.retrieval.search.dense:DenseRetrievalExactSearch"),
-    "ours_dictionaries": ("dictionaries", prepare_dictionaries, "beir_cocodr.retrieval.exact:ExactSearch"),
+    "beir": (
+        "dictionaries",
+        prepare_dictionaries,
+        "beir.retrieval.search.dense:DenseRetrievalExactSearch",
+    ),
+    "ours_dictionaries": (
+        "dictionaries",
+        prepare_dictionaries,
+        "beir_cocodr.retrieval.exact:ExactSearch",
+    ),
     "ours_arrays": ("arrays", prepare_arrays, "beir_cocodr.retrieval.topk:search_chunks"),
     "faiss": ("arrays, IndexFlatIP", prepare_faiss, "faiss"),
     "product": ("torch.mm, nothing selected", prepare_product, "torch"),
@@ -152,7 +168,9 @@ RIVALS: dict[str, tuple[str, Callable[[Any, Embeddings, int], Prepared], str]] =
 
 
 def worker(rival: str, options: argparse.Namespace) -> None:
-    """Serve one rival: "run" on stdin answers {"seconds"}, "save FILE" answers {"peak_mib", ...}."""
+    """Serve one rival: "run" on stdin answers {"seconds"}, "save FILE" answers {"peak_mib",
+    ...}.
+    """
     import torch
 
     torch.set_num_threads(options.threads)
@@ -173,12 +191,18 @@ def worker(rival: str, options: argparse.Namespace) -> None:
             found = prepared.run()
             taken = time.perf_counter() - started[0], time.process_time() - started[1]
             peak = peak_memory()
-            print(json.dumps(dict(zip(("seconds", "processor_seconds"), taken, strict=True))), flush=True)
+            print(
+                json.dumps(dict(zip(("seconds", "processor_seconds"), taken, strict=True))),
+                flush=True,
+            )
         elif command == "save":
             if prepared.arrays is not None:
                 scores, rows = prepared.arrays(found)
                 np.savez(path, scores=scores, rows=rows)
-            extra = {"peak_mib": (peak - baseline) / MIB, "preparation_seconds": prepared.preparation_seconds}
+            extra = {
+                "peak_mib": (peak - baseline) / MIB,
+                "preparation_seconds": prepared.preparation_seconds,
+            }
             print(json.dumps(extra), flush=True)
 
 
@@ -192,7 +216,8 @@ class Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # Threads that wait sleep: otherwise they would count as at work, and keep the others from it.
+            # Threads that wait sleep: otherwise they would count as at work, and keep the others
+            # from it.
             env=os.environ | dict.fromkeys(names, str(threads)) | {"OMP_WAIT_POLICY": "passive"},
         )
 
@@ -242,7 +267,9 @@ def collect(
             path = Path(folder) / f"{rival}.npz"
             extra = process.ask(f"save {path}")
             process.close()
-            times, busy = ([one[kind] for one in seconds[rival]] for kind in ("seconds", "processor_seconds"))
+            times, busy = (
+                [one[kind] for one in seconds[rival]] for kind in ("seconds", "processor_seconds")
+            )
             rivals[rival] = {
                 "what": RIVALS[rival][0],
                 "best_seconds": min(times),
@@ -258,8 +285,8 @@ def collect(
 
 
 def ratio(rivals: dict[str, Any], above: str, below: str) -> dict[str, Any]:
-    """Of best and of median times, and of processor times, which others on the machine leave as they are; and whether
-    all are within the limits.
+    """Of best and of median times, and of processor times, which others on the machine leave as
+    they are; and whether all are within the limits.
     """
     least, most = RATIOS[above, below]
     times = {kind: f"{kind}_seconds" for kind in ("best", "median", "processor")}
@@ -269,7 +296,9 @@ def ratio(rivals: dict[str, Any], above: str, below: str) -> dict[str, Any]:
     return found | {"at_least": least, "at_most": most, "met": met}
 
 
-def agreement(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:
+def agreement(
+    one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]
+) -> dict[str, float]:
     """Largest difference of sorted scores, and the share of retrieved documents in common."""
     shared = [len(np.intersect1d(a, b)) / len(b) for a, b in zip(one[1], other[1], strict=True)]
     return {
@@ -296,7 +325,9 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1_000)
     parser.add_argument("--dimensions", type=int, default=768)
     parser.add_argument("--top-k", type=int, default=1_000)
-    parser.add_argument("--repeats", type=int, default=7, help="timed rounds, after one that warms up")
+    parser.add_argument(
+        "--repeats", type=int, default=7, help="timed rounds, after one that warms up"
+    )
     parser.add_argument("--threads", type=int, default=2, help="threads of every rival")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--worker", choices=RIVALS, help=argparse.SUPPRESS)
@@ -313,7 +344,8 @@ def main() -> None:
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine() | {"instructions": torch.backends.cpu.get_cpu_capability()},
-        "versions": {"python": platform.python_version(), "faiss-cpu": version("faiss-cpu")} | versions(),
+        "versions": {"python": platform.python_version(), "faiss-cpu": version("faiss-cpu")}
+        | versions(),
         **measure(options),
     }
     show(report)

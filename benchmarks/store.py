@@ -1,15 +1,17 @@
 """Peak memory of encoding and searching corpora of growing size: it should not grow with them.
 
-Random short texts and a tiny random encoder, so that what is measured is the store. Each step runs in a process of its
-own, by the package's own functions: the corpus is converted, then encoded, then searched. Two peaks are given: what a
-process had allocated (RssAnon, looked at every 20 ms), and that with the pages of mapped files that happened to be in
-memory (VmHWM), which the system takes back when it needs them.
+Random short texts and a tiny random encoder, so that what is measured is the store. Each step runs
+in a process of its own, by the package's own functions: the corpus is converted, then encoded, then
+searched. Two peaks are given: what a process had allocated (RssAnon, looked at every 20 ms), and
+that with the pages of mapped files that happened to be in memory (VmHWM), which the system takes
+back when it needs them.
 
     python benchmarks/store.py [--sizes 10000 100000 1000000] [--processes 1]
 
-With ``--verification`` it measures instead what a search costs more when the files of a store are compared with their
-checksums: random float32 vectors are searched exactly with and without verifying, in turns, in one process. On a busy
-machine the processor's seconds say more than those that passed.
+With ``--verification`` it measures instead what a search costs more when the files of a store are
+compared with their checksums: random float32 vectors are searched exactly with and without
+verifying, in turns, in one process. On a busy machine the processor's seconds say more than those
+that passed.
 
     python benchmarks/store.py --verification [--documents 1000000] [--dimensions 384] [--repeats 7]
 
@@ -48,7 +50,14 @@ def write_model(folder: Path) -> None:
     import torch
     from transformers import BertConfig, BertModel, BertTokenizer
 
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(WORDS))]
+    names = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *(f"w{number}" for number in range(WORDS)),
+    ]
     tokenizer = BertTokenizer(vocab={name: row for row, name in enumerate(names)})
     torch.manual_seed(0)
     config = BertConfig(
@@ -110,12 +119,32 @@ def worker(step: str, folder: Path, size: int, options: argparse.Namespace) -> N
         load_collection(data, labels="none")
     elif step == "encode":
         settings = EncodeOptions(options.shard_size, token_budget=options.token_budget)
-        encode(str(data), str(folder / "model"), store, settings, options.processes, "cpu", options.threads, True)
+        encode(
+            str(data),
+            str(folder / "model"),
+            store,
+            settings,
+            options.processes,
+            "cpu",
+            options.threads,
+            True,
+        )
     else:
         run = folder / f"{size}.run"
-        search(store, str(data), run, TOP_K, processes=options.processes, device="cpu", threads=options.threads)
+        search(
+            store,
+            str(data),
+            run,
+            TOP_K,
+            processes=options.processes,
+            device="cpu",
+            threads=options.threads,
+        )
     seconds = time.perf_counter() - started
-    peaks = {"peak_allocated_mib": peak.kib / 1024, "peak_with_mapped_files_mib": status("VmHWM") / 1024}
+    peaks = {
+        "peak_allocated_mib": peak.kib / 1024,
+        "peak_with_mapped_files_mib": status("VmHWM") / 1024,
+    }
     print(json.dumps({"seconds": seconds, **peaks}))
 
 
@@ -131,9 +160,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             write_collection(folder / f"data-{size}", size)
             found: dict[str, Any] = {}
             for step in STEPS:
-                arguments = [f"--{key.replace('_', '-')}={value}" for key, value in shared(options).items()]
-                command = [sys.executable, __file__, *arguments, "--worker", step, str(folder), str(size)]
-                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+                arguments = [
+                    f"--{key.replace('_', '-')}={value}" for key, value in shared(options).items()
+                ]
+                command = [
+                    sys.executable,
+                    __file__,
+                    *arguments,
+                    "--worker",
+                    step,
+                    str(folder),
+                    str(size),
+                ]
+                done = subprocess.run(
+                    command, stdout=subprocess.PIPE, text=True, check=True, env=environment
+                )
                 found[step] = json.loads(done.stdout)
                 print(f"{size} documents, {step}: {found[step]}", file=sys.stderr)
             files = list((folder / f"store-{size}").iterdir())
@@ -150,7 +191,9 @@ def write_vectors(folder: Path, documents: int, dimensions: int) -> None:
     from beir_cocodr.retrieval.store.store import EmbeddingStore
 
     folder.mkdir()
-    write_arrow(folder / "corpus.arrow", ((0, f"d{row}", "", f"text {row}") for row in range(documents)))
+    write_arrow(
+        folder / "corpus.arrow", ((0, f"d{row}", "", f"text {row}") for row in range(documents))
+    )
     identity = {"similarity": "dot", "precision": "fp32", "shard_size": SHARD_SIZE}
     store = EmbeddingStore(folder, StoreRecord(identity, EncodedBy(None), documents, dimensions))
     store.write_record()
@@ -161,7 +204,8 @@ def write_vectors(folder: Path, documents: int, dimensions: int) -> None:
 
 
 def timed_searches(folder: Path, queries: int, threads: int, repeats: int) -> None:
-    """Open a store and search it, in turns with and without verifying, and print the seconds of each pair.
+    """Open a store and search it, in turns with and without verifying, and print the seconds of
+    each pair.
 
     What a process verified it does not verify again, so that is forgotten before each.
     """
@@ -179,44 +223,71 @@ def timed_searches(folder: Path, queries: int, threads: int, repeats: int) -> No
         checksums._verified.clear()
         started, used = time.perf_counter(), time.process_time()
         store = EmbeddingStore.open(folder, verify)
-        ranking = search_store(store, [str(row) for row in range(queries)], vectors[:, :width], TOP_K, threads=threads)
+        ranking = search_store(
+            store, [str(row) for row in range(queries)], vectors[:, :width], TOP_K, threads=threads
+        )
         store.ids(ranking.rows.ravel())
-        return {"seconds": time.perf_counter() - started, "processor_seconds": time.process_time() - used}
+        return {
+            "seconds": time.perf_counter() - started,
+            "processor_seconds": time.process_time() - used,
+        }
 
     pairs = []
     for repeat in range(-1, repeats):  # the first warms up
-        pair = {verify: seconds(verify) for verify in ((True, False) if repeat % 2 else (False, True))}
+        pair = {
+            verify: seconds(verify) for verify in ((True, False) if repeat % 2 else (False, True))
+        }
         if repeat >= 0:
             pairs.append({"verify": pair[True], "plain": pair[False]})
     print(json.dumps(pairs))
 
 
 def measure_verification(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of every search, and the median of what each that verifies took over the one next to it."""
+    """Seconds of every search, and the median of what each that verifies took over the one next to
+    it.
+    """
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name) / "store"
         write_vectors(folder, options.documents, options.dimensions)
         for queries in options.queries:
-            command = [sys.executable, __file__, f"--threads={options.threads}", f"--repeats={options.repeats}"]
+            command = [
+                sys.executable,
+                __file__,
+                f"--threads={options.threads}",
+                f"--repeats={options.repeats}",
+            ]
             before = os.getloadavg()
             command += ["--timed", str(folder), str(queries)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             pairs = json.loads(done.stdout)
             medians = {
-                f"ratio_of_{unit}": float(np.median([pair["verify"][unit] / pair["plain"][unit] for pair in pairs]))
+                f"ratio_of_{unit}": float(
+                    np.median([pair["verify"][unit] / pair["plain"][unit] for pair in pairs])
+                )
                 for unit in ("seconds", "processor_seconds")
             }
             met = {f"{name}_met": value <= 1 + MOST_VERIFICATION for name, value in medians.items()}
             load = {"load_before": before, "load_after": os.getloadavg()}
-            found[f"{queries} queries"] = {**medians, "at_most": 1 + MOST_VERIFICATION, **met, **load, "pairs": pairs}
+            found[f"{queries} queries"] = {
+                **medians,
+                "at_most": 1 + MOST_VERIFICATION,
+                **met,
+                **load,
+                "pairs": pairs,
+            }
             print(f"{queries} queries: {medians}, {met}, {load}", file=sys.stderr)
-    sizes = {name: getattr(options, name) for name in ("documents", "dimensions", "repeats", "threads")}
+    sizes = {
+        name: getattr(options, name) for name in ("documents", "dimensions", "repeats", "threads")
+    }
     return {"machine": machine(), **sizes, "top_k": TOP_K, **found}
 
 
 def shared(options: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in ("shard_size", "token_budget", "processes", "threads")}
+    return {
+        name: getattr(options, name)
+        for name in ("shard_size", "token_budget", "processes", "threads")
+    }
 
 
 def targets(sizes: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +306,9 @@ def targets(sizes: dict[str, Any]) -> dict[str, Any]:
 def show(report: dict[str, Any]) -> None:
     for size, found in report["corpora"].items():
         for step in STEPS:
-            allocated, mapped = (found[step][f"peak_{kind}_mib"] for kind in ("allocated", "with_mapped_files"))
+            allocated, mapped = (
+                found[step][f"peak_{kind}_mib"] for kind in ("allocated", "with_mapped_files")
+            )
             print(
                 f"{int(size):9,} documents, {step:7} {found[step]['seconds']:7.1f} s, "
                 f"peak {allocated:5.0f} MiB allocated, {mapped:5.0f} MiB with mapped files"
@@ -252,10 +325,16 @@ def main() -> None:
     parser.add_argument("--token-budget", type=int, default=16_384)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--folder", type=Path, help="with room for the stores; default: the system's temporary one")
+    parser.add_argument(
+        "--folder", type=Path, help="with room for the stores; default: the system's temporary one"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--worker", nargs=3, metavar=("STEP", "FOLDER", "SIZE"), help=argparse.SUPPRESS)
-    parser.add_argument("--verification", action="store_true", help="measure what verifying checksums costs")
+    parser.add_argument(
+        "--worker", nargs=3, metavar=("STEP", "FOLDER", "SIZE"), help=argparse.SUPPRESS
+    )
+    parser.add_argument(
+        "--verification", action="store_true", help="measure what verifying checksums costs"
+    )
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--dimensions", type=int, default=384, help="at most 384")
     parser.add_argument("--queries", type=int, nargs="+", default=[100, 1_000])
@@ -263,7 +342,9 @@ def main() -> None:
     parser.add_argument("--timed", nargs=2, metavar=("FOLDER", "QUERIES"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.timed:
-        timed_searches(Path(options.timed[0]), int(options.timed[1]), options.threads, options.repeats)
+        timed_searches(
+            Path(options.timed[0]), int(options.timed[1]), options.threads, options.repeats
+        )
         return
     if options.worker:
         step, folder, size = options.worker
@@ -274,9 +355,9 @@ def main() -> None:
 
     before = json.loads(options.output.read_text()) if options.output.is_file() else {}
     if options.verification:
-        before["verification"] = {"date": datetime.now(UTC).isoformat(timespec="seconds")} | measure_verification(
-            options
-        )
+        before["verification"] = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds")
+        } | measure_verification(options)
         write_text(options.output, json.dumps(before, indent=2) + "\n")
         return
     report = {

@@ -23,8 +23,12 @@ from beir_cocodr.retrieval.store.record import EncodeOptions
 COLLECTIONS = ("cranfield", "cisi", "npl", "time")
 
 
-def targets(own: Sequence[str], collections: Path | None, output: Path, documents: int) -> dict[str, str]:
-    """Name to collection: our own, and those in the folder ``collections``, cut to ``documents``."""
+def targets(
+    own: Sequence[str], collections: Path | None, output: Path, documents: int
+) -> dict[str, str]:
+    """Name to collection: our own, and those in the folder ``collections``, cut to
+    ``documents``.
+    """
     found = {name: name for name in own}
     for name in COLLECTIONS if collections else ():
         cut = output / "collections" / name
@@ -34,9 +38,17 @@ def targets(own: Sequence[str], collections: Path | None, output: Path, document
 
 
 def judge(
-    model: str, collection: str, folder: Path, queries: int, half: bool = False, *, encoder: EncoderOptions
+    model: str,
+    collection: str,
+    folder: Path,
+    queries: int,
+    half: bool = False,
+    *,
+    encoder: EncoderOptions,
 ) -> dict[str, Any]:
-    """Measures and per-query nDCG@10 of a model, kept in ``folder``; ``half``: documents in bfloat16."""
+    """Measures and per-query nDCG@10 of a model, kept in ``folder``; ``half``: documents in
+    bfloat16.
+    """
     file = folder / "results.json"
     if not file.is_file():
         stores = [folder / "store"] if half else []
@@ -60,7 +72,9 @@ def judge(
 
 
 def seconds_of_cells(output: Path) -> float:
-    """Of training and evaluating all cells, whenever they were made; some may have run side by side."""
+    """Of training and evaluating all cells, whenever they were made; some may have run side by
+    side.
+    """
     trained = [json.loads(file.read_text()) for file in output.glob("*/*/training.json")]
     judged = [json.loads(file.read_text()) for file in output.glob("results/*/*/results.json")]
     return sum(record["seconds"] for record in trained) + sum(
@@ -98,9 +112,11 @@ def spread(cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def judged_targets(
-    rows: Mapping[str, Mapping[str, list[dict[str, Any]]]], families: Mapping[str, list[tuple[str, str]]]
+    rows: Mapping[str, Mapping[str, list[dict[str, Any]]]],
+    families: Mapping[str, list[tuple[str, str]]],
 ) -> dict[str, Any]:
-    """Target to the spread of each row over its seeds, and paired tests of nDCG@10 on means over seeds.
+    """Target to the spread of each row over its seeds, and paired tests of nDCG@10 on means over
+    seeds.
 
     Args:
         rows: row to target to the cells of its seeds, as :func:`judge` gives them.

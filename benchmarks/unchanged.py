@@ -1,20 +1,23 @@
-"""Whether results stayed as they were: runs on labelled collections, and weights after a few training steps.
+"""Whether results stayed as they were: runs on labelled collections, and weights after a few
+training steps.
 
-It speaks to the command line alone, so that one script measures the code before and after a change of its insides.
-Record both, each with its own command, and compare:
+It speaks to the command line alone, so that one script measures the code before and after a change
+of its insides. Record both, each with its own command, and compare:
 
-    python benchmarks/unchanged.py record before --collections FOLDER --command OLD/.venv/bin/beir-cocodr python
-    benchmarks/unchanged.py record after --collections FOLDER
+    python benchmarks/unchanged.py record before --collections FOLDER --command
+    OLD/.venv/bin/beir-cocodr python benchmarks/unchanged.py record after --collections FOLDER
     python benchmarks/unchanged.py compare before after
 
-``record`` evaluates on every BEIR folder with a split "test" in FOLDER, and runs every training command with its
-objectives, weightings, teachers and students for a few steps on a piece of apidocs/numpy: one thread, no GPU.
-OUT/unchanged.json is written after each case and what stands there is kept, so that a run that was broken off goes on:
-take a new folder for other code. Models stay in OUT, about 100 MB each.
+``record`` evaluates on every BEIR folder with a split "test" in FOLDER, and runs every training
+command with its objectives, weightings, teachers and students for a few steps on a piece of
+apidocs/numpy: one thread, no GPU. OUT/unchanged.json is written after each case and what stands
+there is kept, so that a run that was broken off goes on: take a new folder for other code. Models
+stay in OUT, about 100 MB each.
 
-``compare`` exits with 1 if B lacks what A has, a BM25 run is not equal to the byte, a score moved by more than 1e-5,
-two documents more than 2e-5 apart in A changed places, or weights or written texts are not equal. With ``--tolerate
-CASE``, for training that mines its examples, weights may move by 1e-5 and texts change.
+``compare`` exits with 1 if B lacks what A has, a BM25 run is not equal to the byte, a score moved
+by more than 1e-5, two documents more than 2e-5 apart in A changed places, or weights or written
+texts are not equal. With ``--tolerate CASE``, for training that mines its examples, weights may
+move by 1e-5 and texts change.
 """
 
 from __future__ import annotations
@@ -76,7 +79,11 @@ TRAINING = [
     "finetune-stages-mined: finetune --stages 2 --stage2-negatives mined --set relative_margin=0.05",
     *(
         f"distill-{name}-{student}: distill --teacher {teacher} --student {student}"
-        for name, teacher in {"bm25": "bm25", "hybrid": "hybrid", "file": "{piece}/scores.tsv"}.items()
+        for name, teacher in {
+            "bm25": "bm25",
+            "hybrid": "hybrid",
+            "file": "{piece}/scores.tsv",
+        }.items()
         for student in ("dot", "mrl")
     ),
     "distill-kl: distill --teacher hybrid --loss kl --set positives=1",
@@ -92,7 +99,12 @@ TRAINING = [
 
 def record(out: Path, collections: Path | None, only: str | None, command: Path, fast: bool) -> int:
     """Run all cases that ``out`` does not hold yet; returns how many failed."""
-    made: dict[str, Any] = {"command": str(command), "machine": machine(), "versions": {}, "cases": {}}
+    made: dict[str, Any] = {
+        "command": str(command),
+        "machine": machine(),
+        "versions": {},
+        "cases": {},
+    }
     if (out / FILE).is_file():
         made = json.loads((out / FILE).read_text())
     cases: dict[str, list[str]] = {}
@@ -105,8 +117,12 @@ def record(out: Path, collections: Path | None, only: str | None, command: Path,
     if only != "train":
         if collections is None:
             raise SystemExit("name the folder of the collections to evaluate on with --collections")
-        models = [f"--model={model}" for model in RANKERS] + (["--document-length=64"] if fast else [])
-        for folder in sorted(path.parent.parent for path in collections.resolve().glob("*/qrels/test.tsv")):
+        models = [f"--model={model}" for model in RANKERS] + (
+            ["--document-length=64"] if fast else []
+        )
+        for folder in sorted(
+            path.parent.parent for path in collections.resolve().glob("*/qrels/test.tsv")
+        ):
             cases[f"evaluate/{folder.name}"] = ["evaluate", f"--dataset={folder}", *models]
     wanted = {case: given for case, given in cases.items() if case not in made["cases"]}
     for case, given in wanted.items():
@@ -114,7 +130,12 @@ def record(out: Path, collections: Path | None, only: str | None, command: Path,
         if _run(out, case, [str(command), *given, f"--output={out / case}"]):
             seconds = round(time.perf_counter() - started, 1)
             found = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": seconds}
-            made["cases"][case] = {"folder": case, "arguments": given, **found, **_found(out / case, made)}
+            made["cases"][case] = {
+                "folder": case,
+                "arguments": given,
+                **found,
+                **_found(out / case, made),
+            }
             (out / FILE).write_text(json.dumps(made, indent=2) + "\n")
             print(f"{case}: {seconds} s", flush=True)
     return sum(case not in made["cases"] for case in wanted)
@@ -127,16 +148,22 @@ def _run(out: Path, case: str, command: list[str]) -> bool:
     shutil.rmtree(out / case, ignore_errors=True)
     environment = os.environ | ENVIRONMENT | {"BEIR_COCODR_CACHE": str(out / "cache")}
     with log.open("w") as file:
-        status = subprocess.run(command, env=environment, stdout=file, stderr=subprocess.STDOUT).returncode
+        status = subprocess.run(
+            command, env=environment, stdout=file, stderr=subprocess.STDOUT
+        ).returncode
     if status:
         end = "\n    ".join(log.read_text().splitlines()[-8:])
-        print(f"{case}: status {status} of {shlex.join(command)}\n    {end}", file=sys.stderr, flush=True)
+        print(
+            f"{case}: status {status} of {shlex.join(command)}\n    {end}",
+            file=sys.stderr,
+            flush=True,
+        )
     return status == 0
 
 
 def _piece(out: Path, command: Path) -> Path:
-    """The first documents of apidocs/numpy, cut short, with their queries, and scores of a teacher: the share of a
-    query's words that a document has.
+    """The first documents of apidocs/numpy, cut short, with their queries, and scores of a teacher:
+    the share of a query's words that a document has.
     """
     piece = out / "piece"
     if not _run(out, "validate", [str(command), "validate", "--dataset=apidocs/numpy"]):
@@ -145,12 +172,16 @@ def _piece(out: Path, command: Path) -> Path:
     (piece / "qrels").mkdir(parents=True, exist_ok=True)
     texts = {}
     for name in ("corpus", "queries"):  # a query has its document's place
-        lines = [json.loads(line) for line in whole.with_name(f"{name}.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line) for line in whole.with_name(f"{name}.jsonl").read_text().splitlines()
+        ]
         texts[name] = {line["_id"]: line["text"][:CHARACTERS] for line in lines[:DOCUMENTS]}
         kept = (json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in texts[name].items())
         (piece / f"{name}.jsonl").write_text("".join(kept))
     for split in ("train", "test"):
-        head, *rows = (whole.parent / "qrels" / f"{split}.tsv").read_text().splitlines(keepends=True)
+        head, *rows = (
+            (whole.parent / "qrels" / f"{split}.tsv").read_text().splitlines(keepends=True)
+        )
         rows = [row for row in rows if row.split("\t")[1] in texts["corpus"]]
         (piece / "qrels" / f"{split}.tsv").write_text("".join([head, *rows]))
     documents = {id_: set(text.lower().split()) for id_, text in texts["corpus"].items()}
@@ -163,7 +194,9 @@ def _piece(out: Path, command: Path) -> Path:
 
 
 def _found(folder: Path, made: dict[str, Any]) -> dict[str, Any]:
-    """Digests of the runs, texts and weights of a folder, and its measures; ``made`` gets the versions."""
+    """Digests of the runs, texts and weights of a folder, and its measures; ``made`` gets the
+    versions.
+    """
     files, measures = {}, {}
     for path in sorted(path for path in folder.rglob("*") if "checkpoints" not in path.parts):
         name = path.relative_to(folder).as_posix()
@@ -211,9 +244,15 @@ def compare(before: Path, after: Path, tolerated: list[str]) -> int:
             others = new["measures"].get(model, {})
             largest = max(abs(value - others.get(name, np.inf)) for name, value in values.items())
             if largest or case.startswith("evaluate/"):
-                rows.append((largest < np.inf, case, f"{model}: measures differ by up to {largest:.1e}"))
+                rows.append(
+                    (largest < np.inf, case, f"{model}: measures differ by up to {largest:.1e}")
+                )
     width = max(len(case) for _, case, _ in rows)
-    print("\n".join(f"{'    ' if fine else 'FAIL'} {case:{width}} {text}" for fine, case, text in rows))
+    print(
+        "\n".join(
+            f"{'    ' if fine else 'FAIL'} {case:{width}} {text}" for fine, case, text in rows
+        )
+    )
     beyond = sum(not fine for fine, _, _ in rows)
     print(f"{beyond} rows are beyond what may differ" if beyond else "all as it was")
     return beyond
@@ -228,7 +267,10 @@ def _difference(a: Path, b: Path, loose: bool) -> tuple[bool, str]:
     if a.suffix != ".safetensors":
         return loose, "another text"
     old, new = _tensors(a), _tensors(b)
-    kinds = [{name: (tensor.dtype, tensor.shape) for name, tensor in found.items()} for found in (old, new)]
+    kinds = [
+        {name: (tensor.dtype, tensor.shape) for name, tensor in found.items()}
+        for found in (old, new)
+    ]
     if kinds[0] != kinds[1]:
         return False, "other names, types or shapes"
     largest = np.max([np.abs(old[name].astype(float) - new[name]).max(initial=0) for name in old])
@@ -245,8 +287,12 @@ def _read_run(path: Path) -> dict[str, dict[str, float]]:
 def _run_difference(
     old: dict[str, dict[str, float]], new: dict[str, dict[str, float]], exact: bool
 ) -> tuple[bool, str]:
-    """The largest difference of scores, and how many pairs of documents that are no ties changed places."""
-    if {query: len(found) for query, found in old.items()} != {q: len(found) for q, found in new.items()}:
+    """The largest difference of scores, and how many pairs of documents that are no ties changed
+    places.
+    """
+    if {query: len(found) for query, found in old.items()} != {
+        q: len(found) for q, found in new.items()
+    }:
         return False, "other queries, or other numbers of documents"
     largest, swapped, alone = 0.0, 0, 0
     for query, there in old.items():
@@ -269,16 +315,24 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     commands = parser.add_subparsers(dest="what", required=True)
-    recording = commands.add_parser("record", help="run everything that is not in OUT/unchanged.json yet")
+    recording = commands.add_parser(
+        "record", help="run everything that is not in OUT/unchanged.json yet"
+    )
     recording.add_argument("out", type=Path)
     recording.add_argument("--collections", type=Path, help="folder of BEIR folders")
     recording.add_argument("--only", choices=("evaluate", "train"))
-    recording.add_argument("--command", type=Path, default=Path(sys.executable).with_name("beir-cocodr"))
-    recording.add_argument("--fast", action="store_true", help="evaluate on documents cut to 64 tokens")
+    recording.add_argument(
+        "--command", type=Path, default=Path(sys.executable).with_name("beir-cocodr")
+    )
+    recording.add_argument(
+        "--fast", action="store_true", help="evaluate on documents cut to 64 tokens"
+    )
     comparing = commands.add_parser("compare", help="exit with 1 if results changed")
     comparing.add_argument("a", type=Path)
     comparing.add_argument("b", type=Path)
-    comparing.add_argument("--tolerate", action="append", default=[], metavar="CASE", help="such as adapt")
+    comparing.add_argument(
+        "--tolerate", action="append", default=[], metavar="CASE", help="such as adapt"
+    )
     given = parser.parse_args()
     if given.what == "record":
         out, command = given.out.resolve(), given.command.absolute()

@@ -25,10 +25,12 @@ class Windows(NamedTuple):
 
 
 def windows(count: int, tokens: int, tokenizer: Any, cache: Path, seed: int = 0) -> Windows:
-    """``count`` different windows of ``tokens`` tokens each, in random order; kept in the folder ``cache``.
+    """``count`` different windows of ``tokens`` tokens each, in random order; kept in the folder
+    ``cache``.
 
-    First the passages of apidocs, all domains, whose queries are the queries; then the other docstrings and long
-    descriptions of installed packages and the standard library, file by file in a seeded order.
+    First the passages of apidocs, all domains, whose queries are the queries; then the other
+    docstrings and long descriptions of installed packages and the standard library, file by file in
+    a seeded order.
     """
     file = cache / f"windows-{count}-of-{tokens}.json"
     if file.is_file():
@@ -41,7 +43,9 @@ def windows(count: int, tokens: int, tokenizer: Any, cache: Path, seed: int = 0)
         if len(found) >= count:
             break
     if len(found) < count:
-        raise SystemExit(f"the installed packages have {len(found)} windows, not {count}: lower --windows")
+        raise SystemExit(
+            f"the installed packages have {len(found)} windows, not {count}: lower --windows"
+        )
     kept = list(found)[:count]
     random.Random(seed).shuffle(kept)
     queries = _column(folder / "queries.jsonl")
@@ -54,7 +58,9 @@ def windows(count: int, tokens: int, tokenizer: Any, cache: Path, seed: int = 0)
 def _texts(folder: Path, seed: int) -> Iterator[tuple[str, str]]:
     for text in _column(folder / "corpus.jsonl"):
         yield "apidocs", text
-    for distribution in sorted(importlib.metadata.distributions(), key=lambda one: one.metadata["Name"]):
+    for distribution in sorted(
+        importlib.metadata.distributions(), key=lambda one: one.metadata["Name"]
+    ):
         yield "long descriptions", str(distribution.metadata.get_payload() or "")
     roots = {name: Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib")}
     files = sorted({path for root in roots.values() for path in root.rglob("*.py")})

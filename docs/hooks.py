@@ -1,5 +1,5 @@
-"""What mkdocs does beside its plugins: the reference of commands from their parsers, the roles of docstrings as links,
-and a built site that needs no network.
+"""What mkdocs does beside its plugins: the reference of commands from their parsers, the roles of
+docstrings as links, and a built site that needs no network.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import Any
 COMMANDS = "<!-- commands -->"
 
 #: Tags whose attribute makes a browser load something.
-_LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "use": "href"}
+_LOADS = {
+    "script": "src",
+    "link": "href",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "use": "href",
+}
 _ELSEWHERE = re.compile(r"(?:https?:)?//", re.IGNORECASE)
 _STYLES = re.compile(r"""(?:url\(|@import)\s*['"]?((?:https?:)?//[^'")\s]+)""", re.IGNORECASE)
 
@@ -57,10 +64,23 @@ def _command(command: Any, path: str) -> Iterator[str]:
         return
     yield from (f"{'###' if ' ' in path else '##'} {path}", "", _text(command.help), "")
     context = command.context_class(command)
-    arguments = [parameter.get_help_record(context) for parameter in command.params if _is_argument(parameter)]
-    yield from ("```", " ".join(["beir-cocodr", path, *(word for word, _ in arguments), "[OPTIONS]"]), "```", "")
+    arguments = [
+        parameter.get_help_record(context)
+        for parameter in command.params
+        if _is_argument(parameter)
+    ]
+    yield from (
+        "```",
+        " ".join(["beir-cocodr", path, *(word for word, _ in arguments), "[OPTIONS]"]),
+        "```",
+        "",
+    )
     yield from ("| option | meaning |", "| --- | --- |")
-    options = [parameter.get_help_record(context) for parameter in command.params if not _is_argument(parameter)]
+    options = [
+        parameter.get_help_record(context)
+        for parameter in command.params
+        if not _is_argument(parameter)
+    ]
     for words, help in filter(None, [*arguments, *options]):  # None is hidden
         yield f"| `{_cell(words)}` | {_cell(help)} |"
     yield ""
@@ -92,7 +112,9 @@ class _Loaded(HTMLParser):
 
 
 def loaded_from_elsewhere(site: Path) -> set[str]:
-    """Addresses of scripts, styles, fonts and pictures that pages and styles of a site load from other machines."""
+    """Addresses of scripts, styles, fonts and pictures that pages and styles of a site load from
+    other machines.
+    """
     found: set[str] = set()
     for page in site.rglob("*.html"):
         found |= _Loaded(page.read_text(encoding="utf-8")).found

@@ -1,9 +1,10 @@
 """Adapt an encoder to a corpus without labels, and learn whether it got better.
 
-python examples/adapt_corpus.py --corpus my-corpus/ --source scifact --base minilm --output runs/mine
+python examples/adapt_corpus.py --corpus my-corpus/ --source scifact --base minilm --output
+runs/mine
 
-If the corpus has labels in its split test, they judge base and adapted models; no training sees them. If not, estimates
-do, and how often such estimates were right is said.
+If the corpus has labels in its split test, they judge base and adapted models; no training sees
+them. If not, estimates do, and how often such estimates were right is said.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from beir_cocodr.training.presets import adapt_options, chosen_stages
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", required=True, help="what to adapt to")
     parser.add_argument("--source", help="labelled collection, for the stage finetune")
     parser.add_argument("--base", default="minilm", help="encoder to start from")
     parser.add_argument("--stages", nargs="+", default=["coco", "finetune"])
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--preset", choices=["base", "large", "cpu"], help="the paper's settings, or small ones")
+    parser.add_argument(
+        "--preset", choices=["base", "large", "cpu"], help="the paper's settings, or small ones"
+    )
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--max-steps", type=int)
     parser.add_argument("--seed", type=int)

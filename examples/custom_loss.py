@@ -28,7 +28,9 @@ class PowerLoss(ClusterLoss):
         self.power = power
 
     def observe(self, losses: Tensor, counts: Tensor) -> None:
-        """Called before each training step with (K,) losses and (K,) numbers of examples, 0 where absent."""
+        """Called before each training step with (K,) losses and (K,) numbers of examples, 0 where
+        absent.
+        """
         self.weights.copy_(torch.where(counts > 0, losses.clamp(min=0) ** self.power, self.weights))
 
     def coefficients(self, losses: Tensor, counts: Tensor) -> Tensor:
@@ -38,8 +40,12 @@ class PowerLoss(ClusterLoss):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="apidocs/numpy", help="labelled collection, split train")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--dataset", default="apidocs/numpy", help="labelled collection, split train"
+    )
     parser.add_argument("--model", default="minilm", help="encoder to start from")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--power", type=float, default=1.0)
@@ -51,9 +57,19 @@ def main() -> None:
 
     # The row names the class, and which option of FinetuneOptions each parameter of it is.
     WEIGHTINGS["power"] = Weighting(f"{__name__}:PowerLoss", {"power": "alpha"})
-    settings = {"clusters": given.clusters, "batch_size": given.batch_size, "max_steps": given.max_steps}
+    settings = {
+        "clusters": given.clusters,
+        "batch_size": given.batch_size,
+        "max_steps": given.max_steps,
+    }
     options = FinetuneOptions(weighting="power", alpha=given.power, **settings)
-    finetune(given.dataset, given.model, given.output, options, encoder=EncoderOptions(device=given.device))
+    finetune(
+        given.dataset,
+        given.model,
+        given.output,
+        options,
+        encoder=EncoderOptions(device=given.device),
+    )
     print((given.output / "cluster_weights.jsonl").read_text().splitlines()[-1])
 
 

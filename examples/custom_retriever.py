@@ -34,7 +34,11 @@ class CharacterNgrams:
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         self.prepare()
-        scores = (self.vectorizer.transform(queries.values()) @ self.vectors.T).toarray().astype(np.float32)
+        scores = (
+            (self.vectorizer.transform(queries.values()) @ self.vectors.T)
+            .toarray()
+            .astype(np.float32)
+        )
         ties = self.documents.tie_ranks()  # equal scores go to the larger id, as in trec_eval
         rows = np.stack([best_rows(row, ties, top_k) for row in scores])  # (Q, k)
         return Ranking(list(queries), np.take_along_axis(scores, rows, axis=1), rows)
@@ -44,9 +48,13 @@ class CharacterNgrams:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dataset", default="apidocs/numpy", help="a collection with labels")
-    parser.add_argument("--output", type=Path, required=True, help="folder for runs and results.json")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder for runs and results.json"
+    )
     given = parser.parse_args()
 
     RETRIEVERS["ngrams"] = f"{__name__}:{CharacterNgrams.__name__}"

@@ -1,6 +1,7 @@
 """A teacher of one's own in distillation: another encoder, such as a larger one.
 
-python examples/custom_teacher.py --dataset apidocs/numpy --model minilm --teacher minilm --output runs/taught
+python examples/custom_teacher.py --dataset apidocs/numpy --model minilm --teacher minilm --output
+runs/taught
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ class EncoderTeacher:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="apidocs/numpy", help="labelled collection, split train")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--dataset", default="apidocs/numpy", help="labelled collection, split train"
+    )
     parser.add_argument("--model", default="minilm", help="encoder to start from")
     parser.add_argument("--teacher", default="minilm", help="encoder whose order is learned")
     parser.add_argument("--output", type=Path, required=True)
@@ -41,13 +46,21 @@ def main() -> None:
     parser.add_argument("--device")
     given = parser.parse_args()
 
-    # The row says which names of teachers it is for, and what is called with all that a teacher may need.
+    # The row says which names of teachers it is for, and what is called with all that a teacher may
+    # need.
     TEACHERS["encoder"] = TeacherKind(
         "encoder:M", f"{__name__}:EncoderTeacher", lambda name: name.startswith("encoder:")
     )
     options = DistillOptions(batch_size=given.batch_size, max_steps=given.max_steps)
     encoder = EncoderOptions(device=given.device)
-    distill(given.dataset, given.model, f"encoder:{given.teacher}", given.output, options, encoder=encoder)
+    distill(
+        given.dataset,
+        given.model,
+        f"encoder:{given.teacher}",
+        given.output,
+        options,
+        encoder=encoder,
+    )
     print((given.output / "training.json").read_text())
 
 

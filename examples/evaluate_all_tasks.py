@@ -1,10 +1,11 @@
-"""The 18 tasks of COCO-DR's Table 1: queries and documents cut task by task as the paper cuts them, and every number
-that the table prints beside ours.
+"""The 18 tasks of COCO-DR's Table 1: queries and documents cut task by task as the paper cuts them,
+and every number that the table prints beside ours.
 
-    python examples/evaluate_all_tasks.py --model OpenMatch/cocodr-base-msmarco --model bm25 --data datasets/
+    python examples/evaluate_all_tasks.py --model OpenMatch/cocodr-base-msmarco --model bm25 --data
+    datasets/
 
-The work is done by benchmarks/reproduce, whose options these are: single tasks (--rows), a folder of BEIR folders,
-downloading what is missing. Run again, it goes on.
+The work is done by benchmarks/reproduce, whose options these are: single tasks (--rows), a folder
+of BEIR folders, downloading what is missing. Run again, it goes on.
 """
 
 from __future__ import annotations

@@ -16,11 +16,17 @@ from beir_cocodr.models.spec import EncoderOptions
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dataset", default="apidocs/numpy", help="BEIR folder or name, irds:ID, apidocs/DOMAIN")
+    parser.add_argument(
+        "--dataset", default="apidocs/numpy", help="BEIR folder or name, irds:ID, apidocs/DOMAIN"
+    )
     parser.add_argument("--model", default="minilm", help="a folder or hub name, or minilm")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--k", type=int, nargs="+", default=[1, 10, 100], help="cutoffs of the measures")
-    parser.add_argument("--store", type=Path, help="folder that keeps the corpus embeddings for the next time")
+    parser.add_argument(
+        "--k", type=int, nargs="+", default=[1, 10, 100], help="cutoffs of the measures"
+    )
+    parser.add_argument(
+        "--store", type=Path, help="folder that keeps the corpus embeddings for the next time"
+    )
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--device")
     given = parser.parse_args()

@@ -1,10 +1,12 @@
 """Fine-tune an encoder on MS MARCO, or on any other labelled collection.
 
-python examples/finetune_msmarco.py --model OpenMatch/cocodr-base --weighting idro --output runs/cocodr
+python examples/finetune_msmarco.py --model OpenMatch/cocodr-base --weighting idro --output
+runs/cocodr
 
 Under torchrun each batch is split over the processes:
 
-torchrun --nproc-per-node 2 examples/finetune_msmarco.py --dataset scifact --model minilm --output runs/two
+torchrun --nproc-per-node 2 examples/finetune_msmarco.py --dataset scifact --model minilm --output
+runs/two
 """
 
 from __future__ import annotations
@@ -20,13 +22,21 @@ from beir_cocodr.training.presets import stage_options
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="msmarco", help="labelled collection; its split train is trained on")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--dataset", default="msmarco", help="labelled collection; its split train is trained on"
+    )
     parser.add_argument("--model", default="OpenMatch/cocodr-base", help="encoder to start from")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--weighting", choices=["erm", "idro", "groupdro", "cvar"], default="erm")
-    parser.add_argument("--clusters", type=int, help="clusters of queries, for the other weightings")
-    parser.add_argument("--preset", choices=["base", "large", "cpu"], help="the paper's settings, or small ones")
+    parser.add_argument(
+        "--clusters", type=int, help="clusters of queries, for the other weightings"
+    )
+    parser.add_argument(
+        "--preset", choices=["base", "large", "cpu"], help="the paper's settings, or small ones"
+    )
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--max-steps", type=int)
     parser.add_argument("--epochs", type=float)
@@ -36,9 +46,20 @@ def main() -> None:
     parser.add_argument("--device")
     given = parser.parse_args()
 
-    settings = ("weighting", "clusters", "batch_size", "max_steps", "epochs", "learning_rate", "seed")
+    settings = (
+        "weighting",
+        "clusters",
+        "batch_size",
+        "max_steps",
+        "epochs",
+        "learning_rate",
+        "seed",
+    )
     options = stage_options(
-        FinetuneOptions, "finetune", given.preset, **{name: getattr(given, name) for name in settings}
+        FinetuneOptions,
+        "finetune",
+        given.preset,
+        **{name: getattr(given, name) for name in settings},
     )
     record = finetune(
         given.dataset,

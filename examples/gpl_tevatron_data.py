@@ -16,8 +16,12 @@ from beir_cocodr.training.pairs import export
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--corpus", default="apidocs/numpy", help="BEIR folder or name, irds:ID, apidocs/DOMAIN")
-    parser.add_argument("--model", default="minilm", help="finds negatives beside BM25, and is trained")
+    parser.add_argument(
+        "--corpus", default="apidocs/numpy", help="BEIR folder or name, irds:ID, apidocs/DOMAIN"
+    )
+    parser.add_argument(
+        "--model", default="minilm", help="finds negatives beside BM25, and is trained"
+    )
     parser.add_argument("--negatives", type=int, default=10, help="of each query and retriever")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--batch-size", type=int, default=32)
@@ -32,9 +36,12 @@ def main() -> None:
         print(
             f"{form}: {record.queries} queries, {record.without_negatives} without negatives; {' '.join(record.files)}"
         )
-    # GPL's own trainer takes the folder by --path_to_generated_data; here it is a collection with its negatives.
+    # GPL's own trainer takes the folder by --path_to_generated_data; here it is a collection with
+    # its negatives.
     negatives = str(given.output / "gpl" / "hard-negatives.jsonl")
-    options = FinetuneOptions(hard_negatives=negatives, batch_size=given.batch_size, max_steps=given.max_steps)
+    options = FinetuneOptions(
+        hard_negatives=negatives, batch_size=given.batch_size, max_steps=given.max_steps
+    )
     finetune(str(given.output / "gpl"), given.model, given.output / "model", options)
     print(f"trained: {given.output / 'model'}")
 

@@ -18,23 +18,47 @@ from beir_cocodr.retrieval.store.encode import encode
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dataset", default="apidocs/numpy", help="BEIR folder or name, irds:ID, apidocs/DOMAIN")
+    parser.add_argument(
+        "--dataset", default="apidocs/numpy", help="BEIR folder or name, irds:ID, apidocs/DOMAIN"
+    )
     parser.add_argument("--model", default="minilm", help="a folder or hub name, or minilm")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the store, the topics and the run")
-    parser.add_argument("--prebuilt", action="store_true", help="pack the store as a prebuilt index, and search that")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder for the store, the topics and the run"
+    )
+    parser.add_argument(
+        "--prebuilt",
+        action="store_true",
+        help="pack the store as a prebuilt index, and search that",
+    )
     given = parser.parse_args()
 
     collection, output = load_collection(given.dataset), given.output
     encode(given.dataset, given.model, output / "store")
     topics, run_file = output / "topics.tsv", output / "run.txt"
-    topics.write_text("".join(f"{id}\t{' '.join(text.split())}\n" for id, text in collection.queries.items()))
+    topics.write_text(
+        "".join(f"{id}\t{' '.join(text.split())}\n" for id, text in collection.queries.items())
+    )
     index = output / "store"
-    if given.prebuilt:  # the archive can go to any server: write_prebuilt_index(..., url="https://...")
+    if (
+        given.prebuilt
+    ):  # the archive can go to any server: write_prebuilt_index(..., url="https://...")
         index = write_prebuilt_index(index, output / "prebuilt", "example")
-    words = ["search.faiss", "--index", index, "--topics", topics, "--output", run_file, "--hits", 100]
+    words = [
+        "search.faiss",
+        "--index",
+        index,
+        "--topics",
+        topics,
+        "--output",
+        run_file,
+        "--hits",
+        100,
+    ]
     # beir-cocodr pyserini search.faiss --index ... does the same.
     run([*map(str, words), "--encoder", f"beir-cocodr:{given.model}"])
-    found = ir_measures.calc_aggregate([nDCG @ 10, R @ 100], collection.qrels, ir_measures.read_trec_run(str(run_file)))
+    found = ir_measures.calc_aggregate(
+        [nDCG @ 10, R @ 100], collection.qrels, ir_measures.read_trec_run(str(run_file))
+    )
     for measure, value in found.items():
         print(f"{measure} {value:.4f}")
 

@@ -1,6 +1,8 @@
-"""Losses of this package in sentence-transformers' own trainer, on a data set with the columns that they take.
+"""Losses of this package in sentence-transformers' own trainer, on a data set with the columns that
+they take.
 
-python examples/sentence_transformers_losses.py --dataset apidocs/numpy --model minilm --loss coco --output runs/coco
+python examples/sentence_transformers_losses.py --dataset apidocs/numpy --model minilm --loss coco
+--output runs/coco
 """
 
 from __future__ import annotations
@@ -10,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
 from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss
 
 from beir_cocodr import EncoderOptions, load_collection, load_encoder
@@ -22,13 +28,20 @@ def spans(texts: list[str]) -> Dataset:
     words = [text.split() for text in texts]
     halves = [(one[: len(one) // 2], one[len(one) // 2 :]) for one in words if len(one) > 3]
     return Dataset.from_dict(
-        {name: [" ".join(half[i]) for half in halves] for i, name in enumerate(["anchor", "positive"])}
+        {
+            name: [" ".join(half[i]) for half in halves]
+            for i, name in enumerate(["anchor", "positive"])
+        }
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="apidocs/numpy", help="labelled collection, split train")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--dataset", default="apidocs/numpy", help="labelled collection, split train"
+    )
     parser.add_argument("--model", default="minilm", help="encoder to start from")
     parser.add_argument("--loss", choices=["coco", "idro", "lambdarank"], default="coco")
     parser.add_argument("--output", type=Path, required=True)
@@ -39,7 +52,10 @@ def main() -> None:
 
     model = load_encoder(given.model, EncoderOptions(device=given.device))
     collection = load_collection(given.dataset, "train")
-    texts = [f"{document['title']} {document['text']}".strip() for document in collection.documents.values()]
+    texts = [
+        f"{document['title']} {document['text']}".strip()
+        for document in collection.documents.values()
+    ]
     pairs = [(query, next(iter(found))) for query, found in collection.qrels.items()]
     columns: dict[str, list[Any]] = {
         "query": [collection.queries[query] for query, _ in pairs],
@@ -53,7 +69,8 @@ def main() -> None:
     elif given.loss == "idro":  # a label: the cluster of the query, here by its length
         lengths = [len(query.split()) for query in columns["query"]]
         data = Dataset.from_dict(
-            columns | {"label": [int(length > sorted(lengths)[len(lengths) // 2]) for length in lengths]}
+            columns
+            | {"label": [int(length > sorted(lengths)[len(lengths) // 2]) for length in lengths]}
         )
         loss = IDROLoss(model, n_clusters=2)
     else:  # a label: a teacher's score of each document
@@ -65,7 +82,9 @@ def main() -> None:
     )  # fmt: skip
     SentenceTransformerTrainer(model=model, args=arguments, train_dataset=data, loss=loss).train()
     model.save_pretrained(str(given.output))
-    plain = SentenceTransformer(str(given.output), device=given.device)  # needs nothing of this package
+    plain = SentenceTransformer(
+        str(given.output), device=given.device
+    )  # needs nothing of this package
     print(plain.encode_query(["how do I sort an array?"]).shape)
 
 

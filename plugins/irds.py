@@ -1,8 +1,10 @@
-"""Collections of this package as datasets of ir_datasets: BEIR folders, and resampled ones, added to its registry,
-again and again without harm. Reading ids of ir_datasets is :mod:`beir_cocodr.data.irds`.
+"""Collections of this package as datasets of ir_datasets: BEIR folders, and resampled ones, added
+to its registry, again and again without harm. Reading ids of ir_datasets is
+:mod:`beir_cocodr.data.irds`.
 
-Ids that are kept stand in a file in ir_datasets' home. ir_datasets looks for no plugins when it is imported, so that
-:func:`register` reads them: a script calls it first, and ``beir-cocodr irds`` runs ir_datasets' commands after it.
+Ids that are kept stand in a file in ir_datasets' home. ir_datasets looks for no plugins when it is
+imported, so that :func:`register` reads them: a script calls it first, and ``beir-cocodr irds``
+runs ir_datasets' commands after it.
 """
 
 import logging
@@ -43,7 +45,8 @@ class Entry:
     """A dataset that is going to be registered.
 
     Attributes:
-        handlers: of documents, queries and judgements; never a whole dataset, whose id would come along.
+        handlers: of documents, queries and judgements; never a whole dataset, whose id would come
+            along.
         documentation: pretty_name, desc, bibtex_ids, bibtex.
         counts: "docs", "queries" or "qrels" to how many there are, where the handlers do not count.
     """
@@ -54,14 +57,17 @@ class Entry:
 
 
 def register_entries(entries: Mapping[str, Entry], place: str) -> list[str]:
-    """Register every id that is not registered from the same place already; gives all ids, new or not. An InputError
-    for an id that cannot be one, or that is taken, as by another place; then none is registered.
+    """Register every id that is not registered from the same place already; gives all ids, new or
+    not. An InputError for an id that cannot be one, or that is taken, as by another place; then
+    none is registered.
     """
     for identifier in entries:
         if not ID.fullmatch(identifier):
             raise InputError(f"{identifier!r} cannot be an id in ir_datasets: {ID_PARTS}")
         if _PLACES.get(identifier, place) != place:
-            raise InputError(f"the id {identifier!r} is registered already, from {_PLACES[identifier]}; take another")
+            raise InputError(
+                f"the id {identifier!r} is registered already, from {_PLACES[identifier]}; take another"
+            )
         if identifier not in _PLACES and is_registered(identifier):
             raise InputError(f"ir_datasets has the id {identifier!r} already; take another")
     for identifier, entry in entries.items():
@@ -73,32 +79,38 @@ def register_entries(entries: Mapping[str, Entry], place: str) -> list[str]:
 
 def _dataset(identifier: str, entry: Entry) -> Any:
     # Counts that are known beforehand, ahead of handlers that would have to read everything.
-    counts = SimpleNamespace(**{f"{part}_count": partial(int, count) for part, count in entry.counts.items()})
+    counts = SimpleNamespace(
+        **{f"{part}_count": partial(int, count) for part, count in entry.counts.items()}
+    )
     documentation = SimpleNamespace(documentation=partial(dict, entry.documentation))
     dataset = ir_datasets.Dataset(counts, *entry.handlers, documentation)
-    # Without one of our own the registry would look our ids up in the host's table, to the same effect but for queries
-    # and judgements, which we can count.
+    # Without one of our own the registry would look our ids up in the host's table, to the same
+    # effect but for queries and judgements, which we can count.
     provider = MetadataProvider(lambda: {identifier: _metadata(dataset)})
     return ir_datasets.Dataset(MetadataComponent(identifier, dataset, provider), dataset)
 
 
 def _metadata(dataset: Any) -> Json:
-    """Counts as the host keeps them; none of documents, with which others would take them for checked by the host."""
+    """Counts as the host keeps them; none of documents, with which others would take them for
+    checked by the host.
+    """
     found: Json = {}
     if dataset.has_queries():
         found["queries"] = {"count": dataset.queries_count()}
     if dataset.has_qrels():
         calculated = dataset.qrels_calc_metadata(verbose=False)
         grades = calculated["fields"]["relevance"]["counts_by_value"]
-        calculated["fields"]["relevance"]["counts_by_value"] = {str(k): v for k, v in sorted(grades.items())}
+        calculated["fields"]["relevance"]["counts_by_value"] = {
+            str(k): v for k, v in sorted(grades.items())
+        }
         found["qrels"] = calculated
     return found
 
 
 @dataclass(frozen=True)
 class KeptIds(Record):
-    """The ids that :func:`register` makes loadable in every process: id to BEIR folder, and folder of an output of
-    ``resample`` to the id of its documents, None for the manifest's.
+    """The ids that :func:`register` makes loadable in every process: id to BEIR folder, and folder
+    of an output of ``resample`` to the id of its documents, None for the manifest's.
     """
 
     folders: dict[str, str] = field(default_factory=dict)
@@ -124,30 +136,40 @@ def _changing_kept() -> Iterator[KeptIds]:
 
 
 def forget(name: str) -> None:
-    """Keep an id, or the folder of a resampled output, no longer; ``InputError`` where it is not kept."""
+    """Keep an id, or the folder of a resampled output, no longer; ``InputError`` where it is not
+    kept.
+    """
     with _changing_kept() as kept:
         folder = str(Path(name).resolve())
         if name not in kept.folders and folder not in kept.resampled:
-            raise InputError(f"{name!r} is not kept; there are {', '.join([*kept.folders, *kept.resampled]) or 'none'}")
+            raise InputError(
+                f"{name!r} is not kept; there are {', '.join([*kept.folders, *kept.resampled]) or 'none'}"
+            )
         kept.folders.pop(name, None)
         kept.resampled.pop(folder, None)
 
 
 def register_folder(path: str | Path, identifier: str, keep: bool = False) -> list[str]:
-    """Make a BEIR folder loadable as ``ir_datasets.load(identifier)``, and its splits below that; again does no harm.
+    """Make a BEIR folder loadable as ``ir_datasets.load(identifier)``, and its splits below that;
+    again does no harm.
 
-    The id itself has the documents, and all queries if there are any; ``IDENTIFIER/SPLIT`` has the judgements of a
-    split and the queries that it judges. Nothing is read before it is used. The folder holds ``corpus.jsonl``,
-    ``queries.jsonl`` and ``qrels/SPLIT.tsv``, each plain or ``.gz``; an InputError where a part is missing, or the id
-    taken or none. With ``keep``, :func:`register` makes it loadable in every process, until :func:`forget`.
+    The id itself has the documents, and all queries if there are any; ``IDENTIFIER/SPLIT`` has the
+    judgements of a split and the queries that it judges. Nothing is read before it is used. The
+    folder holds ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/SPLIT.tsv``, each plain or ``.gz``;
+    an InputError where a part is missing, or the id taken or none. With ``keep``, :func:`register`
+    makes it loadable in every process, until :func:`forget`.
     """
     folder = Path(path).resolve()
     source = FileSource.of_folder(str(path), folder, "test")
     if not source.corpus.is_file():
-        raise InputError(f"{source.corpus}: no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz")
+        raise InputError(
+            f"{source.corpus}: no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz"
+        )
     queries, splits = source.queries_file, source.splits()
     if any(replace(source, wanted_split=split).queries_file is None for split in splits):
-        raise InputError(f"{folder / 'queries.jsonl'}: no such file, but there are judgements; put it there")
+        raise InputError(
+            f"{folder / 'queries.jsonl'}: no such file, but there are judgements; put it there"
+        )
     docs = _FolderDocs(folder)
     documentation = {"pretty_name": identifier, "desc": f"<p>The BEIR folder {folder.name}.</p>"}
     all_queries = [_FolderQueries(Path(queries))] if queries else []
@@ -182,19 +204,23 @@ _CITATION = {
 }
 
 
-def register_resampled(output: str | Path, base_id: str | None = None, keep: bool = False) -> list[str]:
-    """Make an output of ``resample`` loadable as datasets of ir_datasets. An InputError: no manifest, an unknown base
-    id or one with other documents, or ids that are taken.
+def register_resampled(
+    output: str | Path, base_id: str | None = None, keep: bool = False
+) -> list[str]:
+    """Make an output of ``resample`` loadable as datasets of ir_datasets. An InputError: no
+    manifest, an unknown base id or one with other documents, or ids that are taken.
 
-    Ids are ``cocodr/restrain/BASE/size-45k/REGIME`` (or ``k-10``) and ``cocodr/resttest/BASE/bucket-1-of-5/REGIME``,
-    REGIME being interpolation or extrapolation. Each has the test queries and their judgements; ``/test`` below it is
-    the same, ``/train`` the training queries chosen and theirs. Documents are those of BASE, in its own class and
-    store, where it is an id of ir_datasets, and so are queries; else both are read from the folders. Again is no harm.
+    Ids are ``cocodr/restrain/BASE/size-45k/REGIME`` (or ``k-10``) and
+    ``cocodr/resttest/BASE/bucket-1-of-5/REGIME``, REGIME being interpolation or extrapolation. Each
+    has the test queries and their judgements; ``/test`` below it is the same, ``/train`` the
+    training queries chosen and theirs. Documents are those of BASE, in its own class and store,
+    where it is an id of ir_datasets, and so are queries; else both are read from the folders. Again
+    is no harm.
 
     Args:
         output: the folder with the ``manifest.json``.
-        base_id: an id of ir_datasets with the documents of the training set, which then is BASE; by default BASE is
-            that of the manifest.
+        base_id: an id of ir_datasets with the documents of the training set, which then is BASE; by
+            default BASE is that of the manifest.
     """
     output = Path(output).resolve()
     manifest = manifests.read_manifest(output)
@@ -202,7 +228,9 @@ def register_resampled(output: str | Path, base_id: str | None = None, keep: boo
     base, method = base_id or manifest.base, manifest.method
     first = manifest.sets[0]
     train_docs = _docs(output, manifest.train, first.train, base_id)
-    test_docs = train_docs if manifest.same_corpus else _docs(output, manifest.test, first.test, None)
+    test_docs = (
+        train_docs if manifest.same_corpus else _docs(output, manifest.test, first.test, None)
+    )
     entries: dict[str, Entry] = {}
     for found in manifest.sets:
         identifier = manifests.set_id(method, base, found.label, found.regime)
@@ -217,10 +245,15 @@ def register_resampled(output: str | Path, base_id: str | None = None, keep: boo
                 ("test", test_docs, manifest.test, found.test),
             )
         }
-        entries |= {identifier: sides["test"], **{f"{identifier}/{side}": sides[side] for side in sides}}
+        entries |= {
+            identifier: sides["test"],
+            **{f"{identifier}/{side}": sides[side] for side in sides},
+        }
         if method == "resttest":
             # Both regimes of a bucket train on the same queries.
-            both = replace(sides["train"], documentation=_documentation(manifest, base, found, _BOTH))
+            both = replace(
+                sides["train"], documentation=_documentation(manifest, base, found, _BOTH)
+            )
             entries[f"{identifier.rpartition('/')[0]}/train"] = both
     identifiers = register_entries(entries, str(output))
     if keep:
@@ -230,15 +263,21 @@ def register_resampled(output: str | Path, base_id: str | None = None, keep: boo
 
 
 def register() -> list[str]:
-    """Make what is kept, and the collections that were resampled on this machine, loadable where they are still there;
-    of equal ids what is kept, then the newest. Calling it again does no harm, and adds what has come since.
+    """Make what is kept, and the collections that were resampled on this machine, loadable where
+    they are still there; of equal ids what is kept, then the newest. Calling it again does no harm,
+    and adds what has come since.
     """
     kept, identifiers = _kept(), []
     for name, folder in kept.folders.items():
         try:
             identifiers += register_folder(folder, name)
         except InputError as error:
-            log.warning("the kept id %s is not registered (%s); beir-cocodr irds forget %s", name, error, name)
+            log.warning(
+                "the kept id %s is not registered (%s); beir-cocodr irds forget %s",
+                name,
+                error,
+                name,
+            )
     for output in [*kept.resampled, *map(str, manifests.remembered_outputs())]:
         try:
             identifiers += register_resampled(output, kept.resampled.get(output))
@@ -248,8 +287,9 @@ def register() -> list[str]:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """A command of ir_datasets with the ids of this machine, such as ``["export", ID, "docs"]``; or one of ours:
-    ``register FOLDER ID``, ``register OUTPUT [ID]`` of an output of ``resample``, which are kept, and ``forget ID``.
+    """A command of ir_datasets with the ids of this machine, such as ``["export", ID, "docs"]``; or
+    one of ours: ``register FOLDER ID``, ``register OUTPUT [ID]`` of an output of ``resample``,
+    which are kept, and ``forget ID``.
     """
     name, *rest = arguments or [""]
     is_resampled = bool(rest) and (Path(rest[0]) / manifests.MANIFEST_FILE).is_file()
@@ -262,16 +302,27 @@ def run(arguments: Sequence[str]) -> None:
     elif name in ir_datasets.commands.COMMANDS:
         register()
         # These name a dataset first, and the host ends in a KeyError where it does not know it.
-        if name in ("export", "lookup") and rest and not rest[0].startswith("-") and not is_registered(rest[0]):
+        if (
+            name in ("export", "lookup")
+            and rest
+            and not rest[0].startswith("-")
+            and not is_registered(rest[0])
+        ):
             raise InputError(f"ir_datasets does not know the id {rest[0]!r}{suggestion(rest[0])}")
         ir_datasets.main([name, *rest])
     else:
         known = ", ".join(ir_datasets.commands.COMMANDS)
-        raise InputError(f"irds takes register FOLDER ID, register OUTPUT [ID], forget ID, and ir_datasets' {known}")
+        raise InputError(
+            f"irds takes register FOLDER ID, register OUTPUT [ID], forget ID, and ir_datasets' {known}"
+        )
 
 
-def _docs(output: Path, source: manifests.SourceRecord, part: manifests.SplitRecord, base_id: str | None) -> Any:
-    """Documents of one side; every set links to the same corpus, so any part of that side will do."""
+def _docs(
+    output: Path, source: manifests.SourceRecord, part: manifests.SplitRecord, base_id: str | None
+) -> Any:
+    """Documents of one side; every set links to the same corpus, so any part of that side will
+    do.
+    """
     identifier = base_id or source.ir_datasets_id
     if identifier is None:
         return _FolderDocs(output / part.folder, source.corpus_sha256)
@@ -301,22 +352,31 @@ def _labels(output: Path, source: manifests.SourceRecord, part: manifests.SplitR
 
 def _load_base(identifier: str) -> Any:
     if not is_registered(identifier):
-        raise InputError(f"ir_datasets does not know the base id {identifier!r}{suggestion(identifier)}")
+        raise InputError(
+            f"ir_datasets does not know the base id {identifier!r}{suggestion(identifier)}"
+        )
     return ir_datasets.load(identifier)
 
 
-def _documentation(manifest: manifests.Manifest, base: str, found: manifests.SetRecord, regime: str) -> Json:
+def _documentation(
+    manifest: manifests.Manifest, base: str, found: manifests.SetRecord, regime: str
+) -> Json:
     name, parameters = _NAMES[manifest.method], manifest.parameters
     if isinstance(parameters, manifests.RestrainParameters):
         near = f"among the {found.k} nearest of a test query"
         far = f"outside the {parameters.exclude_top} nearest of every test query"
         how = f"Its training queries are {near if regime == 'interpolation' else far}."
     else:
-        tests = {"interpolation": ", its test queries too", "extrapolation": ", its test queries those in it"}
+        tests = {
+            "interpolation": ", its test queries too",
+            "extrapolation": ", its test queries those in it",
+        }
         bucket = f"bucket {found.bucket} of {parameters.buckets}"
         how = f"Its training queries are those outside {bucket}{tests.get(regime, '')}."
     own_id = manifest.train.ir_datasets_id
-    base_documentation: Any = dict if own_id is None else getattr(_load_base(own_id), "documentation", dict)
+    base_documentation: Any = (
+        dict if own_id is None else getattr(_load_base(own_id), "documentation", dict)
+    )
     return {
         "pretty_name": f"{base} ({name}, {found.label}, {regime})",
         "desc": (
@@ -335,7 +395,8 @@ _READ = 1_000
 class _FolderDocs(BaseDocs):
     """The documents of a BEIR folder, memory-mapped; any number of threads may read them.
 
-    Where ``content_hash`` is given, documents with another, as `Documents` has it, are an ``InputError``.
+    Where ``content_hash`` is given, documents with another, as `Documents` has it, are an
+    ``InputError``.
     """
 
     def __init__(self, folder: Path, content_hash: str | None = None) -> None:
@@ -354,7 +415,9 @@ class _FolderDocs(BaseDocs):
     def docs_count(self) -> int:
         return len(self._documents())
 
-    def docs_store(self, field: str = "doc_id", options: Any = DEFAULT_DOCSTORE_OPTIONS) -> Docstore:
+    def docs_store(
+        self, field: str = "doc_id", options: Any = DEFAULT_DOCSTORE_OPTIONS
+    ) -> Docstore:
         return _FolderDocstore(self._documents(), field, options)
 
     def _load(self) -> Documents:
@@ -368,7 +431,9 @@ class _FolderDocs(BaseDocs):
 
 
 class _FolderQueries(BaseQueries):
-    """The queries of a ``queries.jsonl``, plain or ``.gz``, or those of them whose ids ``wanted`` gives when asked."""
+    """The queries of a ``queries.jsonl``, plain or ``.gz``, or those of them whose ids ``wanted``
+    gives when asked.
+    """
 
     def __init__(self, path: Path, wanted: Callable[[], Container[str]] | None = None) -> None:
         self._path, self._wanted = path, wanted
@@ -385,19 +450,25 @@ class _FolderQueries(BaseQueries):
 
 
 class _FolderQrels(BaseQrels):
-    """The judgements of a ``qrels/SPLIT.tsv``, plain or ``.gz``; ``definitions`` are the meanings of the grades."""
+    """The judgements of a ``qrels/SPLIT.tsv``, plain or ``.gz``; ``definitions`` are the meanings
+    of the grades.
+    """
 
     def __init__(self, path: Path, definitions: dict[int, str] | None = None) -> None:
         self._path, self._definitions = path, definitions or {}
         self.qrels_count: Callable[[], int] = Lazy(lambda: sum(1 for _ in self.qrels_iter()))
         #: The ids of judged queries.
-        self.judged: Callable[[], set[str]] = Lazy(lambda: {qrel.query_id for qrel in self.qrels_iter()})
+        self.judged: Callable[[], set[str]] = Lazy(
+            lambda: {qrel.query_id for qrel in self.qrels_iter()}
+        )
 
     def qrels_path(self) -> Path:
         return self._path
 
     def qrels_iter(self) -> Iterator[Any]:
-        for _, query, document, grade in read_judgements(self._path, StrictReport(str(self._path.parents[1]))):
+        for _, query, document, grade in read_judgements(
+            self._path, StrictReport(str(self._path.parents[1]))
+        ):
             yield TrecQrel(query, document, grade, "0")
 
     def qrels_cls(self) -> type:

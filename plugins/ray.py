@@ -1,8 +1,9 @@
 """Ray: a store encoded and searched by all nodes of a cluster, whose actors may die.
 
-One actor has one copy of the model, or of the queries, and whole shards are its work. All nodes need this package, and
-must see the store, the cache of this package (``BEIR_COCODR_CACHE``) and the model under the same paths, on a shared
-file system. Files come out the same, to the byte, as from one process of as many threads on such a processor.
+One actor has one copy of the model, or of the queries, and whole shards are its work. All nodes
+need this package, and must see the store, the cache of this package (``BEIR_COCODR_CACHE``) and the
+model under the same paths, on a shared file system. Files come out the same, to the byte, as from
+one process of as many threads on such a processor.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 # Deaths for each actor, without a task done in between, after which nothing is tried again.
 _ATTEMPTS = 3
 
-# Tasks given to an actor at a time: one that it does, one that waits. Ray's object store holds no more results.
+# Tasks given to an actor at a time: one that it does, one that waits. Ray's object store holds no
+# more results.
 _UNDER_WAY = 2
 
 # Seconds without news after which progress is logged.
@@ -42,7 +44,8 @@ log = logging.getLogger(__name__)
 
 
 class ShardWorker:
-    """An actor. What does a task on ``device`` is made once, by the first task: what fails there reaches the caller.
+    """An actor. What does a task on ``device`` is made once, by the first task: what fails there
+    reaches the caller.
 
     Without a device, that is the GPU that Ray gave to this actor, or the CPU where it gave none.
     """
@@ -80,12 +83,17 @@ class RayPool:
     deaths: int = 0
 
     def share_out(
-        self, tasks: Sequence[Any], start: Callable[[str], Callable[[Any], Any]], devices: Sequence[str]
+        self,
+        tasks: Sequence[Any],
+        start: Callable[[str], Callable[[Any], Any]],
+        devices: Sequence[str],
     ) -> Iterator[Any]:
-        """As :func:`beir_cocodr.retrieval.pool.share_out`, with actors for processes; whatever a task raises is raised.
+        """As :func:`beir_cocodr.retrieval.pool.share_out`, with actors for processes; whatever a
+        task raises is raised.
 
-        An actor that died is replaced and what it had not finished is done again, on whichever node has room; an
-        InputError where they die again and again. ``devices`` has one for each actor; its place decides which.
+        An actor that died is replaced and what it had not finished is done again, on whichever node
+        has room; an InputError where they die again and again. ``devices`` has one for each actor;
+        its place decides which.
         """
         if not tasks:
             return
@@ -163,7 +171,9 @@ class _Run:
                 f"actors of Ray died {deaths} times with {self.count - self.done} parts of the work left ({reason}): "
                 "most likely memory ran out; use fewer actors, smaller shards or a lower token budget"
             ) from None
-        log.warning("an actor died (%s); %d parts are left and go on", reason, self.count - self.done)
+        log.warning(
+            "an actor died (%s); %d parts are left and go on", reason, self.count - self.done
+        )
         self.begin()
 
 
@@ -186,24 +196,29 @@ def encode(
     progress: bool = False,
     encoder: EncoderOptions = EncoderOptions(),
 ) -> Json:
-    """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: arguments, errors, resumption, and report with
-    ``ray``: actors, how many died, how many shards each node did. An InputError: as there; Ray is not installed, the
-    cluster is not to be reached or too small, or a node wrote its shards to another folder.
+    """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: arguments, errors,
+    resumption, and report with ``ray``: actors, how many died, how many shards each node did. An
+    InputError: as there; Ray is not installed, the cluster is not to be reached or too small, or a
+    node wrote its shards to another folder.
 
     Args:
-        address: of the cluster: ``HOST:PORT``, ``auto`` for the one that RAY_ADDRESS names or that runs on this
-            machine, or ``local`` for one that is started for this. Where this process is connected, that is taken.
+        address: of the cluster: ``HOST:PORT``, ``auto`` for the one that RAY_ADDRESS names or that
+            runs on this machine, or ``local`` for one that is started for this. Where this process
+            is connected, that is taken.
         actors: by default as many as the cluster has room for.
         encoder: its device is by default the GPU of each actor where there are any, else the CPU.
     """
-    # Imported here and below, so that actors, which import this module, start without torch where they need none.
+    # Imported here and below, so that actors, which import this module, start without torch where
+    # they need none.
     from beir_cocodr.retrieval.pool import torch_threads
     from beir_cocodr.retrieval.store.encode import encode as encode_corpus
     from beir_cocodr.retrieval.store.store import EmbeddingStore
 
     with connected(address), torch_threads(threads) as count:
         size, pool = _pool(actors, count, encoder.device)
-        report = encode_corpus(dataset, model, output, options, size, count, progress, pool.share_out, encoder)
+        report = encode_corpus(
+            dataset, model, output, options, size, count, progress, pool.share_out, encoder
+        )
         EmbeddingStore.open(output)  # fails where nodes have a folder of their own under this path
         return {**report, "ray": _describe(size, pool)}
 
@@ -219,10 +234,12 @@ def search(
     threads: int | None = None,
     **options: Any,
 ) -> StoreRun:
-    """:func:`beir_cocodr.evaluation.store_run.search` on a cluster, exactly, with its arguments and errors.
+    """:func:`beir_cocodr.evaluation.store_run.search` on a cluster, exactly, with its arguments and
+    errors.
 
-    ``address`` and ``actors`` are as for :func:`encode`, ``device`` is that of all actors, and the options are
-    ``split``, ``policy``, ``model`` and ``batch_size``. The record has ``ray`` as for :func:`encode` beside its own.
+    ``address`` and ``actors`` are as for :func:`encode`, ``device`` is that of all actors, and the
+    options are ``split``, ``policy``, ``model`` and ``batch_size``. The record has ``ray`` as for
+    :func:`encode` beside its own.
     """
     from beir_cocodr.evaluation.store_run import search as search_and_write
     from beir_cocodr.retrieval.pool import torch_threads
@@ -230,14 +247,23 @@ def search(
     with connected(address), torch_threads(threads) as count:
         size, pool = _pool(actors, count, device)
         report = search_and_write(
-            store, dataset, output, top_k, processes=size, device=device, threads=count, share=pool.share_out, **options
+            store,
+            dataset,
+            output,
+            top_k,
+            processes=size,
+            device=device,
+            threads=count,
+            share=pool.share_out,
+            **options,
         )
         return replace(report, ray=_describe(size, pool))
 
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Connect this process to a cluster, or start one; a connection that is there already is taken and kept.
+    """Connect this process to a cluster, or start one; a connection that is there already is taken
+    and kept.
 
     ``InputError`` where Ray is not installed, or does not answer.
     """
@@ -251,7 +277,11 @@ def connected(address: str) -> Iterator[None]:
     own: Json = {}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE, "_node_ip_address": "127.0.0.1"}
+        own = {
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE,
+            "_node_ip_address": "127.0.0.1",
+        }
     none = f"there is no cluster of Ray to be reached at {address!r}"
     with explained(none, _WAY_OUT, ConnectionError, RuntimeError, ValueError):
         ray.init(address=address, log_to_driver=False, **own)
@@ -268,14 +298,18 @@ def _probe(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address in ("local", "auto"):
         return
-    with explained(f"there is no cluster of Ray to be reached at {address!r}", _WAY_OUT, OSError, OverflowError):
+    with explained(
+        f"there is no cluster of Ray to be reached at {address!r}", _WAY_OUT, OSError, OverflowError
+    ):
         if not port.isdigit():
             raise OSError("an address is HOST:PORT")
         socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
 
 
 def _pool(actors: int | None, threads: int, device: str | None) -> tuple[int, RayPool]:
-    """The number of actors and their pool: one GPU each if any, else CPUs as many as threads, or a smaller node's."""
+    """The number of actors and their pool: one GPU each if any, else CPUs as many as threads, or a
+    smaller node's.
+    """
     ray: Any = import_module("ray")
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cpus_of = [int(node.get("CPU", 0)) for node in nodes]

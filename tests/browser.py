@@ -22,7 +22,14 @@ class Browser:
         options = Options()
         options.binary_location = shutil.which("chromium")
         for argument in (
-            *("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "disable-quic", "no-first-run"),
+            *(
+                "headless=new",
+                "no-sandbox",
+                "disable-gpu",
+                "disable-dev-shm-usage",
+                "disable-quic",
+                "no-first-run",
+            ),
             *("disable-background-networking", "disable-component-update", "disable-sync"),
         ):
             options.add_argument(f"--{argument}")
@@ -30,13 +37,17 @@ class Browser:
         service = Service(executable_path=shutil.which("chromedriver"))
         self.driver: Any = webdriver.Chrome(options=options, service=service)
 
-    def open(self, path: Path | str, width: int = 1280, scheme: str = "light", medium: str = "") -> None:
+    def open(
+        self, path: Path | str, width: int = 1280, scheme: str = "light", medium: str = ""
+    ) -> None:
         self.look(width, scheme, medium)
         self.driver.get(path.as_uri() if isinstance(path, Path) else path)
 
     def look(self, width: int = 1280, scheme: str = "light", medium: str = "") -> None:
         scheme_feature = {"name": "prefers-color-scheme", "value": scheme}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": medium, "features": [scheme_feature]})
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"media": medium, "features": [scheme_feature]}
+        )
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
@@ -54,8 +65,14 @@ class Browser:
         return self.driver.find_element("css selector", selector)
 
     def requests(self) -> set[str]:
-        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        return {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+        events = [
+            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
+        ]
+        return {
+            e["params"]["request"]["url"]
+            for e in events
+            if e["method"] == "Network.requestWillBeSent"
+        }
 
 
 @pytest.fixture(scope="module")

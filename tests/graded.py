@@ -1,4 +1,6 @@
-"""A collection on which an untrained encoder works, and copies of the encoder that work less well."""
+"""A collection on which an untrained encoder works, and copies of the encoder that work less
+well.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def distinct(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i in range(40):
         own = rng.choice(vocabulary, 4, replace=False)
         parts = [
-            " ".join(str(rng.choice(own if rng.random() < 0.6 else COMMON)) for _ in range(12)) + " ." for _ in range(4)
+            " ".join(str(rng.choice(own if rng.random() < 0.6 else COMMON)) for _ in range(12))
+            + " ."
+            for _ in range(4)
         ]
         corpus.append({"_id": f"d{i}", "title": "", "text": " ".join(parts)})
         queries.append({"_id": f"q{i}", "text": " ".join(own)})
@@ -52,7 +56,9 @@ def changed(source: str | Path, target: Path, change: Callable[[str, Any], None]
 
 @pytest.fixture(scope="session")
 def clean(tiny_cosine: str | Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An encoder that is little more than the mean of its random word vectors, and so works untrained."""
+    """An encoder that is little more than the mean of its random word vectors, and so works
+    untrained.
+    """
 
     def change(name: str, weight: Any) -> None:
         if "position_embeddings" in name or ".output.dense" in name:
@@ -81,5 +87,12 @@ def calibrated_by_crops(floor=0.05, **trust):
 
     model = DifferenceModel({CROPS: 1.0}, [[0.0]], 0.0, floor, 1.645)
     models = {GIVEN_QUERIES: model, CORPUS_ALONE: model}
-    counts = {"pairs": 9, "covered": 8, "decided": 7, "right": 6, "large": 5, "large_decided": 4} | trust
+    counts = {
+        "pairs": 9,
+        "covered": 8,
+        "decided": 7,
+        "right": 6,
+        "large": 5,
+        "large_decided": 4,
+    } | trust
     return Calibration(["c1", "c2", "c3"], [], {"models of one kind": counts}, "2026-01-01", models)

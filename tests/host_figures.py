@@ -1,4 +1,6 @@
-"""Figures of hosts beside ours, as the tests of hosts measure them; `benchmarks/hosts.py` collects them."""
+"""Figures of hosts beside ours, as the tests of hosts measure them; `benchmarks/hosts.py` collects
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from beir_cocodr.records import installed_version
 
 RECORDED = Path(__file__).parents[1] / "benchmarks" / "results" / "hosts.json"
 
-#: Names of hosts to their distributions; what is not installed is read and written in its form alone.
+#: Names of hosts to their distributions; what is not installed is read and written in its form
+#: alone.
 HOSTS = {
     "BEIR": "beir",
     "sentence-transformers": "sentence-transformers",
@@ -33,10 +36,11 @@ def recorded() -> list[dict[str, str | float]]:
 
 @pytest.fixture
 def same_figure(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """``same_figure(host, script, measure, there, here)``: both agree, with each other and with the documentation.
+    """``same_figure(host, script, measure, there, here)``: both agree, with each other and with the
+    documentation.
 
-    What is recorded counts where host and torch have the versions that it was measured with. COCODR_HOSTS names a file
-    to which the figures go instead, a line of JSON each.
+    What is recorded counts where host and torch have the versions that it was measured with.
+    COCODR_HOSTS names a file to which the figures go instead, a line of JSON each.
     """
 
     def check(host: str, script: str, measure: str, there: float, here: float) -> None:

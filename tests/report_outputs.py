@@ -1,4 +1,6 @@
-"""Output folders of commands, made by the commands' own functions, for tests of the page about them."""
+"""Output folders of commands, made by the commands' own functions, for tests of the page about
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ NASTY = "</script><script>window.broken = true</script><img src=x onerror='windo
 
 @pytest.fixture(scope="session")
 def filled(cache_root):
-    """Of a name and a function that fills a folder: the folder, filled by one of the workers for all."""
+    """Of a name and a function that fills a folder: the folder, filled by one of the workers for
+    all.
+    """
 
     def once(name, fill):
         folder = cache_root.parent / name
@@ -35,7 +39,9 @@ def nasty_folder(filled):
     def fill(folder):
         write_beir(folder, 60, 20)
         for name in ("corpus", "queries"):
-            rows = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+            rows = [
+                json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()
+            ]
             for row in rows:
                 row["text"] += f" {NASTY}"
                 if row.get("title"):
@@ -63,7 +69,10 @@ def nine_models(nasty_folder, tiny_cosine, tiny_bert, filled):
 
     def fill(output):
         kinds = ("", "hybrid:", "rrf:", "feedback:")
-        models = ["bm25", *(kind + str(model) for model in (tiny_cosine, tiny_bert) for kind in kinds)]
+        models = [
+            "bm25",
+            *(kind + str(model) for model in (tiny_cosine, tiny_bert) for kind in kinds),
+        ]
         compare_models(models, str(nasty_folder), output)
 
     return filled("nine", fill)
@@ -83,7 +92,9 @@ def without_labels(nasty_folder, tiny_cosine, filled):
 
 @pytest.fixture(scope="session")
 def adapted(nasty_folder, tiny_cosine, tiny_bert, filled):
-    """An adaptation whose second encoder was not trained, but says so; with episodes and clusters."""
+    """An adaptation whose second encoder was not trained, but says so; with episodes and
+    clusters.
+    """
     from beir_cocodr.evaluation.evaluate import evaluate
     from beir_cocodr.evaluation.recommendation import ablation_families, recommend
     from beir_cocodr.evaluation.records import AdaptationRecord
@@ -92,9 +103,19 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, filled):
         model = write_training(output / "models" / "source")
         candidates = {"bm25": "bm25"}
         for label, path in (("base", tiny_bert), ("base + source", tiny_cosine)):
-            for mode, kind in (("", ""), (", feedback", "feedback:"), (", fused", "hybrid:"), (", RM3", "rm3:")):
+            for mode, kind in (
+                ("", ""),
+                (", feedback", "feedback:"),
+                (", fused", "hybrid:"),
+                (", RM3", "rm3:"),
+            ):
                 candidates[label + mode] = f"{kind}{path}"
-        results = evaluate(str(nasty_folder), candidates, output, families=ablation_families(["base", "base + source"]))
+        results = evaluate(
+            str(nasty_folder),
+            candidates,
+            output,
+            families=ablation_families(["base", "base + source"]),
+        )
         recommendation = recommend(results)
         report = AdaptationRecord(
             corpus=str(nasty_folder),
@@ -121,7 +142,12 @@ def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, filled):
     def fill(output):
         candidates = {"bm25": "bm25"}
         for label, path in (("base", tiny_bert), ("base + source", tiny_cosine)):
-            for mode, kind in (("", ""), (", feedback", "feedback:"), (", fused", "hybrid:"), (", RM3", "rm3:")):
+            for mode, kind in (
+                ("", ""),
+                (", feedback", "feedback:"),
+                (", fused", "hybrid:"),
+                (", RM3", "rm3:"),
+            ):
                 candidates[label + mode] = f"{kind}{path}"
         names = [*list(candidates.values())[1:], "bm25"]
         options = {"labels": False, "samples": 20, "against": candidates["base"]}
@@ -143,7 +169,9 @@ def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, filled):
 
 
 def write_training(folder: Path, clusters: int = 50, lines: int = 40) -> Path:
-    """What fine-tuning in episodes leaves beside the model: its record, curves and cluster weights."""
+    """What fine-tuning in episodes leaves beside the model: its record, curves and cluster
+    weights.
+    """
     folder.mkdir(parents=True)
     seen = {
         "dataset": "irds:msmarco",
@@ -163,7 +191,9 @@ def write_training(folder: Path, clusters: int = 50, lines: int = 40) -> Path:
         "steps": 400,
         "seconds": 91.5,
         "training_loss": 0.25,
-        "episodes": [{"episode": n, "logged_loss": [[100, 0.9 - n / 4], [200, 0.5 - n / 4]]} for n in (0, 1)],
+        "episodes": [
+            {"episode": n, "logged_loss": [[100, 0.9 - n / 4], [200, 0.5 - n / 4]]} for n in (0, 1)
+        ],
         "versions": {"torch": "2.13.0"},
         "parent": None,
     }
@@ -181,5 +211,8 @@ def write_training(folder: Path, clusters: int = 50, lines: int = 40) -> Path:
             for step in range(10, 10 * lines + 1, 10):
                 raw = [math.exp(math.sin(k) * step / 300) for k in range(clusters)]
                 weights = [value / sum(raw) for value in raw]
-                file.write(json.dumps({"step": step, "weights": weights, "losses": [], "examples": []}) + "\n")
+                file.write(
+                    json.dumps({"step": step, "weights": weights, "losses": [], "examples": []})
+                    + "\n"
+                )
     return folder

@@ -16,7 +16,11 @@ def hashed(monkeypatch) -> list[Path]:
     """The files that were read for their checksums."""
     files: list[Path] = []
     original = checksums._checksum
-    monkeypatch.setattr(checksums, "_checksum", lambda path, *content: files.append(path) or original(path, *content))
+    monkeypatch.setattr(
+        checksums,
+        "_checksum",
+        lambda path, *content: files.append(path) or original(path, *content),
+    )
     return files
 
 
@@ -32,7 +36,13 @@ def test_a_checksum_is_the_line_of_xxhsum(tmp_path):
         line = (tmp_path / "checksums" / name).read_text()
         assert line == f"XXH3_{xxhash.xxh3_64_hexdigest(content)}  {name}\n"
         assert checksums.fault(tmp_path / name) is None
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.bin", "a.bin", "checksums", "empty", "empty"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        "a.bin",
+        "a.bin",
+        "checksums",
+        "empty",
+        "empty",
+    ]
 
 
 def test_a_file_is_read_once_until_it_changes(tmp_path, hashed):

@@ -1,4 +1,6 @@
-"""The documentation as mkdocs builds it: all pages, the commands as their parsers have them, nothing from elsewhere."""
+"""The documentation as mkdocs builds it: all pages, the commands as their parsers have them,
+nothing from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,19 @@ def test_the_reference_has_every_command_and_option(hooks):
     for name, command in typer.main.get_command(app).commands.items():
         part = re.split(r"^## ", page.split(f"\n## {name}\n")[1], flags=re.MULTILINE)[0]
         inner = getattr(command, "commands", {None: command}).values()
-        flags = {flag for one in inner for option in one.params for flag in option.opts if flag.startswith("--")}
+        flags = {
+            flag
+            for one in inner
+            for option in one.params
+            for flag in option.opts
+            if flag.startswith("--")
+        }
         assert flags <= set(re.findall(r"--[\w-]+", part)) | {"--help"}
-        assert all(re.fullmatch(r"\| `[^`]+` \| .+ \|", line) for line in part.splitlines() if line.startswith("| `"))
+        assert all(
+            re.fullmatch(r"\| `[^`]+` \| .+ \|", line)
+            for line in part.splitlines()
+            if line.startswith("| `")
+        )
     assert hooks.on_page_markdown("No such mark.") == "No such mark."
 
 

@@ -15,15 +15,21 @@ FOLDERS = [ROOT / "beir_cocodr", ROOT / "plugins"]
 
 
 def examples() -> dict[str, str]:
-    """Name of the class or function to the code below its ``Example:``, up to the end of the docstring."""
+    """Name of the class or function to the code below its ``Example:``, up to the end of the
+    docstring.
+    """
     found = {}
     for path in sorted(file for folder in FOLDERS for file in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 continue
-            if match := re.search(r"^Example:\n(.*)\Z", ast.get_docstring(node) or "", re.DOTALL | re.MULTILINE):
+            if match := re.search(
+                r"^Example:\n(.*)\Z", ast.get_docstring(node) or "", re.DOTALL | re.MULTILINE
+            ):
                 name = getattr(node, "name", "module")
-                found[f"{path.relative_to(ROOT).with_suffix('')}:{name}"] = textwrap.dedent(match[1])
+                found[f"{path.relative_to(ROOT).with_suffix('')}:{name}"] = textwrap.dedent(
+                    match[1]
+                )
     return found
 
 
@@ -43,5 +49,7 @@ def test_example_runs_as_printed(name, first_layers, wide_layers, tmp_path, monk
     test = doctest.DocTestParser().get_doctest(EXAMPLES[name] + "\n", {}, name, name, 0)
     assert test.examples
     failures: list[str] = []
-    doctest.DocTestRunner(verbose=False, optionflags=doctest.FAIL_FAST).run(test, out=failures.append)
+    doctest.DocTestRunner(verbose=False, optionflags=doctest.FAIL_FAST).run(
+        test, out=failures.append
+    )
     assert not failures, "".join(failures)

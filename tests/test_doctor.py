@@ -79,7 +79,11 @@ def test_extras_are_told_apart_also_through_other_extras(monkeypatch):
 
 @pytest.mark.parametrize(
     ("both", "status"),
-    [({"faiss-cpu": "1.15", "faiss-gpu": "1.15"}, "problem"), ({"faiss-gpu": "1.15"}, "ok"), ({}, "absent")],
+    [
+        ({"faiss-cpu": "1.15", "faiss-gpu": "1.15"}, "problem"),
+        ({"faiss-gpu": "1.15"}, "ok"),
+        ({}, "absent"),
+    ],
 )
 def test_faiss_packages_that_overwrite_each_other(monkeypatch, both, status):
     monkeypatch.setattr(doctor_module, "installed", lambda: both)
@@ -155,7 +159,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
     def do_HEAD(self):
         if self.path == "/slow":
             time.sleep(3)
-        self.send_response(500 if self.path == "/broken" else 401 if self.path == "/locked" else 200)
+        self.send_response(
+            500 if self.path == "/broken" else 401 if self.path == "/locked" else 200
+        )
         self.end_headers()
 
     def log_message(self, *arguments):

@@ -1,4 +1,6 @@
-"""Full disks, by the errors that libraries themselves raise; a limit on the size of files stands for one."""
+"""Full disks, by the errors that libraries themselves raise; a limit on the size of files stands
+for one.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("size", [0, 10_000])
 def test_the_error_of_every_library_is_known(tmp_path, name, size):
-    with pytest.raises(DiskFull) as full, limited_files(size), atomic_path(tmp_path / "file") as temporary:
+    with (
+        pytest.raises(DiskFull) as full,
+        limited_files(size),
+        atomic_path(tmp_path / "file") as temporary,
+    ):
         WRITERS[name](temporary)
     assert full.value.filename == str(tmp_path)
     line = describe_full_disk(full.value)
@@ -69,9 +75,15 @@ def test_the_error_of_every_library_is_known(tmp_path, name, size):
         (OSError("Not enough free space to write 16777220 bytes after offset 128"), errno.ENOSPC),
         (OSError("8000 requested and 4000 written"), errno.ENOSPC),
         (Exception("No space left on device (os error 28)"), errno.ENOSPC),
-        (RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 704 vs 600"), errno.ENOSPC),
+        (
+            RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 704 vs 600"),
+            errno.ENOSPC,
+        ),
         (RuntimeError("basic_ios::clear: iostream error"), errno.ENOSPC),
-        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), errno.ENOSPC),
+        (
+            FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"),
+            errno.ENOSPC,
+        ),
         (OSError(errno.EACCES, "Permission denied"), None),
         (RuntimeError("CUDA error"), None),
         (InputError("No space left on device"), None),
@@ -86,7 +98,10 @@ def test_what_is_a_full_disk(error, number):
 
 def test_the_folder_that_stays_is_named_and_notes_are_kept(tmp_path):
     def fill() -> None:
-        with naming_full_disk(tmp_path, lambda: "1 of 2 is complete"), draft_folder(tmp_path / "new") as draft:
+        with (
+            naming_full_disk(tmp_path, lambda: "1 of 2 is complete"),
+            draft_folder(tmp_path / "new") as draft,
+        ):
             write_text(draft / "deep" / "a", "b")
             raise RuntimeError("No space left on device")
 

@@ -27,7 +27,10 @@ NEEDS = {"mteb_evaluation.py": "mteb", "pyterrier_pipeline.py": "pyterrier"}
 SCRIPTS = sorted(file.name for file in EXAMPLES.glob("*.py"))
 BLOCKS = re.findall(r"```\n(.*?)```", README, flags=re.DOTALL)
 COMMANDS = [
-    shlex.split(line) for block in BLOCKS for line in block.replace("\\\n", " ").splitlines() if "examples/" in line
+    shlex.split(line)
+    for block in BLOCKS
+    for line in block.replace("\\\n", " ").splitlines()
+    if "examples/" in line
 ]
 
 
@@ -67,7 +70,17 @@ def test_the_readme_names_every_script_with_options_that_it_has(script, monkeypa
 
 
 def test_evaluate_one_task(beir_folder, tiny_cosine, tmp_path):
-    arguments = ["--dataset", beir_folder, "--model", tiny_cosine, "--k", 1, 10, "--store", tmp_path / "s"]
+    arguments = [
+        "--dataset",
+        beir_folder,
+        "--model",
+        tiny_cosine,
+        "--k",
+        1,
+        10,
+        "--store",
+        tmp_path / "s",
+    ]
     found = json.loads(run(EXAMPLES / "evaluate_one_task.py", *arguments, "--device", "cpu"))
     from beir_cocodr import COCODR
 
@@ -81,7 +94,16 @@ def test_evaluate_one_task(beir_folder, tiny_cosine, tmp_path):
 
 
 def test_beir_rerank(beir_folder, tiny_cosine, tiny_cross):
-    arguments = ["--dataset", beir_folder, "--model", tiny_cosine, "--cross-encoder", tiny_cross, "--top-k", 20]
+    arguments = [
+        "--dataset",
+        beir_folder,
+        "--model",
+        tiny_cosine,
+        "--cross-encoder",
+        tiny_cross,
+        "--top-k",
+        20,
+    ]
     found = json.loads(run(EXAMPLES / "beir_rerank.py", *arguments, "--device", "cpu"))
     assert list(found) == ["bm25", "HNSW", "bm25, reranked", f"bm25, reranked by {tiny_cross}"]
     assert all(0 < measures["NDCG@10"] <= 1 for measures in found.values())
@@ -91,12 +113,18 @@ def test_evaluate_all_tasks(tmp_path):
     for task in ("scifact", "nfcorpus"):
         write_beir(tmp_path / "data" / task, seed=len(task))
     tasks = ["--rows", "scifact", "nfcorpus", "arguana", "--data", tmp_path / "data", "--inside"]
-    out = run(EXAMPLES / "evaluate_all_tasks.py", "--model", "bm25", *tasks, "--output", tmp_path / "out")
-    published = json.loads((EXAMPLES.parent / "benchmarks" / "published" / "cocodr.json").read_text())
+    out = run(
+        EXAMPLES / "evaluate_all_tasks.py", "--model", "bm25", *tasks, "--output", tmp_path / "out"
+    )
+    published = json.loads(
+        (EXAMPLES.parent / "benchmarks" / "published" / "cocodr.json").read_text()
+    )
     for task in ("scifact", "nfcorpus"):
         [row] = [line for line in out.splitlines() if line.startswith(f"| {task} |")]
         cells = [cell.strip() for cell in row.split("|")[3:-1]]
-        scores = [score for name, score in published["table1"]["scores"][task].items() if name != "bm25"]
+        scores = [
+            score for name, score in published["table1"]["scores"][task].items() if name != "bm25"
+        ]
         assert cells == ["–" if score is None else f"– ({score:.3f})" for score in scores]
     assert "arguana is not to be had" in out
     assert (tmp_path / "out" / "coco-dr-table1.json").is_file()
@@ -108,24 +136,46 @@ TRAINING = ["--max-steps", "2", "--batch-size", "4", "--device", "cpu"]
 def test_finetune_msmarco(beir_folder, two_layer_bert, tmp_path):
     output = tmp_path / "model"
     arguments = ["--dataset", beir_folder, "--model", two_layer_bert, "--output", output, *TRAINING]
-    record = json.loads(run(EXAMPLES / "finetune_msmarco.py", *arguments, "--weighting", "idro", "--clusters", 2))
+    record = json.loads(
+        run(EXAMPLES / "finetune_msmarco.py", *arguments, "--weighting", "idro", "--clusters", 2)
+    )
     assert (record["stage"], record["steps"], record["processes"]) == ("finetune", 2, 1)
     assert record == json.loads((output / "training.json").read_text())
     from sentence_transformers import SentenceTransformer
 
-    assert SentenceTransformer(str(output), device="cpu").encode_query(["wing flow"]).shape == (1, 32)
+    assert SentenceTransformer(str(output), device="cpu").encode_query(["wing flow"]).shape == (
+        1,
+        32,
+    )
 
 
 def test_two_processes_as_torchrun_starts_them(beir_folder, tiny_bert, tmp_path):
-    """Under torchrun's environment variables; torchrun itself is run by the tests of the trainer."""
-    arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--output", tmp_path / "two", *TRAINING]
+    """Under torchrun's environment variables; torchrun itself is run by the tests of the
+    trainer.
+    """
+    arguments = [
+        "--dataset",
+        beir_folder,
+        "--model",
+        tiny_bert,
+        "--output",
+        tmp_path / "two",
+        *TRAINING,
+    ]
     command = [*map(str, [EXAMPLES / "finetune_msmarco.py", *arguments])]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
     with ThreadPoolExecutor(2) as ranks:
-        first, second = ranks.map(lambda rank: run(*command, **shared, RANK=rank, LOCAL_RANK=rank), "01")
+        first, second = ranks.map(
+            lambda rank: run(*command, **shared, RANK=rank, LOCAL_RANK=rank), "01"
+        )
     record = json.loads(first)
     assert not second  # printed once
     assert (record["steps"], record["processes"]) == (2, 2)
@@ -133,7 +183,17 @@ def test_two_processes_as_torchrun_starts_them(beir_folder, tiny_bert, tmp_path)
 
 
 def test_adapt_corpus(beir_folder, tiny_bert, tmp_path):
-    data = ["--corpus", beir_folder, "--source", beir_folder, "--base", tiny_bert, "--stages", "coco", "finetune"]
+    data = [
+        "--corpus",
+        beir_folder,
+        "--source",
+        beir_folder,
+        "--base",
+        tiny_bert,
+        "--stages",
+        "coco",
+        "finetune",
+    ]
     out = run(EXAMPLES / "adapt_corpus.py", *data, "--output", tmp_path / "o", *TRAINING)
     assert "Did training make the encoder better?" in out
     assert "Recommended: " in out
@@ -142,7 +202,16 @@ def test_adapt_corpus(beir_folder, tiny_bert, tmp_path):
 
 @pytest.mark.parametrize("power", [0, 1])
 def test_custom_loss(power, beir_folder, tiny_bert, tmp_path):
-    arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--output", tmp_path, "--clusters", 3]
+    arguments = [
+        "--dataset",
+        beir_folder,
+        "--model",
+        tiny_bert,
+        "--output",
+        tmp_path,
+        "--clusters",
+        3,
+    ]
     out = run(EXAMPLES / "custom_loss.py", *arguments, "--power", power, *TRAINING)
     weights = json.loads(out)["weights"]
     assert len(weights) == 3
@@ -153,8 +222,20 @@ def test_custom_loss(power, beir_folder, tiny_bert, tmp_path):
 
 @pytest.mark.parametrize("loss", ["coco", "idro", "lambdarank"])
 def test_sentence_transformers_losses(loss, beir_folder, two_layer_cosine, tmp_path):
-    arguments = ["--dataset", beir_folder, "--model", two_layer_cosine, "--output", tmp_path, "--loss", loss, *TRAINING]
-    assert run(EXAMPLES / "sentence_transformers_losses.py", *arguments).splitlines()[-1] == "(1, 32)"
+    arguments = [
+        "--dataset",
+        beir_folder,
+        "--model",
+        two_layer_cosine,
+        "--output",
+        tmp_path,
+        "--loss",
+        loss,
+        *TRAINING,
+    ]
+    assert (
+        run(EXAMPLES / "sentence_transformers_losses.py", *arguments).splitlines()[-1] == "(1, 32)"
+    )
 
 
 def test_custom_teacher(beir_folder, tiny_bert, tiny_cosine, tmp_path):
@@ -178,7 +259,14 @@ def test_custom_retriever(beir_folder, tmp_path):
 def test_mteb_evaluation(beir_folder, tiny_cosine, tmp_path):
     pytest.importorskip("mteb", reason="mteb is not installed: pip install 'beir-cocodr[mteb]'")
     models = ["--model", "bm25", "--model", tiny_cosine]
-    out = run(EXAMPLES / "mteb_evaluation.py", "--dataset", beir_folder, *models, "--cache", tmp_path / "mteb")
+    out = run(
+        EXAMPLES / "mteb_evaluation.py",
+        "--dataset",
+        beir_folder,
+        *models,
+        "--cache",
+        tmp_path / "mteb",
+    )
     names = {"bm25": "bm25", "cosine": str(tiny_cosine)}
     ours = evaluate(str(beir_folder), names, tmp_path / "ours").models
     printed = [line.split("|")[2].strip() for line in out.splitlines()[2:]]
@@ -188,11 +276,17 @@ def test_mteb_evaluation(beir_folder, tiny_cosine, tmp_path):
 @pytest.mark.java
 @pytest.mark.parametrize("prebuilt", [False, True])
 def test_pyserini_search(prebuilt, beir_folder, tiny_cosine, tmp_path):
-    pytest.importorskip("pyserini", reason="pyserini is not installed: pip install 'beir-cocodr[pyserini]'")
+    pytest.importorskip(
+        "pyserini", reason="pyserini is not installed: pip install 'beir-cocodr[pyserini]'"
+    )
     arguments = ["--dataset", beir_folder, "--model", tiny_cosine, "--output", tmp_path / "o"]
     arguments += ["--prebuilt"] * prebuilt
     out = run(EXAMPLES / "pyserini_search.py", *arguments, PYSERINI_CACHE=str(tmp_path / "cache"))
-    ours = evaluate(str(beir_folder), [str(tiny_cosine)], tmp_path / "ours").models[str(tiny_cosine)].measures
+    ours = (
+        evaluate(str(beir_folder), [str(tiny_cosine)], tmp_path / "ours")
+        .models[str(tiny_cosine)]
+        .measures
+    )
     assert f"nDCG@10 {ours['nDCG@10']:.4f}" in out
 
 
@@ -204,7 +298,16 @@ def test_irds_collection(beir_folder, tmp_path):
 
 
 def test_gpl_tevatron_data(beir_folder, tiny_cosine, tmp_path):
-    arguments = ["--corpus", beir_folder, "--model", tiny_cosine, "--output", tmp_path, "--negatives", 3]
+    arguments = [
+        "--corpus",
+        beir_folder,
+        "--model",
+        tiny_cosine,
+        "--output",
+        tmp_path,
+        "--negatives",
+        3,
+    ]
     out = run(EXAMPLES / "gpl_tevatron_data.py", *arguments, "--max-steps", 1, "--batch-size", 2)
     assert "qgen-queries.jsonl" in out
     record = json.loads((tmp_path / "model" / "training.json").read_text())
@@ -212,12 +315,16 @@ def test_gpl_tevatron_data(beir_folder, tiny_cosine, tmp_path):
 
 
 def test_pyterrier_pipeline(beir_folder, tiny_cosine, tmp_path):
-    pytest.importorskip("pyterrier", reason="pyterrier is not installed: pip install 'beir-cocodr[pyterrier]'")
+    pytest.importorskip(
+        "pyterrier", reason="pyterrier is not installed: pip install 'beir-cocodr[pyterrier]'"
+    )
     out = run(EXAMPLES / "pyterrier_pipeline.py", "--dataset", beir_folder, "--model", tiny_cosine)
     ours = evaluate(str(beir_folder), ["bm25", str(tiny_cosine)], tmp_path / "ours").models
     [header, *_] = table = [line.split() for line in out.splitlines()]
     [bm25] = [row for row in table if row[0] == "BM25"]
-    assert float(bm25[header.index("ndcg_cut_10")]) == pytest.approx(ours["bm25"].measures["nDCG@10"], abs=1e-6)
+    assert float(bm25[header.index("ndcg_cut_10")]) == pytest.approx(
+        ours["bm25"].measures["nDCG@10"], abs=1e-6
+    )
     assert len(table) == 6
 
 
@@ -241,7 +348,9 @@ print(json.dumps([ndcg, _map, recall, precision, mrr]))
 """
 
 
-def test_a_beir_script_runs_with_the_two_lines_of_the_readme_changed(beir_folder, tiny_cosine, tmp_path):
+def test_a_beir_script_runs_with_the_two_lines_of_the_readme_changed(
+    beir_folder, tiny_cosine, tmp_path
+):
     [diff] = re.findall(r"```diff\n(.*?)```", README, flags=re.DOTALL)
     before, after = ([line[1:] for line in diff.splitlines() if line[0] == mark] for mark in "-+")
     assert len(before) == len(after) == 2
@@ -253,7 +362,9 @@ def test_a_beir_script_runs_with_the_two_lines_of_the_readme_changed(beir_folder
     for name, script in (("before", BEIR_SCRIPT), ("after", changed)):
         file = tmp_path / f"{name}.py"
         # One model for both, so that nothing but the two lines differs.
-        file.write_text(re.sub(r'"(msmarco-distil|OpenMatch/)[^"]*"', repr(str(tiny_cosine)), script))
+        file.write_text(
+            re.sub(r'"(msmarco-distil|OpenMatch/)[^"]*"', repr(str(tiny_cosine)), script)
+        )
         # BEIR logs to stdout.
         printed.append(json.loads(run(file, beir_folder).splitlines()[-1]))
     assert printed[0] == printed[1]

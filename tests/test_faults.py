@@ -13,7 +13,13 @@ from faults_world import HOSTS, PAGES, SCENARIOS, write_collection
 REFERENCE = {"results": {"out/x.run": "1"}, "stderr": ""}
 
 
-def judged(status: int | None, stderr: str = "", found: str = "1", shows: bool = True, file: str = "beir/corpus.jsonl"):
+def judged(
+    status: int | None,
+    stderr: str = "",
+    found: str = "1",
+    shows: bool = True,
+    file: str = "beir/corpus.jsonl",
+):
     ended = Ended(status, "", stderr, 0.1)
     return judge(ended, Done(file, "cut", shows), False, [], REFERENCE, {"out/x.run": found})[0]
 
@@ -21,7 +27,10 @@ def judged(status: int | None, stderr: str = "", found: str = "1", shows: bool =
 @pytest.mark.parametrize(
     ("expected", "given"),
     [
-        ("refused", {"status": 2, "stderr": "progress\nerror: in/beir/corpus.jsonl:3: broken JSON"}),
+        (
+            "refused",
+            {"status": 2, "stderr": "progress\nerror: in/beir/corpus.jsonl:3: broken JSON"},
+        ),
         ("refused unclearly", {"status": 2, "stderr": "error: broken JSON"}),
         ("refused unclearly", {"status": 2, "stderr": "error: corpus.jsonl\nerror: corpus.jsonl"}),
         ("traceback", {"status": 1, "stderr": "KeyError: 'corpus.jsonl'"}),
@@ -31,8 +40,14 @@ def judged(status: int | None, stderr: str = "", found: str = "1", shows: bool =
         ("harmless", {"status": 0}),
         ("silent difference", {"status": 0, "found": "2"}),
         ("other content", {"status": 0, "found": "2", "shows": False}),
-        ("silent difference", {"status": 0, "found": "2", "shows": False, "file": "store/shard.npy"}),
-        ("warned", {"status": 0, "found": "2", "stderr": "corpus.jsonl: 3 blank lines were left out"}),
+        (
+            "silent difference",
+            {"status": 0, "found": "2", "shows": False, "file": "store/shard.npy"},
+        ),
+        (
+            "warned",
+            {"status": 0, "found": "2", "stderr": "corpus.jsonl: 3 blank lines were left out"},
+        ),
     ],
 )
 def test_outcomes_follow_the_rule(expected, given):
@@ -40,7 +55,9 @@ def test_outcomes_follow_the_rule(expected, given):
 
 
 def test_damage_is_drawn_from_the_seed_and_changes_something(tmp_path):
-    """Two generators of one seed break a part in the same way; over many seeds every file is broken."""
+    """Two generators of one seed break a part in the same way; over many seeds every file is
+    broken.
+    """
     broken = set()
     for seed in range(60):
         done = []

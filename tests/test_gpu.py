@@ -1,4 +1,6 @@
-"""Every part of benchmarks/gpu.py runs on a CPU with tiny sizes, is not run again, and is what the guide says."""
+"""Every part of benchmarks/gpu.py runs on a CPU with tiny sizes, is not run again, and is what the
+guide says.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,19 @@ def test_every_part_runs_and_is_not_run_again(tmp_path, capsys):
     for part, ratio in RATIOS.items():
         assert found["parts"][part][ratio] > 0
     assert found["parts"]["search"]["same_rows"] == 1.0
-    assert "not installed" in found["parts"]["search"]["faiss_gpu_seconds"] or torch.cuda.is_available()
+    assert (
+        "not installed" in found["parts"]["search"]["faiss_gpu_seconds"]
+        or torch.cuda.is_available()
+    )
     assert found["parts"]["tests"]["pytest"]["status"] == 0
     assert found["parts"]["coco"]["coco"]["peak_mib"] > 0
     assert (found["device"], found["sizes"]["shape"]) == ("cpu", "tiny")
     capsys.readouterr()
     gpu.main(given)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines] == list(gpu.PARTS)  # times of parts, and no figure
+    assert [line.split(":")[0] for line in lines] == list(
+        gpu.PARTS
+    )  # times of parts, and no figure
     assert json.loads((tmp_path / "gpu.json").read_text())["parts"] == found["parts"]
 
 
@@ -70,4 +77,6 @@ def test_bad_options_are_status_2(given, tmp_path):
 def test_the_guide_says_that_no_gpu_has_run_it_until_one_has():
     for file in ("docs/scale.md", "README.md"):
         page = " ".join((ROOT / file).read_text().split())
-        assert ("No code of this package has been run on a GPU yet" in page) is not gpu.RESULTS.is_file()
+        assert (
+            "No code of this package has been run on a GPU yet" in page
+        ) is not gpu.RESULTS.is_file()

@@ -1,4 +1,6 @@
-"""The table of hosts is what their tests measure; sentence-transformers' and FAISS's own evaluation beside ours."""
+"""The table of hosts is what their tests measure; sentence-transformers' and FAISS's own evaluation
+beside ours.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ ROOT = Path(__file__).parents[1]
 def test_the_page_has_the_figures_that_tests_measure():
     script, found = import_module("hosts"), recorded()
     start, end = script.START, script.END
-    assert PAGE.read_text().split(start)[1].split(end)[0].strip() == script.markdown({"figures": found})
+    assert PAGE.read_text().split(start)[1].split(end)[0].strip() == script.markdown(
+        {"figures": found}
+    )
     assert {row["host"] for row in found} == set(HOSTS)
     for row in found:
         file, _, test = row["test"].partition("::")
@@ -29,9 +33,13 @@ def test_the_page_has_the_figures_that_tests_measure():
 
 @pytest.fixture(scope="module")
 def texts(beir_folder):
-    """The collection, the texts of its documents, and an encoder of sentence-transformers with vectors of both."""
+    """The collection, the texts of its documents, and an encoder of sentence-transformers with
+    vectors of both.
+    """
     collection = load_collection(beir_folder)
-    return collection, {id: f"{d['title']} {d['text']}".strip() for id, d in collection.documents.items()}
+    return collection, {
+        id: f"{d['title']} {d['text']}".strip() for id, d in collection.documents.items()
+    }
 
 
 def test_information_retrieval_evaluator(texts, beir_folder, tiny_cosine, tmp_path, same_figure):
@@ -39,16 +47,33 @@ def test_information_retrieval_evaluator(texts, beir_folder, tiny_cosine, tmp_pa
     from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
     collection, documents = texts
-    relevant = {query: {d for d, grade in grades.items() if grade > 0} for query, grades in collection.qrels.items()}
-    evaluator = InformationRetrievalEvaluator(collection.queries, documents, relevant, mrr_at_k=[10], map_at_k=[100])
+    relevant = {
+        query: {d for d, grade in grades.items() if grade > 0}
+        for query, grades in collection.qrels.items()
+    }
+    evaluator = InformationRetrievalEvaluator(
+        collection.queries, documents, relevant, mrr_at_k=[10], map_at_k=[100]
+    )
     there = evaluator(SentenceTransformer(str(tiny_cosine), device="cpu"))
-    here = evaluate(str(beir_folder), {"m": str(tiny_cosine)}, tmp_path / "o", "RR@10 AP@100").models["m"].measures
+    here = (
+        evaluate(str(beir_folder), {"m": str(tiny_cosine)}, tmp_path / "o", "RR@10 AP@100")
+        .models["m"]
+        .measures
+    )
     for theirs, ours in (("cosine_mrr@10", "RR@10"), ("cosine_map@100", "AP@100")):
-        same_figure("sentence-transformers", "InformationRetrievalEvaluator", ours, there[theirs], here[ours])
+        same_figure(
+            "sentence-transformers",
+            "InformationRetrievalEvaluator",
+            ours,
+            there[theirs],
+            here[ours],
+        )
 
 
 def test_a_flat_index(texts, beir_folder, tiny_cosine, tmp_path, same_figure):
-    faiss = pytest.importorskip("faiss", reason="faiss is not installed: pip install 'beir-cocodr[faiss-cpu]'")
+    faiss = pytest.importorskip(
+        "faiss", reason="faiss is not installed: pip install 'beir-cocodr[faiss-cpu]'"
+    )
     from sentence_transformers import SentenceTransformer
 
     collection, documents = texts
@@ -60,6 +85,12 @@ def test_a_flat_index(texts, beir_folder, tiny_cosine, tmp_path, same_figure):
         query: dict(zip(found.tolist(), each.tolist(), strict=True))
         for query, found, each in zip(collection.queries, ids, scores, strict=True)
     }
-    there = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], collection.qrels, run)[ir_measures.nDCG @ 10]
-    here = evaluate(str(beir_folder), {"m": str(tiny_cosine)}, tmp_path / "o", "nDCG@10").models["m"].measures
+    there = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], collection.qrels, run)[
+        ir_measures.nDCG @ 10
+    ]
+    here = (
+        evaluate(str(beir_folder), {"m": str(tiny_cosine)}, tmp_path / "o", "nDCG@10")
+        .models["m"]
+        .measures
+    )
     same_figure("FAISS", "IndexFlatIP.search", "nDCG@10", there, here["nDCG@10"])

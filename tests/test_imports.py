@@ -16,7 +16,9 @@ HEAVY = ("torch", "transformers", "sentence_transformers", "faiss", "beir", "dat
 
 def loaded_after(code: str) -> set[str]:
     program = f"import sys\n{code}\nprint('LOADED', *[m for m in {HEAVY!r} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr
     assert last.startswith("LOADED"), done.stderr
     return set(last.split()[1:])
@@ -31,7 +33,8 @@ def command(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "code", ["import beir_cocodr, beir_cocodr.losses", command("--help"), command("evaluate", "--help")]
+    "code",
+    ["import beir_cocodr, beir_cocodr.losses", command("--help"), command("evaluate", "--help")],
 )
 def test_import_and_help_load_nothing_heavy(code):
     assert loaded_after(code) == set()
@@ -49,7 +52,9 @@ def test_validate_and_bm25_never_import_torch(beir_folder, tmp_path):
 def test_a_search_of_embeddings_that_are_there_needs_no_encoder_library():
     """Nor do the processes and actors that search a store."""
     modules = ("exact", "faiss.index", "store.search")
-    assert loaded_after("; ".join(f"import beir_cocodr.retrieval.{name}" for name in modules)) == {"torch"}
+    assert loaded_after("; ".join(f"import beir_cocodr.retrieval.{name}" for name in modules)) == {
+        "torch"
+    }
 
 
 def test_this_check_can_fail():
@@ -62,10 +67,24 @@ PUBLIC = {
         *("COCODR", "MRL", "ExactSearch", "load_encoder", "load_collection"),
         *("adapt", "evaluate", "compare", "pretrain", "finetune", "distill"),
         *("fuse", "HybridEncoder", "FuseOptions", "Searcher"),
-        *("EncoderOptions", "SearchOptions", "PretrainOptions", "FinetuneOptions", "DistillOptions"),
+        *(
+            "EncoderOptions",
+            "SearchOptions",
+            "PretrainOptions",
+            "FinetuneOptions",
+            "DistillOptions",
+        ),
     ],
     "beir_cocodr.losses": [
-        *("COCOLoss", "IDROLoss", "GroupDROLoss", "CVaRLoss", "ClusterLoss", "TSDAELoss", "CoTMAELoss"),
+        *(
+            "COCOLoss",
+            "IDROLoss",
+            "GroupDROLoss",
+            "CVaRLoss",
+            "ClusterLoss",
+            "TSDAELoss",
+            "CoTMAELoss",
+        ),
         *("LambdaRankDistillationLoss", "infonce", "coco_contrastive_loss", "triplet_losses"),
         *("in_batch_losses", "idro_weights", "idro_weights_in_closed_form", "group_dro_weights"),
         *("cvar_weights", "lambda_rank_distillation_loss"),
@@ -78,7 +97,11 @@ def test_public_names(package):
     """They are listed, and each is what type checkers take it for."""
     module = import_module(package)
     assert set(PUBLIC[package]) == set(module.__all__) - {"__version__"} <= set(dir(module))
-    [block] = [node for node in ast.parse(Path(module.__file__).read_text()).body if isinstance(node, ast.If)]
+    [block] = [
+        node
+        for node in ast.parse(Path(module.__file__).read_text()).body
+        if isinstance(node, ast.If)
+    ]
     homes = {
         alias.asname or alias.name: (node.module, alias.name)
         for node in block.body
@@ -100,7 +123,9 @@ def test_plugins_are_installed_below_the_package_and_nowhere_else():
 
     assert beir_cocodr.plugins.irds.__name__ == "beir_cocodr.plugins.irds"
     code = "import importlib.util; assert importlib.util.find_spec('plugins') is None"
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert importlib.util.find_spec("beir_cocodr.plugins") is not None
 

@@ -108,7 +108,10 @@ def test_a_draft_takes_its_name_at_the_end(tmp_path):
     with draft_folder(tmp_path / "empty") as draft:
         (draft / "file").write_text("3")
     assert names(tmp_path / "empty") == ["file"]
-    with pytest.raises(InputError, match="cannot be made"), draft_folder(output / "other" / "below"):
+    with (
+        pytest.raises(InputError, match="cannot be made"),
+        draft_folder(output / "other" / "below"),
+    ):
         pass
 
 
@@ -135,7 +138,10 @@ def test_drafts_of_killed_processes_are_removed_and_what_they_moved_is_put_back(
     output = tmp_path / "o"
     program = "import os, sys; from pathlib import Path; from beir_cocodr.io import draft_folder\n"
     program += "with draft_folder(Path(sys.argv[1]), replace=True) as draft:\n    "
-    for killed in ("os._exit(1)", "Path(sys.argv[1]).replace(draft.with_name('former')); os._exit(1)"):
+    for killed in (
+        "os._exit(1)",
+        "Path(sys.argv[1]).replace(draft.with_name('former')); os._exit(1)",
+    ):
         subprocess.run([sys.executable, "-c", program + killed, str(output)], check=False)
         assert len(names(tmp_path)) == 1
         with draft_folder(output, replace=True) as draft:
@@ -149,7 +155,9 @@ def test_drafts_of_killed_processes_are_removed_and_what_they_moved_is_put_back(
 def test_what_a_killed_command_left_of_its_file_is_removed(tmp_path):
     output = tmp_path / "page.html"
     program = "import os, sys; from pathlib import Path; from beir_cocodr.io import atomic_output\n"
-    program += "with atomic_output(Path(sys.argv[1])) as temporary:\n    temporary.touch(); os._exit(1)"
+    program += (
+        "with atomic_output(Path(sys.argv[1])) as temporary:\n    temporary.touch(); os._exit(1)"
+    )
     subprocess.run([sys.executable, "-c", program, str(output)], check=False)
     assert len(names(tmp_path)) == 1
     with atomic_output(output) as temporary:

@@ -1,4 +1,6 @@
-"""The one line of progress: on a terminal it changes in place, elsewhere lines come now and then."""
+"""The one line of progress: on a terminal it changes in place, elsewhere lines come now and
+then.
+"""
 
 from __future__ import annotations
 
@@ -122,6 +124,8 @@ def test_steps_stand_before_a_bar_and_in_lines_of_a_log(caplog, monkeypatch):
     assert len(caplog.records) == 2
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(12.3, "12 seconds"), (600, "10 minutes"), (7200, "2.0 hours")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(12.3, "12 seconds"), (600, "10 minutes"), (7200, "2.0 hours")]
+)
 def test_times_are_for_people(seconds, text):
     assert describe_seconds(seconds) == text

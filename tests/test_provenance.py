@@ -26,7 +26,9 @@ def folder(path, documents, queries, split="test"):
         lines = [json.dumps({"_id": id_, "text": text}) for id_, text in texts.items()]
         (path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     rows = [f"{query}\t{document}\t1" for query, document in zip(queries, documents, strict=False)]
-    (path / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
+    (path / "qrels" / f"{split}.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n"
+    )
     return path
 
 
@@ -56,7 +58,9 @@ def test_the_very_collection_is_known_by_its_hashes(evaluated, tmp_path):
 
 
 def test_pretraining_on_the_corpus_sees_documents_and_no_query(evaluated, tmp_path):
-    found = statement(model(tmp_path / "m", [collection_provenance(evaluated, queries=False)], "coco"), evaluated)
+    found = statement(
+        model(tmp_path / "m", [collection_provenance(evaluated, queries=False)], "coco"), evaluated
+    )
     assert (found.documents_seen, found.queries_seen, found.labels_seen) == (4, 0, False)
     assert found.collections[0].stages == ["coco"]
 
@@ -67,7 +71,10 @@ def test_another_collection_is_compared_by_text_whatever_its_ids(evaluated, tmp_
     other = folder(tmp_path / "other", documents, queries, "train")
     shown = [collection_provenance(load_collection(other, "train"), queries=True)]
     found = statement(model(tmp_path / "m", shown), evaluated)
-    assert (found.documents_seen, found.document_ids) == (1, ["d2"])  # two empty documents are not alike
+    assert (found.documents_seen, found.document_ids) == (
+        1,
+        ["d2"],
+    )  # two empty documents are not alike
     assert (found.queries_seen, found.query_ids) == (1, ["q3"])
     assert (found.labels_seen, found.complete) == (False, True)
 
@@ -86,13 +93,19 @@ def test_what_cannot_be_looked_at_is_unknown_and_said_to_be(evaluated, tmp_path)
 
 
 def test_ancestors_are_merged_and_texts_counted_once(evaluated, tmp_path):
-    corpus, labelled = (collection_provenance(evaluated, queries=False), collection_provenance(evaluated, queries=True))
+    corpus, labelled = (
+        collection_provenance(evaluated, queries=False),
+        collection_provenance(evaluated, queries=True),
+    )
     first = TrainingRecord("coco", "minilm", seen=(corpus,))
     second = TrainingRecord("finetune", "a", seen=(labelled,), parent=first)
     name = model(tmp_path / "m", [labelled, corpus], "distill", second, "b")
     found = statement(f"hybrid:{name}", evaluated)
     assert (found.stages, found.root) == (["coco", "finetune", "distill"], "minilm")
-    assert [shown.stages for shown in found.collections] == [["coco", "distill"], ["finetune", "distill"]]
+    assert [shown.stages for shown in found.collections] == [
+        ["coco", "distill"],
+        ["finetune", "distill"],
+    ]
     assert (found.documents_seen, found.queries_seen) == (4, 3)
     assert "minilm, of which nothing is known" in found.sentences[0]
 
@@ -111,7 +124,10 @@ def test_generated_queries_are_compared_too(evaluated, tmp_path):
     generate_queries(corpus, "lexical", tmp_path / "generated")
     collection = load_collection(corpus, labels="none")
     shown = context_provenance([str(tmp_path / "generated")], [collection])
-    texts = [json.loads(line)["text"] for line in (tmp_path / "generated" / "queries.jsonl").read_text().splitlines()]
+    texts = [
+        json.loads(line)["text"]
+        for line in (tmp_path / "generated" / "queries.jsonl").read_text().splitlines()
+    ]
     queries = {"q1": texts[0], "q2": "asked by nobody"}
     judged = load_collection(folder(tmp_path / "judged", TEXTS, queries))
     found = statement(model(tmp_path / "m", shown, "qc"), judged)
@@ -122,7 +138,12 @@ def test_a_record_of_real_training_is_read(beir_folder, tiny_bert, tmp_path):
     from beir_cocodr.training.options import PretrainOptions
     from beir_cocodr.training.pretrain import pretrain
 
-    pretrain([str(beir_folder)], str(tiny_bert), tmp_path / "m", PretrainOptions(max_steps=1, batch_size=4))
+    pretrain(
+        [str(beir_folder)],
+        str(tiny_bert),
+        tmp_path / "m",
+        PretrainOptions(max_steps=1, batch_size=4),
+    )
     collection = load_collection(beir_folder)
     found = statement(str(tmp_path / "m"), collection)
     assert (found.stages, found.root) == (["coco"], str(tiny_bert))
@@ -139,11 +160,20 @@ def test_a_record_is_the_same_after_its_file_and_counts_stand_among_its_keys(eva
     given = collection_provenance(evaluated, queries=True)
     parent = TrainingRecord("coco", "minilm", seen=(given,), details={"documents_with_text": 3})
     record = TrainingRecord(
-        "finetune", "a", steps=4, options={"seed": 7}, details={"pairs": 24, "mining": None}, parent=parent
+        "finetune",
+        "a",
+        steps=4,
+        options={"seed": 7},
+        details={"pairs": 24, "mining": None},
+        parent=parent,
     )
     record = write_record(tmp_path, record)
     content = json.loads((tmp_path / RECORD_FILE).read_text())
-    assert (content["pairs"], content["mining"], content["parent"]["documents_with_text"]) == (24, None, 3)
+    assert (content["pairs"], content["mining"], content["parent"]["documents_with_text"]) == (
+        24,
+        None,
+        3,
+    )
     assert content["parent"]["seen"][0]["queries_sha256"] == given.queries_sha256
     assert "teacher" not in content
     assert read_record(tmp_path) == record
@@ -152,7 +182,11 @@ def test_a_record_is_the_same_after_its_file_and_counts_stand_among_its_keys(eva
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [({"schema": 9, "stage": "x"}, "schema 9"), ({}, "stage"), ({"stage": "x", "steps": "many"}, "steps")],
+    [
+        ({"schema": 9, "stage": "x"}, "schema 9"),
+        ({}, "stage"),
+        ({"stage": "x", "steps": "many"}, "steps"),
+    ],
 )
 def test_a_record_of_another_version_is_one_clear_error(content, message, tmp_path):
     (tmp_path / RECORD_FILE).write_text(json.dumps(content))

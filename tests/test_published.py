@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-PUBLISHED = {file.stem: json.loads(file.read_text()) for file in (BENCHMARKS / "published").glob("*.json")}
+PUBLISHED = {
+    file.stem: json.loads(file.read_text()) for file in (BENCHMARKS / "published").glob("*.json")
+}
 COCODR = PUBLISHED["cocodr"]
 TASKS = COCODR["table1"]["avg_datasets"]
 #: The paper's own averages are off the mean of its printed cells by up to 0.0009.
@@ -24,7 +26,9 @@ def test_there_are_four_papers_and_18_tasks():
     for table in ("table1", "table2", "table7"):
         for task in TASKS:
             assert list(COCODR[table]["scores"][task]) == COCODR[table]["methods"]
-    assert all(COCODR["max_lengths"][task].keys() == {"query_max_len", "doc_max_len"} for task in TASKS)
+    assert all(
+        COCODR["max_lengths"][task].keys() == {"query_max_len", "doc_max_len"} for task in TASKS
+    )
 
 
 @pytest.mark.parametrize("table", ["table1", "table2", "table7"])
@@ -53,13 +57,18 @@ def test_table_6_follows_from_tables_1_and_2():
     table, differing = COCODR["table6"]["rows"], []
     for task in TASKS:
         scores = COCODR["table1"]["scores"][task]
-        assert table[task]["ance_bert_minus_bm25"] == pytest.approx(scores["ance"] - scores["bm25"], abs=1e-9)
+        assert table[task]["ance_bert_minus_bm25"] == pytest.approx(
+            scores["ance"] - scores["bm25"], abs=1e-9
+        )
         against = COCODR["table2"]["scores"][task]["cocondenser-base"] - scores["bm25"]
         if abs(table[task]["ance_cocondenser_minus_bm25"] - against) > 1e-9:
             differing.append(task)
     assert differing == ["robust04", "climate-fever", "scifact"]
     # Section 3.2: on average 32.4% and 34.6% similar.
-    for column, mean in (("query_intent_similarity", 0.324), ("document_lexical_similarity", 0.346)):
+    for column, mean in (
+        ("query_intent_similarity", 0.324),
+        ("document_lexical_similarity", 0.346),
+    ):
         assert np.mean([table[task][column] for task in TASKS]) == pytest.approx(mean, abs=5e-4)
 
 
@@ -80,9 +89,9 @@ def test_claims_of_query_as_context_follow_from_its_table():
     assert PUBLISHED["query_as_context"]["text_claims"]
     for claim in PUBLISHED["query_as_context"]["text_claims"]:
         before, after, collection, measure = claim["from"]
-        assert cells[after][collection][measure] - cells[before][collection][measure] == pytest.approx(
-            claim["pp"], abs=1e-9
-        )
+        assert cells[after][collection][measure] - cells[before][collection][
+            measure
+        ] == pytest.approx(claim["pp"], abs=1e-9)
 
 
 def test_changes_of_extrapolation_follow_from_its_scores():

@@ -17,10 +17,13 @@ from beir_cocodr.cli.__main__ import app, main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-DOCS = {path: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
+DOCS = {
+    path: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+}
 SCALE = DOCS[ROOT / "docs" / "scale.md"]
 
-#: What a snippet needs that tests do not have stands above it, in the page's source; such a snippet is only compiled.
+#: What a snippet needs that tests do not have stands above it, in the page's source; such a snippet
+#: is only compiled.
 NEEDS = "<!-- snippet: needs "
 
 #: Every snippet of Python once, with what it needs and where it stands.
@@ -64,7 +67,9 @@ def corpora(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("where", ALONE)
 def test_snippet_runs_as_printed(where, fast_minilm, corpora, tmp_path, monkeypatch, capsys):
     for host in re.findall(r"^import (mteb|pyterrier)\b", ALONE[where], flags=re.MULTILINE):
-        pytest.importorskip(host, reason=f"{host} is not installed: pip install 'beir-cocodr[{host}]'")
+        pytest.importorskip(
+            host, reason=f"{host} is not installed: pip install 'beir-cocodr[{host}]'"
+        )
     monkeypatch.chdir(tmp_path)
     for folder in corpora.iterdir():
         Path(folder.name).symlink_to(folder)
@@ -84,7 +89,10 @@ def blocks(text: str) -> list[list[list[str]]]:
     """The words of the commands of each block without a language."""
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
     found = [block for language, block in fenced if not language]
-    return [[shlex.split(line, comments=True) for line in block.replace("\\\n", "").splitlines()] for block in found]
+    return [
+        [shlex.split(line, comments=True) for line in block.replace("\\\n", "").splitlines()]
+        for block in found
+    ]
 
 
 #: make's have a test of their own, as scripts of benchmarks/ have, and "." is the shell's.
@@ -104,14 +112,18 @@ def parse(command: Any, words: list[str]) -> None:
     command.make_context(command.name, list(words))
 
 
-@pytest.mark.parametrize(("path", "words"), COMMANDS, ids=[shlex.join(words)[:60] for _, words in COMMANDS])
+@pytest.mark.parametrize(
+    ("path", "words"), COMMANDS, ids=[shlex.join(words)[:60] for _, words in COMMANDS]
+)
 def test_a_command_has_the_options_that_are_shown(path, words):
     import typer
 
     if words[0] == "torchrun" and "beir_cocodr.cli" in words:
         words = ["beir-cocodr", *words[words.index("beir_cocodr.cli") + 1 :]]
     if words[0] == "torchrun":
-        assert shlex.join(words) in (ROOT / "examples" / "README.md").read_text().replace("\\\n         ", "")
+        assert shlex.join(words) in (ROOT / "examples" / "README.md").read_text().replace(
+            "\\\n         ", ""
+        )
     else:
         assert words[0] == "beir-cocodr"
         parse(typer.main.get_command(app), words[1:])
@@ -140,7 +152,9 @@ def encoded(tmp_path_factory, first_layers) -> Path:
 
 
 def test_the_commands_for_scale_run_as_printed(encoded, fast_minilm, monkeypatch, capsys):
-    """All but that of a cluster, whose host has no name here, and torchrun's, which examples/ has too."""
+    """All but that of a cluster, whose host has no name here, and torchrun's, which examples/ has
+    too.
+    """
     monkeypatch.chdir(encoded)
     given = commands("beir-cocodr")[1:]
     for command in (words for words in given if "--ray" not in words):
@@ -182,7 +196,11 @@ def test_the_two_lines_of_a_beir_script_are_those_that_are_tested():
 
 def test_the_make_targets_that_are_shown_exist_and_the_machine_runs_the_test_command():
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    shown = {target for text in DOCS.values() for target in re.findall(r"^make (\w+)|`make (\w+)`", text, re.MULTILINE)}
+    shown = {
+        target
+        for text in DOCS.values()
+        for target in re.findall(r"^make (\w+)|`make (\w+)`", text, re.MULTILINE)
+    }
     assert {"quickstart", "test", "docs"} <= {a or b for a, b in shown} <= targets
     assert "\nmake test " in README
     assert "make test\n" in (ROOT / ".ci" / "run").read_text()

@@ -34,7 +34,11 @@ PARTS = st.builds(Part, st.text(), st.dictionaries(st.text(), FINITE))
 
 
 @settings(deadline=None)
-@given(st.builds(Whole, st.lists(PARTS), st.integers(), st.none() | st.text(), st.tuples(FINITE, FINITE)))
+@given(
+    st.builds(
+        Whole, st.lists(PARTS), st.integers(), st.none() | st.text(), st.tuples(FINITE, FINITE)
+    )
+)
 def test_what_is_written_is_read_back(record):
     assert Whole.from_json(json.loads(json.dumps(record.to_json())), "file") == record
 
@@ -48,7 +52,11 @@ def test_files_go_there_and_back(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"schema": 1}, "schema 1"), ({"size": "many"}, "size"), ({"parts": [{"name": "a"}]}, r"parts.0.scores")],
+    [
+        ({"schema": 1}, "schema 1"),
+        ({"size": "many"}, "size"),
+        ({"parts": [{"name": "a"}]}, r"parts.0.scores"),
+    ],
 )
 def test_what_is_not_such_a_record_is_refused_by_file_and_field(change, words):
     content = Whole([], 3).to_json() | change

@@ -1,4 +1,6 @@
-"""Every published figure has a command or a reason; a table is killed and goes on; pages have planned commands."""
+"""Every published figure has a command or a reason; a table is killed and goes on; pages have
+planned commands.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,12 @@ def test_every_published_figure_has_a_command_or_a_reason(name, tmp_path):
 def test_commands_are_ones_that_the_command_line_takes(paper, tmp_path):
     """But for what is said to be lacking, which other versions may have."""
     place = shop(paper, tmp_path)
-    lacking = {reason for name in place.steps for words in place.words(name) if (reason := unavailable(words))}
+    lacking = {
+        reason
+        for name in place.steps
+        for words in place.words(name)
+        if (reason := unavailable(words))
+    }
     known = ("models of the kind",)
     assert [reason for reason in lacking if not reason.startswith(known)] == []
 
@@ -102,11 +109,14 @@ def test_figures_are_read_by_path(tmp_path):
 def test_presets_give_the_steps_that_costs_count():
     words = ["finetune", "--preset", "cocodr-base", "--weighting", "idro"]
     assert (options_of(words, 8).batch_size, options_of(words, 8).max_steps) == (512, 45_000)
-    command = "finetune --preset cocodr-base --dataset {data:msmarco-train} --model m --output {out}"
+    command = (
+        "finetune --preset cocodr-base --dataset {data:msmarco-train} --model m --output {out}"
+    )
     found = cost(Step((command,)), 8, {})
     assert found.steps == 4 * 45_000
-    # 512 triplets of 3 texts of 89.6 tokens, 45,000 steps in each of four rounds, at 6 FLOPs a weight and token, or 8
-    # with gradient caching, and no more than a tenth beside for mining and BM25.
+    # 512 triplets of 3 texts of 89.6 tokens, 45,000 steps in each of four rounds, at 6 FLOPs a
+    # weight and token, or 8 with gradient caching, and no more than a tenth beside for mining and
+    # BM25.
     sustained = throughputs()["gpu"]["sustained_tflops"] * 1e12 * 8 * 3600
     training = 110e6 * 512 * 3 * 128 * 0.7 * 180_000 / sustained
     assert 6 * training < found.hours < 8 * training * 1.1 + 3
@@ -153,12 +163,16 @@ def test_a_table_runs_here_is_killed_and_goes_on(tmp_path, capsys):
     runner.main(here(tmp_path)[2:])
     assert "overlap" not in capsys.readouterr().err
     again = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.json")}
-    assert {path for path in again if again[path] != records[path]} == {tmp_path / "out" / "extrapolation-table3.json"}
+    assert {path for path in again if again[path] != records[path]} == {
+        tmp_path / "out" / "extrapolation-table3.json"
+    }
 
 
 @pytest.fixture
 def data(tmp_path, monkeypatch) -> Path:
-    """Two tasks and one forum of cqadupstack as BEIR folders; nothing in the cache of ir_datasets."""
+    """Two tasks and one forum of cqadupstack as BEIR folders; nothing in the cache of
+    ir_datasets.
+    """
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "irds"))
     for name in ("arguana", "nfcorpus", "cqadupstack/android"):
         write_beir(tmp_path / "data" / name, seed=len(name))
@@ -167,13 +181,32 @@ def data(tmp_path, monkeypatch) -> Path:
 
 def table1(data: Path, tmp_path: Path, *arguments: str) -> dict:
     output = tmp_path / "out"
-    given = ["coco-dr-table1", "--inside", "--gpus", "1", "--data", str(data), "--output", str(output), *arguments]
+    given = [
+        "coco-dr-table1",
+        "--inside",
+        "--gpus",
+        "1",
+        "--data",
+        str(data),
+        "--output",
+        str(output),
+        *arguments,
+    ]
     runner.main(given)
     return json.loads((output / "coco-dr-table1.json").read_text())
 
 
 def judged(tmp_path: Path, model: str, task: str) -> dict:
-    folder = tmp_path / "out" / "coco-dr" / "steps" / "judged" / model.replace("/", "--") / task / "judged"
+    folder = (
+        tmp_path
+        / "out"
+        / "coco-dr"
+        / "steps"
+        / "judged"
+        / model.replace("/", "--")
+        / task
+        / "judged"
+    )
     return json.loads((folder / "results.json").read_text())
 
 
@@ -257,7 +290,12 @@ def test_the_cache_of_ir_datasets_is_looked_at_and_never_filled(data, tmp_path):
 def test_every_collection_has_a_name_in_ir_datasets_or_is_made_by_hand():
     from beir_cocodr.data.irds import is_registered
 
-    names = {data for paper in runner.PAPERS.values() for step in paper.steps.values() for data in step.needs("data")}
+    names = {
+        data
+        for paper in runner.PAPERS.values()
+        for step in paper.steps.values()
+        for data in step.needs("data")
+    }
     assert {name.split("/")[0] for name in names} >= {*TASKS, *BY_HAND}
     for name in names:
         if name.split("/")[0] not in BY_HAND:
@@ -291,7 +329,9 @@ def test_pages_have_the_commands_of_the_plans(paper):
     """`python benchmarks/reproduce/pages.py` writes them anew."""
     page = (ROOT / "docs" / "reproduce" / f"{paper}.md").read_text()
     assert page.split(pages.START)[1].split(pages.END)[0].strip() == pages.block(paper)
-    place = runner.Workshop(runner.PAPERS[paper], PaperScale(Path("DATA")), Path("runs/reproduce/paper") / paper)
+    place = runner.Workshop(
+        runner.PAPERS[paper], PaperScale(Path("DATA")), Path("runs/reproduce/paper") / paper
+    )
     planned = {shlex.join(shown(words, 8)) for name in place.steps for words in place.words(name)}
     joined = page.split(pages.START)[1].replace("\\\n    ", "").splitlines()
     commands = [line for line in joined if line.startswith(("torchrun", "beir-cocodr", "python"))]
@@ -306,17 +346,27 @@ def test_every_table_was_run_at_the_small_scale_and_the_page_says_what_came_of_i
     for name in runner.TABLES:
         found = json.loads((pages.RESULTS / f"{name}.here.json").read_text())
         assert (found["table"], found["scale"], found["comparable"]) == (name, "here", False)
-        reasons = [cell["why"] for row in found["cells"].values() for cell in row.values() if cell["ours"] is None]
+        reasons = [
+            cell["why"]
+            for row in found["cells"].values()
+            for cell in row.values()
+            if cell["ours"] is None
+        ]
         assert [why for why in reasons if "failed" in why or why == "not run"] == []
 
 
 def test_the_pages_of_the_papers_name_tables_that_there_are():
     lines = re.findall(
-        r"^python benchmarks/reproduce (.*)$", "\n".join(map(Path.read_text, pages.DOCS.glob("*.md"))), re.M
+        r"^python benchmarks/reproduce (.*)$",
+        "\n".join(map(Path.read_text, pages.DOCS.glob("*.md"))),
+        re.M,
     )
     assert len(lines) > len(runner.PAPERS)
     for line in lines:
-        assert set(runner.options().parse_args(shlex.split(line)).table) <= {*runner.PAPERS, *runner.TABLES}
+        assert set(runner.options().parse_args(shlex.split(line)).table) <= {
+            *runner.PAPERS,
+            *runner.TABLES,
+        }
     assert (pages.DOCS / "index.md").read_text().count("](") >= len(runner.PAPERS)
 
 
@@ -326,4 +376,7 @@ def test_throughputs_are_stated_assumptions_or_stand_in_results():
         assert entry["measured"] or "assumption" in entry["why"], name
     measured = json.loads((ROOT / "benchmarks" / "results" / found["cpu"]["from"]).read_text())
     assert measured["date"].startswith(found["cpu"]["date"])
-    assert f"{measured['machine']['cores']} cores of {measured['machine']['cpu']}" == found["cpu"]["machine"]
+    assert (
+        f"{measured['machine']['cores']} cores of {measured['machine']['cpu']}"
+        == found["cpu"]["machine"]
+    )

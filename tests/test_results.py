@@ -19,7 +19,9 @@ def results_of(name: str) -> dict:
 
 
 def section(name: str) -> str:
-    """What the page has about a benchmark, below the line with its machine and date, as one line."""
+    """What the page has about a benchmark, below the line with its machine and date, as one
+    line.
+    """
     found = PAGE.split(f"`benchmarks/{name}.py`", 1)[1]
     return " ".join(re.split(r"\n## |\n\*`benchmarks/", found)[0].split())
 
@@ -31,7 +33,9 @@ def test_every_result_stands_with_its_script_machine_date_and_seeds():
 
 def test_the_table_is_what_the_benchmark_wrote():
     script = import_module("quickstart")
-    assert PAGE.split(script.START)[1].split(script.END)[0].strip() == script.markdown(results_of("quickstart"))
+    assert PAGE.split(script.START)[1].split(script.END)[0].strip() == script.markdown(
+        results_of("quickstart")
+    )
 
 
 def test_the_tables_of_fusions_are_what_the_benchmark_wrote():
@@ -44,19 +48,41 @@ def test_the_tables_of_fusions_are_what_the_benchmark_wrote():
     assert f"{aims['hybrid over dense on prose']:.0%} above the dense encoder" in text
     gaps = aims["hybrid less the exact fusion"].values()
     assert f"at most {-min(gaps):.3f} below" in text
-    fits = [one["methods"]["hybrid auto"]["seconds_to_fit"] for one in found["encoders"]["base"].values()]
+    fits = [
+        one["methods"]["hybrid auto"]["seconds_to_fit"]
+        for one in found["encoders"]["base"].values()
+    ]
     assert f"took {min(fits):.0f} to {max(fits):.0f} seconds" in text
-    tests = [test for one in found["tests"].values() for test in one["against dense"] if test["b"] == "hybrid auto"]
+    tests = [
+        test
+        for one in found["tests"].values()
+        for test in one["against dense"]
+        if test["b"] == "hybrid auto"
+    ]
     better = sum(test["p_holm"] < 0.05 and test["difference"] > 0 for test in tests)
     assert f"on {better} of {len(tests)} collections" in text
     phrases = {
-        "dense": ("the dense encoder went from {} to {}, {} and {}", "on {} of {} collections for the dense encoder"),
-        "hybrid auto": ("the hybrid encoder from {} to {}, {} and {}", "on {} of {} for the hybrid encoder"),
+        "dense": (
+            "the dense encoder went from {} to {}, {} and {}",
+            "on {} of {} collections for the dense encoder",
+        ),
+        "hybrid auto": (
+            "the hybrid encoder from {} to {}, {} and {}",
+            "on {} of {} for the hybrid encoder",
+        ),
     }
     for label, (means, significant) in phrases.items():
         seeds = found["over seeds"]["means"][label]
-        assert means.format(*(f"{mean:.3f}" for mean in (seeds["untrained"], *seeds["trained"]))) in text
-        tests = [t for one in found["tests"].values() for t in one["trained against untrained"] if t["a"] == label]
+        assert (
+            means.format(*(f"{mean:.3f}" for mean in (seeds["untrained"], *seeds["trained"])))
+            in text
+        )
+        tests = [
+            t
+            for one in found["tests"].values()
+            for t in one["trained against untrained"]
+            if t["a"] == label
+        ]
         better = sum(test["p_holm"] < 0.05 and test["difference"] > 0 for test in tests)
         assert significant.format(better, len(tests)) in text
 
@@ -65,25 +91,55 @@ def test_the_figures_of_another_encoder_stand_in_a_results_file():
     script, found = import_module("adaptation"), results_of("adaptation_mpnet")
     text = " ".join(PAGE.split("### With another encoder")[1].split("\n## ")[0].split())
     base, prose = found["encoders"]["base"], found["prose"]
-    parts = [{name: base[name] for name in names} for names in (prose, base.keys() - set(prose), base)]
-    for label in ("dense", "bm25", "fusion, w 0.5", "RM3 fusion", "feedback", "hybrid auto", "hybrid auto, smoothed"):
-        assert "| {} | {:.3f} | {:.3f} | {:.3f} |".format(label, *(script.mean(part, label) for part in parts)) in text
+    parts = [
+        {name: base[name] for name in names} for names in (prose, base.keys() - set(prose), base)
+    ]
+    for label in (
+        "dense",
+        "bm25",
+        "fusion, w 0.5",
+        "RM3 fusion",
+        "feedback",
+        "hybrid auto",
+        "hybrid auto, smoothed",
+    ):
+        assert (
+            "| {} | {:.3f} | {:.3f} | {:.3f} |".format(
+                label, *(script.mean(part, label) for part in parts)
+            )
+            in text
+        )
     gaps = found["aims"]["hybrid less the exact fusion"]
     on_prose, elsewhere = (-min(gaps[name] for name in part) for part in parts[:2])
     assert f"{found['aims']['hybrid over dense on prose']:.0%} above the dense encoder" in text
-    assert f"at most {on_prose:.3f} below the exact fusion there and {elsewhere:.3f} on documentation" in text
-    tests = [test for one in found["tests"].values() for test in one["against dense"] if test["b"] == "hybrid auto"]
+    assert (
+        f"at most {on_prose:.3f} below the exact fusion there and {elsewhere:.3f} on documentation"
+        in text
+    )
+    tests = [
+        test
+        for one in found["tests"].values()
+        for test in one["against dense"]
+        if test["b"] == "hybrid auto"
+    ]
     better = sum(test["p_holm"] < 0.05 and test["difference"] > 0 for test in tests)
     assert f"on {better} of {len(tests)} collections" in text
 
 
 def test_what_the_readme_says_of_training_stands_in_results_files():
     short = " ".join(README.split())
-    [gain] = [t for t in results_of("quickstart")["mean_over_seeds_against_base"] if t["b"] == "base + source"]
+    [gain] = [
+        t
+        for t in results_of("quickstart")["mean_over_seeds_against_base"]
+        if t["b"] == "base + source"
+    ]
     assert gain["t_p_holm"] < 0.05
     assert f"gained {gain['difference']:.3f} nDCG@10 in the quickstart" in short
     assert len(results_of("ablation")["targets"]) == 6
-    assert "COCO with iDRO was better than its base on one target of six, MRL and query-as-context on none" in short
+    assert (
+        "COCO with iDRO was better than its base on one target of six, MRL and query-as-context on none"
+        in short
+    )
 
 
 def test_the_figures_of_search_stand_in_a_results_file():
@@ -98,8 +154,13 @@ def test_the_figures_of_search_stand_in_a_results_file():
     one_dnn = ratios["ours_arrays / product_one_dnn"]["median"]
     assert f"selected, ours takes {one_dnn:.2f} times the time, and on" in text
     product = ratios["ours_arrays / product"]
-    assert f"takes {product['median']:.2f} times the time ({product['processor']:.2f} of the processor's)" in text
-    assert text.endswith(f"at most {product['at_most']:.2f} is the aim: {'met' if product['met'] else 'missed'}.")
+    assert (
+        f"takes {product['median']:.2f} times the time ({product['processor']:.2f} of the processor's)"
+        in text
+    )
+    assert text.endswith(
+        f"at most {product['at_most']:.2f} is the aim: {'met' if product['met'] else 'missed'}."
+    )
 
 
 def test_the_training_figures_stand_in_a_results_file():
@@ -123,7 +184,10 @@ def test_what_coco_and_idro_did_stands_in_a_results_file():
                 assert test["t_p_holm"] >= 0.05
     assert better == ["apidocs/sklearn"]
     rows = targets["apidocs/sklearn"]["rows"]
-    assert "{:.3f} to {:.3f} nDCG@10".format(*(rows[r]["nDCG@10"]["mean"] for r in ("base", "full"))) in text
+    assert (
+        "{:.3f} to {:.3f} nDCG@10".format(*(rows[r]["nDCG@10"]["mean"] for r in ("base", "full")))
+        in text
+    )
 
 
 def test_the_figures_of_means_and_variances_stand_in_a_results_file():
@@ -137,7 +201,10 @@ def test_the_figures_of_means_and_variances_stand_in_a_results_file():
     assert all(difference < 0 for difference in told)
     assert f"significantly worse on {len(told)} of them and better on none" in text
     seeds = [seed for found in results["query_performance"].values() for seed in found]
-    mean = {name: sum(abs(seed[name]["pearson"]) for seed in seeds) / len(seeds) for name in ("‖σ²‖", "MaxSCQ")}
+    mean = {
+        name: sum(abs(seed[name]["pearson"]) for seed in seeds) / len(seeds)
+        for name in ("‖σ²‖", "MaxSCQ")
+    }
     assert mean["‖σ²‖"] < mean["MaxSCQ"]
     assert results["settings"]["steps"] == 40
 
@@ -157,7 +224,10 @@ def test_the_figures_of_the_store_stand_in_a_results_file():
 def test_the_figures_of_verdicts_stand_in_a_results_file():
     found, text = results_of("verdict"), section("verdict")
     short = " ".join(README.split())
-    counts, made = found["given queries"]["other seeds"]["counts"], found["given queries"]["other seeds"]["collections"]
+    counts, made = (
+        found["given queries"]["other seeds"]["counts"],
+        found["given queries"]["other seeds"]["collections"],
+    )
     assert f"On {made} collections" in short
     assert f"in {counts['covered'] / counts['pairs']:.0%} of {counts['pairs']:,} pairs" in short
     for part in ("left out", "other seeds"):
@@ -165,8 +235,14 @@ def test_the_figures_of_verdicts_stand_in_a_results_file():
         assert f"{found['given queries'][part]['collections']} collections" in text
         assert f"{counts['covered'] / counts['pairs']:.0%} of {counts['pairs']:,} pairs" in text
         assert f"{found['given queries'][part]['width']:.2f} wide" in text
-        assert f"{counts['right'] / counts['decided']:.0%} of the {counts['decided']:,} pairs that it decided" in text
-        assert f"{counts['large_decided'] / counts['large']:.0%} of those that labels tell apart by more" in text
+        assert (
+            f"{counts['right'] / counts['decided']:.0%} of the {counts['decided']:,} pairs that it decided"
+            in text
+        )
+        assert (
+            f"{counts['large_decided'] / counts['large']:.0%} of those that labels tell apart by more"
+            in text
+        )
     assert f"{len(found['given queries']['left out']['parents'])} labelled collections" in text
 
 
@@ -195,7 +271,9 @@ def test_the_table_of_faults_is_what_the_campaign_found():
 def test_what_is_said_of_extrapolation_stands_in_a_results_file():
     found, text = results_of("extrapolation"), section("extrapolation")
     settings, claims = found["settings"], found["claims"]
-    sizes = "{steps} steps, {size} training queries a regime, {queries} test queries".format(**settings)
+    sizes = "{steps} steps, {size} training queries a regime, {queries} test queries".format(
+        **settings
+    )
     assert f"{sizes}, {len(settings['seeds'])} seeds" in text
     assert [claim["seen_in_means"] for claim in claims] == [False, False, False, True]
     assert claims[-1]["claim"].startswith("a random start has the widest gap")
@@ -216,7 +294,9 @@ def test_what_is_said_of_query_as_context_stands_in_a_results_file():
             target
             for target, judged in targets.items()
             for test in judged["comparisons"]
-            if (test["a"], test["b"]) == (a, b) and test["difference"] * sign > 0 and test["t_p_holm"] < 0.05
+            if (test["a"], test["b"]) == (a, b)
+            and test["difference"] * sign > 0
+            and test["t_p_holm"] < 0.05
         ]
 
     assert different("COCO", "qc", 1) == different("COCO", "qc", -1) == []
@@ -230,13 +310,18 @@ def test_what_is_said_of_query_as_context_stands_in_a_results_file():
     assert "1, 3, 5 and 10 queries a passage" in text
     assert len(swept["comparisons"]) == 3
     assert all(test["t_p_holm"] >= 0.05 for test in swept["comparisons"])
-    query, passage = (pairs["mean_tokens"][kind]["pair"] for kind in ("passage-query", "passage-passage"))
+    query, passage = (
+        pairs["mean_tokens"][kind]["pair"] for kind in ("passage-query", "passage-passage")
+    )
     assert f"has {query:.0f} tokens where two passages have {passage:.0f}" in text
     assert f"{pairs['speed_of_passage_query']:.2f} times as many steps a second" in text
 
 
 def test_the_figures_of_fusing_a_large_corpus_stand_in_a_results_file():
-    runs, text = {run["documents"]: run for run in results_of("fuse_scale")["runs"]}, section("fuse_scale")
+    runs, text = (
+        {run["documents"]: run for run in results_of("fuse_scale")["runs"]},
+        section("fuse_scale"),
+    )
     seconds, peaks = (
         [
             whole(run["steps"][step][figure] for step in run["steps"] if step != "read")
@@ -244,7 +329,10 @@ def test_the_figures_of_fusing_a_large_corpus_stand_in_a_results_file():
         ]
         for figure, whole in (("processor_seconds", sum), ("peak_mib", max))
     )
-    assert "{:.0f} processor seconds of 100,000 documents and {:.0f} of 1,000,000".format(*seconds) in text
+    assert (
+        "{:.0f} processor seconds of 100,000 documents and {:.0f} of 1,000,000".format(*seconds)
+        in text
+    )
     assert "{:,} and {:,} MiB at most".format(*peaks) in text
     assert f"{runs[1_000_000]['unknown_share']:.1%} of what stands" in text
 
@@ -257,7 +345,9 @@ def test_the_times_of_a_first_answer_stand_in_a_results_file():
     assert f"{first['passages']:,} passages" in text
     assert f"need takes {second['steps']['imports'][0]:.1f}," in text
     [page], [again] = found["page_seconds"]["first"], found["page_seconds"]["second"]
-    assert f"after {page['bm25']:.1f} seconds, and after {again['bm25']:.1f} on a second start" in text
+    assert (
+        f"after {page['bm25']:.1f} seconds, and after {again['bm25']:.1f} on a second start" in text
+    )
     fused = page["hybrid:minilm"], again["hybrid:minilm"]
     assert "after {:.0f} seconds, and after {:.0f} on a second start".format(*fused) in text
     assert page["bm25"] < 60
@@ -270,7 +360,10 @@ def test_the_figures_of_resampling_stand_in_a_results_file():
     assert f"{exact['median_seconds']:.1f} seconds and {exact['peak_mib']:.0f} MiB" in text
     assert f"{found['loop_to_ours']['exact']:.1f} times as fast as a double loop" in text
     assert found["machine"]["instructions"] in text
-    seconds, ratio = found["measurements"]["float32"]["median_seconds"], found["loop_to_ours"]["float32"]
+    seconds, ratio = (
+        found["measurements"]["float32"]["median_seconds"],
+        found["loop_to_ours"]["float32"],
+    )
     assert f"In float32 alone it takes {seconds:.1f} seconds, {ratio:.1f} times as fast" in text
     peaks = [size["peak_mib"] for size in found["growth"]]
     assert max(peaks) < 1.1 * min(peaks)
@@ -279,18 +372,25 @@ def test_the_figures_of_resampling_stand_in_a_results_file():
 
 def test_what_an_mrl_costs_stands_in_a_results_file():
     found, text = results_of("mrl_search"), section("mrl_search")
-    flat, graph = (found["latency"][f"MRL, {kind} / plain, {kind}"]["ratio"] for kind in ("flat", "HNSW"))
+    flat, graph = (
+        found["latency"][f"MRL, {kind} / plain, {kind}"]["ratio"] for kind in ("flat", "HNSW")
+    )
     stored = found["storage"]["vectors_bytes"]["ratio"]
     assert (
         f"takes {stored:.2f} times the storage, and {flat:.2f} times the time of a flat search, {graph:.2f} times"
         in text
     )
-    assert f"Late interaction takes {found['storage']['late_interaction_times_plain']:.1f} times" in text
+    assert (
+        f"Late interaction takes {found['storage']['late_interaction_times_plain']:.1f} times"
+        in text
+    )
 
 
 def test_the_figures_of_gradient_caching_stand_in_a_results_file():
     found, text = results_of("gradient_cache"), section("gradient_cache")
-    assert f"{found['targets']['throughput coco / host']['median']:.2f} times the throughput" in text
+    assert (
+        f"{found['targets']['throughput coco / host']['median']:.2f} times the throughput" in text
+    )
     assert f"a peak of {found['targets']['peak_gib coco']['value']:.1f} GiB" in text
 
 
@@ -300,14 +400,30 @@ def test_the_figures_of_late_interaction_stand_in_a_results_file():
     seconds = late["seconds_a_query"]
     names = ("index", "all documents, encoded once", "1,000 of BM25, encoded as they are scored")
     assert all(f"{seconds[name]:.3f}" in text for name in names)
-    assert "encoding took {encoding_seconds:.0f} seconds, the index {building_seconds:.0f}".format(**late) in text
+    assert (
+        "encoding took {encoding_seconds:.0f} seconds, the index {building_seconds:.0f}".format(
+            **late
+        )
+        in text
+    )
     index, bm25 = late["recall_of_exact"].values()
-    assert "{recall@10:.0%} of the exact 10 best and {recall@100:.0%} of the exact 100".format(**index) in text
+    assert (
+        "{recall@10:.0%} of the exact 10 best and {recall@100:.0%} of the exact 100".format(**index)
+        in text
+    )
     assert "({recall@10:.0%} and {recall@100:.0%})".format(**bm25) in text
     trained = found["trained"]
     index, bm25 = trained["recall_of_exact"].values()
-    assert f"({trained['date'][:10]}, {trained['machine']['cores']} cores of {trained['machine']['cpu']})" in text
-    assert "{recall@10:.0%} of the exact 10 best and {recall@100:.0%} of the exact 100, BM25".format(**index) in text
+    assert (
+        f"({trained['date'][:10]}, {trained['machine']['cores']} cores of {trained['machine']['cpu']})"
+        in text
+    )
+    assert (
+        "{recall@10:.0%} of the exact 10 best and {recall@100:.0%} of the exact 100, BM25".format(
+            **index
+        )
+        in text
+    )
     assert "hold {recall@10:.0%} and {recall@100:.0%}".format(**bm25) in text
     seconds = (trained["seconds_a_query"][name] for name in names[:2])
     assert "{:.3f} seconds with the index and {:.3f} over all documents".format(*seconds) in text
@@ -355,7 +471,10 @@ def test_the_figures_of_searching_by_fusion_stand_in_a_results_file():
     assert f"{large['times_as_fast']:.1f} times as fast, with the same scores" in text
     assert max(run["largest_difference"] for run in (small, large)) < 1e-5
     assert f"{ours['memory_mib']} MiB instead of {before['memory_mib']:,}, and" in text
-    assert f"{small['block']['memory_mib']} instead of {small['query_by_query']['memory_mib']} over 1,250,000" in text
+    assert (
+        f"{small['block']['memory_mib']} instead of {small['query_by_query']['memory_mib']} over 1,250,000"
+        in text
+    )
     assert ours["memory_mib"] <= small["block"]["memory_mib"]
     assert f"gains little: {took[2]:.2f} seconds" in text
 
@@ -363,12 +482,21 @@ def test_the_figures_of_searching_by_fusion_stand_in_a_results_file():
 def test_the_figures_of_bm25s_negatives_stand_in_a_results_file():
     found, text = results_of("negatives"), section("negatives")
     old, one, both = (found["parts"][name] for name in ("before", "one", "all"))
-    assert f"{one['query_ms']:.2f} processor milliseconds, {old['query_ms']:.2f} the way before" in text
+    assert (
+        f"{one['query_ms']:.2f} processor milliseconds, {old['query_ms']:.2f} the way before"
+        in text
+    )
     assert f"{found['summary']['query_speedup_one_core']:.1f} times as fast on one core" in text
     assert f"{found['summary']['query_speedup_all_cores']:.1f} times on both" in text
-    assert f"the index {one['index_seconds']:.0f} seconds on one core instead of {old['index_seconds']:.0f}" in text
+    assert (
+        f"the index {one['index_seconds']:.0f} seconds on one core instead of {old['index_seconds']:.0f}"
+        in text
+    )
     assert f"{both['index_wall']:.0f} on both" in text
-    assert f"together are {found['summary']['whole_speedup_all_cores']:.1f} times as fast on both" in text
+    assert (
+        f"together are {found['summary']['whole_speedup_all_cores']:.1f} times as fast on both"
+        in text
+    )
     assert "{} to {} seconds".format(both["walls"][0], both["walls"][-1]) in text
     assert f"{max(one['peak_mib'], both['peak_mib']):,} MiB" in text
     assert f"{found['summary']['msmarco']['hours']:.2f} hours" in text

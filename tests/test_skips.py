@@ -11,7 +11,9 @@ TESTS = Path(__file__).parent
 
 
 def test_reasons_are_grouped_by_what_is_wanted():
-    line = describe_skips(["needs a CUDA device", "needs a CUDA device", "could not import 'faiss'", "it rains"])
+    line = describe_skips(
+        ["needs a CUDA device", "needs a CUDA device", "could not import 'faiss'", "it rains"]
+    )
     assert "2 for want of a GPU (" in line
     assert "1 for want of packages (pip install" in line
     assert line.endswith("1 otherwise: it rains")
@@ -22,6 +24,8 @@ def test_reasons_are_grouped_by_what_is_wanted():
 def test_every_reason_in_the_tests_names_something_that_can_be_had():
     """Reasons that are a message of an error are looked at where they come from."""
     pattern = r"""(?:pytest\.skip\(f?|(?:skipif|importorskip)\(.*reason=)"([^"]+)\""""
-    reasons = [found for path in TESTS.rglob("*.py") for found in re.findall(pattern, path.read_text())]
+    reasons = [
+        found for path in TESTS.rglob("*.py") for found in re.findall(pattern, path.read_text())
+    ]
     assert len(reasons) > 10
     assert [r for r in reasons if not any(re.search(name, r) for name, _ in WANTS.values())] == []

@@ -1,4 +1,6 @@
-"""The lower bounds are the versions that were tried, as the documentation has them, and extras keep their promises."""
+"""The lower bounds are the versions that were tried, as the documentation has them, and extras keep
+their promises.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def found():
 
 
 def test_the_page_has_what_was_tried(found):
-    assert PAGE.read_text().split(script.START)[1].split(script.END)[0].strip() == script.markdown(found)
+    assert PAGE.read_text().split(script.START)[1].split(script.END)[0].strip() == script.markdown(
+        found
+    )
     assert all(row["failed"] == 0 for row in found["tried"])
 
 
@@ -35,7 +39,11 @@ def test_every_lower_bound_was_tried(found):
 
 def test_the_first_and_the_last_python_that_are_named_were_tried(found):
     project = script.project()
-    named = sorted(Version(line.rpartition(" ")[2]) for line in project["classifiers"] if "Python :: 3." in line)
+    named = sorted(
+        Version(line.rpartition(" ")[2])
+        for line in project["classifiers"]
+        if "Python :: 3." in line
+    )
     tried = {Version(row["python"].rpartition(".")[0]) for row in found["tried"]}
     assert {named[0], named[-1]} <= tried
     assert named[0] == Version(project["requires-python"].removeprefix(">="))

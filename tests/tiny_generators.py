@@ -1,4 +1,6 @@
-"""Things that write queries: tiny language models with random weights, and one that is told what to say."""
+"""Things that write queries: tiny language models with random weights, and one that is told what to
+say.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ import pytest
 
 @pytest.fixture(scope="session")
 def tiny_t5(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
-    """The folder of a T5 whose own generation settings are not ours: beams, another top k, and cold."""
+    """The folder of a T5 whose own generation settings are not ours: beams, another top k, and
+    cold.
+    """
     import torch
     from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 
@@ -88,12 +92,16 @@ class Fixed:
     def generate(self, passages, shard):
         from beir_cocodr.generation.shards import Generated, Query
 
-        return Generated([[Query(text) for text in self.texts(passage)] for passage in passages], {})
+        return Generated(
+            [[Query(text) for text in self.texts(passage)] for passage in passages], {}
+        )
 
 
 @pytest.fixture
 def fixed(monkeypatch):
-    """Call it with what to say for a passage, and generate_queries uses that, whatever it is asked for."""
+    """Call it with what to say for a passage, and generate_queries uses that, whatever it is asked
+    for.
+    """
     from beir_cocodr.data.text import word_counter
     from beir_cocodr.generation import generate as query_generation
 

@@ -1,8 +1,10 @@
-"""Several commands one after another in two processes of torchrun's launcher, forked with everything imported.
+"""Several commands one after another in two processes of torchrun's launcher, forked with
+everything imported.
 
 python tests/torchrun_commands.py commands.json LOGS
 
-In place of a command may stand an object of module attributes and their values, in force from there on.
+In place of a command may stand an object of module attributes and their values, in force from there
+on.
 """
 
 from __future__ import annotations

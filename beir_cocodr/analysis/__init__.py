@@ -1,4 +1,6 @@
-"""What a corpus, its queries and a model's representations say about each other; here, the options of the analyses."""
+"""What a corpus, its queries and a model's representations say about each other; here, the options
+of the analyses.
+"""
 
 from dataclasses import dataclass
 
@@ -8,9 +10,11 @@ from beir_cocodr.models.spec import Options, option
 
 @dataclass(frozen=True)
 class RepresentationOptions(Options):
-    """What is sampled of a corpus and how it is measured; each field is described beside its default.
+    """What is sampled of a corpus and how it is measured; each field is described beside its
+    default.
 
-    The loss depends on ``batch_size``, so corpora are to be compared with the same. The paper's temperature is 2.
+    The loss depends on ``batch_size``, so corpora are to be compared with the same. The paper's
+    temperature is 2.
     """
 
     sample: int = option(1024, "Most documents of a corpus, a pair of spans of each.", min=2)
@@ -22,11 +26,15 @@ class RepresentationOptions(Options):
 
 @dataclass(frozen=True)
 class SourceClusterOptions(Options):
-    """What is sampled of source and targets, and shown; each field is described beside its default."""
+    """What is sampled of source and targets, and shown; each field is described beside its
+    default.
+    """
 
     clusters: int = option(50, "Clusters of source queries.", min=1)
     sample: int = option(1000, "Most source queries.", min=1)
     negatives: int = option(4, "BM25 negatives a source query.", min=1)
     cases: int = option(5, "Target queries shown with their nearest source queries.", min=1)
     nearest: int = option(1, "Source queries shown for each.", min=1)
-    seed: int = option(42, "Seed of the sample, the negatives and the clusters.", min=0, max=SEED_MAX)
+    seed: int = option(
+        42, "Seed of the sample, the negatives and the clusters.", min=0, max=SEED_MAX
+    )

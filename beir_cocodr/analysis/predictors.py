@@ -1,9 +1,11 @@
 """Pre-retrieval query performance predictors: how well a query will do, from the corpus alone.
 
-A predictor takes the statistics of a corpus and the (m,) columns of a query's known terms, as often as they stand in
-the query, and gives one number, NaN where it is not defined. Repetition of a term counts in SCS only.
+A predictor takes the statistics of a corpus and the (m,) columns of a query's known terms, as often
+as they stand in the query, and gives one number, NaN where it is not defined. Repetition of a term
+counts in SCS only.
 
-Source: MRL, Table 6; Hauff, Predicting the Effectiveness of Queries and Retrieval Systems, 2010, chapter 2.
+Source: MRL, Table 6; Hauff, Predicting the Effectiveness of Queries and Retrieval Systems, 2010,
+chapter 2.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -39,7 +41,8 @@ class TermStatistics:
     Args:
         documents: the corpus; it is streamed.
         text_format: joins titles and texts; prompts and lengths play no part.
-        analyzer: see :class:`~beir_cocodr.data.analyzers.Analyzer`; an InputError where it is unknown.
+        analyzer: see :class:`~beir_cocodr.data.analyzers.Analyzer`; an InputError where it is
+            unknown.
 
     Attributes:
         documents: N, how many documents there are, empty ones included.
@@ -48,12 +51,19 @@ class TermStatistics:
         length: terms of the collection, Σ cf.
     """
 
-    def __init__(self, documents: Documents, text_format: TextFormat | None = None, analyzer: str = "english") -> None:
+    def __init__(
+        self, documents: Documents, text_format: TextFormat | None = None, analyzer: str = "english"
+    ) -> None:
         self._read, text = Analyzer(analyzer), (text_format or TextFormat()).document
         counter: Any = CountVectorizer(analyzer=self._read, dtype=np.int32)
-        counts, self._columns = sparse.csr_array((len(documents), 0), dtype=np.int32), dict[str, int]()
+        counts, self._columns = (
+            sparse.csr_array((len(documents), 0), dtype=np.int32),
+            dict[str, int](),
+        )
         try:
-            counts = counter.fit_transform(text(document) for chunk in documents.chunks(10_000) for document in chunk)
+            counts = counter.fit_transform(
+                text(document) for chunk in documents.chunks(10_000) for document in chunk
+            )
             self._columns = counter.vocabulary_
         except ValueError as error:
             if "empty vocabulary" not in str(error):  # a corpus without terms is none to the host
@@ -65,8 +75,8 @@ class TermStatistics:
         self.length = int(self.cf.sum())
 
     def terms(self, query: str) -> tuple[Ints, int]:
-        """Of a query, stop words gone, stemmed as the corpus is: (m,) columns of the terms that the corpus has, in
-        order, as often as they stand there, and how many words it does not have.
+        """Of a query, stop words gone, stemmed as the corpus is: (m,) columns of the terms that the
+        corpus has, in order, as often as they stand there, and how many words it does not have.
         """
         terms = self._read(query)
         known = [self._columns[term] for term in terms if term in self._columns]
@@ -79,7 +89,9 @@ class TermStatistics:
 
 
 def avg_idf(statistics: TermStatistics, terms: Ints) -> float:
-    """AvgIDF: mean of ln(N / df) over the query's distinct terms. Source: Cronen-Townsend et al., 2002; Hauff, 2010."""
+    """AvgIDF: mean of ln(N / df) over the query's distinct terms. Source: Cronen-Townsend et al.,
+    2002; Hauff, 2010.
+    """
     terms = np.unique(terms)
     if not len(terms):
         return np.nan
@@ -87,10 +99,11 @@ def avg_idf(statistics: TermStatistics, terms: Ints) -> float:
 
 
 def max_scq(statistics: TermStatistics, terms: Ints) -> float:
-    """MaxSCQ: the largest (1 + ln cf) · ln(1 + N / df), how much of the collection is like the query.
+    """MaxSCQ: the largest (1 + ln cf) · ln(1 + N / df), how much of the collection is like the
+    query.
 
-    Source: Zhao, Scholer and Tsegay, Effective Pre-retrieval Query Performance Prediction Using Similarity and
-    Variability Evidence, 2008, section 3.1.
+    Source: Zhao, Scholer and Tsegay, Effective Pre-retrieval Query Performance Prediction Using
+    Similarity and Variability Evidence, 2008, section 3.1.
     """
     if not len(terms):
         return np.nan
@@ -98,8 +111,9 @@ def max_scq(statistics: TermStatistics, terms: Ints) -> float:
 
 
 def max_var(statistics: TermStatistics, terms: Ints) -> float:
-    """MaxVAR: the largest standard deviation over postings of w = (1 + ln tf) · ln(1 + N / df); the population's (a
-    division by df), 0 for a term of one document. Source: Zhao, Scholer and Tsegay, 2008, section 3.2.
+    """MaxVAR: the largest standard deviation over postings of w = (1 + ln tf) · ln(1 + N / df); the
+    population's (a division by df), 0 for a term of one document. Source: Zhao, Scholer and Tsegay,
+    2008, section 3.2.
     """
     terms = np.unique(terms)
     if not len(terms):
@@ -109,10 +123,11 @@ def max_var(statistics: TermStatistics, terms: Ints) -> float:
 
 
 def scs(statistics: TermStatistics, terms: Ints) -> float:
-    """SCS, the simplified clarity score: Σ p_q log2(p_q / p_C), the query against the collection; p_q is a term's share
-    of the query's known terms, p_C = cf / Σ cf its share of the collection.
+    """SCS, the simplified clarity score: Σ p_q log2(p_q / p_C), the query against the collection;
+    p_q is a term's share of the query's known terms, p_C = cf / Σ cf its share of the collection.
 
-    Source: He and Ounis, Inferring Query Performance Using Pre-retrieval Predictors, 2004, section 2.4.
+    Source: He and Ounis, Inferring Query Performance Using Pre-retrieval Predictors, 2004, section
+    2.4.
     """
     if not len(terms):
         return np.nan
@@ -122,10 +137,11 @@ def scs(statistics: TermStatistics, terms: Ints) -> float:
 
 
 def max_pmi(statistics: TermStatistics, terms: Ints) -> float:
-    """MaxPMI: the largest log2(p(a, b) / (p(a) p(b))) over pairs of different terms, p over documents; not defined
-    where no document holds two of the query's terms.
+    """MaxPMI: the largest log2(p(a, b) / (p(a) p(b))) over pairs of different terms, p over
+    documents; not defined where no document holds two of the query's terms.
 
-    Source: Hauff, 2010; PMI of Church and Hanks, Word Association Norms, Mutual Information, and Lexicography, 1990.
+    Source: Hauff, 2010; PMI of Church and Hanks, Word Association Norms, Mutual Information, and
+    Lexicography, 1990.
     """
     terms = np.unique(terms)
     if len(terms) < 2:
@@ -152,8 +168,9 @@ PREDICTORS: Mapping[str, Callable[[TermStatistics, Ints], float]] = {
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Vectors of a corpus's terms, trained on it by gensim's word2vec: 100 dimensions, windows of 5 terms, 5 epochs of
-    CBOW with negative sampling, terms that stand there 5 times or more. One thread, so that a seed gives one result.
+    """Vectors of a corpus's terms, trained on it by gensim's word2vec: 100 dimensions, windows of 5
+    terms, 5 epochs of CBOW with negative sampling, terms that stand there 5 times or more. One
+    thread, so that a seed gives one result.
 
     Attributes:
         rows: term to its row; the most frequent come first.
@@ -166,18 +183,28 @@ class WordVectors:
     shares: Doubles
 
     @classmethod
-    def train(cls, documents: Documents, text_format: TextFormat, analyzer: str = "english", seed: int = 42) -> Self:
-        """Terms are read as by :class:`TermStatistics`, once, and wait on the disk; an InputError where gensim is not
-        installed, or no term stands there often enough.
+    def train(
+        cls,
+        documents: Documents,
+        text_format: TextFormat,
+        analyzer: str = "english",
+        seed: int = 42,
+    ) -> Self:
+        """Terms are read as by :class:`TermStatistics`, once, and wait on the disk; an InputError
+        where gensim is not installed, or no term stands there often enough.
         """
-        with explained("word vectors need gensim", "pip install 'beir-cocodr[word-vectors]'", ImportError):
+        with explained(
+            "word vectors need gensim", "pip install 'beir-cocodr[word-vectors]'", ImportError
+        ):
             from gensim.models import Word2Vec
         read, model = Analyzer(analyzer), Word2Vec(workers=1, seed=seed)
         with TemporaryDirectory() as folder:
             terms = Path(folder) / "terms.txt"
             with terms.open("w", encoding="utf-8") as file:
                 for chunk in documents.chunks(10_000):
-                    file.writelines(" ".join(read(text_format.document(one))) + "\n" for one in chunk)
+                    file.writelines(
+                        " ".join(read(text_format.document(one))) + "\n" for one in chunk
+                    )
             model.build_vocab(corpus_file=str(terms))
             if not len(model.wv):
                 raise InputError("no term stands in the corpus 5 times, so none has a word vector")
@@ -185,7 +212,9 @@ class WordVectors:
                 corpus_file=str(terms), total_examples=model.corpus_count, total_words=model.corpus_total_words,
                 epochs=model.epochs,
             )  # fmt: skip
-        counts = np.array([model.wv.get_vecattr(term, "count") for term in model.wv.index_to_key], np.float64)
+        counts = np.array(
+            [model.wv.get_vecattr(term, "count") for term in model.wv.index_to_key], np.float64
+        )
         vectors = model.wv.get_normed_vectors()
         return cls(dict(model.wv.key_to_index), vectors, counts / counts.sum())
 
@@ -194,11 +223,12 @@ class WordVectors:
         return np.array(sorted({self.rows[term] for term in terms if term in self.rows}), np.int64)
 
     def max_dc(self, terms: Ints, alpha: float = 0.7) -> float:
-        """MaxDC: the largest degree of the ego networks of (m,) terms. A term's ego is linked to all terms whose cosine
-        is at least ``alpha`` times that of its nearest; ``alpha`` is our choice.
+        """MaxDC: the largest degree of the ego networks of (m,) terms. A term's ego is linked to
+        all terms whose cosine is at least ``alpha`` times that of its nearest; ``alpha`` is our
+        choice.
 
-        Source: Arabzadeh et al., Neural Embedding-Based Metrics for Pre-retrieval Query Performance Prediction, 2020,
-        as MRL describes it in section 6.
+        Source: Arabzadeh et al., Neural Embedding-Based Metrics for Pre-retrieval Query Performance
+        Prediction, 2020, as MRL describes it in section 6.
         """
         if not len(terms) or len(self.vectors) < 2:
             return np.nan
@@ -207,19 +237,21 @@ class WordVectors:
         return float((cosines >= alpha * cosines.max(axis=1, keepdims=True)).sum(axis=1).max())
 
     def mixture(self, clusters: int = 100, most: int = 50_000, seed: int = 42) -> GaussianMixture:
-        """Soft clusters of the ``most`` frequent terms: Gaussians of diagonal covariance, at most one for ten terms."""
+        """Soft clusters of the ``most`` frequent terms: Gaussians of diagonal covariance, at most
+        one for ten terms.
+        """
         known = self.vectors[:most].astype(np.float64)
         count = max(1, min(clusters, len(known) // 10))
         return GaussianMixture(count, covariance_type="diag", random_state=seed).fit(known)
 
     def p_clarity(self, terms: Ints, mixture: GaussianMixture, collection: Doubles) -> float:
-        """P_clarity: Σ_k P(k|q) log2(P(k|q) / P(k|C)) over the clusters of a :meth:`mixture`; P(k|q) is the mean over
-        the query's terms of the probability that a cluster generated it, P(k|C) (K,) ``collection``, see
-        :meth:`generated`.
+        """P_clarity: Σ_k P(k|q) log2(P(k|q) / P(k|C)) over the clusters of a :meth:`mixture`;
+        P(k|q) is the mean over the query's terms of the probability that a cluster generated it,
+        P(k|C) (K,) ``collection``, see :meth:`generated`.
 
-        Source: the clarity of Cronen-Townsend et al., 2002, by clusters in place of terms: our reading of what MRL says
-        in section 6 of Roy et al., Estimating Gaussian Mixture Models in the Local Neighbourhood of Embedded Word
-        Vectors for Query Performance Prediction, 2019.
+        Source: the clarity of Cronen-Townsend et al., 2002, by clusters in place of terms: our
+        reading of what MRL says in section 6 of Roy et al., Estimating Gaussian Mixture Models in
+        the Local Neighbourhood of Embedded Word Vectors for Query Performance Prediction, 2019.
         """
         if not len(terms):
             return np.nan
@@ -227,18 +259,28 @@ class WordVectors:
         return float(rel_entr(query, collection).sum() / np.log(2))
 
     def generated(self, mixture: GaussianMixture) -> Doubles:
-        """(K,) P(k|C), the share of the collection's occurrences of terms that each cluster generated."""
+        """(K,) P(k|C), the share of the collection's occurrences of terms that each cluster
+        generated.
+        """
         found = np.zeros(mixture.n_components)
         for first in range(0, len(self.vectors), 10_000):
             part = slice(first, first + 10_000)
-            found += self.shares[part] @ mixture.predict_proba(self.vectors[part].astype(np.float64))
+            found += self.shares[part] @ mixture.predict_proba(
+                self.vectors[part].astype(np.float64)
+            )
         return found
 
 
 def word_vector_predictors(
-    dataset: str, split: str = "test", text_format: TextFormat | None = None, analyzer: str = "english", seed: int = 42
+    dataset: str,
+    split: str = "test",
+    text_format: TextFormat | None = None,
+    analyzer: str = "english",
+    seed: int = 42,
 ) -> dict[str, dict[str, float]]:
-    """MaxDC and P_clarity by query id, by :class:`WordVectors` of the corpus; NaN for queries without such terms."""
+    """MaxDC and P_clarity by query id, by :class:`WordVectors` of the corpus; NaN for queries
+    without such terms.
+    """
     collection = load_collection(dataset, split, labels="optional")
     words = WordVectors.train(collection.documents, text_format or TextFormat(), analyzer, seed)
     read, mixture = Analyzer(analyzer), words.mixture(seed=seed)
@@ -246,7 +288,9 @@ def word_vector_predictors(
     terms = {query: words.of(read(text)) for query, text in collection.queries.items()}
     return {
         "MaxDC": {query: words.max_dc(found) for query, found in terms.items()},
-        "P_clarity": {query: words.p_clarity(found, mixture, shares) for query, found in terms.items()},
+        "P_clarity": {
+            query: words.p_clarity(found, mixture, shares) for query, found in terms.items()
+        },
     }
 
 

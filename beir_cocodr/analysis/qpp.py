@@ -1,4 +1,6 @@
-"""Which predictors know beforehand how well a query will do; their correlations serve the other analyses too."""
+"""Which predictors know beforehand how well a query will do; their correlations serve the other
+analyses too.
+"""
 
 import logging
 import math
@@ -33,8 +35,9 @@ _DECIMALS = 12
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Pearson's r and Kendall's tau-b, signed, with two-sided p and the same after Holm's correction; None where one
-    side is constant or under three points are left. ``left_out``: points without a finite value.
+    """Pearson's r and Kendall's tau-b, signed, with two-sided p and the same after Holm's
+    correction; None where one side is constant or under three points are left. ``left_out``: points
+    without a finite value.
     """
 
     pearson: float | None
@@ -83,7 +86,9 @@ class QPP(Report):
 
 @dataclass(frozen=True)
 class Prediction:
-    """The record, and what it was made of: predictor to query id to value, and query id to quality."""
+    """The record, and what it was made of: predictor to query id to value, and query id to
+    quality.
+    """
 
     record: QPP
     values: dict[str, Values]
@@ -92,7 +97,10 @@ class Prediction:
     def write_values(self, path: Path) -> None:
         """Write quality and predictors as a table, one query a line."""
         columns = {self.record.measure: self.quality, **self.values}
-        scores = {name: [found.get(query, math.nan) for query in self.quality] for name, found in columns.items()}
+        scores = {
+            name: [found.get(query, math.nan) for query in self.quality]
+            for name, found in columns.items()
+        }
         write_per_query(path, list(self.quality), scores)
 
 
@@ -108,18 +116,20 @@ def qpp(
     search: SearchOptions = SearchOptions(),
     overwrite: bool = False,
 ) -> Prediction:
-    """Correlate pre-retrieval predictors with a model's per-query quality. An InputError names what has to be corrected
-    in the collection, the model, the measure or the values.
+    """Correlate pre-retrieval predictors with a model's per-query quality. An InputError names what
+    has to be corrected in the collection, the model, the measure or the values.
 
     Args:
         dataset, split: the collection; its corpus gives the term statistics.
-        model: whose quality is predicted; evaluated here, into ``output``, if ``per_query`` is not given.
+        model: whose quality is predicted; evaluated here, into ``output``, if ``per_query`` is not
+            given.
         per_query: the quality of every query, or a NAME.per_query.tsv of ours that has it.
         measure: one measure of quality.
-        extra: further predictors, name to values by query id. A query without a finite value is left out of that
-            predictor's correlation.
+        extra: further predictors, name to values by query id. A query without a finite value is
+            left out of that predictor's correlation.
         policy: of the evaluation, for documents whose id is the query's.
-        search: of the evaluation; its analyzer and title separator are those of the term statistics, too.
+        search: of the evaluation; its analyzer and title separator are those of the term
+            statistics, too.
         overwrite: replace the results of another run in ``output``.
 
     References:
@@ -135,7 +145,9 @@ def qpp(
     check_device(search.encoder.device, [model])
     identical_ids(dataset, policy)
     if per_query is None:
-        evaluated = evaluate(dataset, [model], output, measure, split, policy, search=search, overwrite=overwrite)
+        evaluated = evaluate(
+            dataset, [model], output, measure, split, policy, search=search, overwrite=overwrite
+        )
         per_query = output / str(evaluated.models[model].per_query)
     if isinstance(per_query, Path):
         quality = {query: score for query, [score] in read_per_query(per_query, [measure]).items()}
@@ -148,7 +160,10 @@ def qpp(
     statistics = TermStatistics(collection.documents, search.encoder.text_format, search.analyzer)
     terms = {query: statistics.terms(collection.queries[query]) for query in quality}
     values: dict[str, Values] = {
-        name: {query: round(predict(statistics, known), _DECIMALS) for query, (known, _) in terms.items()}
+        name: {
+            query: round(predict(statistics, known), _DECIMALS)
+            for query, (known, _) in terms.items()
+        }
         for name, predict in PREDICTORS.items()
     }
     values |= extra
@@ -171,9 +186,12 @@ def qpp(
     return Prediction(record, values, quality)
 
 
-def correlations(values: Mapping[str, SomeValues], quality: SomeValues, kind: Callable[..., C]) -> list[C]:
-    """Pearson's r and Kendall's tau-b of every predictor with the quality of queries, one row a predictor, each of a
-    ``kind`` of :class:`Coefficients` that has behind these the predictor's name and the number of queries.
+def correlations(
+    values: Mapping[str, SomeValues], quality: SomeValues, kind: Callable[..., C]
+) -> list[C]:
+    """Pearson's r and Kendall's tau-b of every predictor with the quality of queries, one row a
+    predictor, each of a ``kind`` of :class:`Coefficients` that has behind these the predictor's
+    name and the number of queries.
     """
     y = np.array([value for value in quality.values() if value is not None], np.float64)
     known = [query for query, value in quality.items() if value is not None]
@@ -186,18 +204,26 @@ def correlations(values: Mapping[str, SomeValues], quality: SomeValues, kind: Ca
     corrected = [holm([row[column] for row in found]) for column in (1, 3)]
     return [
         kind(r, r_p, r_holm, tau, tau_p, tau_holm, len(y) - count, name, count)
-        for name, count, (r, r_p, tau, tau_p), r_holm, tau_holm in zip(values, used, found, *corrected, strict=True)
+        for name, count, (r, r_p, tau, tau_p), r_holm, tau_holm in zip(
+            values, used, found, *corrected, strict=True
+        )
     ]
 
 
-def _check(quality: Values, extra: Mapping[str, Values], queries: Mapping[str, str], dataset: str) -> None:
+def _check(
+    quality: Values, extra: Mapping[str, Values], queries: Mapping[str, str], dataset: str
+) -> None:
     if not quality:
         raise InputError("the quality of no query is given; nothing can be predicted")
     for query, value in quality.items():
         if query not in queries:
-            raise InputError(f"query {query!r} is not in {dataset}; give the split that it was evaluated in")
+            raise InputError(
+                f"query {query!r} is not in {dataset}; give the split that it was evaluated in"
+            )
         if not math.isfinite(value):
             raise InputError(f"the quality of query {query!r} is {value}, not a finite number")
     for name, values in extra.items():
         if not values.keys() & quality.keys():
-            raise InputError(f"predictor {name!r} has a value for none of the {len(quality)} queries")
+            raise InputError(
+                f"predictor {name!r} has a value for none of the {len(quality)} queries"
+            )

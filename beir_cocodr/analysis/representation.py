@@ -1,4 +1,6 @@
-"""How well a model represents a corpus, before and after it was adapted to it, on pairs of spans of its documents."""
+"""How well a model represents a corpus, before and after it was adapted to it, on pairs of spans of
+its documents.
+"""
 
 import logging
 import math
@@ -32,14 +34,15 @@ from beir_cocodr.records import Json, Report, versions
 log = logging.getLogger(__name__)
 _BLOCK = 256
 
-#: The chance of pre-training that a sentence ends a span early, see :func:`~beir_cocodr.data.spans.span_ranges`.
+#: The chance of pre-training that a sentence ends a span early, see
+#: :func:`~beir_cocodr.data.spans.span_ranges`.
 _FLUSH = 0.1
 
 
 @dataclass(frozen=True)
 class SpanPairs:
-    """Two different spans of each of n documents: (n,) ids, in the order in which they were drawn, and (n,) texts each.
-    ``too_short``: documents that were drawn too, but have no two spans.
+    """Two different spans of each of n documents: (n,) ids, in the order in which they were drawn,
+    and (n,) texts each. ``too_short``: documents that were drawn too, but have no two spans.
     """
 
     ids: list[str]
@@ -48,11 +51,15 @@ class SpanPairs:
     too_short: int
 
 
-def sample_span_pairs(documents: Documents, model: Any, options: RepresentationOptions) -> SpanPairs:
-    """Draw documents at random, without replacement, until the sample is complete; an InputError under two of them.
+def sample_span_pairs(
+    documents: Documents, model: Any, options: RepresentationOptions
+) -> SpanPairs:
+    """Draw documents at random, without replacement, until the sample is complete; an InputError
+    under two of them.
 
-    The model's tokenizer counts the tokens of spans, and its text format joins titles and texts; only what is drawn is
-    read. The spans of a document, cut as in pre-training, depend on nothing but the seed and its row.
+    The model's tokenizer counts the tokens of spans, and its text format joins titles and texts;
+    only what is drawn is read. The spans of a document, cut as in pre-training, depend on nothing
+    but the seed and its row.
 
     Source: COCO-DR, section 4.1.
     """
@@ -66,8 +73,12 @@ def sample_span_pairs(documents: Documents, model: Any, options: RepresentationO
         rows = order[start : start + _BLOCK]
         block = documents.take(rows)
         texts = [model.text_format.document(document)[:MOST_CHARACTERS] for document in block]
-        tokens = model.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        for row, document, text, offsets in zip(rows.tolist(), block, texts, tokens["offset_mapping"], strict=True):
+        tokens = model.tokenizer(
+            texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        for row, document, text, offsets in zip(
+            rows.tolist(), block, texts, tokens["offset_mapping"], strict=True
+        ):
             if len(ids) == size:
                 return SpanPairs(ids, first, second, too_short)
             if len(offsets) <= span_tokens:  # what is longer has two spans
@@ -88,27 +99,35 @@ def sample_span_pairs(documents: Documents, model: Any, options: RepresentationO
 
 
 def alignment(first: Tensor, second: Tensor) -> Tensor:
-    """‖f(x) − f(x⁺)‖² of every pair, on the unit sphere: 0 for the same direction, 4 for opposite ones.
+    """‖f(x) − f(x⁺)‖² of every pair, on the unit sphere: 0 for the same direction, 4 for opposite
+    ones.
 
-    Rows i of two (n, d) tensors of any length are a pair. The (n,) float64 distances have the mean ℓ_align, the smaller
-    the better aligned.
+    Rows i of two (n, d) tensors of any length are a pair. The (n,) float64 distances have the mean
+    ℓ_align, the smaller the better aligned.
 
-    Source: COCO-DR, appendix H; Wang and Isola, Understanding Contrastive Representation Learning through Alignment and
-    Uniformity on the Hypersphere, 2020 (α = 2).
+    Source: COCO-DR, appendix H; Wang and Isola, Understanding Contrastive Representation Learning
+    through Alignment and Uniformity on the Hypersphere, 2020 (α = 2).
     """
-    return (F.normalize(first.double(), dim=1) - F.normalize(second.double(), dim=1)).square().sum(dim=1)
+    return (
+        (F.normalize(first.double(), dim=1) - F.normalize(second.double(), dim=1))
+        .square()
+        .sum(dim=1)
+    )
 
 
 def uniformity(embeddings: Tensor, temperature: float = 2.0, block: int = 1024) -> float:
-    """ℓ_uniform = log mean exp(−t ‖f(x) − f(y)‖²) over all pairs of different rows, on the unit sphere.
+    """ℓ_uniform = log mean exp(−t ‖f(x) − f(y)‖²) over all pairs of different rows, on the unit
+    sphere.
 
-    0 where all texts have the same embedding, −4t where two are opposite; the smaller the more even. A row is not
-    paired with itself, as in the authors' code: the mean estimates that over independent draws.
+    0 where all texts have the same embedding, −4t where two are opposite; the smaller the more
+    even. A row is not paired with itself, as in the authors' code: the mean estimates that over
+    independent draws.
 
     Args:
         embeddings: (n, d) of any length, n at least 2.
         temperature: t (paper: 2).
-        block: rows whose scores with all others are held at a time, so (block, n) float64 in memory.
+        block: rows whose scores with all others are held at a time, so (block, n) float64 in
+            memory.
 
     Source: COCO-DR, appendix H; Wang and Isola, 2020.
     """
@@ -127,7 +146,9 @@ def uniformity(embeddings: Tensor, temperature: float = 2.0, block: int = 1024) 
 
 @dataclass(frozen=True)
 class SpanRecord:
-    """Means of one model on one corpus; intervals are bootstrap 95% intervals, None for a single value."""
+    """Means of one model on one corpus; intervals are bootstrap 95% intervals, None for a single
+    value.
+    """
 
     alignment: float
     alignment_interval: tuple[float, float] | None
@@ -160,8 +181,8 @@ class SpanMeasures:
 
     Attributes:
         alignment: (n,) squared distances of the two spans; their mean is ℓ_align.
-        uniformity: ℓ_uniform, the mean of that of the first spans and that of the second ones, as in the authors' code:
-            so no positive pair is among the pairs.
+        uniformity: ℓ_uniform, the mean of that of the first spans and that of the second ones, as
+            in the authors' code: so no positive pair is among the pairs.
         losses: (m,) contrastive losses of m batches; what is left over is in none.
     """
 
@@ -175,7 +196,9 @@ class SpanMeasures:
         return SpanRecord(alignment, interval(distances), self.uniformity, loss, interval(losses))
 
     def change(self, before: "SpanMeasures", comparable: bool) -> SpanChange:
-        """Differences to another model on the same pairs, in the same batches; of losses only if comparable."""
+        """Differences to another model on the same pairs, in the same batches; of losses only if
+        comparable.
+        """
         closer, lower = self.alignment - before.alignment, self.losses - before.losses
         loss = float(before.losses.mean())
         return SpanChange(
@@ -189,16 +212,22 @@ class SpanMeasures:
 
 
 def measure_spans(
-    model: Any, pairs: SpanPairs, options: RepresentationOptions, search: SearchOptions = SearchOptions()
+    model: Any,
+    pairs: SpanPairs,
+    options: RepresentationOptions,
+    search: SearchOptions = SearchOptions(),
 ) -> SpanMeasures:
-    """Encode n pairs as documents, without masking or gradient, and measure; an InputError names a NaN or infinite one.
+    """Encode n pairs as documents, without masking or gradient, and measure; an InputError names a
+    NaN or infinite one.
 
-    The contrastive loss has the model's similarity, with scale 20 for cosine and 1 for dot product. Where there are
-    fewer documents than the batch size, all of them are contrasted.
+    The contrastive loss has the model's similarity, with scale 20 for cosine and 1 for dot product.
+    Where there are fewer documents than the batch size, all of them are contrasted.
 
     Source: COCO-DR, Eq. 1 and appendix H.
     """
-    first, second = (_encode(model, texts, pairs.ids, search) for texts in (pairs.first, pairs.second))
+    first, second = (
+        _encode(model, texts, pairs.ids, search) for texts in (pairs.first, pairs.second)
+    )
     return SpanMeasures(
         alignment(first, second).numpy(),
         (uniformity(first, options.temperature) + uniformity(second, options.temperature)) / 2,
@@ -218,7 +247,10 @@ def _losses(first: Tensor, second: Tensor, batch_size: int, loss: COCOLoss) -> D
     spans = torch.stack([first, second], dim=1).double()  # (n, 2, d)
     size = min(batch_size, len(spans))
     batches = [spans[start : start + size] for start in range(0, len(spans) - size + 1, size)]
-    losses = [coco_contrastive_loss(batch.flatten(0, 1), loss.scale, loss.normalize).item() for batch in batches]
+    losses = [
+        coco_contrastive_loss(batch.flatten(0, 1), loss.scale, loss.normalize).item()
+        for batch in batches
+    ]
     return np.array(losses)
 
 
@@ -293,18 +325,18 @@ def representation(
     measure: str = "nDCG@10",
     search: SearchOptions = SearchOptions(),
 ) -> Representation:
-    """Alignment, uniformity and contrastive loss of one model, or of two, on span pairs of corpora. An InputError: a
-    corpus has no two documents with two spans, a model cannot be found or is an MRL, its embeddings are not finite, or
-    the results lack a model.
+    """Alignment, uniformity and contrastive loss of one model, or of two, on span pairs of corpora.
+    An InputError: a corpus has no two documents with two spans, a model cannot be found or is an
+    MRL, its embeddings are not finite, or the results lack a model.
 
-    The first model's tokenizer cuts the spans, and both models see the same texts, unmasked and without gradient. In
-    memory are the spans of all samples, the embeddings of one, and one model.
+    The first model's tokenizer cuts the spans, and both models see the same texts, unmasked and
+    without gradient. In memory are the spans of all samples, the embeddings of one, and one model.
 
     Args:
         datasets: as the command line names them; only their documents are read.
         models: one, or two: before and after.
-        results: results.json files of `evaluate` with both models: then the reduction of the contrastive loss stands
-            against the gain in ``measure``, as in Figure 5a.
+        results: results.json files of `evaluate` with both models: then the reduction of the
+            contrastive loss stands against the gain in ``measure``, as in Figure 5a.
         search: how models are loaded and encode.
 
     Source: COCO-DR, section 5.4, Figure 5 and appendix H.
@@ -314,7 +346,9 @@ def representation(
     if len(models) > 2:
         raise InputError(f"one model, or two for before and after, not {len(models)}")
     if results and len(models) == 1:
-        raise InputError("a gain is between two models; give --model a second time, or no --results")
+        raise InputError(
+            "a gain is between two models; give --model a second time, or no --results"
+        )
     check_device(search.encoder.device)
     found = Gains(results, datasets, measure, models[0], models[-1])
     gains = {name: gain for name in datasets if (gain := found.of(name)) is not None}
@@ -324,7 +358,9 @@ def representation(
     for name in models:
         model = load_encoder(name, search.encoder)
         if isinstance(model, MRL):
-            raise InputError(f"{name} is an MRL: its texts are distributions, without a place on a sphere")
+            raise InputError(
+                f"{name} is an MRL: its texts are distributions, without a place on a sphere"
+            )
         for dataset in datasets:
             if dataset not in samples:  # the first model's tokenizer cuts the spans
                 samples[dataset] = _sample(dataset, model, options)
@@ -346,19 +382,29 @@ def representation(
         for dataset, (before, *rest) in measured.items()
         for after in rest
     }
-    reductions = {"reduction of the contrastive loss": {n: c.contrastive_loss_reduction for n, c in changes.items()}}
+    reductions = {
+        "reduction of the contrastive loss": {
+            n: c.contrastive_loss_reduction for n, c in changes.items()
+        }
+    }
     return Representation(
-        datasets={name: replace(corpus, change=changes.get(name)) for name, (_, corpus) in samples.items()},
+        datasets={
+            name: replace(corpus, change=changes.get(name)) for name, (_, corpus) in samples.items()
+        },
         models=encoders,
         **asdict(options),
         losses_comparable=comparable,
-        reduction_against_gain=correlations(reductions, gains, ReductionAgainstGain)[0] if gains else None,
+        reduction_against_gain=correlations(reductions, gains, ReductionAgainstGain)[0]
+        if gains
+        else None,
         measure=measure if gains else None,
         versions=versions(),
     )
 
 
-def _sample(dataset: str, model: Any, options: RepresentationOptions) -> tuple[SpanPairs, CorpusRecord]:
+def _sample(
+    dataset: str, model: Any, options: RepresentationOptions
+) -> tuple[SpanPairs, CorpusRecord]:
     documents = load_collection(dataset, labels="none").documents
     pairs = sample_span_pairs(documents, model, options)
     used = len(pairs.ids)

@@ -37,30 +37,43 @@ _BLOCK = 256
 def sample_triplets(
     collection: Collection, text_format: TextFormat, options: SourceClusterOptions
 ) -> tuple[dict[str, str], Ints]:
-    """Draw Q queries that have a relevant document (else an InputError), one of these, and n negatives of BM25's best
-    30: the queries, id -> text in collection order, and (Q, 1 + n) corpus rows, the positive first.
+    """Draw Q queries that have a relevant document (else an InputError), one of these, and n
+    negatives of BM25's best 30: the queries, id -> text in collection order, and (Q, 1 + n) corpus
+    rows, the positive first.
 
-    BM25 reads by the text format; of a query that has fewer negatives than asked for, some are drawn repeatedly.
+    BM25 reads by the text format; of a query that has fewer negatives than asked for, some are
+    drawn repeatedly.
 
     Source: COCO-DR, sections 4.2 and 5.1 (the first negatives of fine-tuning are BM25's).
     """
     rng = np.random.default_rng(options.seed)
     positives: dict[str, Ints] = {}
     for query, grades in collection.qrels.items():
-        rows = collection.documents.rows([document for document, grade in grades.items() if grade > 0])
+        rows = collection.documents.rows(
+            [document for document, grade in grades.items() if grade > 0]
+        )
         if (rows >= 0).any():
             positives[query] = rows[rows >= 0]
     if not positives:
-        raise InputError(f"{collection.name}: no query of split {collection.split} has a relevant document")
+        raise InputError(
+            f"{collection.name}: no query of split {collection.split} has a relevant document"
+        )
     ids = list(positives)
-    drawn = {ids[i] for i in rng.choice(len(ids), min(options.sample, len(ids)), replace=False).tolist()}
+    drawn = {
+        ids[i] for i in rng.choice(len(ids), min(options.sample, len(ids)), replace=False).tolist()
+    }
     queries = {query: text for query, text in collection.queries.items() if query in drawn}
-    log.info("%s: %d of %d queries with a relevant document", collection.name, len(queries), len(ids))
-    sampled = replace(collection, queries=queries, qrels={query: collection.qrels[query] for query in queries})
+    log.info(
+        "%s: %d of %d queries with a relevant document", collection.name, len(queries), len(ids)
+    )
+    sampled = replace(
+        collection, queries=queries, qrels={query: collection.qrels[query] for query in queries}
+    )
     pools = bm25_negatives(sampled, text_format, seed=options.seed)
     count = options.negatives
     triplets = [
-        [rng.choice(positives[query]), *rng.choice(pools[query], count, len(pools[query]) < count)] for query in queries
+        [rng.choice(positives[query]), *rng.choice(pools[query], count, len(pools[query]) < count)]
+        for query in queries
     ]
     return queries, np.array(triplets, np.int64)
 
@@ -72,8 +85,9 @@ def source_losses(
     triplets: Ints,
     search: SearchOptions = SearchOptions(),
 ) -> tuple[Doubles, Floats]:
-    """(Q,) losses −log p(d⁺ | q, d⁻) of every query, averaged over its negatives one at a time, and the (Q, d) query
-    embeddings, normalised where the model compares by cosine; an InputError for NaN or infinity.
+    """(Q,) losses −log p(d⁺ | q, d⁻) of every query, averaged over its negatives one at a time, and
+    the (Q, d) query embeddings, normalised where the model compares by cosine; an InputError for
+    NaN or infinity.
 
     Args:
         model: an encoder; cosines are scaled by 20 as in training, dot products by 1.
@@ -90,27 +104,36 @@ def source_losses(
     losses = []
     for start in range(0, len(texts), _BLOCK):
         rows = triplets[start : start + _BLOCK]  # (b, 1 + n)
-        encoded = model.encode_corpus(documents.take(rows.ravel()), **options).detach().float().cpu()
+        encoded = (
+            model.encode_corpus(documents.take(rows.ravel()), **options).detach().float().cpu()
+        )
         encoded = encoded.view(*rows.shape, -1)  # (b, 1 + n, d)
-        losses.append(_losses(vectors[start : start + _BLOCK], encoded, compared.scale, compared.normalize))
+        losses.append(
+            _losses(vectors[start : start + _BLOCK], encoded, compared.scale, compared.normalize)
+        )
     found = torch.cat(losses).numpy()
     if not np.isfinite(found).all():
         wrong = list(queries)[int(np.flatnonzero(~np.isfinite(found))[0])]
-        raise InputError(f"the loss of query {wrong!r} is not finite; encode in float32 if it was in half")
+        raise InputError(
+            f"the loss of query {wrong!r} is not finite; encode in float32 if it was in half"
+        )
     return found, (F.normalize(vectors, dim=1) if compared.normalize else vectors).numpy()
 
 
 def _losses(queries: Tensor, documents: Tensor, scale: float, normalize: bool) -> Tensor:
     """(b, d) and (b, 1 + n, d) to (b,)."""
     size, negatives = len(queries), documents.shape[1] - 1
-    one_each = torch.stack([documents[:, :1].expand(-1, negatives, -1), documents[:, 1:]], dim=2)  # (b, n, 2, d)
+    one_each = torch.stack(
+        [documents[:, :1].expand(-1, negatives, -1), documents[:, 1:]], dim=2
+    )  # (b, n, 2, d)
     repeated = queries.double().repeat_interleave(negatives, dim=0)  # (b * n, d)
     losses = triplet_losses(repeated, one_each.flatten(0, 1).double(), scale, normalize)
     return losses.view(size, negatives).mean(dim=1)
 
 
 def cluster_similarities(source: Floats, labels: Ints, target: Floats, k: int) -> Doubles:
-    """(k,) mean dot products of a cluster's queries with a target's, over all pairs; −inf for an empty cluster.
+    """(k,) mean dot products of a cluster's queries with a target's, over all pairs; −inf for an
+    empty cluster.
 
     Args:
         source, target: (Q, d) and (T, d) query embeddings, T at least 1.
@@ -127,14 +150,20 @@ def cluster_similarities(source: Floats, labels: Ints, target: Floats, k: int) -
 
 
 def nearest_queries(target: Floats, source: Floats, count: int = 1) -> list[tuple[int, float]]:
-    """Row and product of the (Q, d) source queries nearest to a (d,) target query, ties to the earlier (Table 4)."""
+    """Row and product of the (Q, d) source queries nearest to a (d,) target query, ties to the
+    earlier (Table 4).
+    """
     scores = source @ target  # (Q,)
-    return [(row, float(scores[row])) for row in np.argsort(-scores, kind="stable")[:count].tolist()]
+    return [
+        (row, float(scores[row])) for row in np.argsort(-scores, kind="stable")[:count].tolist()
+    ]
 
 
 @dataclass(frozen=True)
 class ClusterRecord:
-    """A cluster of source queries, the mean loss under both models, and how much it is lower after."""
+    """A cluster of source queries, the mean loss under both models, and how much it is lower
+    after.
+    """
 
     cluster: int
     queries: int
@@ -157,7 +186,9 @@ class NearQuery:
 
 @dataclass(frozen=True)
 class Case:
-    """A target query and the source queries nearest to it; gains are None where they are not known."""
+    """A target query and the source queries nearest to it; gains are None where they are not
+    known.
+    """
 
     query_id: str
     query: str
@@ -167,7 +198,9 @@ class Case:
 
 @dataclass(frozen=True)
 class TargetRecord:
-    """A target with the source cluster nearest to it: its number, size and losses, as in :class:`ClusterRecord`."""
+    """A target with the source cluster nearest to it: its number, size and losses, as in
+    :class:`ClusterRecord`.
+    """
 
     cluster: int
     queries: int
@@ -225,21 +258,22 @@ def source_clusters(
     split: str = "test",
     search: SearchOptions = SearchOptions(),
 ) -> SourceClusters:
-    """Cluster source queries, find the cluster nearest to each target, and compare losses with gains. An InputError
-    names what has to be corrected in collections, models, results or ids.
+    """Cluster source queries, find the cluster nearest to each target, and compare losses with
+    gains. An InputError names what has to be corrected in collections, models, results or ids.
 
-    A sample of the source's labelled queries is clustered by the embeddings of ``after``. The nearest cluster of a
-    target has the largest mean dot product of its queries with the target's. Losses are those of fine-tuning, with BM25
-    negatives, the same for both models.
+    A sample of the source's labelled queries is clustered by the embeddings of ``after``. The
+    nearest cluster of a target has the largest mean dot product of its queries with the target's.
+    Losses are those of fine-tuning, with BM25 negatives, the same for both models.
 
     Args:
         source, source_split: labelled, what the models were trained on.
-        targets, split: collections with queries: those of the split, or all where there is no such split.
+        targets, split: collections with queries: those of the split, or all where there is no such
+            split.
         before, after: two encoders with one similarity, such as without and with iDRO.
-        results: results.json files of `evaluate` with both models, over targets (for the gains of Figure 5c and Table
-            4) and over the source (for those of source queries in Table 4).
-        queries: ids of target queries to show as in Table 4. By default those of the largest gains and losses where
-            there are results, else some evenly spaced.
+        results: results.json files of `evaluate` with both models, over targets (for the gains of
+            Figure 5c and Table 4) and over the source (for those of source queries in Table 4).
+        queries: ids of target queries to show as in Table 4. By default those of the largest gains
+            and losses where there are results, else some evenly spaced.
 
     Source: COCO-DR, section 5.5, Figure 5c and Table 4.
     """
@@ -261,9 +295,13 @@ def source_clusters(
     del first  # one model is in memory at a time
     second = load_encoder(after, search.encoder)
     if similarity != second.similarity_fn_name:
-        raise InputError("one model compares by cosine, the other by dot product: no loss is on both scales")
+        raise InputError(
+            "one model compares by cosine, the other by dot product: no loss is on both scales"
+        )
     log.info("losses of %d source queries under %s", len(sampled), after)
-    losses_after, embeddings = source_losses(second, collection.documents, sampled, triplets, search)
+    losses_after, embeddings = source_losses(
+        second, collection.documents, sampled, triplets, search
+    )
     clusters = cluster_queries(embeddings, options.clusters, options.seed, ids=list(sampled))
     study = _Study(source, sampled, losses_before, losses_after, embeddings, clusters)
     rows = {k: study.cluster(k) for k in range(len(clusters.sizes)) if clusters.sizes[k]}
@@ -280,9 +318,17 @@ def source_clusters(
         del nearest["central_queries"]
         shown = _shown(own, gains.by_query(name), queries, options.cases)
         cases = study.cases(name, own, vectors, shown, gains, options.nearest)
-        found[name] = TargetRecord(**nearest, similarity=float(alike.max()), gain=gains.of(name), cases=cases)
-    reductions = {"reduction of the nearest cluster's loss": {name: one.reduction for name, one in found.items()}}
-    against = correlations(reductions, {name: one.gain for name, one in found.items()}, ReductionAgainstGain)
+        found[name] = TargetRecord(
+            **nearest, similarity=float(alike.max()), gain=gains.of(name), cases=cases
+        )
+    reductions = {
+        "reduction of the nearest cluster's loss": {
+            name: one.reduction for name, one in found.items()
+        }
+    }
+    against = correlations(
+        reductions, {name: one.gain for name, one in found.items()}, ReductionAgainstGain
+    )
     return SourceClusters(
         sampled=len(sampled),
         targets=found,
@@ -303,7 +349,9 @@ def source_clusters(
 
 @dataclass(frozen=True)
 class _Study:
-    """Source queries with (Q,) losses under both models, (Q, d) embeddings of the second, and clusters."""
+    """Source queries with (Q,) losses under both models, (Q, d) embeddings of the second, and
+    clusters.
+    """
 
     source: str
     queries: dict[str, str]
@@ -321,7 +369,13 @@ class _Study:
         return ClusterRecord(k, len(members), before, after, before - after, shown)
 
     def cases(
-        self, target: str, texts: dict[str, str], vectors: Floats, shown: Sequence[str], gains: Gains, count: int
+        self,
+        target: str,
+        texts: dict[str, str],
+        vectors: Floats,
+        shown: Sequence[str],
+        gains: Gains,
+        count: int,
     ) -> list[Case]:
         rows = {query: row for row, query in enumerate(texts)}
         of_target, of_source = gains.by_query(target), gains.by_query(self.source)
@@ -336,8 +390,12 @@ class _Study:
         return cases
 
 
-def _shown(texts: Mapping[str, str], gains: Mapping[str, float], chosen: Sequence[str], count: int) -> list[str]:
-    """The target queries to show: those chosen, else of the largest changes, else some evenly spaced."""
+def _shown(
+    texts: Mapping[str, str], gains: Mapping[str, float], chosen: Sequence[str], count: int
+) -> list[str]:
+    """The target queries to show: those chosen, else of the largest changes, else some evenly
+    spaced.
+    """
     if chosen:
         return [query for query in chosen if query in texts]
     if gains:
@@ -348,7 +406,9 @@ def _shown(texts: Mapping[str, str], gains: Mapping[str, float], chosen: Sequenc
 def _queries(dataset: str, split: str) -> dict[str, str]:
     collection = load_collection(dataset, split, labels="optional")
     if collection.split is None:
-        log.info("%s has no split %s: all its %d queries count", dataset, split, len(collection.queries))
+        log.info(
+            "%s has no split %s: all its %d queries count", dataset, split, len(collection.queries)
+        )
     if not collection.queries:
         raise InputError(f"{dataset} has no queries, so no source queries are near to it")
     return collection.queries

@@ -18,7 +18,15 @@ from beir_cocodr import load_plugin
 from beir_cocodr.cli import guide, options
 from beir_cocodr.cli.analysis import overlap, qpp, representation, resample, shift, source_clusters
 from beir_cocodr.cli.search import encode, search, serve, try_folder
-from beir_cocodr.cli.training import adapt, distill, export, finetune, fuse, generate_queries, pretrain
+from beir_cocodr.cli.training import (
+    adapt,
+    distill,
+    export,
+    finetune,
+    fuse,
+    generate_queries,
+    pretrain,
+)
 from beir_cocodr.errors import InputError, describe_full_disk, no_room
 from beir_cocodr.models.spec import ALIASES, BM25, FORMS, SearchOptions
 from beir_cocodr.progress import LineHandler
@@ -46,11 +54,16 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     guide.hush()
     arguments = sys.argv[1:] if arguments is None else arguments
-    for stream in (sys.stdout, sys.stderr):  # what a terminal's encoding lacks is printed as an escape
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # what a terminal's encoding lacks is printed as an escape
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        status = _program().main(args=arguments or ["--help"], prog_name="beir-cocodr", standalone_mode=False)
+        status = _program().main(
+            args=arguments or ["--help"], prog_name="beir-cocodr", standalone_mode=False
+        )
         if sys.stdout is not None:  # it may be closed
             sys.stdout.flush()
     except InputError as error:
@@ -67,7 +80,9 @@ _LONGEST = 1_000
 
 def _fail(message: str) -> int:
     line = " ".join(message.split())
-    if len(line) > _LONGEST:  # an id can be a megabyte; what is at fault stands first, the way out last
+    if (
+        len(line) > _LONGEST
+    ):  # an id can be a megabyte; what is at fault stands first, the way out last
         line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
     with suppress(OSError):  # nobody listens
         print("error: " + line, file=sys.stderr)
@@ -75,11 +90,17 @@ def _fail(message: str) -> int:
 
 
 def _status(error: Exception | SystemExit) -> int:
-    """0 where the reader of a pipe has left, as ``head`` does; 2 where nothing can be written, a name is too long, or
-    the host describes a usage error; all else is raised.
+    """0 where the reader of a pipe has left, as ``head`` does; 2 where nothing can be written, a
+    name is too long, or the host describes a usage error; all else is raised.
     """
-    cause = error.__context__ if isinstance(error, SystemExit) else error  # the host makes a SystemExit of it
-    if isinstance(cause, OSError) and cause.errno in (errno.EPIPE, errno.ENOSPC) and cause.filename is None:
+    cause = (
+        error.__context__ if isinstance(error, SystemExit) else error
+    )  # the host makes a SystemExit of it
+    if (
+        isinstance(cause, OSError)
+        and cause.errno in (errno.EPIPE, errno.ENOSPC)
+        and cause.filename is None
+    ):
         with suppress(OSError):  # what is left would be written once more as Python ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(cause, BrokenPipeError):
@@ -97,12 +118,17 @@ def _status(error: Exception | SystemExit) -> int:
 def validate(
     dataset: options.Dataset,
     split: Annotated[
-        str | None, options.plain("Split of the qrels, which then has to be there; default: test, if there are qrels.")
+        str | None,
+        options.plain(
+            "Split of the qrels, which then has to be there; default: test, if there are qrels."
+        ),
     ] = None,
     as_json: options.Json = False,
     most: Annotated[int, Option(help="Defects of a kind that are listed; all are counted.")] = 20,
 ) -> None:
-    """List all defects of a collection at once, with file, line and id. That it has no labels is none."""
+    """List all defects of a collection at once, with file, line and id. That it has no labels is
+    none.
+    """
     from beir_cocodr.data.collection import has_labels
     from beir_cocodr.data.validation import summarize
     from beir_cocodr.data.validation import validate as find_defects
@@ -118,13 +144,18 @@ def validate(
         for line in defect_lines(defects, most):
             print(line)
         counts = ", ".join(f"{kind}: {count}" for kind, count in summarize(defects).items())
-        print(f"{dataset}: {errors} errors, {len(defects) - errors} warnings" + (f" ({counts})" if counts else ""))
+        print(
+            f"{dataset}: {errors} errors, {len(defects) - errors} warnings"
+            + (f" ({counts})" if counts else "")
+        )
         if not errors and not has_labels(dataset):
             print(
                 f"no labels, which is fine: compare judges models on {dataset} without, and search shows what they find"
             )
     if errors:
-        raise InputError(f"{dataset} has {errors} errors, and would be refused when loading, first for {stopping[0]}")
+        raise InputError(
+            f"{dataset} has {errors} errors, and would be refused when loading, first for {stopping[0]}"
+        )
 
 
 @options.takes("search", *options.SEARCHING, "stores", "verify")
@@ -132,12 +163,16 @@ def evaluate(
     dataset: options.Dataset,
     model: Annotated[
         list[str],
-        Option(help=f"{', '.join([*ALIASES, BM25, f'lucene-{BM25}', *FORMS])}, a folder or a hub name; repeat."),
+        Option(
+            help=f"{', '.join([*ALIASES, BM25, f'lucene-{BM25}', *FORMS])}, a folder or a hub name; repeat."
+        ),
     ],
     output: options.Output,
     measures: options.Measures = "nDCG@10 R@100",
     split: options.Split = "test",
-    top_k: Annotated[int | None, Option(help="Documents a query in the run; default: what the measures need.")] = None,
+    top_k: Annotated[
+        int | None, Option(help="Documents a query in the run; default: what the measures need.")
+    ] = None,
     identical_ids: options.Policy = "auto",
     judgements: options.Judgements = None,
     *,
@@ -167,7 +202,10 @@ def compare(
     ] = None,
     parity: Annotated[
         Path | None,
-        Option(metavar="RUN", help="A TREC run to score by BEIR, ir-measures and pytrec_eval, instead of models."),
+        Option(
+            metavar="RUN",
+            help="A TREC run to score by BEIR, ir-measures and pytrec_eval, instead of models.",
+        ),
     ] = None,
     output: Annotated[Path | None, Option(help="Folder for results.")] = None,
     measures: Annotated[
@@ -178,7 +216,11 @@ def compare(
     ] = None,
     split: options.Split = "test",
     labels: Annotated[
-        bool | None, Option("--labels/--no-labels", help="Judge models with labels; default: where the split has some.")
+        bool | None,
+        Option(
+            "--labels/--no-labels",
+            help="Judge models with labels; default: where the split has some.",
+        ),
     ] = None,
     identical_ids: options.Policy = "auto",
     samples: Annotated[int, Option(help="Crops and generated queries, without labels.")] = 300,
@@ -190,7 +232,9 @@ def compare(
     search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
-    """Compare models on a collection, or with --parity what three evaluation tools say of one run."""
+    """Compare models on a collection, or with --parity what three evaluation tools say of one
+    run.
+    """
     if (parity is not None) == bool(models):
         raise InputError("name models to compare, or a run with --parity, and not both")
     if parity is not None:
@@ -204,12 +248,20 @@ def compare(
     measured = DEFAULT_MEASURES if measures is None else measures
     asked = (models or [], dataset, output, split, measured, labels, identical_ids)
     record = compare_models(
-        *asked, samples=samples, seed=seed, wanted=wanted, search=search, overwrite=overwrite, judgements=judgements
+        *asked,
+        samples=samples,
+        seed=seed,
+        wanted=wanted,
+        search=search,
+        overwrite=overwrite,
+        judgements=judgements,
     )
     print_record(record, as_json, verdict_tables)
 
 
-def _parity(run: Path, dataset: str, output: Path | None, split: str, measures: str | None, as_json: bool) -> None:
+def _parity(
+    run: Path, dataset: str, output: Path | None, split: str, measures: str | None, as_json: bool
+) -> None:
     from beir_cocodr.evaluation.parity import PARITY_MEASURES, parity
     from beir_cocodr.report.evaluation_tables import parity_tables
 
@@ -222,21 +274,35 @@ def _parity(run: Path, dataset: str, output: Path | None, split: str, measures: 
 def report(
     context: Context,
     folder: Annotated[
-        Path, Argument(help="Output of evaluate, compare, adapt, quickstart or a training command.", show_default=False)
+        Path,
+        Argument(
+            help="Output of evaluate, compare, adapt, quickstart or a training command.",
+            show_default=False,
+        ),
     ],
-    output: Annotated[Path | None, options.plain("The page; default: report.html in the folder.")] = None,
-    dataset: Annotated[
-        str | None, options.plain("The collection, for titles and texts, if the one on record is not at hand.")
+    output: Annotated[
+        Path | None, options.plain("The page; default: report.html in the folder.")
     ] = None,
-    split: Annotated[str | None, Option(help="Split of its qrels; default: the one on record.")] = None,
+    dataset: Annotated[
+        str | None,
+        options.plain("The collection, for titles and texts, if the one on record is not at hand."),
+    ] = None,
+    split: Annotated[
+        str | None, Option(help="Split of its qrels; default: the one on record.")
+    ] = None,
     queries: Annotated[int, Option(help="Queries shown one by one, at most.", min=0)] = 50,
     published: Annotated[
-        list[Path] | None, Option(help="File of published figures, instead of the packaged ones; repeat.")
+        list[Path] | None,
+        Option(help="File of published figures, instead of the packaged ones; repeat."),
     ] = None,
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace the page of another run.")] = False,
+    overwrite: Annotated[
+        bool, Option("--overwrite", help="Replace the page of another run.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write one HTML page about a run: the verdict, tables, single queries, pictures. It needs no network."""
+    """Write one HTML page about a run: the verdict, tables, single queries, pictures. It needs no
+    network.
+    """
     from beir_cocodr.report.html.page import write_report
 
     page = write_report(folder, output, dataset, split, queries, published or (), overwrite)
@@ -278,11 +344,15 @@ def quickstart(
     resume: options.Resume = False,
     as_json: options.Json = False,
 ) -> None:
-    """The main job on an embedded default: adapt MiniLM to the documentation of scipy and scikit-learn."""
+    """The main job on an embedded default: adapt MiniLM to the documentation of scipy and
+    scikit-learn.
+    """
     from beir_cocodr.report.evaluation_tables import print_adaptation
     from beir_cocodr.training.adapt import quickstart as run
 
-    context.params["output"] = output = output or Path("runs/quickstart-fast" if fast else "runs/quickstart")
+    context.params["output"] = output = output or Path(
+        "runs/quickstart-fast" if fast else "runs/quickstart"
+    )
     print_adaptation(run(output, fast, seed, resume), as_json)
 
 
@@ -294,10 +364,14 @@ _PASSED_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 def irds(
     arguments: Annotated[
         list[str],
-        Argument(help="register FOLDER ID, register OUTPUT [ID], forget ID, or list, export ID docs and so on."),
+        Argument(
+            help="register FOLDER ID, register OUTPUT [ID], forget ID, or list, export ID docs and so on."
+        ),
     ],
 ) -> None:
-    """Run a command of ir_datasets with the ids of this machine: those kept by register, and resampled ones."""
+    """Run a command of ir_datasets with the ids of this machine: those kept by register, and
+    resampled ones.
+    """
     load_plugin("irds commands")(arguments)
 
 
@@ -305,10 +379,14 @@ def irds(
 def pyserini(
     arguments: Annotated[
         list[str],
-        Argument(help="A module and its options, such as search.faiss --index STORE --topics T --output RUN."),
+        Argument(
+            help="A module and its options, such as search.faiss --index STORE --topics T --output RUN."
+        ),
     ],
 ) -> None:
-    """Run a module of Pyserini with a Java that fits, stores as indexes, and --encoder beir-cocodr:MODEL."""
+    """Run a module of Pyserini with a Java that fits, stores as indexes, and --encoder
+    beir-cocodr:MODEL.
+    """
     load_plugin("pyserini commands")(arguments)
 
 

@@ -24,10 +24,13 @@ from beir_cocodr.resampling.regimes import Recipe
 R = TypeVar("R", bound=Report)
 
 Picture = Annotated[
-    bool | None, Option("--picture/--no-picture", help="Draw a picture; default: where matplotlib is there.")
+    bool | None,
+    Option("--picture/--no-picture", help="Draw a picture; default: where matplotlib is there."),
 ]
 
-_Results = Annotated[list[Path] | None, Option(help="A results.json of evaluate on one of the collections; repeat.")]
+_Results = Annotated[
+    list[Path] | None, Option(help="A results.json of evaluate on one of the collections; repeat.")
+]
 
 _ResultsMeasure = Annotated[str, Option(help="The measure of the results.")]
 
@@ -40,8 +43,8 @@ def deliver(
     tables: Callable[[R], Iterable[Table]],
     as_json: bool,
 ) -> None:
-    """Draw and write what a command found, as ``file`` of ``output`` if there is one, and print it, as ``tables`` or as
-    JSON. ``picture``: its name in ``output``, and what draws it; None for none.
+    """Draw and write what a command found, as ``file`` of ``output`` if there is one, and print it,
+    as ``tables`` or as JSON. ``picture``: its name in ``output``, and what draws it; None for none.
     """
     if output is not None:
         if picture is not None:
@@ -58,10 +61,14 @@ def qpp(
     dataset: options.Dataset,
     model: Annotated[str, plain("Whose quality is predicted; names as for evaluate.")],
     output: options.Output,
-    per_query: Annotated[Path | None, Option(help="A NAME.per_query.tsv of evaluate, instead of searching.")] = None,
+    per_query: Annotated[
+        Path | None, Option(help="A NAME.per_query.tsv of evaluate, instead of searching.")
+    ] = None,
     measure: Annotated[str, Option(help="One measure that ir-measures knows.")] = "nDCG@10",
     split: options.Split = "test",
-    word_vectors: Annotated[bool, Option(help="Train word vectors on the corpus, for MaxDC and P_clarity.")] = False,
+    word_vectors: Annotated[
+        bool, Option(help="Train word vectors on the corpus, for MaxDC and P_clarity.")
+    ] = False,
     picture: Picture = None,
     identical_ids: options.Policy = "auto",
     overwrite: options.Overwrite = False,
@@ -69,7 +76,9 @@ def qpp(
     search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
-    """Correlate predictors of query performance, an MRL's variance among them, with per-query quality."""
+    """Correlate predictors of query performance, an MRL's variance among them, with per-query
+    quality.
+    """
     from beir_cocodr.analysis.predictors import variance_predictors, word_vector_predictors
     from beir_cocodr.analysis.qpp import qpp as run
     from beir_cocodr.report.analysis_tables import qpp_table
@@ -78,34 +87,47 @@ def qpp(
     with results_folder(output, options.this_run(context), overwrite) as folder:
         extra = variance_predictors(model, dataset, split, search.encoder)
         if word_vectors:
-            extra |= word_vector_predictors(dataset, split, search.encoder.text_format, search.analyzer)
+            extra |= word_vector_predictors(
+                dataset, split, search.encoder.text_format, search.analyzer
+            )
         found = run(dataset, model, folder, per_query, measure, split, extra, identical_ids, search)
         found.write_values(folder / found.record.values)
         drawing = ("qpp.png", lambda path, _: pictures.qpp_picture(path, found)) if drawn else None
-        deliver(found.record, "qpp.json", folder, drawing, lambda report: [qpp_table(report)], as_json)
+        deliver(
+            found.record, "qpp.json", folder, drawing, lambda report: [qpp_table(report)], as_json
+        )
 
 
 def shift(
     context: Context,
     source: Annotated[str, plain("Collection a model is trained on, named as for evaluate.")],
     target: Annotated[list[str], plain("Collection to compare with it; repeat for several.")],
-    split: Annotated[str | None, Option(help="Split of the targets' queries; default: test, or all if none.")] = None,
-    source_split: Annotated[str | None, Option(help="Split of the source's queries; default: train, or all.")] = None,
+    split: Annotated[
+        str | None, Option(help="Split of the targets' queries; default: test, or all if none.")
+    ] = None,
+    source_split: Annotated[
+        str | None, Option(help="Split of the source's queries; default: train, or all.")
+    ] = None,
     output: Annotated[Path | None, Option(help="Folder for shift.json and shift.png.")] = None,
     results: _Results = None,
     measure: _ResultsMeasure = "nDCG@10",
     baseline: Annotated[
-        str | None, Option(help="A model in the results, such as bm25: scores are differences to it.")
+        str | None,
+        Option(help="A model in the results, such as bm25: scores are differences to it."),
     ] = None,
     picture: Picture = None,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
 ) -> None:
-    """Compare targets with a source: words of documents and types of queries, by weighted Jaccard."""
+    """Compare targets with a source: words of documents and types of queries, by weighted
+    Jaccard.
+    """
     from beir_cocodr.analysis.shift import shift as run
     from beir_cocodr.report.analysis_tables import shift_tables
 
-    drawn = pictures.will_draw(picture, output is not None and bool(results), "give --results and --output")
+    drawn = pictures.will_draw(
+        picture, output is not None and bool(results), "give --results and --output"
+    )
     with options.results(context, output, overwrite) as folder:
         report = run(source, target, split, source_split, results or (), measure, baseline)
         drawing = ("shift.png", pictures.shift_picture) if drawn else None
@@ -118,7 +140,9 @@ def representation(
     context: Context,
     dataset: Annotated[list[str], plain("Corpus, named as for evaluate; repeat for several.")],
     model: Annotated[list[str], plain("An encoder, and optionally a second: before and after.")],
-    output: Annotated[Path | None, Option(help="Folder for representation.json and representation.png.")] = None,
+    output: Annotated[
+        Path | None, Option(help="Folder for representation.json and representation.png.")
+    ] = None,
     *,
     settings: RepresentationOptions,
     results: _Results = None,
@@ -128,7 +152,9 @@ def representation(
     search: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
-    """Alignment, uniformity and contrastive loss of an encoder on corpora, or of two: before and after."""
+    """Alignment, uniformity and contrastive loss of an encoder on corpora, or of two: before and
+    after.
+    """
     from beir_cocodr.analysis.representation import representation as run
     from beir_cocodr.report.analysis_tables import representation_tables
 
@@ -140,17 +166,23 @@ def representation(
 
 
 @options.takes("settings", "clusters", "sample", "negatives", "cases", "nearest", "seed")
-@options.takes("search", "query_length", "document_length", "title_separator", "batch_size", "device")
+@options.takes(
+    "search", "query_length", "document_length", "title_separator", "batch_size", "device"
+)
 def source_clusters(
     context: Context,
     source: Annotated[str, plain("Labelled collection that the models were trained on.")],
     target: Annotated[list[str], plain("Collection with queries; repeat for several.")],
     before: Annotated[str, plain("An encoder, such as one without iDRO.")],
     after: Annotated[str, plain("An encoder, such as one with iDRO.")],
-    output: Annotated[Path | None, Option(help="Folder for source_clusters.json and source_clusters.png.")] = None,
+    output: Annotated[
+        Path | None, Option(help="Folder for source_clusters.json and source_clusters.png.")
+    ] = None,
     *,
     settings: SourceClusterOptions,
-    query: Annotated[list[str] | None, Option(help="Id of a target query to show as a case; repeat.")] = None,
+    query: Annotated[
+        list[str] | None, Option(help="Id of a target query to show as a case; repeat.")
+    ] = None,
     source_split: Annotated[str, Option(help="Split of the source's qrels.")] = "train",
     split: Annotated[str, Option(help="Split of the targets' queries.")] = "test",
     results: _Results = None,
@@ -164,33 +196,61 @@ def source_clusters(
     from beir_cocodr.analysis.source_clusters import source_clusters as run
     from beir_cocodr.report.analysis_tables import source_clusters_tables
 
-    drawn = pictures.will_draw(picture, output is not None and bool(results), "give --results and --output")
+    drawn = pictures.will_draw(
+        picture, output is not None and bool(results), "give --results and --output"
+    )
     with options.results(context, output, overwrite) as folder:
         report = run(
-            source, target, before, after, settings, results or (), measure, query or (), source_split, split, search
+            source,
+            target,
+            before,
+            after,
+            settings,
+            results or (),
+            measure,
+            query or (),
+            source_split,
+            split,
+            search,
         )
         drawing = ("source_clusters.png", pictures.source_clusters_picture) if drawn else None
         deliver(report, "source_clusters.json", folder, drawing, source_clusters_tables, as_json)
 
 
-_Train = Annotated[str, plain("Dataset of the training queries: BEIR folder, irds:ID, BEIR name, or apidocs/DOMAIN.")]
-
-_Test = Annotated[
-    list[str], plain("Dataset of the test queries, named the same way; repeat for several that count as one.")
+_Train = Annotated[
+    str,
+    plain("Dataset of the training queries: BEIR folder, irds:ID, BEIR name, or apidocs/DOMAIN."),
 ]
 
-_Encoder = Annotated[str, plain("Encoder whose query embeddings are compared: minilm, a folder or a hub name.")]
+_Test = Annotated[
+    list[str],
+    plain("Dataset of the test queries, named the same way; repeat for several that count as one."),
+]
+
+_Encoder = Annotated[
+    str, plain("Encoder whose query embeddings are compared: minilm, a folder or a hub name.")
+]
 
 _NewOutput = Annotated[Path, plain("Folder for the collections; must not be there yet.")]
 
 resample = typer.Typer(
-    help="Make interpolation and extrapolation collections from a training and a test set.", rich_markup_mode=None
+    help="Make interpolation and extrapolation collections from a training and a test set.",
+    rich_markup_mode=None,
 )
 
 
 @resample.command()
 @options.trains(
-    *(None, "start", "teacher", "held_out", "query_length", "document_length", "encode_batch_size", "device"),
+    *(
+        None,
+        "start",
+        "teacher",
+        "held_out",
+        "query_length",
+        "document_length",
+        "encode_batch_size",
+        "device",
+    ),
     presets="resample evaluate",
 )
 def evaluate(
@@ -212,30 +272,53 @@ def evaluate(
     ] = None,
     other_start: Annotated[
         list[str] | None,
-        Option(help="Further starts of all architectures, for rows ARCHITECTURE@NAME; repeat.", metavar="NAME=PATH"),
+        Option(
+            help="Further starts of all architectures, for rows ARCHITECTURE@NAME; repeat.",
+            metavar="NAME=PATH",
+        ),
     ] = None,
     *,
     settings: Recipe,
-    seed: Annotated[list[int] | None, Option(help="Of training; repeat for several. Default: 42.")] = None,
+    seed: Annotated[
+        list[int] | None, Option(help="Of training; repeat for several. Default: 42.")
+    ] = None,
     ood: Annotated[
-        list[str] | None, Option(help="Collection outside the distribution, for the alignment; repeat.")
+        list[str] | None,
+        Option(help="Collection outside the distribution, for the alignment; repeat."),
     ] = None,
     measures: options.Measures = "nDCG@10 R@100",
     keep_models: Annotated[
-        bool, Option("--keep-models/--drop-models", help="Keep trained models, or only their scores.")
+        bool,
+        Option("--keep-models/--drop-models", help="Keep trained models, or only their scores."),
     ] = True,
     picture: Picture = None,
     as_json: options.Json = False,
 ) -> None:
-    """Interpolation, extrapolation and gap of retrieval architectures trained on the collections."""
+    """Interpolation, extrapolation and gap of retrieval architectures trained on the
+    collections.
+    """
     from beir_cocodr.distributed import rank
     from beir_cocodr.report.analysis_tables import regime_tables
     from beir_cocodr.resampling.regimes.regimes import PICTURE_FILE, RESULTS_FILE, evaluate_regimes
 
-    drawn = pictures.will_draw(picture, bool(ood), "name collections outside the distribution with --ood")
-    chosen = [name.strip() for names in architecture or () for name in names.split(",") if name.strip()]
+    drawn = pictures.will_draw(
+        picture, bool(ood), "name collections outside the distribution with --ood"
+    )
+    chosen = [
+        name.strip() for names in architecture or () for name in names.split(",") if name.strip()
+    ]
     report = evaluate_regimes(
-        *(folder, output, chosen, model or (), settings, seed or (42,), ood or (), measures, keep_models),
+        *(
+            folder,
+            output,
+            chosen,
+            model or (),
+            settings,
+            seed or (42,),
+            ood or (),
+            measures,
+            keep_models,
+        ),
         progress=True,
         starts=other_start or (),
     )
@@ -262,11 +345,15 @@ def restrain(
     encoding: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
-    """Training queries near to test queries (interpolation), and as many far from all (extrapolation)."""
+    """Training queries near to test queries (interpolation), and as many far from all
+    (extrapolation).
+    """
     from beir_cocodr.resampling.restrain import resample_restrain
 
     drawn = pictures.will_draw(picture, True, "")
-    _finish(resample_restrain(train, test, encoder, output, settings, encoding), output, drawn, as_json)
+    _finish(
+        resample_restrain(train, test, encoder, output, settings, encoding), output, drawn, as_json
+    )
 
 
 @resample.command()
@@ -283,11 +370,15 @@ def resttest(
     encoding: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
-    """Buckets of training and test queries: train on all but one, whose test queries are extrapolation."""
+    """Buckets of training and test queries: train on all but one, whose test queries are
+    extrapolation.
+    """
     from beir_cocodr.resampling.resttest import resample_resttest
 
     drawn = pictures.will_draw(picture, True, "")
-    _finish(resample_resttest(train, test, encoder, output, settings, encoding), output, drawn, as_json)
+    _finish(
+        resample_resttest(train, test, encoder, output, settings, encoding), output, drawn, as_json
+    )
 
 
 def _finish(manifest: Manifest, output: Path, drawn: bool, as_json: bool) -> None:
@@ -306,9 +397,12 @@ def overlap(
     train_split: Annotated[str, Option(help="Split of the training queries.")] = "train",
     test_split: Annotated[str, Option(help="Split of the test queries.")] = "test",
     encoder: Annotated[
-        str | None, Option(help="Find nearest training queries by this encoder; default: by their words.")
+        str | None,
+        Option(help="Find nearest training queries by this encoder; default: by their words."),
     ] = None,
-    output: Annotated[Path | None, Option(help="Folder for overlap.json, nearest.tsv and similarity.png.")] = None,
+    output: Annotated[
+        Path | None, Option(help="Folder for overlap.json, nearest.tsv and similarity.png.")
+    ] = None,
     picture: Picture = None,
     overwrite: options.Overwrite = False,
     *,
@@ -321,7 +415,14 @@ def overlap(
 
     drawn = pictures.will_draw(picture, output is not None, "give --output")
     with options.results(context, output, overwrite) as folder:
-        report = run(train, test, train_split=train_split, test_split=test_split, encoder=encoder, search=search)
+        report = run(
+            train,
+            test,
+            train_split=train_split,
+            test_split=test_split,
+            encoder=encoder,
+            search=search,
+        )
         if folder is not None:
             report.write_nearest(folder / "nearest.tsv")
         drawing = ("similarity.png", pictures.overlap_picture) if drawn else None

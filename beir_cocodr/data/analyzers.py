@@ -1,5 +1,6 @@
-"""How the words of a language are read: BM25's terms, the languages there are, and which words of a text match a query.
-Stemmers, stop words and sentences come from PyStemmer, bm25s and sentencex, imported when they are used.
+"""How the words of a language are read: BM25's terms, the languages there are, and which words of a
+text match a query. Stemmers, stop words and sentences come from PyStemmer, bm25s and sentencex,
+imported when they are used.
 """
 
 import difflib
@@ -21,7 +22,8 @@ STEMMED = {
     "ta": "tamil", "tr": "turkish", "yi": "yiddish",
 }  # fmt: skip
 
-#: Languages without stemmers, whose words are not spaced (all but Korean): read as pairs of neighbouring characters.
+#: Languages without stemmers, whose words are not spaced (all but Korean): read as pairs of
+#: neighbouring characters.
 UNSTEMMED = {
     "zh": "chinese", "ja": "japanese", "ko": "korean", "th": "thai", "lo": "lao", "km": "khmer", "my": "burmese"
 }  # fmt: skip
@@ -33,19 +35,29 @@ _STOP_WORDS = frozenset(
 #: Of any language: words as they are, those of scripts without spaces as pairs of characters.
 WORDS_ALONE = "words"
 
-#: How BM25 reads texts. The first two are older than the others, and read words of two characters or more.
-ANALYZERS = ("english", "none", WORDS_ALONE, *(name for name in STEMMED.values() if name != "english"), "korean")
+#: How BM25 reads texts. The first two are older than the others, and read words of two characters
+#: or more.
+ANALYZERS = (
+    "english",
+    "none",
+    WORDS_ALONE,
+    *(name for name in STEMMED.values() if name != "english"),
+    "korean",
+)
 
 ANALYZER_HELP = (
     "english (stop words out, stemmed), german, french or another of Snowball's languages, words (of any language, "
     "unspaced ones as pairs of characters) or none (words as they are)."
 )
 
-# What bm25s takes for a word by default; and for many texts at once: what beyond ASCII is no part of a word, and the
-# bytes of UTF-8 with spaces for what within it is none.
+# What bm25s takes for a word by default; and for many texts at once: what beyond ASCII is no part
+# of a word, and the bytes of UTF-8 with spaces for what within it is none.
 _TWO_CHARACTERS = re.compile(r"\w\w+")
 _BETWEEN = re.compile(r"[^\w\x00-\x7f]+")
-_SPACED = bytes(code if code > 0x7F or chr(code).isalnum() or chr(code) == "_" else 0x20 for code in range(0x100))
+_SPACED = bytes(
+    code if code > 0x7F or chr(code).isalnum() or chr(code) == "_" else 0x20
+    for code in range(0x100)
+)
 
 
 @dataclass(frozen=True)
@@ -62,13 +74,19 @@ class Language:
 
     @classmethod
     def parse(cls, name: str) -> "Language":
-        """A language by its code or English name; any code of two or three letters is taken, else an InputError."""
+        """A language by its code or English name; any code of two or three letters is taken, else
+        an InputError.
+        """
         known = STEMMED | UNSTEMMED
         given = name.strip().lower()
         code = next((code for code, full in known.items() if full == given), given)
         if code not in known and not re.fullmatch("[a-z]{2,3}", code):
             close = difflib.get_close_matches(given, known.values(), n=1)
-            hint = f"did you mean {close[0]}?" if close else "give an ISO 639 code such as de, or a name such as german"
+            hint = (
+                f"did you mean {close[0]}?"
+                if close
+                else "give an ISO 639 code such as de, or a name such as german"
+            )
             raise InputError(f"unknown language {name!r}; {hint}")
         return cls(code, known[code] if known.get(code) in ANALYZERS else WORDS_ALONE)
 
@@ -77,19 +95,28 @@ class Language:
         name = (STEMMED | UNSTEMMED).get(self.code, self.code)
         if self.code in UNSTEMMED and self.code != "ko":
             return f"language {name}: not spaced, so BM25 reads pairs of neighbouring characters; no stop words"
-        stems = f"Snowball's {name} stemmer" if self.code in STEMMED else "no stemmer is known, words are not stemmed"
-        stops = "bm25s' stop words" if name in _STOP_WORDS else "no stop words are known, none are left out"
+        stems = (
+            f"Snowball's {name} stemmer"
+            if self.code in STEMMED
+            else "no stemmer is known, words are not stemmed"
+        )
+        stops = (
+            "bm25s' stop words"
+            if name in _STOP_WORDS
+            else "no stop words are known, none are left out"
+        )
         return f"language {name}: {stems}; {stops}; sentences by sentencex, as in {self.code} or the one next to it"
 
 
 class Analyzer:
-    """How BM25 reads a text: its terms, in order, as often as they stand there. An InputError: there is no such
-    analyzer, or the installed PyStemmer does not have it.
+    """How BM25 reads a text: its terms, in order, as often as they stand there. An InputError:
+    there is no such analyzer, or the installed PyStemmer does not have it.
 
     Args:
-        name: one of :data:`ANALYZERS`. "english" takes out English stop words and stems by Porter's second algorithm
-            (PyStemmer), "none" does neither; words, stop words and stems are those of bm25s. The others read words as
-            :func:`~beir_cocodr.data.text.words` does; a language takes out bm25s's stop words, and stems by Snowball.
+        name: one of :data:`ANALYZERS`. "english" takes out English stop words and stems by Porter's
+            second algorithm (PyStemmer), "none" does neither; words, stop words and stems are those
+            of bm25s. The others read words as :func:`~beir_cocodr.data.text.words` does; a language
+            takes out bm25s's stop words, and stems by Snowball.
 
     Attributes:
         stop_words: what is left out.
@@ -114,10 +141,16 @@ class Analyzer:
             raise InputError(f"unknown BM25 analyzer {name!r}; there are {', '.join(ANALYZERS)}")
         stemmed = name in STEMMED.values()
         if stemmed and name not in Stemmer.algorithms():
-            raise InputError(f"the installed PyStemmer has no stemmer for {name}; pip install --upgrade PyStemmer")
+            raise InputError(
+                f"the installed PyStemmer has no stemmer for {name}; pip install --upgrade PyStemmer"
+            )
         self.name, plain = name, name in ("english", "none")
-        self.stop_words = frozenset(Tokenizer(stopwords=name if name in _STOP_WORDS else []).stopwords)
-        self.stemmer: Any = Stemmer.Stemmer(name, 0) if stemmed else None  # its cache is slower than none
+        self.stop_words = frozenset(
+            Tokenizer(stopwords=name if name in _STOP_WORDS else []).stopwords
+        )
+        self.stemmer: Any = (
+            Stemmer.Stemmer(name, 0) if stemmed else None
+        )  # its cache is slower than none
         self.split: Callable[[str], list[str]] = _TWO_CHARACTERS.findall if plain else words
         self._ranges = _two_characters if plain else word_ranges
         self._shortest = 2 if plain else 1
@@ -126,8 +159,8 @@ class Analyzer:
         return self._terms(self.split(text.lower()))
 
     def split_all(self, texts: Iterable[str]) -> Any:
-        """Texts to a ``pyarrow.ListArray`` of their words, lowercased, with some that :meth:`read` leaves out; in less
-        time than one by one.
+        """Texts to a ``pyarrow.ListArray`` of their words, lowercased, with some that :meth:`read`
+        leaves out; in less time than one by one.
         """
         import pyarrow as pa
         from pyarrow import compute as pc
@@ -135,10 +168,14 @@ class Analyzer:
         lowered = [text.lower() for text in texts]
         if self._ranges is not _two_characters:
             return pa.array(map(self.split, lowered), pa.list_(pa.large_string()))
-        plain = pa.array([t if t.isascii() else _BETWEEN.sub(" ", t) for t in lowered], pa.large_string())
+        plain = pa.array(
+            [t if t.isascii() else _BETWEEN.sub(" ", t) for t in lowered], pa.large_string()
+        )
         _, offsets, held = plain.buffers()
         spaced = pa.py_buffer(held.to_pybytes().translate(_SPACED) if held else b"")
-        return pc.ascii_split_whitespace(pa.LargeStringArray.from_buffers(len(plain), offsets, spaced))
+        return pc.ascii_split_whitespace(
+            pa.LargeStringArray.from_buffers(len(plain), offsets, spaced)
+        )
 
     def read(self, words: list[str]) -> list[str | None]:
         """The term of each word, None for what is left out."""
@@ -147,7 +184,9 @@ class Analyzer:
         return [None if out else term for term, out in zip(terms, left_out, strict=True)]
 
     def matches(self, text: str, terms: Iterable[str]) -> Iterator[tuple[int, int, str]]:
-        """The words of a text that are read as one of the terms: first character, the one after the last, the term."""
+        """The words of a text that are read as one of the terms: first character, the one after the
+        last, the term.
+        """
         wanted = frozenset(terms)
         for start, end in self._ranges(text):
             found = self._terms([text[start:end].lower()])
@@ -170,7 +209,9 @@ def _two_characters(text: str) -> Iterator[tuple[int, int]]:
 SEARCHED = 200_000
 
 # Line ends become spaces, and a terminal is sent no control character of a text.
-_CONTROLS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), " ")
+_CONTROLS = dict.fromkeys(
+    (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), " "
+)
 
 
 @dataclass(frozen=True)
@@ -179,7 +220,8 @@ class Snippet:
 
     Args:
         text: the part, with an ellipsis where it was cut.
-        matches: ranges in it, first character and the one after the last, of words that match the query.
+        matches: ranges in it, first character and the one after the last, of words that match the
+        query.
     """
 
     text: str
@@ -187,7 +229,9 @@ class Snippet:
 
     def marked(self, before: str, after: str) -> str:
         """The text with marks around the words that match."""
-        return "".join(f"{before}{part}{after}" if matched else part for part, matched in self.parts())
+        return "".join(
+            f"{before}{part}{after}" if matched else part for part, matched in self.parts()
+        )
 
     def parts(self) -> Iterator[tuple[str, bool]]:
         """The text in parts, and of each whether it is a word that matches; none is empty."""
@@ -201,8 +245,8 @@ class Snippet:
 
 
 def snippet(text: str, query: str, analyzer: Analyzer, length: int = 240) -> Snippet:
-    """The part of about ``length`` characters with most of the query's terms, and of those the most words; the
-    beginning where there are none.
+    """The part of about ``length`` characters with most of the query's terms, and of those the most
+    words; the beginning where there are none.
 
     Example:
         >>> from beir_cocodr.data.analyzers import Analyzer, snippet
@@ -214,7 +258,9 @@ def snippet(text: str, query: str, analyzer: Analyzer, length: int = 240) -> Sni
     start, end = _window(line, found, length)
     before, after = "… " if start else "", " …" if end < len(line) or len(text) > SEARCHED else ""
     shift = len(before) - start
-    inside = [(first + shift, last + shift) for first, last, _ in found if first >= start and last <= end]
+    inside = [
+        (first + shift, last + shift) for first, last, _ in found if first >= start and last <= end
+    ]
     return Snippet(before + line[start:end] + after, tuple(_joined(inside)))
 
 

@@ -1,4 +1,6 @@
-"""Writing BEIR folders whose corpus is that of another folder, linked and not copied where that can be."""
+"""Writing BEIR folders whose corpus is that of another folder, linked and not copied where that can
+be.
+"""
 
 import json
 import os
@@ -19,8 +21,9 @@ _CHUNK = 4_096
 
 
 def link_corpus(collection: Collection, output: Path) -> None:
-    """Put the documents of a collection into ``output`` as a ``corpus.jsonl`` that BEIR's loader reads: a link to such
-    a file, symbolic but for one in our cache, which may be deleted, else hard, else a copy; any other is written.
+    """Put the documents of a collection into ``output`` as a ``corpus.jsonl`` that BEIR's loader
+    reads: a link to such a file, symbolic but for one in our cache, which may be deleted, else
+    hard, else a copy; any other is written.
     """
     target = output / "corpus.jsonl"
     target.unlink(missing_ok=True)
@@ -40,7 +43,9 @@ def link_beside(existing: Path, name: str) -> None:
 
 
 def _link(file: Path, target: Path, path: str | Path | None) -> None:
-    """Make ``target`` a symbolic link holding ``path``, if given, else a hard one or a copy: links may need rights."""
+    """Make ``target`` a symbolic link holding ``path``, if given, else a hard one or a copy: links
+    may need rights.
+    """
     if path is not None:
         with suppress(OSError):
             target.symlink_to(path)
@@ -84,8 +89,14 @@ def write_beir_folder(
     """
     (folder / "qrels").mkdir(parents=True)
     path = os.path.relpath(corpus, folder) if corpus.is_relative_to(root) else corpus.resolve()
-    _link(corpus, folder / ("corpus.jsonl.gz" if corpus.name.endswith(".gz") else "corpus.jsonl"), path)
-    write_jsonl(folder / "queries.jsonl", ({"_id": query, "text": text} for query, text in queries.items()))
+    _link(
+        corpus,
+        folder / ("corpus.jsonl.gz" if corpus.name.endswith(".gz") else "corpus.jsonl"),
+        path,
+    )
+    write_jsonl(
+        folder / "queries.jsonl", ({"_id": query, "text": text} for query, text in queries.items())
+    )
     for split, qrels in splits.items():
         rows = ((query, *judged) for query, grades in qrels.items() for judged in grades.items())
         write_qrels(folder / "qrels" / f"{split}.tsv", rows)

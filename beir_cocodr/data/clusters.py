@@ -45,30 +45,34 @@ def cluster_queries(
     restarts: int = 1,
     method: Method | None = None,
 ) -> Clusters:
-    """Cluster queries by Euclidean K-means from k-means++ seeds. An InputError: NaN or infinite embeddings; ``k`` or
-    another number below 1; more clusters than distinct queries; no cluster of ``min_size`` queries; faiss absent.
+    """Cluster queries by Euclidean K-means from k-means++ seeds. An InputError: NaN or infinite
+    embeddings; ``k`` or another number below 1; more clusters than distinct queries; no cluster of
+    ``min_size`` queries; faiss absent.
 
-    The same arguments give the same clusters on one machine. Small clusters are folded: each of their queries goes to
-    the nearest centroid of a cluster that is large enough, and a warning names them.
+    The same arguments give the same clusters on one machine. Small clusters are folded: each of
+    their queries goes to the nearest centroid of a cluster that is large enough, and a warning
+    names them.
 
-    Published code has faiss choose random queries as first centroids, which leave groups merged that k-means++
-    separates, and runs 5 times 500 iterations on a random 256 queries a centroid.
+    Published code has faiss choose random queries as first centroids, which leave groups merged
+    that k-means++ separates, and runs 5 times 500 iterations on a random 256 queries a centroid.
 
     Args:
         embeddings: (Q, d) float32.
         k: clusters, K.
         seed: of the sample, the first centroids and the library.
-        normalize: scale every embedding to length 1 first, for models that compare by cosine; a zero vector stays zero.
-            Centroids are the means of what was clustered, and not scaled.
+        normalize: scale every embedding to length 1 first, for models that compare by cosine; a
+            zero vector stays zero. Centroids are the means of what was clustered, and not scaled.
         ids: (Q,) query ids, to name queries in messages; row numbers without them.
         min_size: queries that a cluster must have to stand; 1 folds none.
-        max_points_per_centroid: K-means runs on at most this many queries times ``k``, drawn at random; every query is
-            assigned in any case.
+        max_points_per_centroid: K-means runs on at most this many queries times ``k``, drawn at
+            random; every query is assigned in any case.
         iterations: of Lloyd's algorithm; faiss's default.
-        restarts: runs from other seeds, of which that with the smallest sum of squared distances is taken.
+        restarts: runs from other seeds, of which that with the smallest sum of squared distances is
+            taken.
         method: "faiss" or "scikit-learn"; by default faiss where it is installed.
 
-    Source: COCO-DR, section 4.2 (K = 50, on query embeddings of the current model, anew in each episode).
+    Source: COCO-DR, section 4.2 (K = 50, on query embeddings of the current model, anew in each
+    episode).
 
     Example:
         >>> import numpy as np
@@ -79,8 +83,14 @@ def cluster_queries(
         True
     """
     if embeddings.ndim != 2 or (ids is not None and len(ids) != len(embeddings)):
-        raise ValueError(f"embeddings of shape {embeddings.shape} do not fit {ids and len(ids)} ids")
-    given = {"clusters": k, "min_size": min_size, "max_points_per_centroid": max_points_per_centroid}
+        raise ValueError(
+            f"embeddings of shape {embeddings.shape} do not fit {ids and len(ids)} ids"
+        )
+    given = {
+        "clusters": k,
+        "min_size": min_size,
+        "max_points_per_centroid": max_points_per_centroid,
+    }
     given |= {"iterations": iterations, "restarts": restarts}
     for name, value in given.items():
         check_count(name, value)
@@ -92,10 +102,15 @@ def cluster_queries(
     seed %= 2**31  # what both libraries take
     sample, most = points, k * max_points_per_centroid
     if len(points) > most:
-        sample = points[np.sort(np.random.default_rng(seed).choice(len(points), most, replace=False))]
+        sample = points[
+            np.sort(np.random.default_rng(seed).choice(len(points), most, replace=False))
+        ]
     method = method or ("faiss" if find_spec("faiss") else "scikit-learn")
     run = _faiss if method == "faiss" else _scikit_learn
-    runs = (run(sample, _first_centroids(sample, k, s), s, iterations) for s in range(seed, seed + restarts))
+    runs = (
+        run(sample, _first_centroids(sample, k, s), s, iterations)
+        for s in range(seed, seed + restarts)
+    )
     centroids = min(runs, key=lambda found: found[1])[0]
     labels = _nearest(points, centroids)
     if empty := k - len(np.unique(labels)):
@@ -104,7 +119,9 @@ def cluster_queries(
     return Clusters(labels, centroids, np.bincount(labels, minlength=k), folded)
 
 
-def _fold(points: Floats, centroids: Floats, labels: Ints, min_size: int, ids: Sequence[str] | None) -> int:
+def _fold(
+    points: Floats, centroids: Floats, labels: Ints, min_size: int, ids: Sequence[str] | None
+) -> int:
     """Move the queries of small clusters, in ``labels`` itself; the number of such clusters."""
     sizes = np.bincount(labels, minlength=len(centroids))
     small = np.flatnonzero((sizes > 0) & (sizes < min_size))
@@ -114,7 +131,10 @@ def _fold(points: Floats, centroids: Floats, labels: Ints, min_size: int, ids: S
     if not len(large):
         found = f"{len(centroids)} clusters for {len(points)} queries"
         raise InputError(f"{found}: none has {min_size} queries or more; lower --clusters")
-    named = [f"cluster {cluster} ({_listed(np.flatnonzero(labels == cluster), ids)})" for cluster in small.tolist()]
+    named = [
+        f"cluster {cluster} ({_listed(np.flatnonzero(labels == cluster), ids)})"
+        for cluster in small.tolist()
+    ]
     moved = np.flatnonzero(np.isin(labels, small))
     labels[moved] = large[_nearest(points[moved], centroids[large])]
     log.warning(
@@ -135,7 +155,9 @@ def _first_centroids(sample: Floats, k: int, seed: int) -> Floats:
 
 def _faiss(sample: Floats, first: Floats, seed: int, iterations: int) -> tuple[Floats, float]:
     """Centroids, and the sum of squared distances to the nearest ones before the last move."""
-    with explained("clustering with faiss needs it", "pip install 'beir-cocodr[faiss-cpu]'", ImportError):
+    with explained(
+        "clustering with faiss needs it", "pip install 'beir-cocodr[faiss-cpu]'", ImportError
+    ):
         import faiss
 
     kmeans = faiss.Kmeans(
@@ -151,7 +173,9 @@ def _faiss(sample: Floats, first: Floats, seed: int, iterations: int) -> tuple[F
     return np.array(kmeans.centroids, np.float32), float(np.asarray(kmeans.obj)[-1])
 
 
-def _scikit_learn(sample: Floats, first: Floats, seed: int, iterations: int) -> tuple[Floats, float]:
+def _scikit_learn(
+    sample: Floats, first: Floats, seed: int, iterations: int
+) -> tuple[Floats, float]:
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
@@ -165,7 +189,9 @@ def _scikit_learn(sample: Floats, first: Floats, seed: int, iterations: int) -> 
 
 
 def _nearest(points: Floats, centroids: Floats) -> Ints:
-    """(Q,) nearest of (K, d) centroids, a chunk at a time in float64: vectors far from the origin cancel in float32."""
+    """(Q,) nearest of (K, d) centroids, a chunk at a time in float64: vectors far from the origin
+    cancel in float32.
+    """
     from sklearn.metrics import pairwise_distances_argmin
 
     nearest: Ints = pairwise_distances_argmin(points, centroids)

@@ -1,4 +1,6 @@
-"""What is wrong with a collection, as data: the reader reports, the caller decides; loading stops at errors."""
+"""What is wrong with a collection, as data: the reader reports, the caller decides; loading stops
+at errors.
+"""
 
 from array import array
 from collections import Counter
@@ -23,10 +25,12 @@ class Defect:
         severity: ``"error"`` is what stops loading, ``"warning"`` what it accepts and counts.
         kind: the category, the same words as the keys of ``Collection.counts``.
         file: the file it stands in, or ``irds:ID``.
-        line: line in that file from 1 (the record's number for ir_datasets), None if it is the whole file.
+        line: line in that file from 1 (the record's number for ir_datasets), None if it is the
+            whole file.
         id: of the query or document at fault, None where there is none.
         message: one line, what is wrong and the way out.
-        times: how many lines this one defect stands for (CRLF, absent titles, ... are reported once a file).
+        times: how many lines this one defect stands for (CRLF, absent titles, ... are reported once
+        a file).
     """
 
     severity: Severity
@@ -42,12 +46,19 @@ class Defect:
         return f"{place}: {self.message}"
 
 
-def error(kind: str, file: str, message: str, line: int | None = None, id: str | None = None) -> Defect:
+def error(
+    kind: str, file: str, message: str, line: int | None = None, id: str | None = None
+) -> Defect:
     return Defect("error", kind, file, line, id, message)
 
 
 def warning(
-    kind: str, file: str, message: str, line: int | None = None, id: str | None = None, times: int = 1
+    kind: str,
+    file: str,
+    message: str,
+    line: int | None = None,
+    id: str | None = None,
+    times: int = 1,
 ) -> Defect:
     return Defect("warning", kind, file, line, id, message, times)
 
@@ -61,20 +72,26 @@ def ignore(defect: Defect) -> None:
 
 
 def raise_errors(defect: Defect) -> None:
-    """A `Report` for a file that belongs to no collection: raises `InputError` at the first error."""
+    """A `Report` for a file that belongs to no collection: raises `InputError` at the first
+    error.
+    """
     if defect.severity == "error":
         raise InputError(str(defect))
 
 
 class StrictReport:
-    """A `Report` that raises `InputError` at the first error with the way to a full list; counts warnings by kind."""
+    """A `Report` that raises `InputError` at the first error with the way to a full list; counts
+    warnings by kind.
+    """
 
     def __init__(self, dataset: str) -> None:
         self.dataset, self.counts = dataset, Counter[str]()
 
     def __call__(self, defect: Defect) -> None:
         if defect.severity == "error":
-            raise InputError(f"{defect} (all defects: beir-cocodr validate --dataset {self.dataset})")
+            raise InputError(
+                f"{defect} (all defects: beir-cocodr validate --dataset {self.dataset})"
+            )
         self.counts[defect.kind] += defect.times
 
 
@@ -87,7 +104,9 @@ class Duplicate(NamedTuple):
 
 
 class Repeats:
-    """Finds repeated values by 8-byte hashes; values whose hashes meet are read again and compared themselves."""
+    """Finds repeated values by 8-byte hashes; values whose hashes meet are read again and compared
+    themselves.
+    """
 
     def __init__(self) -> None:
         self._hashes = array("q")
@@ -105,8 +124,12 @@ class Repeats:
         repeated: Ints = ordered[1:][ordered[1:] == ordered[:-1]]
         return repeated
 
-    def find(self, read_again: Callable[[], Iterable[tuple[int, str, Hashable]]]) -> Iterator[Duplicate]:
-        """Stream the duplicates in the order of their lines; where there are any, (line, id, value) are read again."""
+    def find(
+        self, read_again: Callable[[], Iterable[tuple[int, str, Hashable]]]
+    ) -> Iterator[Duplicate]:
+        """Stream the duplicates in the order of their lines; where there are any, (line, id, value)
+        are read again.
+        """
         suspects = set(self.repeated().tolist())
         if not suspects:
             return
@@ -119,15 +142,21 @@ class Repeats:
 def report_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report) -> None:
     """Report every duplicate id as an error of its own."""
     for line, id, first_line in duplicates:
-        message = f"id {id!r} already stands on line {first_line}; give every record an id of its own"
+        message = (
+            f"id {id!r} already stands on line {first_line}; give every record an id of its own"
+        )
         report(error("duplicate ids", file, message, line, id))
 
 
 def check_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report) -> None:
-    """Report the first three duplicate ids, if there are any, as one error: for a caller that stops there."""
+    """Report the first three duplicate ids, if there are any, as one error: for a caller that stops
+    there.
+    """
     first = list(islice(duplicates, 4))
     if first:
-        places = [f"id {id!r} on lines {first_line} and {line}" for line, id, first_line in first[:3]]
+        places = [
+            f"id {id!r} on lines {first_line} and {line}" for line, id, first_line in first[:3]
+        ]
         more = ", and more" if len(first) > 3 else ""
         message = f"duplicate ids: {', '.join(places)}{more}; give every record an id of its own"
         report(error("duplicate ids", file, message, first[0].line, first[0].id))

@@ -1,8 +1,10 @@
-"""Files of people as a corpus: a folder of documents and tables, one such file, or a data set of Hugging Face.
+"""Files of people as a corpus: a folder of documents and tables, one such file, or a data set of
+Hugging Face.
 
-Documents are cut by sentences into passages that fit an encoder. A passage's id is the place of its file and a hash of
-what it says, so that it stays as long as the passage does, whatever else changes; a record that has an id keeps it.
-What was read of a document is kept in the cache, and read again only where the file has changed.
+Documents are cut by sentences into passages that fit an encoder. A passage's id is the place of its
+file and a hash of what it says, so that it stays as long as the passage does, whatever else
+changes; a record that has an id keeps it. What was read of a document is kept in the cache, and
+read again only where the file has changed.
 """
 
 import hashlib
@@ -25,9 +27,17 @@ from beir_cocodr.data.defects import Report, error, warning
 from beir_cocodr.data.readers import Document, RecordChecker
 from beir_cocodr.data.sources import WITHOUT_LABELS, FileSource, Labels
 from beir_cocodr.errors import InputError, check_count, explained
-from beir_cocodr.io import cache_folder, file_state, filling_cache, is_incidental, text_sha256, write_text
+from beir_cocodr.io import (
+    cache_folder,
+    file_state,
+    filling_cache,
+    is_incidental,
+    text_sha256,
+    write_text,
+)
 
-#: Words of a passage, marks counted: about 220 tokens of English, which fit the 256 of MiniLM together with a title.
+#: Words of a passage, marks counted: about 220 tokens of English, which fit the 256 of MiniLM
+#: together with a title.
 PASSAGE_WORDS = 180
 
 #: Between the title of a document and the headings of a section.
@@ -38,14 +48,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read: what stands behind a dataset's name, as in ``my.csv?text=body&language=de``.
+    """How files are read: what stands behind a dataset's name, as in
+    ``my.csv?text=body&language=de``.
 
     Args:
         text: columns that are the text, parted by commas; several are joined.
         title, id: columns.
         language: of the sentences, an ISO 639 code or an English name.
         words: of a passage, at most; marks count.
-        config, split: of a data set of Hugging Face; by default its only split, else corpus, else train.
+        config, split: of a data set of Hugging Face; by default its only split, else corpus, else
+        train.
     """
 
     text: str = ""
@@ -62,13 +74,20 @@ class Reading:
 
     @classmethod
     def parse(cls, name: str) -> "tuple[str, Reading | None]":
-        """A dataset's name without what stands behind a question mark, and that; None where there is none."""
+        """A dataset's name without what stands behind a question mark, and that; None where there
+        is none.
+        """
         bare, mark, behind = name.partition("?")
         if not mark:
             return name, None
-        given, known = dict(parse_qsl(behind, keep_blank_values=True)), [field.name for field in fields(cls)]
+        given, known = (
+            dict(parse_qsl(behind, keep_blank_values=True)),
+            [field.name for field in fields(cls)],
+        )
         if unknown := [key for key in given if key not in known] or ([behind] if not given else []):
-            raise InputError(f"{name}: unknown {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
+            raise InputError(
+                f"{name}: unknown {', '.join(map(repr, unknown))}; there are {', '.join(known)}"
+            )
         words = given.pop("words", str(PASSAGE_WORDS))
         if not words.isdecimal():
             raise InputError(f"{name}: words is {words!r}; it has to be a number")
@@ -83,11 +102,15 @@ class Reading:
 
     @property
     def columns(self) -> formats.Columns:
-        return formats.Columns(tuple(name for name in self.text.split(",") if name), self.title, self.id)
+        return formats.Columns(
+            tuple(name for name in self.text.split(",") if name), self.title, self.id
+        )
 
 
 class _Item(NamedTuple):
-    """What is to be cut into passages: the place that ids begin with, and of a record its own id, in a file."""
+    """What is to be cut into passages: the place that ids begin with, and of a record its own id,
+    in a file.
+    """
 
     place: str
     id: Any
@@ -106,7 +129,9 @@ class TextFiles(FileSource):
     @staticmethod
     def reads(path: Path) -> bool:
         """Whether a file is one that can be read, whatever has to be installed for it."""
-        return path.suffix.lower() in formats.DOCUMENTS or path.name.lower().endswith(formats.TABLES)
+        return path.suffix.lower() in formats.DOCUMENTS or path.name.lower().endswith(
+            formats.TABLES
+        )
 
     @classmethod
     def in_folder(cls, folder: Path) -> bool:
@@ -116,21 +141,35 @@ class TextFiles(FileSource):
     def key(self) -> tuple[str, ...] | None:
         installed = [suffix for suffix, package in formats.PACKAGES.items() if find_spec(package)]
         states = [part for path in self.files() for part in file_state(path)]
-        return "files", str(self.corpus.resolve()), repr(self.reading), text_sha256(*installed, "", *states)
+        return (
+            "files",
+            str(self.corpus.resolve()),
+            repr(self.reading),
+            text_sha256(*installed, "", *states),
+        )
 
     def missing(self, report: Report, labels: Labels) -> None:
         if labels == "required":
-            report(error("missing file", self.documents_file, f"files have no queries or qrels; {WITHOUT_LABELS}"))
+            report(
+                error(
+                    "missing file",
+                    self.documents_file,
+                    f"files have no queries or qrels; {WITHOUT_LABELS}",
+                )
+            )
 
     def files(self) -> list[Path]:
         """All that can be read, in the order of their names; what begins with a dot is left out."""
         if self.corpus.is_file():
             return [self.corpus]
-        return sorted((path for path in _visible(self.corpus) if self.reads(path)), key=lambda path: path.parts)
+        return sorted(
+            (path for path in _visible(self.corpus) if self.reads(path)),
+            key=lambda path: path.parts,
+        )
 
     def documents(self, report: Report) -> Iterator[Document]:
-        """Stream (line, id, title, text) of passages; beside what is wrong with single files and records, the warnings
-        "files left out" and "files without text" are reported.
+        """Stream (line, id, title, text) of passages; beside what is wrong with single files and
+        records, the warnings "files left out" and "files without text" are reported.
         """
         checker, count, made = RecordChecker(self.documents_file, report), 0, Counter[int]()
         items = self.items(report)
@@ -140,7 +179,11 @@ class TextFiles(FileSource):
                     checker.finish()
                     checker = RecordChecker(item.file, report)
                 for part in parts:
-                    id = item.id if item.id is not None and len(parts) == 1 else _made_id(item, part, made)
+                    id = (
+                        item.id
+                        if item.id is not None and len(parts) == 1
+                        else _made_id(item, part, made)
+                    )
                     document = checker.document(item.line, id, item.title, part)
                     if document is not None:
                         count += 1
@@ -157,11 +200,19 @@ class TextFiles(FileSource):
             place = self._place(path, report)
             if path.name.lower().endswith(formats.TABLES):
                 own = "" if self.corpus.is_file() else place
-                yield from _records(formats.read_table(path, self.reading.columns, report), own, place, str(path))
+                yield from _records(
+                    formats.read_table(path, self.reading.columns, report), own, place, str(path)
+                )
             elif formats.readable(path):
                 content = before.content(path, report)
                 if content is not None and not content.sections:
-                    report(warning("files without text", str(path), "no text was found in it; is it a scan?"))
+                    report(
+                        warning(
+                            "files without text",
+                            str(path),
+                            "no text was found in it; is it a scan?",
+                        )
+                    )
                 yield from _sections(content, place, path) if content is not None else ()
         before.save()
 
@@ -172,7 +223,9 @@ class TextFiles(FileSource):
         return unquote(id.partition("#")[0])
 
     def begins(self, id: str) -> str:
-        """What the ids of all passages of the same document begin with: of a file, or of a record of a table."""
+        """What the ids of all passages of the same document begin with: of a file, or of a record
+        of a table.
+        """
         file, last = id.partition("#")[0], id.rpartition("#")[0]
         if not unquote(file).lower().endswith(formats.TABLES):
             return f"{file}#"
@@ -183,14 +236,18 @@ class TextFiles(FileSource):
         try:
             name.encode()
         except UnicodeEncodeError:
-            report(error("not UTF-8", repr(str(path)), "the name of the file is not UTF-8; rename it"))
+            report(
+                error("not UTF-8", repr(str(path)), "the name of the file is not UTF-8; rename it")
+            )
             name = name.encode("utf-8", "backslashreplace").decode()
         return _UNSAFE.sub(lambda found: quote(found[0]), name)
 
     def _report_left_out(self, report: Report) -> None:
         paths = [self.corpus] if self.corpus.is_file() else _visible(self.corpus)
         others = Counter(
-            path.suffix.lower() or "no suffix" for path in paths if not (self.reads(path) and formats.readable(path))
+            path.suffix.lower() or "no suffix"
+            for path in paths
+            if not (self.reads(path) and formats.readable(path))
         )
         if not others:
             return
@@ -219,7 +276,9 @@ class HubDataset(TextFiles):
     def items(self, report: Report) -> Iterator[_Item]:
         loaded = self._load()
         columns = self.reading.columns.of(loaded.column_names, self.name)
-        rows = loaded.select_columns([name for name in (*columns.texts, columns.title, columns.id) if name])
+        rows = loaded.select_columns(
+            [name for name in (*columns.texts, columns.title, columns.id) if name]
+        )
         name = self.name.partition("?")[0]
         return _records(formats.record_rows(rows, columns), "", _UNSAFE.sub("_", name), name)
 
@@ -231,15 +290,25 @@ class HubDataset(TextFiles):
 
         name = self.name.partition("?")[0].removeprefix(HUGGING_FACE)
         way_out = "take what is here: a local folder, or apidocs/numpy, which needs no network"
-        with explained(f"{self.name}: no data set that can be read now", way_out, Exception):  # the host raises all
+        with explained(
+            f"{self.name}: no data set that can be read now", way_out, Exception
+        ):  # the host raises all
             saved = self.corpus.is_dir()
-            loaded = load_from_disk(str(self.corpus)) if saved else load_dataset(name, self.reading.config)
+            loaded = (
+                load_from_disk(str(self.corpus))
+                if saved
+                else load_dataset(name, self.reading.config)
+            )
         if not isinstance(loaded, Mapping):
             return loaded
-        split = self.reading.split or next((name for name in ("corpus", "train") if name in loaded), None)
+        split = self.reading.split or next(
+            (name for name in ("corpus", "train") if name in loaded), None
+        )
         split = next(iter(loaded)) if split is None and len(loaded) == 1 else split
         if split not in loaded:
-            raise InputError(f"{self.name}: name one of its splits with ?split=: {', '.join(map(str, loaded))}")
+            raise InputError(
+                f"{self.name}: name one of its splits with ?split=: {', '.join(map(str, loaded))}"
+            )
         if len(loaded) > 1 and self.reading.split is None:
             log.info("%s: of its splits %s is read; ?split= names another", self.name, split)
         return loaded[split]
@@ -285,27 +354,35 @@ def _cut(items: Sequence[_Item], reading: Reading) -> Iterator[list[Any]]:
     from beir_cocodr.data.text import word_counter
 
     texts = [item.text if isinstance(item.text, str) else "" for item in items]
-    cut = split_passages(texts, word_counter().count, reading.words, Language.parse(reading.language).code)
+    cut = split_passages(
+        texts, word_counter().count, reading.words, Language.parse(reading.language).code
+    )
     for item, text, ranges in zip(items, texts, cut, strict=True):
         yield [text[start:end] for start, end in ranges] if len(ranges) > 1 else [item.text]
 
 
 def _made_id(item: _Item, part: Any, made: Counter[int]) -> str:
-    """An id of a place and of what stands there; of the same again, with a number. ``made`` has hashes of them all."""
+    """An id of a place and of what stands there; of the same again, with a number. ``made`` has
+    hashes of them all.
+    """
     said = f"{item.title}\0{part}".encode("utf-8", "surrogatepass")
     id = f"{item.place if item.id is None else item.id}#{hashlib.sha256(said).hexdigest()[:12]}"
-    known = int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+    known = int.from_bytes(
+        hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    )
     made[known] += 1
     return id if made[known] == 1 else f"{id}-{made[known]}"
 
 
 class _ReadBefore:
-    """What the documents of a folder said when they were read last, by path, in a file of JSON in the cache; only files
-    that have changed are read again, and those that are gone are left out.
+    """What the documents of a folder said when they were read last, by path, in a file of JSON in
+    the cache; only files that have changed are read again, and those that are gone are left out.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._place = cache_folder("files") / f"{text_sha256(_FORMAT, str(folder.resolve()))[:32]}.json"
+        self._place = (
+            cache_folder("files") / f"{text_sha256(_FORMAT, str(folder.resolve()))[:32]}.json"
+        )
         self._before: dict[str, Any] = {}
         with suppress(OSError, ValueError):
             self._before = json.loads(self._place.read_text())
@@ -320,7 +397,9 @@ class _ReadBefore:
                 return None
             known = [state, content.title, content.sections]
         self._now[state[0]] = known
-        return formats.Content(known[1], [formats.Section(tuple(above), text) for above, text in known[2]])
+        return formats.Content(
+            known[1], [formats.Section(tuple(above), text) for above, text in known[2]]
+        )
 
     def save(self) -> None:
         if self._now != self._before:

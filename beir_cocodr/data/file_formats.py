@@ -1,7 +1,8 @@
-"""Files that people have, as titles, sections and records: one reader for each format, by a library that is kept well.
+"""Files that people have, as titles, sections and records: one reader for each format, by a library
+that is kept well.
 
-A document (text, Markdown, reStructuredText, HTML, PDF, Word) becomes a title and sections; a table (CSV, TSV, JSON
-lines, parquet) becomes records, whose columns are found by their names.
+A document (text, Markdown, reStructuredText, HTML, PDF, Word) becomes a title and sections; a table
+(CSV, TSV, JSON lines, parquet) becomes records, whose columns are found by their names.
 """
 
 import codecs
@@ -22,7 +23,9 @@ from beir_cocodr.errors import InputError, first_line
 
 
 class Section(NamedTuple):
-    """A part of a document: the headings that it stands below, outermost first, and its text in paragraphs."""
+    """A part of a document: the headings that it stands below, outermost first, and its text in
+    paragraphs.
+    """
 
     headings: tuple[str, ...]
     text: str
@@ -55,20 +58,32 @@ class _Outline:
 
     def end(self) -> None:
         if self._blocks:
-            self.sections.append(Section(tuple(text for _, text in self._headings), "\n\n".join(self._blocks)))
+            self.sections.append(
+                Section(tuple(text for _, text in self._headings), "\n\n".join(self._blocks))
+            )
         self._blocks = []
 
     def content(self, title: str = "") -> Content:
-        """The only heading of the lowest level is the title, where none is given, and stands in no section then."""
+        """The only heading of the lowest level is the title, where none is given, and stands in no
+        section then.
+        """
         self.end()
         first = {headings[0] for headings, _ in self.sections if headings}
-        if len(first) == 1 and all(headings for headings, _ in self.sections) and (not title or title in first):
+        if (
+            len(first) == 1
+            and all(headings for headings, _ in self.sections)
+            and (not title or title in first)
+        ):
             [title] = first
             return Content(title, [Section(headings[1:], text) for headings, text in self.sections])
         return Content(" ".join(title.split()), self.sections)
 
 
-_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 
 
 def _decode(data: bytes) -> str:
@@ -112,10 +127,16 @@ def _read_markdown(data: bytes) -> Content:
 
 
 def _inline(token: Any) -> str:
-    """The words of a run of Markdown: of links and pictures their text, of inline HTML nothing but what it encloses."""
+    """The words of a run of Markdown: of links and pictures their text, of inline HTML nothing but
+    what it encloses.
+    """
     breaks = {"softbreak": "\n", "hardbreak": "\n", "html_inline": ""}
     return "".join(
-        breaks[child.type] if child.type in breaks else _inline(child) if child.children else child.content
+        breaks[child.type]
+        if child.type in breaks
+        else _inline(child)
+        if child.children
+        else child.content
         for child in token.children or ()
     )
 
@@ -130,7 +151,9 @@ _BLOCKS = frozenset(
 
 
 def _read_html(data: bytes) -> Content:
-    """By Beautiful Soup, in the page's encoding: ``<main>``, or else all, without scripts, styles and navigation."""
+    """By Beautiful Soup, in the page's encoding: ``<main>``, or else all, without scripts, styles
+    and navigation.
+    """
     from bs4 import BeautifulSoup
     from bs4.element import NavigableString
 
@@ -233,7 +256,8 @@ def _read_docx(data: bytes) -> Content:
     return outline.content(title or document.core_properties.title or "")
 
 
-#: Suffixes of documents, and what reads them: bytes to content; it may raise of everything. Add a row for your own.
+#: Suffixes of documents, and what reads them: bytes to content; it may raise of everything. Add a
+#: row for your own.
 DOCUMENTS: dict[str, Callable[[bytes], Content]] = {
     ".txt": _read_text,
     ".md": _read_markdown,
@@ -256,7 +280,9 @@ def readable(path: Path) -> bool:
 
 
 def read_content(path: Path, report: Report) -> Content | None:
-    """A document by its suffix; None with the error "unreadable file" where its library cannot read it."""
+    """A document by its suffix; None with the error "unreadable file" where its library cannot read
+    it.
+    """
     try:
         return DOCUMENTS[path.suffix.lower()](path.read_bytes())
     except RecursionError:
@@ -265,7 +291,13 @@ def read_content(path: Path, report: Report) -> Content | None:
         reason = f"not UTF-8 at byte {cause.start + 1}; convert it"
     except Exception as cause:  # each library raises its own, on files that are broken
         reason = f"{type(cause).__name__}: {first_line(cause)}"
-    report(error("unreadable file", str(path), f"cannot be read ({reason}); mend it, or move it out of the folder"))
+    report(
+        error(
+            "unreadable file",
+            str(path),
+            f"cannot be read ({reason}); mend it, or move it out of the folder",
+        )
+    )
     return None
 
 
@@ -295,14 +327,18 @@ class Columns:
     id: str | None = None
 
     def of(self, names: Sequence[str], where: str) -> "Columns":
-        """The columns of a table; an InputError where none is the text, or one that was named is not there."""
+        """The columns of a table; an InputError where none is the text, or one that was named is
+        not there.
+        """
         shown = ", ".join(map(repr, names[:20])) or "none"
         for name in (*self.texts, self.title, self.id):
             if name and name not in names:
                 raise InputError(f"{where}: no column {name!r}; there are {shown}")
         texts = self.texts or _found(names, TEXTS) or (tuple(names) if len(names) == 1 else ())
         if not texts:
-            raise InputError(f"{where}: no column is called text or so; name it with --text-column; there are {shown}")
+            raise InputError(
+                f"{where}: no column is called text or so; name it with --text-column; there are {shown}"
+            )
         title, id = (
             given if given is not None else next(iter(_found(names, known)), "")
             for given, known in ((self.title, TITLES), (self.id, IDS))
@@ -316,7 +352,9 @@ def _found(names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
 
 
 class Row(NamedTuple):
-    """A record as it was read: its line or number, and raw values; None for an id that there is not."""
+    """A record as it was read: its line or number, and raw values; None for an id that there is
+    not.
+    """
 
     line: int
     id: Any
@@ -325,7 +363,9 @@ class Row(NamedTuple):
 
 
 def read_table(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
-    """Stream the records of a table by its suffix; what is wrong with the file is reported, and ends the stream."""
+    """Stream the records of a table by its suffix; what is wrong with the file is reported, and
+    ends the stream.
+    """
     name = path.name.lower()
     try:
         if name.endswith(".parquet"):
@@ -343,7 +383,13 @@ def read_table(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
     except InputError as cause:
         report(error("no text field", str(path), str(cause).removeprefix(f"{path}: ")))
     except (OSError, EOFError, ValueError, csv.Error, zlib.error) as cause:
-        report(error("unreadable file", str(path), f"cannot be read to its end ({first_line(cause)}); mend it"))
+        report(
+            error(
+                "unreadable file",
+                str(path),
+                f"cannot be read to its end ({first_line(cause)}); mend it",
+            )
+        )
 
 
 def record_rows(records: Iterable[dict[str, Any]], columns: Columns) -> Iterator[Row]:
@@ -353,7 +399,9 @@ def record_rows(records: Iterable[dict[str, Any]], columns: Columns) -> Iterator
 
 def _row(line: int, record: Mapping[str, Any], columns: Columns) -> Row:
     texts = [record.get(name) for name in columns.texts]
-    text = texts[0] if len(texts) == 1 else "\n".join(str(part) for part in texts if part is not None)
+    text = (
+        texts[0] if len(texts) == 1 else "\n".join(str(part) for part in texts if part is not None)
+    )
     return Row(line, record.get(columns.id or ""), record.get(columns.title or "", ""), text)
 
 
@@ -369,7 +417,9 @@ def _json_rows(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
 def _csv_rows(path: Path, columns: Columns) -> Iterator[Row]:
     """By the csv module; the header line names the columns, and shows what parts them."""
     csv.field_size_limit(2**31 - 1)
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+    with (gzip.open if path.suffix == ".gz" else open)(
+        path, "rt", encoding="utf-8-sig", newline=""
+    ) as file:
         mark = "\t" if ".tsv" in path.name.lower() else max(",;\t|", key=file.readline().count)
         file.seek(0)
         lines = csv.reader(file, delimiter=mark, strict=True)
@@ -377,5 +427,7 @@ def _csv_rows(path: Path, columns: Columns) -> Iterator[Row]:
         chosen = columns.of(names, str(path))
         for cells in filter(None, lines):
             if len(cells) != len(names):
-                raise ValueError(f"line {lines.line_num} has {len(cells)} cells for {len(names)} columns")
+                raise ValueError(
+                    f"line {lines.line_num} has {len(cells)} cells for {len(names)} columns"
+                )
             yield _row(lines.line_num, dict(zip(names, cells, strict=True)), chosen)

@@ -21,10 +21,12 @@ _SPLIT_NAMES = {"train", "dev", "test", "validation", "valid", "val"}
 
 
 class IrdsSource:
-    """An ir_datasets id such as ``beir/scifact``, read like a `FileSource`; an InputError where there is no such id.
+    """An ir_datasets id such as ``beir/scifact``, read like a `FileSource`; an InputError where
+    there is no such id.
 
-    ``ID/SPLIT`` is read where it has qrels, else ``ID`` itself. An id that names its own split is taken at its word,
-    whatever split is asked for, with one exception: ``train`` is never served with the judgements of another split.
+    ``ID/SPLIT`` is read where it has qrels, else ``ID`` itself. An id that names its own split is
+    taken at its word, whatever split is asked for, with one exception: ``train`` is never served
+    with the judgements of another split.
     """
 
     def __init__(self, name: str, dataset_id: str, split: str) -> None:
@@ -35,10 +37,14 @@ class IrdsSource:
         if is_registered(nested) and _host().load(nested).has_qrels():
             self.dataset_id = nested
         elif not is_registered(dataset_id):
-            raise InputError(f"ir_datasets does not know the id {dataset_id!r}{suggestion(dataset_id)}")
+            raise InputError(
+                f"ir_datasets does not know the id {dataset_id!r}{suggestion(dataset_id)}"
+            )
         self._dataset = _host().load(self.dataset_id)
         self._own_split = _split_of(self.dataset_id)
-        serves = self._own_split in (None, split) or (split != "train" and ":" in name)  # else a short name
+        serves = self._own_split in (None, split) or (
+            split != "train" and ":" in name
+        )  # else a short name
         self._has_qrels = self._dataset.has_qrels() and serves
         # The id itself where its name has no split.
         self.split = (self._own_split or self.dataset_id) if self._has_qrels else None
@@ -47,8 +53,8 @@ class IrdsSource:
         self.judgements_file = self.documents_file if self._has_qrels else None
 
     def key(self) -> tuple[str, ...] | None:
-        # What ir_datasets ships is hash-checked, so its id and version identify the documents. Splits share them,
-        # and an id that somebody else composed may have them from a shipped one.
+        # What ir_datasets ships is hash-checked, so its id and version identify the documents.
+        # Splits share them, and an id that somebody else composed may have them from a shipped one.
         handler = self._dataset.docs_handler()
         for identifier in (_host().docs_parent_id(self.dataset_id), _namespace(handler)):
             if identifier and is_registered(identifier):
@@ -59,28 +65,48 @@ class IrdsSource:
 
     def splits(self) -> list[str]:
         own = [str(self.split)] if self._has_qrels else []
-        return own or available_splits(self.dataset_id) or ([str(self._own_split)] if self._dataset.has_qrels() else [])
+        return (
+            own
+            or available_splits(self.dataset_id)
+            or ([str(self._own_split)] if self._dataset.has_qrels() else [])
+        )
 
     def missing(self, report: Report, labels: Labels) -> None:
         if not self._dataset.has_docs():
-            report(error("missing file", self.documents_file, "has no documents; choose an id that has them"))
+            report(
+                error(
+                    "missing file",
+                    self.documents_file,
+                    "has no documents; choose an id that has them",
+                )
+            )
         if labels != "required":
             return
         if not self._dataset.has_queries():
-            report(error("missing file", self.documents_file, "has no queries; choose an id that has them"))
+            report(
+                error(
+                    "missing file",
+                    self.documents_file,
+                    "has no queries; choose an id that has them",
+                )
+            )
         if not self._has_qrels:
             if self._dataset.has_qrels():
                 hint = f"this id holds the split {self._own_split!r}: ask for that"
             else:
                 hint = describe_splits(available_splits(self.dataset_id))
-            report(error("missing split", self.documents_file, f"no split {self.wanted_split!r} ({hint})"))
+            report(
+                error(
+                    "missing split", self.documents_file, f"no split {self.wanted_split!r} ({hint})"
+                )
+            )
 
     def documents(self, report: Report) -> Iterator[Document]:
         """Stream (number, id, title, text).
 
-        The fields title and text where the id has a text; else the text that ir_datasets itself composes
-        (``default_text()``) with an empty title; else, as for codesearchnet, the title and all other fields that are
-        strings, which is reported as "texts joined from fields".
+        The fields title and text where the id has a text; else the text that ir_datasets itself
+        composes (``default_text()``) with an empty title; else, as for codesearchnet, the title and
+        all other fields that are strings, which is reported as "texts joined from fields".
         """
         if not self._dataset.has_docs():
             return
@@ -92,13 +118,19 @@ class IrdsSource:
             elif hasattr(document, "default_text"):
                 title, text = "", document.default_text()
             else:
-                values = (getattr(document, name) for name in document._fields if name not in ("doc_id", "title"))
+                values = (
+                    getattr(document, name)
+                    for name in document._fields
+                    if name not in ("doc_id", "title")
+                )
                 text = " ".join(value for value in values if isinstance(value, str))
                 joined.add(number)
             if (checked := checker.document(number, document.doc_id, title, text)) is not None:
                 yield checked
         checker.finish()
-        message = "{} documents have no text of their own: all their fields that are strings were joined"
+        message = (
+            "{} documents have no text of their own: all their fields that are strings were joined"
+        )
         joined.report(report, "texts joined from fields", self.documents_file, message)
         if not number:
             checker.empty_corpus()
@@ -110,7 +142,9 @@ class IrdsSource:
         checker = RecordChecker(self.documents_file, report)
         for number, query in self._records("queries", checker):
             if not hasattr(query, "default_text") and not hasattr(query, "text"):
-                message = "its queries have no text (such as a document as the query); choose another id"
+                message = (
+                    "its queries have no text (such as a document as the query); choose another id"
+                )
                 checker.error("no text field", message, number, query.query_id)
                 return
             text = query.default_text() if hasattr(query, "default_text") else query.text
@@ -124,11 +158,15 @@ class IrdsSource:
             return
         checker = RecordChecker(self.documents_file, report)
         for number, qrel in self._records("qrels", checker):
-            if (checked := checker.judgement(number, qrel.query_id, qrel.doc_id, qrel.relevance)) is not None:
+            if (
+                checked := checker.judgement(number, qrel.query_id, qrel.doc_id, qrel.relevance)
+            ) is not None:
                 yield checked
 
     def _records(self, part: str, checker: RecordChecker) -> Iterator[tuple[int, Any]]:
-        """Number the records of a part from 1; what the host raises (no network, broken file) is reported."""
+        """Number the records of a part from 1; what the host raises (no network, broken file) is
+        reported.
+        """
         number = 0
         try:
             for number, record in enumerate(getattr(self._dataset, f"{part}_iter")(), 1):
@@ -164,8 +202,8 @@ def available_splits(dataset_id: str) -> list[str]:
 
 
 def suggestion(dataset_id: str, below: str = "") -> str:
-    """The end of a message about an unknown id: the known ids nearest to it, of those that start with ``below``, which
-    is left out of their names, else where all are listed.
+    """The end of a message about an unknown id: the known ids nearest to it, of those that start
+    with ``below``, which is left out of their names, else where all are listed.
     """
     known = [known_id for known_id in _host().registry if known_id.startswith(below)]
     close = [known_id for known_id in known if known_id.startswith(f"{dataset_id}/")][:3]
@@ -184,21 +222,25 @@ def _split_of(dataset_id: str) -> str | None:
     last = dataset_id.rpartition("/")[2]
     if last in _SPLIT_NAMES:
         return last
-    # BEIR's collections with a single set of judgements carry it without a name; it is always the test split.
+    # BEIR's collections with a single set of judgements carry it without a name; it is always the
+    # test split.
     return "test" if dataset_id.startswith("beir/") else None
 
 
 def _namespace(handler: Any) -> str | None:
     try:
         namespace = handler.docs_namespace()
-    # Shipped handlers raise here in 0.6.3: vaswani's lacks self, argsme's asserts what does not hold.
+    # Shipped handlers raise here in 0.6.3: vaswani's lacks self, argsme's asserts what does not
+    # hold.
     except Exception:
         return None
     return namespace if isinstance(namespace, str) else None
 
 
 def _file_state(handler: Any) -> tuple[str, ...] | None:
-    """Path, size and time of the file behind documents that a user registered; None where there is none."""
+    """Path, size and time of the file behind documents that a user registered; None where there is
+    none.
+    """
     try:
         path = Path(handler.docs_path(force=False)).resolve()
     # A handler need not have a path at all, and what it raises instead is its own.

@@ -1,6 +1,8 @@
-"""Judgements of one's own: qrels, the table of pairs to judge with its column filled, and a log that is appended to.
+"""Judgements of one's own: qrels, the table of pairs to judge with its column filled, and a log
+that is appended to.
 
-They come a few at a time, and pairs may have been drawn, each with a known probability; :class:`Judgements` keeps both.
+They come a few at a time, and pairs may have been drawn, each with a known probability;
+:class:`Judgements` keeps both.
 """
 
 import json
@@ -58,11 +60,13 @@ def typed_id(query: str) -> str:
     return f"{_TYPED}{text_sha256(' '.join(query.split()))[:12]}"
 
 
-def log_judgement(path: Path, document_id: str, grade: int | None, query: str, **more: object) -> LoggedJudgement:
+def log_judgement(
+    path: Path, document_id: str, grade: int | None, query: str, **more: object
+) -> LoggedJudgement:
     """Append a judgement to a log, on the disk when this returns; several processes may at once.
 
-    A line that cannot be written whole is taken back, and one that broke off before stays a line of its own. ``more``
-    are other fields of :class:`LoggedJudgement`.
+    A line that cannot be written whole is taken back, and one that broke off before stays a line of
+    its own. ``more`` are other fields of :class:`LoggedJudgement`.
     """
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
     found = LoggedJudgement(time=time, document_id=document_id, grade=grade, query=query, **more)  # type: ignore[arg-type]
@@ -94,10 +98,11 @@ class Asked(NamedTuple):
 
 
 class JudgementLog:
-    """The log of judgements of a folder and what follows from it: grades, what can be undone, and qrels.
+    """The log of judgements of a folder and what follows from it: grades, what can be undone, and
+    qrels.
 
-    Others may append to the same log, here or in another process: what counts is what stands in it. The version is the
-    number of its lines.
+    Others may append to the same log, here or in another process: what counts is what stands in it.
+    The version is the number of its lines.
 
     Attributes:
         grades: query id to document id to grade.
@@ -130,17 +135,21 @@ class JudgementLog:
             write_qrels(self._qrels, rows)
 
     def judge(self, asked: Asked, document: str, grade: int | None, **drawn: object) -> None:
-        """Append a judgement, unless that is what the log says already; a grade of None takes back, and ``drawn`` are
-        further fields of :class:`LoggedJudgement`.
+        """Append a judgement, unless that is what the log says already; a grade of None takes back,
+        and ``drawn`` are further fields of :class:`LoggedJudgement`.
         """
         with self.lock:
             self.refresh()
             if self.grades.get(asked.id, {}).get(document) != grade:
-                log_judgement(self.file, document, grade, asked.text, query_id=asked.query_id, **drawn)
+                log_judgement(
+                    self.file, document, grade, asked.text, query_id=asked.query_id, **drawn
+                )
                 self.refresh()
 
     def undo(self, version: int) -> None:
-        """Take the last judgement back, if it is the last in that version; what it replaced counts again."""
+        """Take the last judgement back, if it is the last in that version; what it replaced counts
+        again.
+        """
         with self.lock:
             self.refresh()
             if version == self.version and self._undo:
@@ -180,11 +189,13 @@ class JudgementLog:
 
 @dataclass(frozen=True)
 class AnnotationCandidate:
-    """A query-document pair to judge: a line of ``labels_wanted.tsv``, whose columns are these fields.
+    """A query-document pair to judge: a line of ``labels_wanted.tsv``, whose columns are these
+    fields.
 
     Attributes:
         judgement: for who judges: 0 for not relevant, 1 or higher for relevant; None is not judged.
-        weight: by how much the difference of the two models' DCG@10 changes if the document is relevant.
+        weight: by how much the difference of the two models' DCG@10 changes if the document is
+            relevant.
         rank_a, rank_b: its ranks, None beyond rank 10.
         query, document: text of the query, and the beginning of the document's.
         query_probability: that a single draw takes this query; None if it was not drawn.
@@ -207,11 +218,16 @@ COLUMNS = tuple(field.name for field in fields(AnnotationCandidate))
 
 
 def write_annotation_candidates(path: Path, pairs: list[AnnotationCandidate]) -> None:
-    """Write the pairs as TSV with a header; ids as they are, texts by :func:`~beir_cocodr.io.text_cell`."""
+    """Write the pairs as TSV with a header; ids as they are, texts by
+    :func:`~beir_cocodr.io.text_cell`.
+    """
     with atomic_writer(path) as file:
         file.write("\t".join(COLUMNS) + "\n")
         for pair in pairs:
-            texts = {"query": text_cell(pair.query or ""), "document": text_cell(pair.document or "")}
+            texts = {
+                "query": text_cell(pair.query or ""),
+                "document": text_cell(pair.document or ""),
+            }
             cells = ("" if value is None else str(value) for value in (vars(pair) | texts).values())
             file.write("\t".join(cells) + "\n")
 
@@ -222,7 +238,8 @@ class JudgedQuery:
 
     Attributes:
         grades: document id to grade.
-        probabilities: document id to the probability that it was drawn, 1 where it was not left to chance.
+        probabilities: document id to the probability that it was drawn, 1 where it was not left to
+            chance.
         probability: relative to other queries', that this one was drawn.
         text: "" where only the id is known.
         blank: pairs of it that were to be judged and were not.
@@ -259,14 +276,18 @@ class Judgements:
     def drawn(self) -> bool:
         """Whether some pair was left to chance."""
         queries = self.queries.values()
-        return any(q.probability is not None or any(p < 1 for p in q.probabilities.values()) for q in queries)
+        return any(
+            q.probability is not None or any(p < 1 for p in q.probabilities.values())
+            for q in queries
+        )
 
     def of(self, queries: Mapping[str, str], documents: Documents | None = None) -> "Judgements":
-        """Those of queries that a collection has, or that were typed; of the others the number is kept, and of judged
-        documents that it does not have, which stay, as in trec_eval.
+        """Those of queries that a collection has, or that were typed; of the others the number is
+        kept, and of judged documents that it does not have, which stay, as in trec_eval.
 
-        A query that was typed and has the text of one in the collection is that one. Queries with blank pairs are left
-        out: what is not judged there is not known to be irrelevant. An InputError where nothing is left.
+        A query that was typed and has the text of one in the collection is that one. Queries with
+        blank pairs are left out: what is not judged there is not known to be irrelevant. An
+        InputError where nothing is left.
         """
         counts, kept = Counter(self.counts), dict[str, JudgedQuery]()
         ids = {" ".join(text.split()): id for id, text in queries.items() if text.strip()}
@@ -275,15 +296,23 @@ class Judgements:
             if id not in queries and not (found.text and id.startswith(_TYPED)):
                 counts["judged queries that the collection does not have"] += 1
             elif found.blank:
-                counts["judged queries with pairs left blank (write 0 for what is not relevant)"] += 1
+                counts[
+                    "judged queries with pairs left blank (write 0 for what is not relevant)"
+                ] += 1
             else:
                 first = kept.get(id, JudgedQuery())
-                grades, shares = first.grades | found.grades, first.probabilities | found.probabilities
+                grades, shares = (
+                    first.grades | found.grades,
+                    first.probabilities | found.probabilities,
+                )
                 drawn = first.probability if found.probability is None else found.probability
                 whole = replace(found, grades=grades, probabilities=shares, probability=drawn)
                 kept[id] = replace(whole, text=queries.get(id, found.text))
         if not kept:
-            why = "; ".join(f"{count} {what}" for what, count in counts.items()) or "nothing is judged"
+            why = (
+                "; ".join(f"{count} {what}" for what, count in counts.items())
+                or "nothing is judged"
+            )
             raise InputError(f"{self.file}: no judged query can be used: {why}")
         if documents is not None:
             judged = [document for query in kept.values() for document in query.grades]
@@ -296,11 +325,13 @@ class Judgements:
 
 
 def load_judgements(path: Path) -> Judgements:
-    """Read qrels (TREC's or BEIR's), a table of pairs such as ``labels_wanted.tsv``, or a log of judgements. An
-    InputError: no such file, or the first line that is damaged.
+    """Read qrels (TREC's or BEIR's), a table of pairs such as ``labels_wanted.tsv``, or a log of
+    judgements. An InputError: no such file, or the first line that is damaged.
     """
     if not path.is_file():
-        raise InputError(f"{path}: no such file; give qrels, a filled labels_wanted.tsv, or a log of judgements")
+        raise InputError(
+            f"{path}: no such file; give qrels, a filled labels_wanted.tsv, or a log of judgements"
+        )
     first = next((text for _, text in numbered_lines(path, raise_errors)), "")
     if first.lstrip().startswith("{"):
         drawn: dict[str, int] = {}
@@ -319,7 +350,9 @@ def load_judgements(path: Path) -> Judgements:
 
 
 def _of_pairs(path: Path, pairs: Iterator[tuple[int, AnnotationCandidate]]) -> Judgements:
-    """Of a pair that stands twice the last judgement counts; one that was taken back counts as never judged."""
+    """Of a pair that stands twice the last judgement counts; one that was taken back counts as
+    never judged.
+    """
     last: dict[tuple[str, str], AnnotationCandidate] = {}
     for line, pair in pairs:
         for name in ("query_probability", "document_probability"):
@@ -329,7 +362,9 @@ def _of_pairs(path: Path, pairs: Iterator[tuple[int, AnnotationCandidate]]) -> J
         last[pair.query_id, pair.document_id] = pair
     queries: dict[str, JudgedQuery] = {}
     for pair in last.values():
-        found = queries.get(pair.query_id, JudgedQuery(probability=pair.query_probability, text=pair.query))
+        found = queries.get(
+            pair.query_id, JudgedQuery(probability=pair.query_probability, text=pair.query)
+        )
         if pair.judgement is None:
             queries[pair.query_id] = replace(found, blank=found.blank + 1)
             continue
@@ -338,7 +373,9 @@ def _of_pairs(path: Path, pairs: Iterator[tuple[int, AnnotationCandidate]]) -> J
         probabilities = found.probabilities | {pair.document_id: share}
         queries[pair.query_id] = replace(found, grades=grades, probabilities=probabilities)
     judged = {id: query for id, query in queries.items() if query.grades}
-    return Judgements(str(path), judged, [pair for pair in last.values() if pair.query_id in judged])
+    return Judgements(
+        str(path), judged, [pair for pair in last.values() if pair.query_id in judged]
+    )
 
 
 def _table(path: Path, header: list[str]) -> Iterator[tuple[int, AnnotationCandidate]]:
@@ -346,16 +383,22 @@ def _table(path: Path, header: list[str]) -> Iterator[tuple[int, AnnotationCandi
 
     adapter = TypeAdapter(AnnotationCandidate)
     if "judgement" not in header:
-        raise InputError(f"{path}:1: no column judgement; add it, with 0 for not relevant and 1 for relevant")
+        raise InputError(
+            f"{path}:1: no column judgement; add it, with 0 for not relevant and 1 for relevant"
+        )
     for line, text in numbered_lines(path, raise_errors):
         cells = text.split("\t")
         if cells == header:
             continue
         if len(cells) != len(header):
             raise InputError(f"{path}:{line}: {len(cells)} columns, not {len(header)} as on top")
-        found = {name: cell.strip() for name, cell in zip(header, cells, strict=True) if name in COLUMNS}
+        found = {
+            name: cell.strip() for name, cell in zip(header, cells, strict=True) if name in COLUMNS
+        }
         grade = found["judgement"] or "0"
-        query, document, judged = _checked(path, line, found["query_id"], found["document_id"], grade)
+        query, document, judged = _checked(
+            path, line, found["query_id"], found["document_id"], grade
+        )
         given: dict[str, object] = {name: cell for name, cell in found.items() if cell}
         given |= {"query_id": query, "document_id": document}
         given |= {"judgement": judged} if found["judgement"] else {}
@@ -363,24 +406,30 @@ def _table(path: Path, header: list[str]) -> Iterator[tuple[int, AnnotationCandi
             yield line, adapter.validate_python(given)
         except ValidationError as cause:
             at = cause.errors()[0]
-            raise InputError(f"{path}:{line}: {at['loc'][0]} is {at['input']!r}: {at['msg'].lower()}") from None
+            raise InputError(
+                f"{path}:{line}: {at['loc'][0]} is {at['input']!r}: {at['msg'].lower()}"
+            ) from None
 
 
-def _checked(path: Path, line: int, query: str, document: str, grade: object) -> tuple[str, str, int]:
+def _checked(
+    path: Path, line: int, query: str, document: str, grade: object
+) -> tuple[str, str, int]:
     found = RecordChecker(str(path), raise_errors).judgement(line, query, document, grade)
     assert found is not None  # it would have been raised
     return found[1:]
 
 
 def _log(path: Path, drawn: dict[str, int]) -> Iterator[tuple[int, AnnotationCandidate]]:
-    """The log's pairs; what was taken back is left out, and what was judged after that counts again. Queries of which
-    documents were drawn get their number in ``drawn``.
+    """The log's pairs; what was taken back is left out, and what was judged after that counts
+    again. Queries of which documents were drawn get their number in ``drawn``.
     """
     found: dict[tuple[str, str], tuple[int, AnnotationCandidate]] = {}
     for line, content in json_records(path, raise_errors):
         judged = LoggedJudgement.from_json(content, f"{path}:{line}")
         if judged.query_id is None and not judged.query.strip():
-            raise InputError(f"{path}:{line}: neither query_id nor query; one of them says what was judged")
+            raise InputError(
+                f"{path}:{line}: neither query_id nor query; one of them says what was judged"
+            )
         asked = Asked(judged.query, judged.query_id).id
         query, document, grade = _checked(path, line, asked, judged.document_id, judged.grade or 0)
         if judged.grade is None:
@@ -389,6 +438,8 @@ def _log(path: Path, drawn: dict[str, int]) -> Iterator[tuple[int, AnnotationCan
         if judged.drawn is not None:
             drawn[query] = judged.drawn
         shares = judged.query_probability, judged.document_probability
-        pair = AnnotationCandidate(query, document, grade, 0.0, None, None, judged.query, "", *shares)
+        pair = AnnotationCandidate(
+            query, document, grade, 0.0, None, None, judged.query, "", *shares
+        )
         found[query, document] = line, pair
     yield from found.values()

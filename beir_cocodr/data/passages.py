@@ -1,4 +1,6 @@
-"""Passages of documents: whole sentences in any language, up to a number of tokens, read some documents at a time."""
+"""Passages of documents: whole sentences in any language, up to a number of tokens, read some
+documents at a time.
+"""
 
 import logging
 import re
@@ -39,8 +41,8 @@ class Passage(NamedTuple):
 #: First character, and the one after the last.
 Range = tuple[int, int]
 
-# sentencex panics after a mark that is followed by white space of several bytes; one character stands for another here,
-# so that places in the text stay what they are.
+# sentencex panics after a mark that is followed by white space of several bytes; one character
+# stands for another here, so that places in the text stay what they are.
 _SPACES = (0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x202F, 0x205F, 0x3000)
 _PLAIN_SPACE = dict.fromkeys(_SPACES, " ") | {0x85: "\n", 0x2029: "\n"}
 
@@ -48,11 +50,16 @@ _PLAIN_SPACE = dict.fromkeys(_SPACES, " ") | {0x85: "\n", 0x2029: "\n"}
 def sentence_ranges(text: str, language: str = "en") -> list[Range]:
     """The sentences of a text as character ranges, by Wikimedia's sentencex.
 
-    Together they hold every character that is not white space, once and in order; none begins or ends with white space.
-    The marks that end sentences are known for all scripts whatever the language is; the language, an ISO 639 code, says
-    which abbreviations do not end one. For one that sentencex does not know it takes a related language, or English.
+    Together they hold every character that is not white space, once and in order; none begins or
+    ends with white space. The marks that end sentences are known for all scripts whatever the
+    language is; the language, an ISO 639 code, says which abbreviations do not end one. For one
+    that sentencex does not know it takes a related language, or English.
     """
-    return [_stripped(text, start, end) for start, end in _cuts(text, language) if text[start:end].strip()]
+    return [
+        _stripped(text, start, end)
+        for start, end in _cuts(text, language)
+        if text[start:end].strip()
+    ]
 
 
 def _cuts(text: str, language: str) -> Iterator[Range]:
@@ -87,24 +94,30 @@ _WINDOW_A_TOKEN = 16
 
 
 def split_passages(
-    texts: Sequence[str], count: Count, limit: int = 144, language: str = "en", titles: Sequence[int] | None = None
+    texts: Sequence[str],
+    count: Count,
+    limit: int = 144,
+    language: str = "en",
+    titles: Sequence[int] | None = None,
 ) -> list[list[Range]]:
-    """Cut documents into consecutive passages of at most ``limit`` tokens, counted on the passage itself: the character
-    ranges of each.
+    """Cut documents into consecutive passages of at most ``limit`` tokens, counted on the passage
+    itself: the character ranges of each.
 
-    Sentences are grouped greedily. One that is too long by itself is cut between words, and a word that is too long (a
-    text without spaces) between characters. No character but white space is lost, the order is kept, and no passage
-    begins or ends with white space; a blank text has no passage.
+    Sentences are grouped greedily. One that is too long by itself is cut between words, and a word
+    that is too long (a text without spaces) between characters. No character but white space is
+    lost, the order is kept, and no passage begins or ends with white space; a blank text has no
+    passage.
 
     Args:
         texts: the documents.
         count: tokens of a text, those included that a tokenizer adds to every text.
         limit: the most tokens of a passage. A single character of more tokens stands alone.
         language: of the sentences, see :func:`sentence_ranges`.
-        titles: for each text the number of characters at its start that are a title, and so a sentence of their own;
-            none by default.
+        titles: for each text the number of characters at its start that are a title, and so a
+            sentence of their own; none by default.
 
-    Source: Wu et al., 2023 (Query-as-context Pre-training), section 4.1; published code groups one sentence too many.
+    Source: Wu et al., 2023 (Query-as-context Pre-training), section 4.1; published code groups one
+    sentence too many.
     """
     passages: list[list[Range]] = [[] for _ in texts]
     long: list[int] = []
@@ -116,7 +129,9 @@ def split_passages(
     sentences = [_sentences(texts[i], titles[i] if titles else 0, language) for i in long]
     [added] = count([""])
     groups: list[tuple[int, list[_Unit]]] = []
-    for i, units in zip(long, _units([texts[i] for i in long], sentences, count, limit), strict=True):
+    for i, units in zip(
+        long, _units([texts[i] for i in long], sentences, count, limit), strict=True
+    ):
         groups += [(i, group) for group in _grouped(units, limit, added)]
     lengths = count([texts[i][group[0][0] : group[-1][1]] for i, group in groups])
     for (i, group), tokens in zip(groups, lengths, strict=True):
@@ -126,30 +141,46 @@ def split_passages(
 
 
 def fitting_prefix(text: str, count: Count, limit: int) -> str:
-    """The longest prefix of a text, up to a word's end where there is one, of at most ``limit`` tokens."""
+    """The longest prefix of a text, up to a word's end where there is one, of at most ``limit``
+    tokens.
+    """
     start, end = _stripped(text)
     return text[start : _cut(text, start, end, count, limit)[0]] if start < end else ""
 
 
 def _sentences(text: str, title: int, language: str) -> list[Range]:
     head = [_stripped(text, 0, title)] if text[:title].strip() else []
-    return head + [(title + start, title + end) for start, end in sentence_ranges(text[title:], language)]
+    return head + [
+        (title + start, title + end) for start, end in sentence_ranges(text[title:], language)
+    ]
 
 
-def _units(texts: Sequence[str], sentences: Sequence[list[Range]], count: Count, limit: int) -> Iterator[list[_Unit]]:
+def _units(
+    texts: Sequence[str], sentences: Sequence[list[Range]], count: Count, limit: int
+) -> Iterator[list[_Unit]]:
     """For each text its sentences with their tokens, those that are too long in parts."""
-    flat = [text[start:end] for text, found in zip(texts, sentences, strict=True) for start, end in found]
+    flat = [
+        text[start:end]
+        for text, found in zip(texts, sentences, strict=True)
+        for start, end in found
+    ]
     lengths = iter(count(flat))
     for text, found in zip(texts, sentences, strict=True):
         units: list[_Unit] = []
         for start, end in found:
             tokens = next(lengths)
-            units += [(start, end, tokens)] if tokens <= limit else _parts(text, start, end, count, limit)
+            units += (
+                [(start, end, tokens)]
+                if tokens <= limit
+                else _parts(text, start, end, count, limit)
+            )
         yield units
 
 
 def _grouped(units: Sequence[_Unit], limit: int, added: int) -> Iterator[list[_Unit]]:
-    """Greedy groups whose estimated tokens fit: the sum of their units, added tokens counted once."""
+    """Greedy groups whose estimated tokens fit: the sum of their units, added tokens counted
+    once.
+    """
     group: list[_Unit] = []
     tokens = added
     for unit in units:
@@ -164,9 +195,15 @@ def _grouped(units: Sequence[_Unit], limit: int, added: int) -> Iterator[list[_U
 
 
 def _regrouped(text: str, group: list[_Unit], count: Count, limit: int) -> Iterator[list[_Unit]]:
-    """A group that joined is longer than the sum of its units, cut into groups that were measured."""
+    """A group that joined is longer than the sum of its units, cut into groups that were
+    measured.
+    """
     while group:
-        fitting = (n for n in range(len(group) - 1, 1, -1) if count([text[group[0][0] : group[n - 1][1]]])[0] <= limit)
+        fitting = (
+            n
+            for n in range(len(group) - 1, 1, -1)
+            if count([text[group[0][0] : group[n - 1][1]]])[0] <= limit
+        )
         taken = next(fitting, 1)
         yield group[:taken]
         group = group[taken:]
@@ -185,7 +222,9 @@ def _parts(text: str, start: int, end: int, count: Count, limit: int) -> Iterato
 
 
 def _cut(text: str, start: int, end: int, count: Count, limit: int) -> tuple[int, int]:
-    """Where the first part of a range ends, and its tokens: after a word if any fits, else in the first."""
+    """Where the first part of a range ends, and its tokens: after a word if any fits, else in the
+    first.
+    """
     window = min(end, start + _WINDOW_A_TOKEN * limit)
     ends = [match.end() for match in islice(_WORD.finditer(text, start, window), limit + 1)]
     if len(ends) > 1 and ends[-1] == window < end:
@@ -197,8 +236,12 @@ def _cut(text: str, start: int, end: int, count: Count, limit: int) -> tuple[int
     return fit or (start + 1, count([text[start : start + 1]])[0])
 
 
-def _last_fitting(text: str, start: int, ends: Sequence[int], count: Count, limit: int) -> tuple[int, int] | None:
-    """The last of ascending ends up to which the text fits, by bisection, and its tokens, if any does."""
+def _last_fitting(
+    text: str, start: int, ends: Sequence[int], count: Count, limit: int
+) -> tuple[int, int] | None:
+    """The last of ascending ends up to which the text fits, by bisection, and its tokens, if any
+    does.
+    """
 
     def tokens(end: int) -> int:
         return count([text[start:end]])[0]
@@ -215,14 +258,16 @@ _CHUNK = 1000
 class PassageReader:
     """Splits documents by :func:`split_passages`, and keeps all passages or a random sample."""
 
-    def __init__(self, documents: Documents, text_format: TextFormat, count: Count, limit: int, language: str) -> None:
+    def __init__(
+        self, documents: Documents, text_format: TextFormat, count: Count, limit: int, language: str
+    ) -> None:
         self.documents, self.text_format = documents, text_format
         self.count, self.limit, self.language = count, limit, language
         self._sample: tuple[Ints, Ints] | None = None
 
     def draw(self, size: int, seed: int, folder: Path) -> None:
-        """Keep a uniform random sample of ``size`` passages of the corpus from now on. Reads the corpus once, to count
-        passages, unless another process has left the counts in ``folder``.
+        """Keep a uniform random sample of ``size`` passages of the corpus from now on. Reads the
+        corpus once, to count passages, unless another process has left the counts in ``folder``.
         """
         saved = folder / _COUNTS
         if not saved.is_file():
@@ -232,13 +277,17 @@ class PassageReader:
                 for passage in self._split(range(start, min(start + _CHUNK, len(counts)))):
                     counts[passage.row] += 1
             save_array(saved, counts)
-        first = np.concatenate([[0], np.cumsum(np.load(saved))])  # (N + 1,) number of passages before a document
+        first = np.concatenate(
+            [[0], np.cumsum(np.load(saved))]
+        )  # (N + 1,) number of passages before a document
         total = int(first[-1])
         rng = np.random.default_rng(seed)
         self._sample = first, np.sort(rng.choice(total, min(size, total), replace=False))
 
     def read(self, rows: Sequence[int]) -> tuple[list[Passage], dict[str, int]]:
-        """The passages of documents, and counts: documents, those without text, passages, those left out."""
+        """The passages of documents, and counts: documents, those without text, passages, those
+        left out.
+        """
         found = self._split(rows)
         kept = list(filter(self._is_kept, found))
         counts = {
@@ -253,7 +302,9 @@ class PassageReader:
         documents = self.documents.take(rows)
         texts = [self.text_format.document(document) for document in documents]
         titles = [document["title"].strip() for document in documents]
-        ranges = split_passages(texts, self.count, self.limit, self.language, list(map(len, titles)))
+        ranges = split_passages(
+            texts, self.count, self.limit, self.language, list(map(len, titles))
+        )
         return [
             Passage(row, number, start, end, text[start:end], title)
             for row, text, title, found in zip(rows, texts, titles, ranges, strict=True)

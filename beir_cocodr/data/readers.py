@@ -1,5 +1,6 @@
-"""The one reader of text files, for loading and validation: documents, queries and judgements, as JSON lines or TSV.
-What every document and query has to satisfy, wherever it was read, is checked by :class:`RecordChecker`.
+"""The one reader of text files, for loading and validation: documents, queries and judgements, as
+JSON lines or TSV. What every document and query has to satisfy, wherever it was read, is checked by
+:class:`RecordChecker`.
 """
 
 import gzip
@@ -18,10 +19,12 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def numbered_lines(path: Path, report: Report) -> Iterator[tuple[int, str]]:
-    """Stream the lines of a UTF-8 file, plain or ``.gz``, as (line number from 1, text without line end).
+    """Stream the lines of a UTF-8 file, plain or ``.gz``, as (line number from 1, text without line
+    end).
 
-    Lines end at a line feed. Blank lines, and lines that are not UTF-8, are left out. Reported are the errors "not
-    UTF-8" and "unreadable file", and once a file the warnings "CRLF", "blank lines" and "byte order mark".
+    Lines end at a line feed. Blank lines, and lines that are not UTF-8, are left out. Reported are
+    the errors "not UTF-8" and "unreadable file", and once a file the warnings "CRLF", "blank lines"
+    and "byte order mark".
     """
     file = str(path)
     crlf, blank = LineTally(), LineTally()
@@ -46,24 +49,36 @@ def numbered_lines(path: Path, report: Report) -> Iterator[tuple[int, str]]:
                     continue
                 yield number, text
     except (OSError, EOFError, zlib.error) as cause:
-        report(error("unreadable file", file, f"cannot be read to its end ({cause}); check it, or copy it again"))
+        report(
+            error(
+                "unreadable file",
+                file,
+                f"cannot be read to its end ({cause}); check it, or copy it again",
+            )
+        )
     crlf.report(report, "CRLF", file, "{} lines end with CRLF, read as LF")
     blank.report(report, "blank lines", file, "{} blank lines were left out")
 
 
 def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb", 1 << 20)
+    return (
+        cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb", 1 << 20)
+    )
 
 
 def json_records(path: Path, report: Report) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Stream (line number, object) of JSON lines, plain or ``.gz``; where none, None, and "broken JSON" is counted."""
+    """Stream (line number, object) of JSON lines, plain or ``.gz``; where none, None, and "broken
+    JSON" is counted.
+    """
     for line, text in numbered_lines(path, report):
         record = None
         try:
             record = json.loads(text)
             message = "broken JSON: not an object; write {...} with _id and text on every line"
         except json.JSONDecodeError as cause:
-            message = f"broken JSON at column {cause.colno} ({cause.msg}); write one JSON object a line"
+            message = (
+                f"broken JSON at column {cause.colno} ({cause.msg}); write one JSON object a line"
+            )
         except (ValueError, RecursionError):
             message = "broken JSON: too long a number or too deep a nesting; write one flat JSON object a line"
         if isinstance(record, dict):
@@ -83,16 +98,18 @@ Query = tuple[int, str, str]
 Judgement = tuple[int, str, str, int]
 _GRADE = re.compile(r" *[+-]?[0-9]{1,9} *")
 
-# TREC runs and qrels separate by white space, and their C readers end a string at a control character.
+# TREC runs and qrels separate by white space, and their C readers end a string at a control
+# character.
 _UNSAFE_IN_ID = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 
 
 class RecordChecker:
-    """Turns raw field values of one file into documents, queries or judgements, and reports what is wrong with them.
+    """Turns raw field values of one file into documents, queries or judgements, and reports what is
+    wrong with them.
 
-    Reported are the errors "missing ids", "ids not strings", "white space in ids", "text not a string", "not UTF-8",
-    "non-integer grades" and "empty corpus", and the warnings "integer ids", "title null or absent", "title-only
-    documents", "empty documents" and "empty queries".
+    Reported are the errors "missing ids", "ids not strings", "white space in ids", "text not a
+    string", "not UTF-8", "non-integer grades" and "empty corpus", and the warnings "integer ids",
+    "title null or absent", "title-only documents", "empty documents" and "empty queries".
 
     Args:
         file: the name used in reports.
@@ -103,10 +120,14 @@ class RecordChecker:
         self.file, self.report = file, report
         self._integer_ids, self._absent_titles = LineTally(), LineTally()
 
-    def error(self, kind: str, message: str, line: int | None = None, id: str | None = None) -> None:
+    def error(
+        self, kind: str, message: str, line: int | None = None, id: str | None = None
+    ) -> None:
         self.report(error(kind, self.file, message, line, id))
 
-    def warning(self, kind: str, message: str, line: int | None = None, id: str | None = None) -> None:
+    def warning(
+        self, kind: str, message: str, line: int | None = None, id: str | None = None
+    ) -> None:
         self.report(warning(kind, self.file, message, line, id))
 
     def identifier(self, line: int, raw: object) -> str | None:
@@ -126,13 +147,20 @@ class RecordChecker:
         return raw if self._encodable(line, None, raw) else None
 
     def document(self, line: int, raw_id: object, title: object, text: object) -> Document | None:
-        """(line, id, title, text), None if the record cannot be used; a null title or text becomes ""."""
+        """(line, id, title, text), None if the record cannot be used; a null title or text becomes
+        "".
+        """
         id = self.identifier(line, raw_id)
         if id is None:
             return None
         if title is None:
-            self.warning("title null or absent", "the title is null, read as empty; write a string", line, id)
-        checked_title, checked_text = self._text(line, id, "title", title), self._text(line, id, "text", text)
+            self.warning(
+                "title null or absent", "the title is null, read as empty; write a string", line, id
+            )
+        checked_title, checked_text = (
+            self._text(line, id, "title", title),
+            self._text(line, id, "text", text),
+        )
         if checked_title is None or checked_text is None:
             return None
         if not checked_text or checked_text.isspace():
@@ -153,14 +181,20 @@ class RecordChecker:
             self.warning("empty queries", "the query has no text", line, id)
         return line, id, checked
 
-    def judgement(self, line: int, raw_query: object, raw_document: object, raw_grade: object) -> Judgement | None:
+    def judgement(
+        self, line: int, raw_query: object, raw_document: object, raw_grade: object
+    ) -> Judgement | None:
         """(line, query id, document id, grade), None if the record cannot be used."""
         query, document = self.identifier(line, raw_query), self.identifier(line, raw_document)
         if not _GRADE.fullmatch(str(raw_grade)):
             message = f"grade {raw_grade!r} is not an integer; write or choose integer grades: 0, 1, 2, ..."
             self.error("non-integer grades", message, line, query)
             return None
-        return None if query is None or document is None else (line, query, document, int(str(raw_grade)))
+        return (
+            None
+            if query is None or document is None
+            else (line, query, document, int(str(raw_grade)))
+        )
 
     def empty_corpus(self) -> None:
         self.error("empty corpus", "empty: no document can be read from it; it needs at least one")
@@ -181,7 +215,9 @@ class RecordChecker:
             return ""
         if isinstance(raw, str):
             return raw if self._encodable(line, id, raw) else None
-        self.error("text not a string", f"the {field} is {_kind(raw)}; write it as a string", line, id)
+        self.error(
+            "text not a string", f"the {field} is {_kind(raw)}; write it as a string", line, id
+        )
         return None
 
     def _encodable(self, line: int, id: str | None, value: str) -> bool:
@@ -197,7 +233,13 @@ class RecordChecker:
 
 
 def _kind(raw: object) -> str:
-    names = {bool: "a boolean", float: "a decimal number", int: "a number", list: "a list", dict: "an object"}
+    names = {
+        bool: "a boolean",
+        float: "a decimal number",
+        int: "a number",
+        list: "a list",
+        dict: "an object",
+    }
     return names.get(type(raw), f"of type {type(raw).__name__}")
 
 
@@ -205,13 +247,16 @@ CORPUS_SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz")
 
 
 def read_documents(path: Path, report: Report) -> Iterator[Document]:
-    """Stream the documents of a ``.jsonl`` or ``.tsv`` file, plain or ``.gz``, as (line, id, title, text).
+    """Stream the documents of a ``.jsonl`` or ``.tsv`` file, plain or ``.gz``, as (line, id, title,
+    text).
 
-    JSON lines take ``_id``, else ``id``; ``text``, else ``contents``; ``title`` may be absent. A tab-separated file is
-    ``id<TAB>text`` or ``id<TAB>title<TAB>text``, without quoting: its first line decides which of the two the whole
-    file is. A first line whose first cell is ``id`` or ``_id`` and whose last is ``text`` or ``contents`` is a header.
+    JSON lines take ``_id``, else ``id``; ``text``, else ``contents``; ``title`` may be absent. A
+    tab-separated file is ``id<TAB>text`` or ``id<TAB>title<TAB>text``, without quoting: its first
+    line decides which of the two the whole file is. A first line whose first cell is ``id`` or
+    ``_id`` and whose last is ``text`` or ``contents`` is a header.
 
-    Reported are, among others, the errors "broken JSON", "wrong columns", "no text field" and "empty corpus".
+    Reported are, among others, the errors "broken JSON", "wrong columns", "no text field" and
+    "empty corpus".
     """
     checker = RecordChecker(str(path), report)
     read = _read_tsv if path.name.endswith((".tsv", ".tsv.gz")) else _read_jsonl
@@ -231,12 +276,16 @@ def _read_jsonl(path: Path, checker: RecordChecker) -> Iterator[Document]:
         if "title" not in record:
             checker.absent_title(line)
         with_text = with_text or text is not None or bool(title)
-        if (document := checker.document(line, _first(record, "_id", "id"), title, text)) is not None:
+        if (
+            document := checker.document(line, _first(record, "_id", "id"), title, text)
+        ) is not None:
             yield document
     if not seen:
         checker.empty_corpus()
     elif not with_text:
-        message = "no document has a field text, contents or title; rename the field that holds the text"
+        message = (
+            "no document has a field text, contents or title; rename the field that holds the text"
+        )
         message += ", or name it with --text-column"
         checker.error("no text field", message)
 
@@ -271,27 +320,35 @@ def _read_tsv(path: Path, checker: RecordChecker) -> Iterator[Document]:
 
 
 def read_queries(path: Path, report: Report) -> Iterator[Query]:
-    """Stream the queries of a ``queries.jsonl`` file (``_id``, else ``id``, and ``text``) as (line, id, text)."""
+    """Stream the queries of a ``queries.jsonl`` file (``_id``, else ``id``, and ``text``) as (line,
+    id, text).
+    """
     checker = RecordChecker(str(path), report)
     for line, record in json_records(path, report):
         if record is None:
             continue
-        if (query := checker.query(line, _first(record, "_id", "id"), record.get("text"))) is not None:
+        if (
+            query := checker.query(line, _first(record, "_id", "id"), record.get("text"))
+        ) is not None:
             yield query
     checker.finish()
 
 
 def read_query_file(path: Path) -> dict[str, str]:
-    """Query ids and texts of a file that a person wrote: JSON lines (``.jsonl``), ``id<TAB>text`` (``.tsv``), or any
-    other text file with a query a line, whose ids are the numbers of the lines. An InputError names file and line: it
-    cannot be read, an id stands twice, or there is no query.
+    """Query ids and texts of a file that a person wrote: JSON lines (``.jsonl``), ``id<TAB>text``
+    (``.tsv``), or any other text file with a query a line, whose ids are the numbers of the lines.
+    An InputError names file and line: it cannot be read, an id stands twice, or there is no query.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file of queries")
     found: dict[str, str] = {}
     for line, id, text in _queries_of(path):
         if id in found or not text.strip():
-            fault = f"query {id!r} stands there a second time" if id in found else f"query {id!r} has no text"
+            fault = (
+                f"query {id!r} stands there a second time"
+                if id in found
+                else f"query {id!r} has no text"
+            )
             raise InputError(f"{path}:{line}: {fault}; correct the line")
         found[id] = text
     if not found:
@@ -318,15 +375,17 @@ _GRADE_HEADERS = {"score", "relevance", "rel", "label", "grade"}
 
 
 def read_judgements(path: Path, report: Report) -> Iterator[Judgement]:
-    """Stream the judgements of a qrels file, plain or ``.gz``, as (line, query id, document id, grade).
+    """Stream the judgements of a qrels file, plain or ``.gz``, as (line, query id, document id,
+    grade).
 
-    Two layouts, distinguished by the first line: BEIR's three columns (query, document, grade; a header line such as
-    ``query-id corpus-id score`` is recognised by its last cell) and TREC's four (query, iteration, document, grade). A
-    line with tabs is cut at its tabs, another at white space. A grade is an integer: ``1.0`` is an error, as tools
-    disagree on what to make of it.
+    Two layouts, distinguished by the first line: BEIR's three columns (query, document, grade; a
+    header line such as ``query-id corpus-id score`` is recognised by its last cell) and TREC's four
+    (query, iteration, document, grade). A line with tabs is cut at its tabs, another at white
+    space. A grade is an integer: ``1.0`` is an error, as tools disagree on what to make of it.
 
-    Reported are the errors "wrong columns", "non-integer grades" and those of the ids, and the warning "qrels without
-    header" (BEIR's own loader would lose the first judgement of such a file).
+    Reported are the errors "wrong columns", "non-integer grades" and those of the ids, and the
+    warning "qrels without header" (BEIR's own loader would lose the first judgement of such a
+    file).
     """
     checker = RecordChecker(str(path), report)
     columns = 0
@@ -340,7 +399,9 @@ def read_judgements(path: Path, report: Report) -> Iterator[Judgement]:
                 message = "no header line, which BEIR's loader expects; put query-id, corpus-id, score on top"
                 checker.warning("qrels without header", message, line)
         if len(cells) != columns:
-            message = f"{len(cells)} columns where {columns} are expected; write query, document, grade"
+            message = (
+                f"{len(cells)} columns where {columns} are expected; write query, document, grade"
+            )
             checker.error("wrong columns", message, line)
             continue
         if (judgement := checker.judgement(line, cells[0], cells[-2], cells[-1])) is not None:

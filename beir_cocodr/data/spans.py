@@ -24,11 +24,13 @@ def span_ranges(
     flush_probability: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> list[Range]:
-    """Cut one text into consecutive spans of at most ``span_tokens`` tokens: token ranges that cover all of them.
+    """Cut one text into consecutive spans of at most ``span_tokens`` tokens: token ranges that
+    cover all of them.
 
-    Sentences are grouped greedily; a span ends when the next sentence would make it too long, or at random after a
-    sentence with ``flush_probability``. A sentence that is longer by itself is cut into windows of about equal size, at
-    white space where there is any. A text of more than ``span_tokens`` tokens has at least two spans.
+    Sentences are grouped greedily; a span ends when the next sentence would make it too long, or at
+    random after a sentence with ``flush_probability``. A sentence that is longer by itself is cut
+    into windows of about equal size, at white space where there is any. A text of more than
+    ``span_tokens`` tokens has at least two spans.
 
     Args:
         text: the document.
@@ -75,11 +77,15 @@ def _sentences(text: str, offsets: Sequence[Range]) -> Iterator[Range]:
 
 
 def _windows(offsets: Sequence[Range], start: int, end: int, span_tokens: int) -> Iterator[Range]:
-    """A sentence in windows of about equal size, at most ``span_tokens`` each, at white space if possible."""
+    """A sentence in windows of about equal size, at most ``span_tokens`` each, at white space if
+    possible.
+    """
     while end - start > span_tokens:
         windows = -(-(end - start) // span_tokens)
         limit = start - (start - end) // windows
-        cut = next((at for at in range(limit, start, -1) if offsets[at][0] > offsets[at - 1][1]), limit)
+        cut = next(
+            (at for at in range(limit, start, -1) if offsets[at][0] > offsets[at - 1][1]), limit
+        )
         yield start, cut
         start = cut
     yield start, end
@@ -88,16 +94,19 @@ def _windows(offsets: Sequence[Range], start: int, end: int, span_tokens: int) -
 # Scripts that are written without spaces: Thai and Lao, Myanmar, Khmer, kana, Han.
 _SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 
-#: A word: one character of such a script, a run of other letters and digits, or any other mark alone.
+#: A word: one character of such a script, a run of other letters and digits, or any other mark
+#: alone.
 _WORD = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+|\S")
 _ALONE = re.compile(rf"[{_SPACELESS}]")
 
 
 def delete_words(text: str, ratio: float, rng: np.random.Generator) -> str:
-    """``text`` without about ``ratio`` of its words, each deleted independently; one of them always stays.
+    """``text`` without about ``ratio`` of its words, each deleted independently; one of them always
+    stays.
 
-    Needs no tokenizer and no language: where a script has no spaces, characters are deleted. What was not adjacent in
-    the text stays apart by a space, except characters of such a script. TSDAE deletes with probability 0.6.
+    Needs no tokenizer and no language: where a script has no spaces, characters are deleted. What
+    was not adjacent in the text stays apart by a space, except characters of such a script. TSDAE
+    deletes with probability 0.6.
 
     Source: TSDAE (Wang et al., 2021), section 3.
     """
@@ -124,8 +133,8 @@ def _between(text: str, end: int, start: int) -> str:
 
 @dataclass(frozen=True)
 class SpannedText:
-    """A text with (n,) character ranges of its tokens and the token ranges of its consecutive spans, at least one; a
-    view may have ``max_tokens``, special tokens and prompt not counted.
+    """A text with (n,) character ranges of its tokens and the token ranges of its consecutive
+    spans, at least one; a view may have ``max_tokens``, special tokens and prompt not counted.
     """
 
     text: str
@@ -134,17 +143,23 @@ class SpannedText:
     max_tokens: int
 
     def cut(self, first: int, last: int) -> str:
-        """The text from span ``first`` up to, but without, span ``last``; empty where there is none."""
+        """The text from span ``first`` up to, but without, span ``last``; empty where there is
+        none.
+        """
         if first >= last:
             return ""
-        return self.text[self.offsets[self.ranges[first][0]][0] : self.offsets[self.ranges[last - 1][1] - 1][1]]
+        return self.text[
+            self.offsets[self.ranges[first][0]][0] : self.offsets[self.ranges[last - 1][1] - 1][1]
+        ]
 
     def tokens(self, first: int, last: int) -> int:
         return self.ranges[last - 1][1] - self.ranges[first][0]
 
 
 def span_pair(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
-    """Two different spans in random order, drawn without replacement (COCO); a single one is its own partner."""
+    """Two different spans in random order, drawn without replacement (COCO); a single one is its
+    own partner.
+    """
     if len(document.ranges) == 1:
         return document.cut(0, 1), document.cut(0, 1)
     first, second = rng.choice(len(document.ranges), size=2, replace=False).tolist()
@@ -162,9 +177,12 @@ def twice(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
     return text, text
 
 
-def inverse_cloze(document: SpannedText, rng: np.random.Generator, keep_query: float = 0.1) -> tuple[str, str]:
-    """One random span of a window of at least two as the query, the rest of the window as its passage (ICT); with
-    probability ``keep_query`` the query stays there, so exact words count too. Source: Lee et al., 2019, section 3.
+def inverse_cloze(
+    document: SpannedText, rng: np.random.Generator, keep_query: float = 0.1
+) -> tuple[str, str]:
+    """One random span of a window of at least two as the query, the rest of the window as its
+    passage (ICT); with probability ``keep_query`` the query stays there, so exact words count too.
+    Source: Lee et al., 2019, section 3.
     """
     first, last = draw_window(document, rng, least=2)
     at = int(rng.integers(first, last))
@@ -175,17 +193,20 @@ def inverse_cloze(document: SpannedText, rng: np.random.Generator, keep_query: f
     return query, " ".join(rest)
 
 
-def damaged(document: SpannedText, rng: np.random.Generator, deletion: float = 0.6) -> tuple[str, str]:
+def damaged(
+    document: SpannedText, rng: np.random.Generator, deletion: float = 0.6
+) -> tuple[str, str]:
     """A window with words deleted, and the window (TSDAE)."""
     (text,) = window(document, rng)
     return delete_words(text, deletion, rng), text
 
 
 def draw_window(document: SpannedText, rng: np.random.Generator, least: int = 1) -> Range:
-    """A random run of consecutive spans of at most ``max_tokens`` tokens, but of ``least`` spans: first, last + 1.
+    """A random run of consecutive spans of at most ``max_tokens`` tokens, but of ``least`` spans:
+    first, last + 1.
 
-    It grows from a random span to random sides until no neighbour fits, so that it is always about full. A document
-    that fits is taken whole.
+    It grows from a random span to random sides until no neighbour fits, so that it is always about
+    full. A document that fits is taken whole.
     """
     count = len(document.ranges)
     if document.tokens(0, count) <= document.max_tokens:
@@ -194,7 +215,11 @@ def draw_window(document: SpannedText, rng: np.random.Generator, least: int = 1)
     last = first + 1
     while True:
         larger = [(first - 1, last)] * (first > 0) + [(first, last + 1)] * (last < count)
-        fitting = [wider for wider in larger if last - first < least or document.tokens(*wider) <= document.max_tokens]
+        fitting = [
+            wider
+            for wider in larger
+            if last - first < least or document.tokens(*wider) <= document.max_tokens
+        ]
         if not fitting:
             return first, last
         first, last = fitting[int(rng.integers(len(fitting)))]

@@ -10,7 +10,15 @@ import numpy as np
 
 from beir_cocodr.arrays import Bools
 from beir_cocodr.data.collection import join_labels, resolve_source
-from beir_cocodr.data.defects import Defect, Repeats, Report, Severity, ignore, report_duplicates, warning
+from beir_cocodr.data.defects import (
+    Defect,
+    Repeats,
+    Report,
+    Severity,
+    ignore,
+    report_duplicates,
+    warning,
+)
 from beir_cocodr.data.documents import hashes_of
 from beir_cocodr.data.irds import Source
 from beir_cocodr.data.sources import Labels
@@ -18,18 +26,22 @@ from beir_cocodr.data.sources import Labels
 __all__ = ["Defect", "summarize", "validate"]
 
 
-def validate(dataset: str | Path, split: str | None = None, *, labels: Labels | None = None) -> list[Defect]:
-    """Report every defect of a collection, with file, line and id. An InputError if there is no such collection at all.
+def validate(
+    dataset: str | Path, split: str | None = None, *, labels: Labels | None = None
+) -> list[Defect]:
+    """Report every defect of a collection, with file, line and id. An InputError if there is no
+    such collection at all.
 
-    Errors are exactly what stops `load_collection` with the same arguments: both read through the same readers.
-    Warnings are what it accepts; next to those it counts, they name queries whose text is a document's, and every query
-    is looked at, judged or not. Of the corpus, 32 bytes a document are kept.
+    Errors are exactly what stops `load_collection` with the same arguments: both read through the
+    same readers. Warnings are what it accepts; next to those it counts, they name queries whose
+    text is a document's, and every query is looked at, judged or not. Of the corpus, 32 bytes a
+    document are kept.
 
     Args:
         dataset: as for `load_collection`.
         split: the split whose judgements are read; "test" where none is named.
-        labels: as for `load_collection`; the default is "required" where a split is named or there are judgements, and
-            "optional" for the rest: no labels are no defect.
+        labels: as for `load_collection`; the default is "required" where a split is named or there
+            are judgements, and "optional" for the rest: no labels are no defect.
 
     Example:
         >>> from beir_cocodr.data.validation import validate
@@ -58,10 +70,12 @@ def summarize(defects: Iterable[Defect]) -> dict[str, int]:
 
 
 class _CorpusHashes:
-    """Reads a corpus once, reports its defects, and keeps 32 bytes of each document for later checks.
+    """Reads a corpus once, reports its defects, and keeps 32 bytes of each document for later
+    checks.
 
-    Ids are compared themselves where hashes meet. Texts are not: that two different ones of ten million share a 64-bit
-    hash has a chance of about three in a million, and costs a warning too many.
+    Ids are compared themselves where hashes meet. Texts are not: that two different ones of ten
+    million share a 64-bit hash has a chance of about three in a million, and costs a warning too
+    many.
     """
 
     def __init__(self, source: Source, report: Report) -> None:
@@ -76,10 +90,21 @@ class _CorpusHashes:
         again = ids.find(lambda: ((line, id, id) for line, id, _, _ in source.documents(ignore)))
         report_duplicates(again, source.documents_file, report)
         again = contents.find(
-            lambda: ((line, id, hash((title, text))) for line, id, title, text in source.documents(ignore))
+            lambda: (
+                (line, id, hash((title, text)))
+                for line, id, title, text in source.documents(ignore)
+            )
         )
         for line, id, first in again:
-            report(warning("duplicate texts", source.documents_file, f"title and text are line {first}'s", line, id))
+            report(
+                warning(
+                    "duplicate texts",
+                    source.documents_file,
+                    f"title and text are line {first}'s",
+                    line,
+                    id,
+                )
+            )
         self._ids = np.sort(ids.hashes())
         texts = np.asarray(text_hashes, dtype=np.int64)
         order = np.argsort(texts, kind="stable")
@@ -95,7 +120,9 @@ class _CorpusHashes:
         return cast("Bools", self._ids[places] == hashes)
 
     def report_queries(self, report: Report) -> None:
-        """Report the warnings "query ids equal to document ids" and "query texts equal to document texts"."""
+        """Report the warnings "query ids equal to document ids" and "query texts equal to document
+        texts".
+        """
         file = str(self._source.queries_file)
         for line, id, text in self._source.queries(ignore):
             if self.known([id])[0]:

@@ -53,20 +53,23 @@ def evaluate(
     overwrite: bool = False,
     judgements: Path | None = None,
 ) -> EvaluationRecord:
-    """Search a collection with every model and judge the runs. An InputError names what has to be corrected in the
-    collection, the models or the measures; results of another run.
+    """Search a collection with every model and judge the runs. An InputError names what has to be
+    corrected in the collection, the models or the measures; results of another run.
 
     Args:
         dataset, split: the collection; it needs labels.
         models: model names, or a mapping from a label to a model name.
-        output: folder for results.json, NAME.run and NAME.per_query.tsv; these of the same settings are replaced.
+        output: folder for results.json, NAME.run and NAME.per_query.tsv; these of the same settings
+            are replaced.
         measures: names that ir-measures knows.
         policy: for documents whose id is the query's, see :func:`identical_ids`.
         top_k: documents a query; by default what the measures need.
         families: questions, each by the (a, b) labels to test for it; by default all against all.
         queries: evaluate only that many queries, evenly spaced (stated in the results).
-        overwrite: replace the results of another run in ``output``, see :func:`~beir_cocodr.io.results_folder`.
-        judgements: a file that judges in place of the labels, see :func:`~beir_cocodr.data.judgements.load_judgements`.
+        overwrite: replace the results of another run in ``output``, see
+            :func:`~beir_cocodr.io.results_folder`.
+        judgements: a file that judges in place of the labels, see
+            :func:`~beir_cocodr.data.judgements.load_judgements`.
 
     Example:
         >>> from pathlib import Path
@@ -92,12 +95,17 @@ def evaluate(
     policy = identical_ids(dataset, policy)
     if judgements is None:
         check_labelled(dataset, split)
-    collection = load_collection(dataset, split, labels="required" if judgements is None else "optional")
+    collection = load_collection(
+        dataset, split, labels="required" if judgements is None else "optional"
+    )
     few = None
     if judgements is not None:
         few = load_judgements(judgements).of(collection.queries, collection.documents)
         if few.drawn:
-            log.warning("%s: pairs were drawn, which the measures do not know; nDCG@10 by few_labels does", judgements)
+            log.warning(
+                "%s: pairs were drawn, which the measures do not know; nDCG@10 by few_labels does",
+                judgements,
+            )
         texts = {id: query.text for id, query in few.queries.items()}
         collection = replace(collection, queries=texts, qrels=few.qrels)
     judged = {query: collection.qrels[query] for query in spaced(collection.qrels, queries)}
@@ -107,11 +115,23 @@ def evaluate(
     pairs = families or {ALL_PAIRS: list(itertools.combinations(labels, 2))}
     results: dict[str, ModelResult] = {}
     scores: dict[str, dict[str, np.ndarray]] = {}
-    settings: Json = {"dataset": dataset, "split": split, "models": dict(labels), "measures": measures}
-    settings |= {"identical_ids": policy, "top_k": top_k, "queries": queries, "search": search.describe()}
+    settings: Json = {
+        "dataset": dataset,
+        "split": split,
+        "models": dict(labels),
+        "measures": measures,
+    }
+    settings |= {
+        "identical_ids": policy,
+        "top_k": top_k,
+        "queries": queries,
+        "search": search.describe(),
+    }
     settings |= {} if judgements is None else {"judgements": file_sha256(judgements)}
     found_by: dict[str, Results] = {}
-    with results_folder(output, {"command": "evaluate", **settings, "families": pairs}, overwrite) as folder:
+    with results_folder(
+        output, {"command": "evaluate", **settings, "families": pairs}, overwrite
+    ) as folder:
         made = _search(collection, judged, labels, folder, top_k, policy == "drop", search)
         for label, found, retrieval, prepared, searched in made:
             run, per_query = f"{names[label]}.run", f"{names[label]}.per_query.tsv"
@@ -147,9 +167,15 @@ def evaluate(
 
 
 def score_run(
-    model: str, run: str, results: Results, judged: Mapping[str, Mapping[str, int]], measures: Measures
+    model: str,
+    run: str,
+    results: Results,
+    judged: Mapping[str, Mapping[str, int]],
+    measures: Measures,
 ) -> tuple[ModelResult, dict[str, np.ndarray]]:
-    """What a model's results are worth: the figures for a record, and each measure's (Q,) scores."""
+    """What a model's results are worth: the figures for a record, and each measure's (Q,)
+    scores.
+    """
     scores = score_queries(measures, judged, results)
     figures = ModelResult(
         model=model,
@@ -178,8 +204,8 @@ def _search(
     drop: bool,
     search: SearchOptions,
 ) -> Iterator[tuple[str, Results, Json, float, float]]:
-    """Search with one model after the other: what it found, what describes its retriever, and how long preparing and
-    searching took. Embeddings are kept until all have searched.
+    """Search with one model after the other: what it found, what describes its retriever, and how
+    long preparing and searching took. Embeddings are kept until all have searched.
     """
     queries = {query: collection.queries[query] for query in judged}
     with tempfile.TemporaryDirectory(dir=output, prefix=".embeddings-") as folder:
@@ -192,29 +218,49 @@ def _search(
                 start = time.perf_counter()
                 retriever.prepare()
                 ready = time.perf_counter()
-                results = retriever.search(queries, top_k + drop).results(collection.documents, drop, top_k)
+                results = retriever.search(queries, top_k + drop).results(
+                    collection.documents, drop, top_k
+                )
                 searched = time.perf_counter() - ready
-                yield label, results, retriever.describe(), round(ready - start, 3), round(searched, 3)
+                yield (
+                    label,
+                    results,
+                    retriever.describe(),
+                    round(ready - start, 3),
+                    round(searched, 3),
+                )
 
 
-def write_per_query(path: Path, queries: Sequence[str], scores: Mapping[str, Sequence[float] | np.ndarray]) -> None:
+def write_per_query(
+    path: Path, queries: Sequence[str], scores: Mapping[str, Sequence[float] | np.ndarray]
+) -> None:
     """Write a table of (Q,) scores by name, one query a line, for :func:`read_per_query`."""
     with atomic_writer(path) as file:
         file.write("\t".join(["query_id", *scores]) + "\n")
         for i, query in enumerate(queries):
-            file.write("\t".join([query, *(repr(float(values[i])) for values in scores.values())]) + "\n")
+            file.write(
+                "\t".join([query, *(repr(float(values[i])) for values in scores.values())]) + "\n"
+            )
 
 
 def read_per_query(path: Path, measures: Sequence[str]) -> dict[str, list[float]]:
-    """Query id to its scores, of a NAME.per_query.tsv; an InputError where file, measures or a line do not fit."""
-    with explained(f"{path} cannot be read", "give a per_query.tsv of evaluate", OSError, UnicodeDecodeError):
+    """Query id to its scores, of a NAME.per_query.tsv; an InputError where file, measures or a line
+    do not fit.
+    """
+    with explained(
+        f"{path} cannot be read", "give a per_query.tsv of evaluate", OSError, UnicodeDecodeError
+    ):
         header, *lines = path.read_text(encoding="utf-8").split("\n")
     names = header.split("\t")
     if lacking := [name for name in ("query_id", *measures) if name not in names]:
-        raise InputError(f"{path} has no {', '.join(lacking)}, only {', '.join(names[1:]) or 'nothing'}")
+        raise InputError(
+            f"{path} has no {', '.join(lacking)}, only {', '.join(names[1:]) or 'nothing'}"
+        )
     columns = [names.index(measure) for measure in measures]
     scores: dict[str, list[float]] = {}
-    for number, cells in ((number, line.split("\t")) for number, line in enumerate(lines, 2) if line):
+    for number, cells in (
+        (number, line.split("\t")) for number, line in enumerate(lines, 2) if line
+    ):
         if len(cells) != len(names):
             raise InputError(f"{path}:{number}: {len(cells)} columns, not {len(names)}")
         if cells[0] in scores:
@@ -222,5 +268,7 @@ def read_per_query(path: Path, measures: Sequence[str]) -> dict[str, list[float]
         with explained(f"{path}:{number}: a score is not a number", "evaluate again", ValueError):
             scores[cells[0]] = [float(cells[column]) for column in columns]
         if not np.isfinite(scores[cells[0]]).all():
-            raise InputError(f"{path}:{number}: a score of query {cells[0]!r} is not finite; evaluate again")
+            raise InputError(
+                f"{path}:{number}: a score of query {cells[0]!r} is not finite; evaluate again"
+            )
     return scores

@@ -1,4 +1,6 @@
-"""What runs are worth: scores of queries by names of measures, through ir-measures, and paired tests."""
+"""What runs are worth: scores of queries by names of measures, through ir-measures, and paired
+tests.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +22,9 @@ _CUTOFFS = Limits(min=1, max=1_000_000)
 
 
 def check_cutoff(name: str, cutoff: object) -> None:
-    """Check how deep a measure looks, None for the whole run; an ``InputError`` outside 1 to a million documents."""
+    """Check how deep a measure looks, None for the whole run; an ``InputError`` outside 1 to a
+    million documents.
+    """
     if cutoff is not None:
         _CUTOFFS.check(f"the cutoff of {name}", cutoff)
 
@@ -33,13 +37,20 @@ def measure_names(text: str, default: str = DEFAULT_MEASURES) -> list[str]:
 
 
 def parse_measures(text: str) -> list[ir_measures.Measure]:
-    """Measures by name, split at space or comma; InputError: unknown to ir-measures or not here, a cutoff below 1."""
+    """Measures by name, split at space or comma; InputError: unknown to ir-measures or not here, a
+    cutoff below 1.
+    """
     measures = []
     for name in measure_names(text):
-        with explained(f"measure {name!r} is unknown or cannot be computed here", _KNOWN, Exception):
+        with explained(
+            f"measure {name!r} is unknown or cannot be computed here", _KNOWN, Exception
+        ):
             measure = ir_measures.parse_measure(name)
-            check_cutoff(name, measure.params.get("cutoff"))  # below 1, the host ends the whole process
-            # Some measures need programs or data that are not there: better known before hours of encoding.
+            check_cutoff(
+                name, measure.params.get("cutoff")
+            )  # below 1, the host ends the whole process
+            # Some measures need programs or data that are not there: better known before hours of
+            # encoding.
             list(ir_measures.iter_calc([measure], {"q": {"d": 1}}, {"q": {"d": 1.0}}))
         measures.append(measure)
     return measures
@@ -50,12 +61,18 @@ def depth(measures: Measures) -> int:
     return max(int(measure.params.get("cutoff", 1000)) for measure in measures)
 
 
-def score_queries(measures: Measures, qrels: Mapping[str, Mapping[str, int]], results: Results) -> dict[str, Array]:
-    """Each measure's score of every judged query, (Q,) in the order of ``qrels``; 0 without results.
+def score_queries(
+    measures: Measures, qrels: Mapping[str, Mapping[str, int]], results: Results
+) -> dict[str, Array]:
+    """Each measure's score of every judged query, (Q,) in the order of ``qrels``; 0 without
+    results.
 
-    Grades below 0 count as 0: trec_eval calls both not relevant, and its Python binding may hang on them.
+    Grades below 0 count as 0: trec_eval calls both not relevant, and its Python binding may hang on
+    them.
     """
-    judged = {query: {d: max(grade, 0) for d, grade in grades.items()} for query, grades in qrels.items()}
+    judged = {
+        query: {d: max(grade, 0) for d, grade in grades.items()} for query, grades in qrels.items()
+    }
     run = {query: dict(found) for query, found in results.items() if found}
     position = {query: i for i, query in enumerate(qrels)}
     scores = {str(measure): np.zeros(len(qrels)) for measure in measures}
@@ -71,21 +88,29 @@ RESAMPLES = 10_000
 
 
 def compare(
-    scores: dict[str, dict[str, Array]], families: Mapping[str, Sequence[tuple[str, str]]], seed: int = 42
+    scores: dict[str, dict[str, Array]],
+    families: Mapping[str, Sequence[tuple[str, str]]],
+    seed: int = 42,
 ) -> list[PairedTest]:
     """Test every pair (a, b) of every family in every measure.
 
-    ``scores`` are model to measure to (Q,) per-query scores, all in one order of queries; ``families`` name of a
-    question to the pairs that answer it, over which Holm's correction and Bonferroni's are.
+    ``scores`` are model to measure to (Q,) per-query scores, all in one order of queries;
+    ``families`` name of a question to the pairs that answer it, over which Holm's correction and
+    Bonferroni's are.
     """
     compared = []
     for measure in next(iter(scores.values()), {}):
         for family, pairs in families.items():
-            tests = [_test(family, measure, a, b, scores[a][measure], scores[b][measure], seed) for a, b in pairs]
+            tests = [
+                _test(family, measure, a, b, scores[a][measure], scores[b][measure], seed)
+                for a, b in pairs
+            ]
             t = holm([test.t_p for test in tests])
             randomization = holm([test.randomization_p for test in tests])
             tested = sum(test.t_p is not None for test in tests)
-            bonferroni = [None if test.t_p is None else min(1.0, test.t_p * tested) for test in tests]
+            bonferroni = [
+                None if test.t_p is None else min(1.0, test.t_p * tested) for test in tests
+            ]
             compared += [
                 replace(test, t_p_holm=p, randomization_p_holm=q, t_p_bonferroni=b)
                 for test, p, q, b in zip(tests, t, randomization, bonferroni, strict=True)
@@ -94,7 +119,9 @@ def compare(
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction: the i-th smallest of m times (m − i + 1), monotone, at most 1."""
+    """Holm's step-down correction: the i-th smallest of m times (m − i + 1), monotone, at most
+    1.
+    """
     known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     largest = 0.0
@@ -109,15 +136,17 @@ def interval(values: Array, seed: int = 42) -> Interval | None:
     if len(values) < 2:
         return None
     size = _batch(values)
-    found = stats.bootstrap((values,), np.mean, n_resamples=RESAMPLES, batch=size, method="percentile", rng=seed)
+    found = stats.bootstrap(
+        (values,), np.mean, n_resamples=RESAMPLES, batch=size, method="percentile", rng=seed
+    )
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
 def correlate(
     x: Array, y: Array, coefficient: Callable[[Array, Array], Any] = stats.pearsonr
 ) -> tuple[float | None, float | None, float | None, float | None]:
-    """A coefficient of scipy's and Kendall's tau-b between (m,) values, each with its two-sided p; None where one side
-    is constant or there are under three points, as two always lie on a line.
+    """A coefficient of scipy's and Kendall's tau-b between (m,) values, each with its two-sided p;
+    None where one side is constant or there are under three points, as two always lie on a line.
     """
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None, None, None, None
@@ -125,11 +154,14 @@ def correlate(
     return float(found.statistic), float(found.pvalue), float(tau.statistic), float(tau.pvalue)
 
 
-def _test(family: str, measure: str, a: str, b: str, first: Array, second: Array, seed: int) -> PairedTest:
+def _test(
+    family: str, measure: str, a: str, b: str, first: Array, second: Array, seed: int
+) -> PairedTest:
     difference = second - first
     t_p = randomization_p = None if difference.any() else 1.0
     if difference.any() and len(difference) > 1:
-        # A difference that is the same for every query has no variance: the t statistic is infinite.
+        # A difference that is the same for every query has no variance: the t statistic is
+        # infinite.
         t_p = 0.0 if np.ptp(difference) == 0 else float(stats.ttest_rel(second, first).pvalue)
         randomization_p = float(
             stats.permutation_test(

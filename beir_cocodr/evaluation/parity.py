@@ -1,4 +1,6 @@
-"""One run under BEIR, ir-measures and pytrec_eval, every difference explained by a tool's habits, one after another."""
+"""One run under BEIR, ir-measures and pytrec_eval, every difference explained by a tool's habits,
+one after another.
+"""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -39,9 +41,11 @@ _CUSTOM = {"MRR": "mrr", "Accuracy": "accuracy", "R_cap": "r_cap"}
 
 @dataclass(frozen=True)
 class ParityMeasure:
-    """A measure that the tools have in common, or R_cap: recall divided by at most the cutoff, which only BEIR has.
+    """A measure that the tools have in common, or R_cap: recall divided by at most the cutoff,
+    which only BEIR has.
 
-    ``beir_custom`` is the metric of BEIR's ``evaluate_custom``, None for one that its ``evaluate`` returns.
+    ``beir_custom`` is the metric of BEIR's ``evaluate_custom``, None for one that its ``evaluate``
+    returns.
     """
 
     measure: Measure
@@ -55,7 +59,9 @@ class ParityMeasure:
 
 
 def parse_parity_measures(text: str) -> list[ParityMeasure]:
-    """Measures of ir-measures, and BEIR's ``R_cap@k``, by name; InputError: none, unknown, or not in BEIR."""
+    """Measures of ir-measures, and BEIR's ``R_cap@k``, by name; InputError: none, unknown, or not
+    in BEIR.
+    """
     names = measure_names(text, PARITY_MEASURES)
     return list({measure.name: measure for measure in map(_parse, names)}.values())
 
@@ -66,7 +72,11 @@ def _parse(name: str) -> ParityMeasure:
         measure = ir_measures.parse_measure(f"R@{capped.group(1)}" if capped else name)
         # Measures are made without looking at what they need: R and P need a cutoff.
         known = measure.NAME in _NAMES and set(measure.params) <= {"cutoff"}
-        known = known and int(measure.params.get("cutoff", 1)) > 0 and ir_measures.DefaultPipeline.supports(measure)
+        known = (
+            known
+            and int(measure.params.get("cutoff", 1)) > 0
+            and ir_measures.DefaultPipeline.supports(measure)
+        )
     except Exception:
         known = False
     if not known:
@@ -80,10 +90,14 @@ def _parse(name: str) -> ParityMeasure:
     beir, depth = "R_cap" if capped else beir, cutoff or BEIR_DEPTH
     pytrec = str(without) if cutoff is None else with_cutoff.format(cutoff)
     shown = f"R_cap@{cutoff}" if capped else str(measure)
-    return ParityMeasure(measure, shown, cutoff, bool(capped), depth, f"{beir}@{depth}", _CUSTOM.get(beir), pytrec)
+    return ParityMeasure(
+        measure, shown, cutoff, bool(capped), depth, f"{beir}@{depth}", _CUSTOM.get(beir), pytrec
+    )
 
 
-def pytrec_eval_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> dict[str, float]:
+def pytrec_eval_values(
+    measures: Sequence[ParityMeasure], qrels: Qrels, run: Run
+) -> dict[str, float]:
     """``pytrec_eval.RelevanceEvaluator``, and the mean over the queries that it returns."""
     names = {measure.pytrec_name for measure in measures}
     scores = pytrec_eval.RelevanceEvaluator(qrels, names).evaluate(run)
@@ -92,10 +106,11 @@ def pytrec_eval_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run
 
 
 def beir_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> dict[str, float]:
-    """``EvaluateRetrieval.evaluate``, then ``evaluate_custom`` on the same results, as BEIR's examples do.
+    """``EvaluateRetrieval.evaluate``, then ``evaluate_custom`` on the same results, as BEIR's
+    examples do.
 
-    ``evaluate_custom`` cannot take results of queries that are not judged, nor can its R_cap those of queries without
-    relevant documents: it gets the others.
+    ``evaluate_custom`` cannot take results of queries that are not judged, nor can its R_cap those
+    of queries without relevant documents: it gets the others.
     """
     from beir.retrieval.evaluation import EvaluateRetrieval
 
@@ -132,8 +147,8 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Cause:
-    """What one habit changes: the mean before and after it, and their difference; how many queries it concerns, and
-    whose part in the mean it changes.
+    """What one habit changes: the mean before and after it, and their difference; how many queries
+    it concerns, and whose part in the mean it changes.
     """
 
     cause: str
@@ -147,7 +162,9 @@ class Cause:
 
 @dataclass(frozen=True)
 class Difference:
-    """A tool's number less the reference's: effects of causes and what remains, explained if within the tolerance."""
+    """A tool's number less the reference's: effects of causes and what remains, explained if within
+    the tolerance.
+    """
 
     tool: str
     against: str
@@ -176,7 +193,9 @@ class MeasureParity:
 
 @dataclass(frozen=True)
 class ParityRecord(Record):
-    """parity.json: one run by three tools; ``queries`` are counts by kind, ``explained`` is whether nothing remains."""
+    """parity.json: one run by three tools; ``queries`` are counts by kind, ``explained`` is whether
+    nothing remains.
+    """
 
     run: str
     dataset: str
@@ -190,13 +209,19 @@ class ParityRecord(Record):
 
 
 class _Account:
-    """Of a tool's number: the reference's scoring of judged queries, to which one habit of the tool after another is
-    applied. The mean is over ``queries``; ``capped`` divides recall by at most the cutoff.
+    """Of a tool's number: the reference's scoring of judged queries, to which one habit of the tool
+    after another is applied. The mean is over ``queries``; ``capped`` divides recall by at most the
+    cutoff.
     """
 
     def __init__(self, measure: ParityMeasure, qrels: Qrels, run: Run) -> None:
         self.run = {query: found for query, found in run.items() if query in qrels}
-        self.queries, self.qrels, self.measure, self.capped = list(qrels), qrels, measure.measure, False
+        self.queries, self.qrels, self.measure, self.capped = (
+            list(qrels),
+            qrels,
+            measure.measure,
+            False,
+        )
         self.causes: list[Cause] = []
         self.parts = self._score()
 
@@ -205,22 +230,39 @@ class _Account:
         return sum(self.parts.values()) / len(self.parts)
 
     def apply(self, cause: str, reason: str, concerned: Collection[str], **changes: object) -> None:
-        """Apply a habit, where it concerns any query: what it changes of the run, the queries or the measure."""
+        """Apply a habit, where it concerns any query: what it changes of the run, the queries or
+        the measure.
+        """
         if concerned:
             before, parts = self.mean, self.parts
             vars(self).update(changes)
             self.parts = self._score()
-            changed = sum(abs(self.parts.get(query, np.inf) - part) > _CHANGE for query, part in parts.items())
+            changed = sum(
+                abs(self.parts.get(query, np.inf) - part) > _CHANGE for query, part in parts.items()
+            )
             effect = self.mean - before
-            self.causes.append(Cause(cause, reason, len(concerned), changed, before, self.mean, effect))
+            self.causes.append(
+                Cause(cause, reason, len(concerned), changed, before, self.mean, effect)
+            )
 
     def reorder(self, order: Order, who: str) -> None:
-        """Where the tool puts equal scores in another order: scores that leave no doubt about its order."""
+        """Where the tool puts equal scores in another order: scores that leave no doubt about its
+        order.
+        """
         # ir-measures computes reciprocal rank with a cutoff as for MS MARCO.
-        reference: Order = "trec_eval" if ir_measures.pytrec_eval.supports(self.measure) else "msmarco"
+        reference: Order = (
+            "trec_eval" if ir_measures.pytrec_eval.supports(self.measure) else "msmarco"
+        )
         ranked = {query: ranked_documents(found, order) for query, found in self.run.items()}
-        concerned = [query for query in ranked if ranked[query] != ranked_documents(self.run[query], reference)]
-        run = {q: {document: float(-rank) for rank, document in enumerate(found)} for q, found in ranked.items()}
+        concerned = [
+            query
+            for query in ranked
+            if ranked[query] != ranked_documents(self.run[query], reference)
+        ]
+        run = {
+            q: {document: float(-rank) for rank, document in enumerate(found)}
+            for q, found in ranked.items()
+        }
         reason = f"equal scores: {who} takes {ORDERS[order]}, ir-measures {ORDERS[reference]}"
         self.apply("ties", reason, concerned, run=run)
 
@@ -228,7 +270,12 @@ class _Account:
         """Queries without results."""
         missing = [query for query in self.queries if query not in self.run]
         reason = f"{who} takes the mean over the queries that the run has; ir-measures scores the others 0"
-        self.apply("queries without results", reason, missing, queries=[*filter(self.run.__contains__, self.queries)])
+        self.apply(
+            "queries without results",
+            reason,
+            missing,
+            queries=[*filter(self.run.__contains__, self.queries)],
+        )
 
     def longer_than(self, depth: int) -> list[str]:
         return [query for query, found in self.run.items() if len(found) > depth]
@@ -241,7 +288,11 @@ class _Account:
 
     def _factor(self, grades: dict[str, int]) -> float:
         relevant = sum(grade > 0 for grade in grades.values())
-        return relevant / min(relevant, self.measure.params["cutoff"]) if self.capped and relevant else 1.0
+        return (
+            relevant / min(relevant, self.measure.params["cutoff"])
+            if self.capped and relevant
+            else 1.0
+        )
 
 
 def explain(tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: float) -> Difference:
@@ -254,22 +305,32 @@ def explain(tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: f
         reason = f"BEIR rounds its means to {BEIR_DECIMALS} decimals"
         causes.append(Cause("rounding", reason, len(account.parts), 0, now, rounded, rounded - now))
         now = rounded
-    return Difference(tool, "ir_measures", value - start, causes, value - now, abs(value - now) <= TOLERANCE)
+    return Difference(
+        tool, "ir_measures", value - start, causes, value - now, abs(value - now) <= TOLERANCE
+    )
 
 
 def _apply_beir(account: _Account, measure: ParityMeasure) -> None:
     identical = [query for query, found in account.run.items() if query in found]
-    without = {q: {d: score for d, score in found.items() if d != q} for q, found in account.run.items()}
+    without = {
+        q: {d: score for d, score in found.items() if d != q} for q, found in account.run.items()
+    }
     reason = "BEIR's evaluate removes documents with the query's id (ignore_identical_ids), also for later metrics"
     account.apply("identical ids", reason, identical, run=without)
     if measure.beir_custom:
         account.reorder("file", f"BEIR's {measure.beir_name}")
     if measure.cutoff is None:
-        reason = f"BEIR has {measure.name} with a cutoff only, here at {measure.beir_cutoff} documents"
+        reason = (
+            f"BEIR has {measure.name} with a cutoff only, here at {measure.beir_cutoff} documents"
+        )
         deep = account.longer_than(measure.beir_cutoff)
         account.apply("cutoff", reason, deep, measure=measure.measure @ measure.beir_cutoff)
     if measure.capped:
-        many = [q for q, grades in account.qrels.items() if sum(g > 0 for g in grades.values()) > measure.beir_cutoff]
+        many = [
+            q
+            for q, grades in account.qrels.items()
+            if sum(g > 0 for g in grades.values()) > measure.beir_cutoff
+        ]
         reason = f"R_cap divides by {measure.cutoff} where a query has more relevant documents, recall by all"
         account.apply("capping", reason, many, capped=True)
     if not measure.beir_custom:
@@ -294,18 +355,21 @@ def ranked_documents(found: dict[str, float], order: Order) -> list[str]:
 
 
 def _rounded(mean: float, value: float) -> float:
-    # A sum over queries, added up in another order, may fall on the other side of a rounding boundary.
+    # A sum over queries, added up in another order, may fall on the other side of a rounding
+    # boundary.
     candidates = (round(mean + shift, BEIR_DECIMALS) for shift in (0.0, -1e-9, 1e-9))
     return min(candidates, key=lambda candidate: abs(candidate - value))
 
 
-def parity(run: str | Path, dataset: str, split: str = "test", measures: str = PARITY_MEASURES) -> ParityRecord:
-    """Score a TREC run with three tools and explain why their numbers differ. An InputError: a run or collection that
-    cannot be read, no query in common, or a measure that is not shared.
+def parity(
+    run: str | Path, dataset: str, split: str = "test", measures: str = PARITY_MEASURES
+) -> ParityRecord:
+    """Score a TREC run with three tools and explain why their numbers differ. An InputError: a run
+    or collection that cannot be read, no query in common, or a measure that is not shared.
 
-    The reference is ir-measures: its mean is over all judged queries, with 0 for those without results. Each habit of
-    another tool that concerns this run is applied to it in turn; by how much the tool's own number differs from the
-    last mean is reported as remaining.
+    The reference is ir-measures: its mean is over all judged queries, with 0 for those without
+    results. Each habit of another tool that concerns this run is applied to it in turn; by how much
+    the tool's own number differs from the last mean is reported as remaining.
 
     Args:
         run: a TREC run file.
@@ -315,7 +379,9 @@ def parity(run: str | Path, dataset: str, split: str = "test", measures: str = P
     wanted, found = parse_parity_measures(measures), read_trec_run(Path(run))
     qrels, counts = _judgements(dataset, split)
     if not found.keys() & qrels.keys():
-        raise InputError(f"none of the queries of {run} is judged in {dataset} ({split}); check the split")
+        raise InputError(
+            f"none of the queries of {run} is judged in {dataset} ({split}); check the split"
+        )
     reference = ir_measures.calc_aggregate([measure.measure for measure in wanted], qrels, found)
     beir, trec = beir_values(wanted, qrels, found), pytrec_eval_values(wanted, qrels, found)
     rows = []
@@ -325,7 +391,9 @@ def parity(run: str | Path, dataset: str, split: str = "test", measures: str = P
             "beir": ToolValue(measure.beir_name, beir[measure.name]),
             "pytrec_eval": ToolValue(measure.pytrec_name, trec[measure.name]),
         }
-        differences = [explain(tool, measure, qrels, found, tools[tool].value) for tool in get_args(Tool)]
+        differences = [
+            explain(tool, measure, qrels, found, tools[tool].value) for tool in get_args(Tool)
+        ]
         rows.append(MeasureParity(measure.name, tools, differences))
     queries = _counts(qrels, found)
     return ParityRecord(
@@ -345,13 +413,18 @@ def _judgements(dataset: str, split: str) -> tuple[Qrels, dict[str, int]]:
     source = resolve_source(dataset, split)
     report = StrictReport(source.name)
     source.missing(report, "required")
-    # Whether judged documents exist does not matter here, and finding out would take reading the corpus.
-    _, qrels = join_labels(source, "required", lambda ids: np.ones(len(ids), dtype=bool), report, tell=None)
+    # Whether judged documents exist does not matter here, and finding out would take reading the
+    # corpus.
+    _, qrels = join_labels(
+        source, "required", lambda ids: np.ones(len(ids), dtype=bool), report, tell=None
+    )
     counts = dict(report.counts)
     if negative := sum(grade < 0 for grades in qrels.values() for grade in grades.values()):
         # With a negative grade pytrec_eval, on which all three tools stand, may never return.
         counts["grades below 0, read as 0, which means not relevant as well"] = negative
-    return {q: {d: max(grade, 0) for d, grade in grades.items()} for q, grades in qrels.items()}, counts
+    return {
+        q: {d: max(grade, 0) for d, grade in grades.items()} for q, grades in qrels.items()
+    }, counts
 
 
 def _counts(qrels: Qrels, run: Run) -> dict[str, int]:
@@ -360,11 +433,15 @@ def _counts(qrels: Qrels, run: Run) -> dict[str, int]:
         "judged": len(qrels),
         "judged_with_results": len(judged),
         "judged_without_results": len(qrels) - len(judged),
-        "judged_without_relevant_documents": sum(max(grades.values()) <= 0 for grades in qrels.values()),
+        "judged_without_relevant_documents": sum(
+            max(grades.values()) <= 0 for grades in qrels.values()
+        ),
         "not_judged": len(run) - len(judged),
         "with_own_id_in_results": sum(q in found for q, found in run.items() if q in qrels),
         "with_equal_scores": sum(len(set(_float32(found))) < len(found) for found in judged),
-        "with_lines_out_of_order": sum(ranked_documents(found, "file") != list(found) for found in judged),
+        "with_lines_out_of_order": sum(
+            ranked_documents(found, "file") != list(found) for found in judged
+        ),
     }
 
 
@@ -389,4 +466,8 @@ def _notes(measures: Sequence[ParityMeasure], queries: dict[str, int], run: Run)
 
 
 def _fails(names: list[str], error: str) -> str:
-    return f"; BEIR's {', '.join(names)} fail on them ({error}) and were given the others" if names else ""
+    return (
+        f"; BEIR's {', '.join(names)} fail on them ({error}) and were given the others"
+        if names
+        else ""
+    )

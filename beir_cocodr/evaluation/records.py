@@ -1,4 +1,5 @@
-"""What evaluations, comparisons and adaptations find: results.json, comparison.json, adapt.json, their parts.
+"""What evaluations, comparisons and adaptations find: results.json, comparison.json, adapt.json,
+their parts.
 
 Tests and estimates are of model ``b`` against model ``a``.
 """
@@ -45,8 +46,16 @@ class _Comparison:
     def turned(self) -> Self:
         """The same of a against b."""
         found = vars(self)
-        turned = {name: _TURNED[name](value) for name, value in found.items() if name in _TURNED and value is not None}
-        return replace(self, **turned, **{name: found[other] for name, other in _EXCHANGED.items() if name in found})
+        turned = {
+            name: _TURNED[name](value)
+            for name, value in found.items()
+            if name in _TURNED and value is not None
+        }
+        return replace(
+            self,
+            **turned,
+            **{name: found[other] for name, other in _EXCHANGED.items() if name in found},
+        )
 
 
 @dataclass(frozen=True)
@@ -60,9 +69,12 @@ class PairedTest(_Comparison):
         t_p: two-tailed paired t-test; None with one query, which has no variance to test against.
         randomization_p: two-tailed paired randomisation test of the mean; None like ``t_p``.
         wins, ties, losses: queries on which b is better, equal, worse.
-        t_p_holm, randomization_p_holm: the same, by Holm's correction over its family, within a measure.
-        t_p_bonferroni: the same by Bonferroni's correction, as MRL has it; no verdict depends on it.
-        verdict: from the rest: "better" or "worse" where ``t_p_holm`` is below :data:`LEVEL`, else "cannot tell".
+        t_p_holm, randomization_p_holm: the same, by Holm's correction over its family, within a
+            measure.
+        t_p_bonferroni: the same by Bonferroni's correction, as MRL has it; no verdict depends on
+            it.
+        verdict: from the rest: "better" or "worse" where ``t_p_holm`` is below :data:`LEVEL`, else
+        "cannot tell".
     """
 
     family: str
@@ -96,8 +108,8 @@ class ModelResult:
         measures, intervals: mean over queries of each measure, and its bootstrap 95% interval.
         queries_without_results: how many queries scored 0 for want of results.
         retrieval: description of the retriever; empty for a run file.
-        index_seconds, search_seconds, seconds: 0 for a run file. What an earlier model has made, such as the same
-            encoder's embeddings, costs nothing.
+        index_seconds, search_seconds, seconds: 0 for a run file. What an earlier model has made,
+            such as the same encoder's embeddings, costs nothing.
         run, per_query: files in the folder of results.json; a run file has no file of scores.
         scores: measure to (Q,) scores in the order of the qrels, for run files only.
     """
@@ -121,7 +133,10 @@ class ModelResult:
     @property
     def truncation(self) -> str:
         """ "12% of documents cut at 128 tokens", or "" where none was."""
-        share, text_format = self.retrieval.get("truncated_documents"), self.retrieval.get("text_format")
+        share, text_format = (
+            self.retrieval.get("truncated_documents"),
+            self.retrieval.get("text_format"),
+        )
         if not isinstance(share, float) or not share or not isinstance(text_format, dict):
             return ""
         return f"{share:.0%} of documents cut at {text_format['document_length']} tokens"
@@ -163,11 +178,12 @@ class Estimate(_Comparison):
         estimator: one of :data:`~beir_cocodr.evaluation.label_free.estimates.ESTIMATORS`.
         a, b, difference: means of a, b and b − a; None without queries.
         interval: bootstrap 95% interval of the difference over queries.
-        effect: difference over the standard deviation of the per-query differences (Cohen's d for pairs), within −2..2;
-            0 where the estimator does not apply.
+        effect: difference over the standard deviation of the per-query differences (Cohen's d for
+            pairs), within −2..2; 0 where the estimator does not apply.
         wins, ties, losses: queries on which b is better, equal, worse.
         applies, remark: whether it is evidence for this pair, and why not, or "".
-        sign: follows from the rest: 1 or −1 where the interval lies on one side of 0 and the estimator applies, else 0.
+        sign: follows from the rest: 1 or −1 where the interval lies on one side of 0 and the
+        estimator applies, else 0.
     """
 
     estimator: str
@@ -197,8 +213,8 @@ class PairVerdict(_Comparison):
         family: whether the two are models of one kind.
         verdict: "better", "worse", "no difference" or "cannot tell".
         probability: P(b is better than a).
-        rule: "calibrated", "judged" with judged queries, or "unlike" where the collection or a model is unlike those of
-            the calibration.
+        rule: "calibrated", "judged" with judged queries, or "unlike" where the collection or a
+            model is unlike those of the calibration.
         score: how far it speaks for b, −1..1.
         trust: how often such verdicts are right.
         distance: how differently the two rank, 0..1, see
@@ -224,16 +240,20 @@ class PairVerdict(_Comparison):
 
 @dataclass(frozen=True)
 class DifferenceModel:
-    """How the difference of two models in nDCG@10 by labels follows from what is seen without labels.
+    """How the difference of two models in nDCG@10 by labels follows from what is seen without
+    labels.
 
-    The difference is β·x + error, with coefficients β that differ from collection to collection (a random-effects
-    model): β ~ N(``weights``, ``covariance``), error ~ N(0, ``within``² · distance + ``floor``²).
+    The difference is β·x + error, with coefficients β that differ from collection to collection (a
+    random-effects model): β ~ N(``weights``, ``covariance``), error ~ N(0, ``within``² · distance +
+    ``floor``²).
 
     Attributes:
         weights: feature to its mean coefficient.
-        covariance: (p, p) of a new collection's coefficients: variance between collections, and of the mean.
+        covariance: (p, p) of a new collection's coefficients: variance between collections, and of
+            the mean.
         within, floor: of pairs in one collection.
-        quantile: half-widths of a 90% interval in standard deviations, as leaving collections out needs them.
+        quantile: half-widths of a 90% interval in standard deviations, as leaving collections out
+        needs them.
     """
 
     weights: dict[str, float]
@@ -243,10 +263,14 @@ class DifferenceModel:
     quantile: float
 
     def predict(self, features: Mapping[str, float], distance: float) -> tuple[float, float]:
-        """The expected difference and its standard deviation, for a collection that the model has not seen."""
+        """The expected difference and its standard deviation, for a collection that the model has
+        not seen.
+        """
         x = np.array([features[name] for name in self.weights])
         mean, spread = x @ list(self.weights.values()), x @ np.array(self.covariance) @ x
-        return float(mean), math.sqrt(max(float(spread), 0.0) + self.within**2 * distance + self.floor**2)
+        return float(mean), math.sqrt(
+            max(float(spread), 0.0) + self.within**2 * distance + self.floor**2
+        )
 
 
 @dataclass(frozen=True)
@@ -258,14 +282,17 @@ class Calibration(Record):
         margin: differences within it are not worth having.
         ranges: figures of a collection to their range over the calibration, see
             :func:`~beir_cocodr.evaluation.label_free.estimates.compare_figures`.
-        collections, corpora: names of the labelled collections, and content hashes of their documents.
-        trust: family of pairs to counts of pairs: ``pairs``, ``covered`` by their interval, ``decided``, ``right`` of
-            these, ``large`` (labels tell a difference beyond 0.03), ``large_decided``, ``equal`` (at least 300 queries,
-            within the margin), ``equal_decided``; each collection was judged by a model fitted without it and
+        collections, corpora: names of the labelled collections, and content hashes of their
+            documents.
+        trust: family of pairs to counts of pairs: ``pairs``, ``covered`` by their interval,
+            ``decided``, ``right`` of these, ``large`` (labels tell a difference beyond 0.03),
+            ``large_decided``, ``equal`` (at least 300 queries, within the margin),
+            ``equal_decided``; each collection was judged by a model fitted without it and
             everything resampled from it.
         weights, threshold: of comparisons that were written before there were intervals.
-        reliability: bins of pairs, each in both directions, by the chance that b is better: ``predicted``, the share in
-            which labels put b in front (``observed``), and the number of ``pairs``.
+        reliability: bins of pairs, each in both directions, by the chance that b is better:
+            ``predicted``, the share in which labels put b in front (``observed``), and the number
+            of ``pairs``.
     """
 
     collections: list[str]
@@ -310,8 +337,12 @@ class Likeness:
 
 
 def indistinguishable(best: str, pairs: Sequence[PairedTest] | Sequence[PairVerdict]) -> list[str]:
-    """The models that no verdict sets apart from the best one: it cannot tell, or finds no difference."""
-    others = [(pair.b if pair.a == best else pair.a, pair) for pair in pairs if best in (pair.a, pair.b)]
+    """The models that no verdict sets apart from the best one: it cannot tell, or finds no
+    difference.
+    """
+    others = [
+        (pair.b if pair.a == best else pair.a, pair) for pair in pairs if best in (pair.a, pair.b)
+    ]
     return [other for other, pair in others if pair.verdict not in ("better", "worse")]
 
 
@@ -326,7 +357,9 @@ class Best:
 
 @dataclass(frozen=True)
 class AnnotationCandidates:
-    """The pairs whose labels would tell most between models a and b; without any, ``remark`` says why."""
+    """The pairs whose labels would tell most between models a and b; without any, ``remark`` says
+    why.
+    """
 
     a: str
     b: str
@@ -342,7 +375,8 @@ class PseudoQueryFigures:
         verbatim: mean share of a query's words that stand in its document; None without queries.
         counts: what was looked at and left out.
         bm25_ndcg: nDCG@10 of BM25 alone.
-        of_the_collection: of the queries on which lists are compared: whether they are the collection's own.
+        of_the_collection: of the queries on which lists are compared: whether they are the
+        collection's own.
     """
 
     queries: int
@@ -361,7 +395,8 @@ class Findings:
         best: the first of them.
         measure, evaluation: with labels: the measure that decides, and what ``evaluate`` found.
         samples, seed: without labels: of the pseudo-queries.
-        pseudo_queries: without labels: "held-out crops", "generated queries", and those of the "agreement".
+        pseudo_queries: without labels: "held-out crops", "generated queries", and those of the
+            "agreement".
         calibration: without labels: of the rule.
         likeness: without labels: of the collection to those of the calibration.
         retrieval: without labels: model to the description of its retriever.
@@ -418,12 +453,13 @@ class Recommendation:
     Attributes:
         model: its label, such as "base + COCO, fused".
         measure: that decided; None without labels.
-        verdict: on training: "better" if some trained encoder is, "worse" if all are, else "cannot tell".
+        verdict: on training: "better" if some trained encoder is, "worse" if all are, else "cannot
+            tell".
         verdicts: trained encoder to the verdict against the base.
-        verdicts_by_use: without labels: trained encoder to use ("alone", "with feedback", "fused", "with RM3") to
-            verdict, against the base in the same use.
-        ranking, calibrated, trust: without labels: labels, best estimates first; whether the rule is calibrated; how
-            often its verdicts are right.
+        verdicts_by_use: without labels: trained encoder to use ("alone", "with feedback", "fused",
+            "with RM3") to verdict, against the base in the same use.
+        ranking, calibrated, trust: without labels: labels, best estimates first; whether the rule
+            is calibrated; how often its verdicts are right.
     """
 
     model: str

@@ -17,11 +17,14 @@ POLICIES = ("auto", "keep", "drop")
 
 
 def identical_ids(dataset: str, policy: str = "auto") -> str:
-    """Whether a document whose id equals the query's is kept or dropped: "keep" or "drop". "auto" drops on ArguAna and
-    Quora, where the query itself stands in the corpus; elsewhere equal ids are an accident of numbering.
+    """Whether a document whose id equals the query's is kept or dropped: "keep" or "drop". "auto"
+    drops on ArguAna and Quora, where the query itself stands in the corpus; elsewhere equal ids are
+    an accident of numbering.
     """
     if policy not in POLICIES:
-        raise InputError(f"unknown policy for identical ids {policy!r}; there are {', '.join(POLICIES)}")
+        raise InputError(
+            f"unknown policy for identical ids {policy!r}; there are {', '.join(POLICIES)}"
+        )
     if policy != "auto":
         return policy
     parts = re.split(r"[/:\\]|, ", dataset.lower())
@@ -44,7 +47,9 @@ _LONGEST = 60
 
 
 def file_names(labels: Iterable[str]) -> dict[str, str]:
-    """A file name for each label: a path's last part, without marks that file systems refuse, unique."""
+    """A file name for each label: a path's last part, without marks that file systems refuse,
+    unique.
+    """
     names: dict[str, str] = {}
     for label in labels:
         spec = ModelSpec.parse(label)
@@ -62,9 +67,10 @@ Run = dict[str, dict[str, float]]
 
 
 def read_trec_run(path: Path, table: bool = False) -> Run:
-    """Read ``query Q0 document rank score tag`` lines, plain or ``.gz``, in the order of the file; ranks do not count.
-    An InputError: no such file, a line with other columns, an id with a control character, a score that is no finite
-    number, a document that a query has twice, or no line at all.
+    """Read ``query Q0 document rank score tag`` lines, plain or ``.gz``, in the order of the file;
+    ranks do not count. An InputError: no such file, a line with other columns, an id with a control
+    character, a score that is no finite number, a document that a query has twice, or no line at
+    all.
 
     With ``table`` a line may also hold a query, a document and a score.
     """
@@ -72,7 +78,9 @@ def read_trec_run(path: Path, table: bool = False) -> Run:
     for place, query, document, score in _hits(path, table):
         found = run.setdefault(query, {})
         if document in found:
-            raise InputError(f"{place}: document {document!r} stands twice for query {query!r}; leave one out")
+            raise InputError(
+                f"{place}: document {document!r} stands twice for query {query!r}; leave one out"
+            )
         found[document] = score
     if not run:
         raise InputError(f"{path} is empty; a run without results cannot be scored")
@@ -87,25 +95,36 @@ def _hits(path: Path, table: bool = False) -> Iterator[tuple[str, str, str, floa
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a TREC run such as evaluate and search write")
     for number, line in numbered_lines(path, raise_errors):
-        place, columns = f"{path}:{number}", line.split("\t") if table and line.count("\t") == 2 else line.split()
+        place, columns = (
+            f"{path}:{number}",
+            line.split("\t") if table and line.count("\t") == 2 else line.split(),
+        )
         if len(columns) != 6 and not (table and len(columns) == 3):
             wanted = "a TREC run has six, query Q0 document rank score tag"
             wanted += "; a table of scores has three, query, document and score" if table else ""
             raise InputError(f"{place}: {len(columns)} columns; {wanted}")
-        query, document, text = (columns[0], columns[2], columns[4]) if len(columns) == 6 else columns
+        query, document, text = (
+            (columns[0], columns[2], columns[4]) if len(columns) == 6 else columns
+        )
         if _CONTROL.search(query + document):  # C readers of runs end an id there
-            raise InputError(f"{place}: id {query!r} or {document!r} has a control character; search again")
+            raise InputError(
+                f"{place}: id {query!r} or {document!r} has a control character; search again"
+            )
         try:
             score = float(text)
         except ValueError:
             score = math.nan
         if not math.isfinite(score):
-            raise InputError(f"{place}: the score {text!r} is not a finite number; search again, or correct it")
+            raise InputError(
+                f"{place}: the score {text!r} is not a finite number; search again, or correct it"
+            )
         yield place, query, document, score
 
 
 def ranked_run(path: Path) -> Results:
-    """Documents by descending score, ties by descending id as in trec_eval; errors as in :func:`read_trec_run`."""
+    """Documents by descending score, ties by descending id as in trec_eval; errors as in
+    :func:`read_trec_run`.
+    """
     return {
         query: sorted(found.items(), key=lambda hit: (hit[1], hit[0]), reverse=True)
         for query, found in read_trec_run(path).items()
@@ -113,17 +132,22 @@ def ranked_run(path: Path) -> Results:
 
 
 def run_tops(path: Path, depth: int, queries: Container[str] | None = None) -> dict[str, list[str]]:
-    """Query id to its ``depth`` best documents, in the order of :func:`ranked_run` and with its errors, without holding
-    the whole TREC run; only of the ``queries`` that matter.
+    """Query id to its ``depth`` best documents, in the order of :func:`ranked_run` and with its
+    errors, without holding the whole TREC run; only of the ``queries`` that matter.
     """
     found: dict[str, list[tuple[float, str]]] = {}
     for _, query, document, score in _hits(path):
         if queries is None or query in queries:
             hits = found.setdefault(query, [])
             (heappush if len(hits) < depth else heappushpop)(hits, (score, document))
-    tops = {query: [document for _, document in sorted(hits, reverse=True)] for query, hits in found.items()}
+    tops = {
+        query: [document for _, document in sorted(hits, reverse=True)]
+        for query, hits in found.items()
+    }
     for query, documents in tops.items():
         if len(set(documents)) < len(documents):
             twice = next(document for document in documents if documents.count(document) > 1)
-            raise InputError(f"{path}: document {twice!r} stands twice for query {query!r}; leave one out")
+            raise InputError(
+                f"{path}: document {twice!r} stands twice for query {query!r}; leave one out"
+            )
     return tops

@@ -1,4 +1,6 @@
-"""A run file from a store: the queries of a collection searched in its corpus, which was encoded before."""
+"""A run file from a store: the queries of a collection searched in its corpus, which was encoded
+before.
+"""
 
 import json
 import time
@@ -15,7 +17,13 @@ from beir_cocodr.models.loading import fingerprint, load_encoder
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.faiss.transform import Kind
-from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
+from beir_cocodr.retrieval.pool import (
+    ShareOut,
+    device_list,
+    share_out,
+    torch_threads,
+    warn_if_crowded,
+)
 from beir_cocodr.retrieval.store.search import search_index, search_store
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
@@ -26,7 +34,8 @@ _FORMAT = ("query_length", "document_length", "query_prompt", "document_prompt",
 class StoreRun:
     """What was searched with what, counts, and seconds; ``ray`` where a cluster searched.
 
-    ``texts_cut`` are queries of which words may be lost, as they were cut before they were tokenised.
+    ``texts_cut`` are queries of which words may be lost, as they were cut before they were
+    tokenised.
     """
 
     store: Json
@@ -48,7 +57,11 @@ class StoreRun:
 
     def to_json(self) -> Json:
         """The fields, without ``ray`` if there was no cluster."""
-        return {name: value for name, value in asdict(self).items() if name != "ray" or value is not None}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name != "ray" or value is not None
+        }
 
 
 def search(
@@ -68,22 +81,24 @@ def search(
     share: ShareOut = share_out,
     overwrite: bool = False,
 ) -> StoreRun:
-    """Search a store and write a TREC run, exactly unless an index is asked for; beside it, as RUN.json, what was
-    searched with what. An InputError: no complete store, a corpus or a model that is not the store's, no queries,
-    ``top_k`` below 1, or something else than a run of this search stands at ``output``.
+    """Search a store and write a TREC run, exactly unless an index is asked for; beside it, as
+    RUN.json, what was searched with what. An InputError: no complete store, a corpus or a model
+    that is not the store's, no queries, ``top_k`` below 1, or something else than a run of this
+    search stands at ``output``.
 
     Args:
         store: folder that ``encode`` wrote.
-        dataset, split: the collection whose queries are searched; its corpus has to be the store's. Without any
-            judgements all its queries are taken.
+        dataset, split: the collection whose queries are searched; its corpus has to be the store's.
+            Without any judgements all its queries are taken.
         output: the run file; that of the same search is replaced.
         top_k: documents a query.
         policy: see :func:`~beir_cocodr.evaluation.runs.identical_ids`.
         model: where the encoder is now; by default where it was when it made the store.
-        processes, device, threads, share: see :func:`~beir_cocodr.retrieval.store.search.search_store`; default: GPUs.
+        processes, device, threads, share: see
+            :func:`~beir_cocodr.retrieval.store.search.search_store`; default: GPUs.
         batch_size: queries encoded at a time.
-        index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.search.search_index`; searched in this
-            process. None searches exactly.
+        index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.search.search_index`;
+            searched in this process. None searches exactly.
         verify: compare each file of the store with its checksum before it is read.
         overwrite: replace the run of another search.
     """
@@ -91,7 +106,12 @@ def search(
     devices, policy = device_list(device, processes), identical_ids(dataset, policy)
     _check(output, top_k, index)
     opened = EmbeddingStore.open(store, verify)
-    settings: Json = {"store": opened.describe(), "dataset": dataset, "split": split, "top_k": top_k}
+    settings: Json = {
+        "store": opened.describe(),
+        "dataset": dataset,
+        "split": split,
+        "top_k": top_k,
+    }
     settings |= {"identical_ids": policy, "index": index}
     _check_run(output, settings, overwrite)
     queries, drop = _queries(opened, dataset, split), policy == "drop"
@@ -99,7 +119,9 @@ def search(
     with torch_threads(threads) as count:
         warn_if_crowded(devices, count)
         encoder = query_encoder(opened, model, devices[0])
-        vectors = encoder.encode_queries(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
+        vectors = encoder.encode_queries(
+            texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
+        )
         searching = time.perf_counter()
         if index is None:
             ranking = search_store(opened, ids, vectors, top_k + drop, devices, count, share=share)
@@ -137,7 +159,9 @@ def _record_of(run: Path) -> Path:
 
 
 def _check_run(output: Path, settings: Json, overwrite: bool) -> None:
-    """Check that what stands at the output, if anything, is the run of the same search, or one to be replaced."""
+    """Check that what stands at the output, if anything, is the run of the same search, or one to
+    be replaced.
+    """
     if not output.exists():
         return
     try:
@@ -164,7 +188,9 @@ def _check(output: Path, top_k: int, index: str | None) -> None:
         raise InputError(f"unknown index {index!r}; there are {', '.join(get_args(Kind))}")
     output_folder(output.parent)
     if output.is_dir():
-        raise InputError(f"{output} is a folder; name the run file to write, as {output / 'my.run'}")
+        raise InputError(
+            f"{output} is a folder; name the run file to write, as {output / 'my.run'}"
+        )
 
 
 def _queries(store: EmbeddingStore, dataset: str, split: str) -> dict[str, str]:
@@ -179,8 +205,8 @@ def _queries(store: EmbeddingStore, dataset: str, split: str) -> dict[str, str]:
 
 
 def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) -> COCODR:
-    """The encoder that made a store, with the store's own text format, where it is now, by default where it was then;
-    an InputError where it cannot be found, or is another one.
+    """The encoder that made a store, with the store's own text format, where it is now, by default
+    where it was then; an InputError where it cannot be found, or is another one.
     """
     name, path = store.record.model.name, store.record.model.path
     if name is None and model is None:

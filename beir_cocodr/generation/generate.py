@@ -1,7 +1,7 @@
 """Queries for the passages of a corpus, as a BEIR folder that can be trained on.
 
-An output belongs to one :class:`~beir_cocodr.generation.shards.GenerationPlan`: any number of processes may follow it
-at the same time, and whichever finishes the last shard writes the folder.
+An output belongs to one :class:`~beir_cocodr.generation.shards.GenerationPlan`: any number of
+processes may follow it at the same time, and whichever finishes the last shard writes the folder.
 """
 
 import logging
@@ -45,7 +45,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class UnfinishedGeneration:
-    """What there is while others have not finished their part: number of shards, and of missing ones."""
+    """What there is while others have not finished their part: number of shards, and of missing
+    ones.
+    """
 
     shards: int
     missing: int
@@ -55,7 +57,9 @@ class UnfinishedGeneration:
 
 
 def _lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | None:
-    """Take ``output`` for a plan, with others that follow it; the record that is there where nothing is left to do."""
+    """Take ``output`` for a plan, with others that follow it; the record that is there where
+    nothing is left to do.
+    """
     output_folder(output, utf8=True)
     if (output / GENERATION_FILE).is_file():
         record = read_generation(output)
@@ -66,8 +70,12 @@ def _lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | N
     begun = output / SHARDS / _PLAN_FILE
     found = [*output.iterdir(), *(output / SHARDS).glob("*")]
     # What other processes of this plan make as they begin, or left as they died, is no obstacle.
-    if not begun.is_file() and any(path != output / SHARDS and not is_incidental(path) for path in found):
-        raise InputError(f"{output} is not empty, and no queries were generated in it; choose another --output")
+    if not begun.is_file() and any(
+        path != output / SHARDS and not is_incidental(path) for path in found
+    ):
+        raise InputError(
+            f"{output} is not empty, and no queries were generated in it; choose another --output"
+        )
     with locked(output):
         if begun.is_file():
             _check_plan(output, plan.changes(GenerationPlan.read(begun), selection=False))
@@ -78,7 +86,9 @@ def _lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | N
 
 def _check_plan(output: Path, changed: list[str]) -> None:
     if changed:
-        raise InputError(f"{output} was begun with another plan ({', '.join(changed)}); use it, or another --output")
+        raise InputError(
+            f"{output} was begun with another plan ({', '.join(changed)}); use it, or another --output"
+        )
 
 
 def _tidy(output: Path) -> None:
@@ -97,14 +107,16 @@ def generate_queries(
     device: str | None = None,
     progress: bool = False,
 ) -> GenerationRecord | UnfinishedGeneration:
-    """Generate queries for the passages of a corpus. An InputError: the corpus, the generator, the tokenizer or the
-    retriever of the filter cannot be had, no passage gives a query, or ``output`` is taken.
+    """Generate queries for the passages of a corpus. An InputError: the corpus, the generator, the
+    tokenizer or the retriever of the filter cannot be had, no passage gives a query, or ``output``
+    is taken.
 
-    The corpus is cut into shards of consecutive documents. A shard's file appears when the shard is finished, so that
-    the same call goes on where a killed one was; and any number of processes may share the shards, each doing its part.
-    Whichever finishes the last shard writes the folder: a BEIR folder (also in BEIR's and GPL's qgen layout) with
-    ``queries.jsonl``, ``qrels/train.tsv``, the corpus linked, and ``generation.json``. What it holds depends neither on
-    interruptions nor on the number of processes.
+    The corpus is cut into shards of consecutive documents. A shard's file appears when the shard is
+    finished, so that the same call goes on where a killed one was; and any number of processes may
+    share the shards, each doing its part. Whichever finishes the last shard writes the folder: a
+    BEIR folder (also in BEIR's and GPL's qgen layout) with ``queries.jsonl``, ``qrels/train.tsv``,
+    the corpus linked, and ``generation.json``. What it holds depends neither on interruptions nor
+    on the number of processes.
 
     Args:
         dataset: as for ``load_collection``; only its documents are read.
@@ -116,7 +128,8 @@ def generate_queries(
         progress: show bars on stderr.
 
     Returns:
-        The record of the folder; while others have not finished their part, how many shards are missing.
+        The record of the folder; while others have not finished their part, how many shards are
+        missing.
 
     Source: Wu et al., 2023 (Query-as-context Pre-training), section 3.1.
     """
@@ -124,43 +137,74 @@ def generate_queries(
     number, parts = part
     if not 1 <= number <= parts:
         raise InputError(f"shard {number}/{parts}: use i/n with i from 1 to n")
-    check_device(device, [BM25 if generator == "lexical" else generator, options.filter_retriever or BM25])
+    check_device(
+        device, [BM25 if generator == "lexical" else generator, options.filter_retriever or BM25]
+    )
     collection = load_collection(dataset, labels="none")
     documents = collection.documents
     maker, counter = _generator(generator, documents, options, device)
     consistency = None
     if options.filter_retriever is not None:
-        search = SearchOptions(EncoderOptions(device=device), options.analyzer, options.bm25_weight, progress=progress)
-        consistency = ConsistencyFilter(documents, options.filter_retriever, options.filter_top, search)
-    source = GeneratedFrom(documents.content_hash, collection.name, len(documents), collection.counts)
-    plan = GenerationPlan(source, options.generation(), maker.describe(), counter.sha256, selection=options.selection())
+        search = SearchOptions(
+            EncoderOptions(device=device), options.analyzer, options.bm25_weight, progress=progress
+        )
+        consistency = ConsistencyFilter(
+            documents, options.filter_retriever, options.filter_top, search
+        )
+    source = GeneratedFrom(
+        documents.content_hash, collection.name, len(documents), collection.counts
+    )
+    plan = GenerationPlan(
+        source,
+        options.generation(),
+        maker.describe(),
+        counter.sha256,
+        selection=options.selection(),
+    )
     if (record := _lock_generation(output, plan)) is not None:
         return record
     shards = QueryShards(output, len(documents), options.shard_documents)
     with naming_full_disk(output, shards.describe):
-        reader = PassageReader(documents, options.text_format, counter.count, options.passage_tokens, options.language)
+        reader = PassageReader(
+            documents, options.text_format, counter.count, options.passage_tokens, options.language
+        )
         with _unless_finished(output):
             if mine := [shard for shard in shards.missing() if shard % parts == number - 1]:
                 if options.max_passages is not None:
                     reader.draw(options.max_passages, options.seed, shards.folder)
                 maker.prepare(shards.folder)
             for shard in Bar(mine, desc="Queries", unit=" shards", disable=not progress):
-                if (output / GENERATION_FILE).is_file():  # others had the same part, and have finished
+                if (
+                    output / GENERATION_FILE
+                ).is_file():  # others had the same part, and have finished
                     break
                 begun = time.perf_counter()
                 passages, counts = reader.read(shards.rows(shard))
                 generated = maker.generate(passages, shard)
                 queries, cleaned = clean_queries(generated.queries, options.max_length)
-                shards.write(shard, passages, queries, counts | generated.counts | cleaned, time.perf_counter() - begun)
+                shards.write(
+                    shard,
+                    passages,
+                    queries,
+                    counts | generated.counts | cleaned,
+                    time.perf_counter() - begun,
+                )
         if (missing := shards.missing()) and not (output / GENERATION_FILE).is_file():
-            log.info("%s: %d of %d shards are left to other processes", output, len(missing), shards.count)
+            log.info(
+                "%s: %d of %d shards are left to other processes",
+                output,
+                len(missing),
+                shards.count,
+            )
             return UnfinishedGeneration(shards.count, len(missing))
         return _finish(output, shards, collection, plan, options, consistency)
 
 
 @contextmanager
 def _unless_finished(output: Path) -> Iterator[None]:
-    """Whoever finishes removes the folder of the shards, also under the hands of those who had the same part."""
+    """Whoever finishes removes the folder of the shards, also under the hands of those who had the
+    same part.
+    """
     try:
         yield
     except (FileNotFoundError, InputError):
@@ -214,7 +258,10 @@ def _finish(
         record = GenerationRecord(
             **vars(plan),
             counts=dict(counts) | selected | written,
-            seconds={"generating": round(seconds, 3), "selecting": round(time.perf_counter() - begun, 3)},
+            seconds={
+                "generating": round(seconds, 3),
+                "selecting": round(time.perf_counter() - begun, 3),
+            },
             versions=versions() | {"sentencex": version("sentencex")},
         )
         # The record comes last: its presence says that the folder is complete.

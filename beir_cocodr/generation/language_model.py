@@ -8,7 +8,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 from beir_cocodr.data.passages import Passage, fitting_prefix
 from beir_cocodr.data.text import cut_text, load_tokenizer, read_literally, token_counter
@@ -23,7 +26,9 @@ Kind = Literal["seq2seq", "causal"]
 
 
 def _load(name: str, device: str | None) -> tuple[Any, Any, Kind]:
-    """A language model in evaluation mode, its tokenizer, and its kind; in bfloat16 on a GPU, in float32 elsewhere."""
+    """A language model in evaluation mode, its tokenizer, and its kind; in bfloat16 on a GPU, in
+    float32 elsewhere.
+    """
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
     with loading(name, GENERATOR, "generator"):
@@ -32,7 +37,9 @@ def _load(name: str, device: str | None) -> tuple[Any, Any, Kind]:
         tokenizer = load_tokenizer(name)
         model = loader.from_pretrained(name, dtype=dtype)
         check_loaded(model, tokenizer, name, "generator")
-    with explained(f"device {device!r} cannot be used", "choose another --device", RuntimeError, AssertionError):
+    with explained(
+        f"device {device!r} cannot be used", "choose another --device", RuntimeError, AssertionError
+    ):
         model = model.eval().to(place)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -45,7 +52,8 @@ def _kind(name: str, config: Any) -> Kind:
     if config.is_encoder_decoder:
         return "seq2seq"
     known = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    # The host counts BERT and its like among the causal models, for the few that were trained as decoders.
+    # The host counts BERT and its like among the causal models, for the few that were trained as
+    # decoders.
     encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if known and not (encoder and not getattr(config, "is_decoder", False)):
         return "causal"
@@ -63,14 +71,15 @@ _CAUSAL_PROMPT = f"Passage: {PLACEHOLDER}\nSearch query:"
 class ModelGenerator:
     """Samples queries from a language model: the top k, of them the nucleus, and no beams.
 
-    The passages of a shard are read in batches of about equal length, the longest first. Every batch is sampled by a
-    seed of its own, made of the seed, the shard and the batch, so that a query does not depend on what was generated
-    before it. Of what a causal model writes behind its prompt, only the first line is the query. A prompt that the
-    model cannot read whole loses the end of its passage, counted. ``counter`` counts tokens as the model does.
+    The passages of a shard are read in batches of about equal length, the longest first. Every
+    batch is sampled by a seed of its own, made of the seed, the shard and the batch, so that a
+    query does not depend on what was generated before it. Of what a causal model writes behind its
+    prompt, only the first line is the query. A prompt that the model cannot read whole loses the
+    end of its passage, counted. ``counter`` counts tokens as the model does.
 
     Args:
-        name: a hub name or a folder, of any encoder-decoder or causal model; an InputError where there is none, or it
-            has no decoder or tokenizer, or lacks the decoder's weights.
+        name: a hub name or a folder, of any encoder-decoder or causal model; an InputError where
+            there is none, or it has no decoder or tokenizer, or lacks the decoder's weights.
         options: how queries are generated.
         device: default: a GPU if there is one. On a GPU the model runs in bfloat16.
 
@@ -89,13 +98,21 @@ class ModelGenerator:
 
     def _check_writes(self) -> None:
         """Write one token: what the settings of a model name may not be there."""
-        once = GenerationConfig(**self.sampling.to_diff_dict() | {"max_new_tokens": 1, "num_return_sequences": 1})
-        with loading(self.name, GENERATOR, "generator"), torch.inference_mode(), torch.random.fork_rng():
+        once = GenerationConfig(
+            **self.sampling.to_diff_dict() | {"max_new_tokens": 1, "num_return_sequences": 1}
+        )
+        with (
+            loading(self.name, GENERATOR, "generator"),
+            torch.inference_mode(),
+            torch.random.fork_rng(),
+        ):
             self.model.generate(**self._fed(self._filled(["a"])), generation_config=once)
 
     def _fed(self, prompts: list[str]) -> dict[str, torch.Tensor]:
         inputs = self.tokenizer(prompts, padding=True, verbose=False, return_tensors="pt")
-        return {name: inputs[name].to(self.model.device) for name in ("input_ids", "attention_mask")}
+        return {
+            name: inputs[name].to(self.model.device) for name in ("input_ids", "attention_mask")
+        }
 
     def describe(self) -> Json:
         return {
@@ -126,15 +143,21 @@ class ModelGenerator:
     def _sampled(self, prompts: list[str], seed: tuple[int, int, int]) -> Iterator[Query]:
         """The queries of a batch, ``per_passage`` for each prompt in turn."""
         fed = self._fed(prompts)
-        start = fed["input_ids"].shape[1] if self.kind == "causal" else 1  # behind the prompt, or BOS
+        start = (
+            fed["input_ids"].shape[1] if self.kind == "causal" else 1
+        )  # behind the prompt, or BOS
         cuda = self.model.device.type == "cuda"
         with torch.inference_mode(), torch.random.fork_rng([self.model.device] if cuda else []):
-            torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) >> 1)
+            torch.manual_seed(
+                int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) >> 1
+            )
             many = f"{len(prompts)} passages at a time do not fit into the memory of {self.model.device}"
             with explained(many, "lower --batch-size", torch.OutOfMemoryError):
                 output = self.model.generate(**fed, generation_config=self.sampling)
         written = output[:, start:].cpu()  # (prompts * per_passage, at most max_length)
-        ends = torch.isin(written, torch.tensor(_listed(self.sampling.eos_token_id), dtype=written.dtype))
+        ends = torch.isin(
+            written, torch.tensor(_listed(self.sampling.eos_token_id), dtype=written.dtype)
+        )
         cut = ~ends.any(1) & (written.shape[1] >= self.options.max_length)
         texts = self.tokenizer.batch_decode(written, skip_special_tokens=True)
         if self.kind == "causal":
@@ -152,7 +175,9 @@ class ModelGenerator:
             text if length <= self.room else fitting_prefix(text, self._prompt_tokens, self.room)
             for text, length in zip(texts, lengths, strict=True)
         ]
-        passages_cut = sum(cut or length > self.room for (_, cut), length in zip(found, lengths, strict=True))
+        passages_cut = sum(
+            cut or length > self.room for (_, cut), length in zip(found, lengths, strict=True)
+        )
         return self._filled(shortened), passages_cut
 
     def _filled(self, texts: Sequence[str]) -> list[str]:
@@ -165,7 +190,11 @@ class ModelGenerator:
         """The most tokens of a prompt; None where nothing is known to limit them."""
         config = self.model.config
         positions = getattr(config, "max_position_embeddings", None)
-        limits = [limit for limit in (positions, self.tokenizer.model_max_length) if limit and limit < 1 << 30]
+        limits = [
+            limit
+            for limit in (positions, self.tokenizer.model_max_length)
+            if limit and limit < 1 << 30
+        ]
         if not limits:
             return None
         room: int = min(limits) - (self.options.max_length if self.kind == "causal" else 0)
@@ -178,12 +207,16 @@ class ModelGenerator:
         return room
 
     def _sampling(self) -> GenerationConfig:
-        """The settings of every call; what they leave open, such as special tokens, is the model's own."""
+        """The settings of every call; what they leave open, such as special tokens, is the model's
+        own.
+        """
         own = self.model.generation_config
         ends = _listed(own.eos_token_id) or _listed(self.tokenizer.eos_token_id)
         if self.kind == "causal":
             texts = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
-            ends += [token for token, text in enumerate(texts) if "\n" in text]  # a line feed ends a query
+            ends += [
+                token for token, text in enumerate(texts) if "\n" in text
+            ]  # a line feed ends a query
         pad = own.pad_token_id if own.pad_token_id is not None else self.tokenizer.pad_token_id
         return GenerationConfig(
             do_sample=True,

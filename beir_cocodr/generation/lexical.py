@@ -1,4 +1,6 @@
-"""Queries without a model, in any language: titles, salient sentences and terms by tf-idf, in constant memory."""
+"""Queries without a model, in any language: titles, salient sentences and terms by tf-idf, in
+constant memory.
+"""
 
 import logging
 import math
@@ -24,7 +26,9 @@ _BUCKETS = 1 << 22
 _CHUNK = 1000
 
 
-def count_document_frequencies(documents: Documents, text_format: TextFormat) -> npt.NDArray[np.uint32]:
+def count_document_frequencies(
+    documents: Documents, text_format: TextFormat
+) -> npt.NDArray[np.uint32]:
     """(2^22,) document frequencies by hash of a word; the corpus is streamed."""
     counts = np.zeros(_BUCKETS, np.uint32)
     for chunk in documents.chunks(_CHUNK):
@@ -34,8 +38,12 @@ def count_document_frequencies(documents: Documents, text_format: TextFormat) ->
     return counts
 
 
-def inverse_document_frequencies(counts: npt.NDArray[np.uint32], documents: int, terms: Collection[str]) -> Doubles:
-    """(n,) ln(1 + N/df) of n terms, positive even where a word is everywhere; N is the number of documents."""
+def inverse_document_frequencies(
+    counts: npt.NDArray[np.uint32], documents: int, terms: Collection[str]
+) -> Doubles:
+    """(n,) ln(1 + N/df) of n terms, positive even where a word is everywhere; N is the number of
+    documents.
+    """
     return np.asarray(np.log1p(documents / np.maximum(counts[_buckets(terms)], 1)))
 
 
@@ -54,21 +62,22 @@ _FRUITLESS = 20
 
 
 class LexicalGenerator:
-    """For each query one of three is chosen at random: the title of the document, a salient sentence of the passage, or
-    some of its best terms by tf-idf.
+    """For each query one of three is chosen at random: the title of the document, a salient
+    sentence of the passage, or some of its best terms by tf-idf.
 
-    A passage never gets the same query twice, nor one with just the words of the whole passage; a short one may so get
-    fewer than asked for. Sentences come in the order of their salience, the tf-idf of their words summed, over the
-    square root of their number. Between two and five terms are drawn from the best ten in proportion to their tf-idf,
-    and keep the order of the passage. tf-idf is (1 + ln tf) · ln(1 + N/df).
+    A passage never gets the same query twice, nor one with just the words of the whole passage; a
+    short one may so get fewer than asked for. Sentences come in the order of their salience, the
+    tf-idf of their words summed, over the square root of their number. Between two and five terms
+    are drawn from the best ten in proportion to their tf-idf, and keep the order of the passage.
+    tf-idf is (1 + ln tf) · ln(1 + N/df).
 
-    The corpus is read once for document frequencies, streamed, in 16 MiB; no stop words are needed. What a passage gets
-    depends on the seed, its document's row and its number only.
+    The corpus is read once for document frequencies, streamed, in 16 MiB; no stop words are needed.
+    What a passage gets depends on the seed, its document's row and its number only.
 
     Args:
         documents: the corpus.
-        options: title_separator, per_passage, language, seed, and max_length, the most words of a query, as
-            :func:`count_units` counts them; a longer one is cut.
+        options: title_separator, per_passage, language, seed, and max_length, the most words of a
+            query, as :func:`count_units` counts them; a longer one is cut.
     """
 
     def __init__(self, documents: Documents, options: GenerationOptions) -> None:
@@ -79,7 +88,9 @@ class LexicalGenerator:
         return {"name": "lexical", "kind": "lexical"}
 
     def prepare(self, folder: Path) -> None:
-        """Count document frequencies, or take those that another process has put into ``folder``."""
+        """Count document frequencies, or take those that another process has put into
+        ``folder``.
+        """
         saved = folder / _FREQUENCIES
         if not saved.is_file():
             log.info("counting the words of %d documents", len(self.documents))
@@ -90,7 +101,9 @@ class LexicalGenerator:
         """See :class:`~beir_cocodr.generation.shards.Generator`; counts the draws of each kind."""
         made = [self._queries(passage) for passage in passages]
         kinds = Counter(kind for found in made for kind, _ in found)
-        return Generated([[self._limited(text) for _, text in found] for found in made], dict(kinds))
+        return Generated(
+            [[self._limited(text) for _, text in found] for found in made], dict(kinds)
+        )
 
     def _limited(self, text: str) -> Query:
         count = word_counter().count
@@ -125,7 +138,10 @@ class LexicalGenerator:
         assert self._frequencies is not None, "prepare() comes first"
         counts = Counter(terms)
         idf = inverse_document_frequencies(self._frequencies, len(self.documents), counts).tolist()
-        return {term: (1 + float(np.log(tf))) * weight for (term, tf), weight in zip(counts.items(), idf, strict=True)}
+        return {
+            term: (1 + float(np.log(tf))) * weight
+            for (term, tf), weight in zip(counts.items(), idf, strict=True)
+        }
 
     def _sentences(self, passage: Passage, weights: dict[str, float]) -> Iterator[str]:
         """The sentences of a passage, the most salient first; the title is none of them."""
@@ -143,7 +159,9 @@ def _salience(sentence: str, weights: dict[str, float]) -> float:
     return sum(weights.get(term, 0.0) for term in distinct) / math.sqrt(max(1, len(distinct)))
 
 
-def _term_queries(whole: list[str], weights: dict[str, float], rng: np.random.Generator) -> Iterator[str]:
+def _term_queries(
+    whole: list[str], weights: dict[str, float], rng: np.random.Generator
+) -> Iterator[str]:
     """Draws of terms, endless but for those that give nothing new."""
     best = sorted(weights, key=lambda term: -weights[term])[:_TOP_TERMS]
     best.sort(key=whole.index)
@@ -153,7 +171,9 @@ def _term_queries(whole: list[str], weights: dict[str, float], rng: np.random.Ge
     probabilities /= probabilities.sum()
     while best and fruitless < _FRUITLESS:
         size = min(len(best), int(rng.integers(_FEWEST, _MOST + 1)))
-        chosen = tuple(np.sort(rng.choice(len(best), size, replace=False, p=probabilities)).tolist())
+        chosen = tuple(
+            np.sort(rng.choice(len(best), size, replace=False, p=probabilities)).tolist()
+        )
         fruitless = fruitless + 1 if chosen in drawn else 0
         if not fruitless:
             drawn.add(chosen)

@@ -21,13 +21,13 @@ class GenerationOptions:
 
     Args:
         per_passage: C (5; the published code 20).
-        prompt: with ``{passage}`` in it, behind the prefix; by default the passage alone for an encoder-decoder, and
-            "Passage: {passage}\\nSearch query:" for a causal model.
+        prompt: with ``{passage}`` in it, behind the prefix; by default the passage alone for an
+            encoder-decoder, and "Passage: {passage}\\nSearch query:" for a causal model.
         max_length: a longer text without tokens, the lexical generator's, is cut to so many words.
         shard_documents: a shard is the unit of resuming.
 
-    Source: Wu et al., 2023 (Query-as-context Pre-training), sections 3.1 and 4.1; for the filter Dai et al., 2022
-    (Promptagator), section 3.2, with r = 1.
+    Source: Wu et al., 2023 (Query-as-context Pre-training), sections 3.1 and 4.1; for the filter
+    Dai et al., 2022 (Promptagator), section 3.2, with r = 1.
     """
 
     per_passage: int = option(5, "Queries of a passage.", min=1)
@@ -38,26 +38,40 @@ class GenerationOptions:
         "default: the generator's own, and words for lexical.",
     )
     language: str = option("en", "ISO 639 code, for abbreviations that do not end a sentence.")
-    prefix: str | None = option(None, 'Before every passage; default: none, or "text2query: " for a with_prefix model.')
-    prompt: str | None = option(None, "What the model reads, with {passage} in it; default: by its kind.")
+    prefix: str | None = option(
+        None, 'Before every passage; default: none, or "text2query: " for a with_prefix model.'
+    )
+    prompt: str | None = option(
+        None, "What the model reads, with {passage} in it; default: by its kind."
+    )
     max_length: int = option(64, "The most tokens of a query.", min=1)
     top_p: float = option(0.95, "Probability mass that is sampled from.", above=0, max=1)
     top_k: int = option(25, "Tokens that are sampled from.", min=1)
     batch_size: int = option(32, "Passages read at a time.", min=1)
-    max_passages: int | None = option(None, "Passages, drawn at random from all; default: all.", min=1)
-    shard_documents: int = option(500, "Documents of a shard; a killed run goes on behind its last one.", min=1)
+    max_passages: int | None = option(
+        None, "Passages, drawn at random from all; default: all.", min=1
+    )
+    shard_documents: int = option(
+        500, "Documents of a shard; a killed run goes on behind its last one.", min=1
+    )
     seed: int = option(42, "Seed of sampling.", min=0, max=SEED_MAX)
     title_separator: str = option(" ", "Between title and text of a document.")
     dedupe: bool = option(False, "Keep a text once in the whole output.")
-    filter_retriever: str | None = option(None, "Keep a query if this model finds its document; named as for evaluate.")
+    filter_retriever: str | None = option(
+        None, "Keep a query if this model finds its document; named as for evaluate."
+    )
     filter_top: int = option(1, "... among so many first documents.", min=1)
     analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
-    bm25_weight: float = option(BM25_WEIGHT, "Of BM25, if that retriever is a fusion.", min=0, max=1000)
+    bm25_weight: float = option(
+        BM25_WEIGHT, "Of BM25, if that retriever is a fusion.", min=0, max=1000
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
         if self.prompt is not None and self.prompt.count(PLACEHOLDER) != 1:
-            raise InputError(f"the prompt needs {PLACEHOLDER} once, where the passage goes: {self.prompt!r}")
+            raise InputError(
+                f"the prompt needs {PLACEHOLDER} once, where the passage goes: {self.prompt!r}"
+            )
 
     @property
     def text_format(self) -> TextFormat:
@@ -65,7 +79,9 @@ class GenerationOptions:
         return TextFormat(title_separator=self.title_separator)
 
     def counting(self, generator: str) -> str | None:
-        """The name of the tokenizer that counts a passage's tokens; None where the model's own does."""
+        """The name of the tokenizer that counts a passage's tokens; None where the model's own
+        does.
+        """
         return self.tokenizer or (WORDS if generator == "lexical" else None)
 
     def generation(self) -> Json:
@@ -73,7 +89,17 @@ class GenerationOptions:
         return {name: value for name, value in asdict(self).items() if name not in SELECTION}
 
     def selection(self) -> Json:
-        """The settings that decide which queries stay; BM25's weight only where the retriever weights it."""
-        kind = FUSIONS.get(ModelSpec.parse(self.filter_retriever).kind) if self.filter_retriever else None
+        """The settings that decide which queries stay; BM25's weight only where the retriever
+        weights it.
+        """
+        kind = (
+            FUSIONS.get(ModelSpec.parse(self.filter_retriever).kind)
+            if self.filter_retriever
+            else None
+        )
         unused = () if kind is not None and kind.weighted else ("bm25_weight",)
-        return {name: value for name, value in asdict(self).items() if name in SELECTION and name not in unused}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name in SELECTION and name not in unused
+        }

@@ -20,7 +20,12 @@ from beir_cocodr.io import atomic_path, cache_folder, file_state, filling_cache,
 
 _TEXT = pa.large_string()
 _SCHEMA = pa.schema(
-    {"document": _TEXT, **dict.fromkeys(("row", "number"), pa.int64()), "text": _TEXT, "queries": pa.list_(_TEXT)}
+    {
+        "document": _TEXT,
+        **dict.fromkeys(("row", "number"), pa.int64()),
+        "text": _TEXT,
+        "queries": pa.list_(_TEXT),
+    }
 )
 
 _BATCH_ROWS = 1024
@@ -39,23 +44,26 @@ class _Place(NamedTuple):
 
 
 def load_query_context(folder: str | Path, queries_per_passage: int | None = None) -> Dataset:
-    """Load the passages of a folder that ``generate-queries`` made, each with its queries. An InputError: the folder is
-    not finished, its queries were reordered or have lost their metadata, or the corpus is not that of their generation.
+    """Load the passages of a folder that ``generate-queries`` made, each with its queries. An
+    InputError: the folder is not finished, its queries were reordered or have lost their metadata,
+    or the corpus is not that of their generation.
 
-    The first time the table is written below the cache root; from then on it is mapped, and memory does not grow with
-    the corpus.
+    The first time the table is written below the cache root; from then on it is mapped, and memory
+    does not grow with the corpus.
 
     Args:
         folder: a finished folder, with ``generation.json``, ``queries.jsonl`` and the corpus.
-        queries_per_passage: C, the most queries a passage keeps: the first C of ``queries.jsonl``; all by default.
+        queries_per_passage: C, the most queries a passage keeps: the first C of ``queries.jsonl``;
+            all by default.
 
     Returns:
-        A ``datasets.Dataset`` with a row for every passage that has a query, in corpus order (the passages of a
-        document are consecutive rows), and the columns
+        A ``datasets.Dataset`` with a row for every passage that has a query, in corpus order (the
+        passages of a document are consecutive rows), and the columns
 
         - ``document``: id of the document in the corpus,
         - ``row``: its row in ``load_collection(folder, ...).documents``,
-        - ``number``: of the passage within the document, from 0; passages without a query leave gaps,
+        - ``number``: of the passage within the document, from 0; passages without a query leave
+          gaps,
         - ``text``: the passage itself, a slice of title and text joined as when it was generated,
         - ``queries``: list of 1 to C strings.
 
@@ -67,12 +75,20 @@ def load_query_context(folder: str | Path, queries_per_passage: int | None = Non
     record = read_generation(folder)
     documents = load_collection(folder, labels="none").documents
     if documents.content_hash != record.dataset.corpus_sha256:
-        raise InputError(f"{folder}: the corpus has changed since the queries were generated; generate them again")
+        raise InputError(
+            f"{folder}: the corpus has changed since the queries were generated; generate them again"
+        )
     queries = folder / "queries.jsonl"
     if not queries.is_file():
         raise InputError(f"{queries}: no such file; generate the queries again")
     separator = str(record.settings["title_separator"])
-    key = (_FORMAT, *file_state(queries), documents.content_hash, separator, str(queries_per_passage))
+    key = (
+        _FORMAT,
+        *file_state(queries),
+        documents.content_hash,
+        separator,
+        str(queries_per_passage),
+    )
     table = cache_folder("query-context") / f"{text_sha256(*key)[:32]}.arrow"
     if not table.is_file():
         passages = _passages(queries, queries_per_passage)
@@ -103,7 +119,10 @@ def _passages(file: Path, most: int | None) -> Iterator[tuple[_Place, list[str]]
 
 
 def _rows(
-    passages: Iterable[tuple[_Place, list[str]]], documents: Documents, text_format: TextFormat, file: Path
+    passages: Iterable[tuple[_Place, list[str]]],
+    documents: Documents,
+    text_format: TextFormat,
+    file: Path,
 ) -> Iterator[pa.RecordBatch]:
     last = (-1, -1)
     stream = iter(passages)
@@ -111,7 +130,9 @@ def _rows(
         rows = documents.rows([place.document for place, _ in batch])
         for (place, _), row in zip(batch, rows.tolist(), strict=True):
             if row < 0:
-                raise InputError(f"{file}: document {place.document!r} is not in the corpus of the folder")
+                raise InputError(
+                    f"{file}: document {place.document!r} is not in the corpus of the folder"
+                )
             if (row, place.number) <= last:
                 raise InputError(
                     f"{file}: passage {place.number} of document {place.document!r} is out of corpus order; "
@@ -128,5 +149,7 @@ def _rows(
             [whole[i][place.start : place.end] for (place, _), i in zip(batch, which, strict=True)],
             [queries for _, queries in batch],
         ]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)
+        ]
         yield pa.record_batch(arrays, schema=_SCHEMA)

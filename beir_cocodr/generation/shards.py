@@ -1,4 +1,6 @@
-"""Generated queries from their generator to a BEIR folder: one file a finished shard, cleaned, selected, written."""
+"""Generated queries from their generator to a BEIR folder: one file a finished shard, cleaned,
+selected, written.
+"""
 
 import json
 import re
@@ -26,7 +28,9 @@ from beir_cocodr.retrieval.retrievers import Retrievers
 
 
 class Query(NamedTuple):
-    """A query as it was generated, maybe empty, and whether a limit ended it instead of its generator."""
+    """A query as it was generated, maybe empty, and whether a limit ended it instead of its
+    generator.
+    """
 
     text: str
     cut: bool = False
@@ -43,10 +47,14 @@ class Generator(Protocol):
     """What makes queries for passages."""
 
     def describe(self) -> Json:
-        """What the queries depend on beside passages and options: name, kind, hash of weights, precision."""
+        """What the queries depend on beside passages and options: name, kind, hash of weights,
+        precision.
+        """
 
     def prepare(self, folder: Path) -> None:
-        """Make what generating needs; what is worth keeping for other processes goes to ``folder``."""
+        """Make what generating needs; what is worth keeping for other processes goes to
+        ``folder``.
+        """
 
     def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
         """The queries of the passages of a shard, the same ones whenever they are asked for."""
@@ -57,7 +65,9 @@ SHARDS = "shards"
 
 
 class PassageQueries(NamedTuple):
-    """A passage by its place, see :class:`Passage`, and the cleaned texts made for it, "" where nothing came out."""
+    """A passage by its place, see :class:`Passage`, and the cleaned texts made for it, "" where
+    nothing came out.
+    """
 
     row: int
     number: int
@@ -67,10 +77,16 @@ class PassageQueries(NamedTuple):
 
 
 class QueryShards:
-    """The shards of a corpus below an output: ``shard_documents`` consecutive documents each, fewer in the last."""
+    """The shards of a corpus below an output: ``shard_documents`` consecutive documents each, fewer
+    in the last.
+    """
 
     def __init__(self, output: Path, documents: int, shard_documents: int) -> None:
-        self.folder, self.documents, self.shard_documents = output / SHARDS, documents, shard_documents
+        self.folder, self.documents, self.shard_documents = (
+            output / SHARDS,
+            documents,
+            shard_documents,
+        )
         self.count = -(-documents // shard_documents)
 
     def rows(self, shard: int) -> range:
@@ -87,13 +103,20 @@ class QueryShards:
         return f"{self.count - len(self.missing())} of {self.count} shards are complete and not generated again"
 
     def write(
-        self, shard: int, passages: list[Passage], queries: list[list[str]], counts: dict[str, int], seconds: float
+        self,
+        shard: int,
+        passages: list[Passage],
+        queries: list[list[str]],
+        counts: dict[str, int],
+        seconds: float,
     ) -> None:
         """Write a finished shard in one step."""
         with atomic_writer(self._file(shard)) as file:
             file.write(json.dumps({"counts": counts, "seconds": seconds}) + "\n")
             for passage, texts in zip(passages, queries, strict=True):
-                place = PassageQueries(passage.row, passage.number, passage.start, passage.end, texts)
+                place = PassageQueries(
+                    passage.row, passage.number, passage.start, passage.end, texts
+                )
                 file.write(json.dumps(place, ensure_ascii=False) + "\n")
 
     def passages(self) -> Iterator[PassageQueries]:
@@ -114,7 +137,9 @@ class QueryShards:
         path = self._file(shard)
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                with explained(f"{path}:{number} is damaged", "delete the file and run again", ValueError):
+                with explained(
+                    f"{path}:{number} is damaged", "delete the file and run again", ValueError
+                ):
                     found = parse_json(line)
                 yield found
 
@@ -160,7 +185,9 @@ class GenerationPlan(Record):
     def changes(self, before: "GenerationPlan", selection: bool) -> list[str]:
         """In which parts another plan differs, with its selection or without it."""
         then, now = before.to_json(), json.loads(json.dumps(self.to_json()))
-        changed = ["tokenizer_sha256"] if then["tokenizer_sha256"] != now["tokenizer_sha256"] else []
+        changed = (
+            ["tokenizer_sha256"] if then["tokenizer_sha256"] != now["tokenizer_sha256"] else []
+        )
         for part in ("dataset", "generator", "settings", "selection")[: 3 + selection]:
             old, new = then[part], now[part]
             assert isinstance(old, dict)
@@ -185,23 +212,31 @@ class GenerationRecord(GenerationPlan):
 
 
 def read_generation(folder: Path) -> GenerationRecord:
-    """The record of a folder that ``generate-queries`` finished; an InputError where there is none."""
+    """The record of a folder that ``generate-queries`` finished; an InputError where there is
+    none.
+    """
     path = folder / GENERATION_FILE
     if not path.is_file():
-        raise InputError(f"{folder} has no {GENERATION_FILE}; make the folder with beir-cocodr generate-queries")
+        raise InputError(
+            f"{folder} has no {GENERATION_FILE}; make the folder with beir-cocodr generate-queries"
+        )
     return GenerationRecord.read(path)
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
-# No tokenizer's tokens are so long on average; a text that is longer than its tokens allow is a defect.
+# No tokenizer's tokens are so long on average; a text that is longer than its tokens allow is a
+# defect.
 _CHARACTERS_A_TOKEN = 16
 
 
-def clean_queries(queries: Sequence[Sequence[Query]], max_length: int) -> tuple[list[list[str]], dict[str, int]]:
-    """The texts of each passage's queries on one line each, without control characters and surrounding space; "" where
-    nothing is left. A text of more than 16 characters a token, of ``max_length``, is cut there. Counted are
-    ``generated`` (all), ``empty`` and ``cut`` (by a limit, the generator's or this one).
+def clean_queries(
+    queries: Sequence[Sequence[Query]], max_length: int
+) -> tuple[list[list[str]], dict[str, int]]:
+    """The texts of each passage's queries on one line each, without control characters and
+    surrounding space; "" where nothing is left. A text of more than 16 characters a token, of
+    ``max_length``, is cut there. Counted are ``generated`` (all), ``empty`` and ``cut`` (by a
+    limit, the generator's or this one).
     """
     counts = {"generated": 0, "empty": 0, "cut": 0}
     cleaned: list[list[str]] = []
@@ -222,21 +257,31 @@ _BLOCK = 10_000
 
 
 class ConsistencyFilter:
-    """Keeps a query if its document is among the first r, ``top``, of a retriever (round-trip consistency).
+    """Keeps a query if its document is among the first r, ``top``, of a retriever (round-trip
+    consistency).
 
-    ``documents`` is the corpus that is searched, ``retriever`` a name as for ``evaluate``; an InputError where there is
-    none, found out at once, before hours of generating.
+    ``documents`` is the corpus that is searched, ``retriever`` a name as for ``evaluate``; an
+    InputError where there is none, found out at once, before hours of generating.
 
     Source: Dai et al., 2022 (Promptagator), section 3.2, with r = 1.
     """
 
-    def __init__(self, documents: Documents, retriever: str, top: int, search: SearchOptions) -> None:
-        self.documents, self.retriever, self.top, self.search = documents, retriever, min(top, len(documents)), search
+    def __init__(
+        self, documents: Documents, retriever: str, top: int, search: SearchOptions
+    ) -> None:
+        self.documents, self.retriever, self.top, self.search = (
+            documents,
+            retriever,
+            min(top, len(documents)),
+            search,
+        )
         with self._open(None):
             pass
 
     def keeps(self, queries: Iterable[tuple[int, str]], folder: Path) -> Iterator[np.ndarray]:
-        """For blocks of (row, query), bool (n,): which queries find their row; embeddings go below ``folder``."""
+        """For blocks of (row, query), bool (n,): which queries find their row; embeddings go below
+        ``folder``.
+        """
         stream = iter(queries)
         with self._open(folder) as retriever:
             while block := list(islice(stream, _BLOCK)):
@@ -258,13 +303,16 @@ _CHUNK = 1000
 def select_queries(
     shards: QueryShards, dedupe: bool, consistency: ConsistencyFilter | None
 ) -> tuple[Bools, dict[str, int]]:
-    """bool (n,) over all generated queries in corpus order, which of them stay, and how many were left out.
+    """bool (n,) over all generated queries in corpus order, which of them stay, and how many were
+    left out.
 
     Args:
         shards: all finished.
-        dedupe: of equal texts only the first stays (equal by a 64-bit hash: that two of ten million texts share one by
-            chance has a probability of three in a million); the count ``duplicates``.
-        consistency: only queries that it keeps stay; the count ``inconsistent``, 0 where it was not asked for.
+        dedupe: of equal texts only the first stays (equal by a 64-bit hash: that two of ten million
+            texts share one by chance has a probability of three in a million); the count
+            ``duplicates``.
+        consistency: only queries that it keeps stay; the count ``inconsistent``, 0 where it was not
+        asked for.
     """
     kept = np.fromiter((bool(text) for _, text in _texts(shards)), bool)
     counts = {"duplicates": 0, "inconsistent": 0}
@@ -282,24 +330,33 @@ def select_queries(
     return kept, counts
 
 
-def write_queries(shards: QueryShards, kept: Bools, documents: Documents, output: Path) -> dict[str, int]:
-    """Write ``queries.jsonl`` and ``qrels/train.tsv``, and both a second time by the names of qgen folders; gives the
-    counts ``queries`` and ``passages_without_query``.
+def write_queries(
+    shards: QueryShards, kept: Bools, documents: Documents, output: Path
+) -> dict[str, int]:
+    """Write ``queries.jsonl`` and ``qrels/train.tsv``, and both a second time by the names of qgen
+    folders; gives the counts ``queries`` and ``passages_without_query``.
 
-    The metadata of a query name its document, the number of the passage in it, and the passage's character range in the
-    document's title and text joined.
+    The metadata of a query name its document, the number of the passage in it, and the passage's
+    character range in the document's title and text joined.
     """
     queries, qrels = output / "queries.jsonl", output / "qrels" / "train.tsv"
     counts = Counter({"queries": 0, "passages_without_query": 0})
     place = 0
     with ExitStack() as stack:
-        to_queries, to_qrels = (stack.enter_context(atomic_writer(path)) for path in (queries, qrels))
+        to_queries, to_qrels = (
+            stack.enter_context(atomic_writer(path)) for path in (queries, qrels)
+        )
         to_qrels.write("query-id\tcorpus-id\tscore\n")
         for passage, document in _with_ids(shards, documents):
             left = kept[place : place + len(passage.queries)]
             place += len(passage.queries)
             counts["passages_without_query"] += not left.any()
-            metadata = {"document": document, "number": passage.number, "start": passage.start, "end": passage.end}
+            metadata = {
+                "document": document,
+                "number": passage.number,
+                "start": passage.start,
+                "end": passage.end,
+            }
             for number in np.flatnonzero(left).tolist():
                 id = f"genQ{passage.row}-{passage.number}-{number}"
                 query = {"_id": id, "text": passage.queries[number], "metadata": metadata}

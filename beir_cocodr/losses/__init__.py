@@ -21,8 +21,12 @@ if TYPE_CHECKING:  # the same for type checkers
     from beir_cocodr.losses.dro import group_dro_weights as group_dro_weights
     from beir_cocodr.losses.dro import idro_weights as idro_weights
     from beir_cocodr.losses.dro import idro_weights_in_closed_form as idro_weights_in_closed_form
-    from beir_cocodr.losses.lambdarank import LambdaRankDistillationLoss as LambdaRankDistillationLoss
-    from beir_cocodr.losses.lambdarank import lambda_rank_distillation_loss as lambda_rank_distillation_loss
+    from beir_cocodr.losses.lambdarank import (
+        LambdaRankDistillationLoss as LambdaRankDistillationLoss,
+    )
+    from beir_cocodr.losses.lambdarank import (
+        lambda_rank_distillation_loss as lambda_rank_distillation_loss,
+    )
     from beir_cocodr.losses.tsdae import TSDAELoss as TSDAELoss
 
 _NAMES = {

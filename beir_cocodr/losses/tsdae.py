@@ -1,4 +1,6 @@
-"""TSDAE: sentence-transformers' denoising loss, resumable, sparing of memory, right on several ranks."""
+"""TSDAE: sentence-transformers' denoising loss, resumable, sparing of memory, right on several
+ranks.
+"""
 
 from collections.abc import Iterable
 from functools import partial
@@ -17,21 +19,23 @@ from beir_cocodr.records import Json
 
 
 class TSDAELoss(DenoisingAutoEncoderLoss):
-    """A decoder has to rebuild a text from the embedding of its damaged copy. An InputError: transformers has no
-    decoder for the encoder's architecture.
+    """A decoder has to rebuild a text from the embedding of its damaged copy. An InputError:
+    transformers has no decoder for the encoder's architecture.
 
-    The decoder is the encoder's own checkpoint as a language model; all parameters that both have are shared. Its own
-    are the cross attention, drawn at random, and the language-model layers. They live in this loss and never in the
-    model; ``state_dict`` holds exactly them, for checkpoints.
+    The decoder is the encoder's own checkpoint as a language model; all parameters that both have
+    are shared. Its own are the cross attention, drawn at random, and the language-model layers.
+    They live in this loss and never in the model; ``state_dict`` holds exactly them, for
+    checkpoints.
 
     Args:
-        model: the encoder, loaded from a checkpoint with a causal language model with cross attention (BERT, RoBERTa,
-            ELECTRA and kin; not DistilBERT or MPNet).
-        mini_batch_size: examples in memory at a time, by recomputing activations in the backward pass; None keeps all.
+        model: the encoder, loaded from a checkpoint with a causal language model with cross
+            attention (BERT, RoBERTa, ELECTRA and kin; not DistilBERT or MPNet).
+        mini_batch_size: examples in memory at a time, by recomputing activations in the backward
+            pass; None keeps all.
 
     Inputs:
-        Columns damaged_sentence and original_sentence. The loss is the mean over the tokens of the batch, over several
-        ranks that of all ranks. A label is ignored.
+        Columns damaged_sentence and original_sentence. The loss is the mean over the tokens of the
+        batch, over several ranks that of all ranks. A label is ignored.
 
     References:
         TSDAE (Wang et al., 2021), section 3.
@@ -59,11 +63,14 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
         self.decoder.train()  # it comes in evaluation mode, and the trainer does not look after it
         self.to(device)  # tied parameters are the decoder's, which were loaded on the CPU
         if world_size() > 1:
-            # Neither encoder nor decoder is called through the data-parallel wrapper, whose hooks then rest.
+            # Neither encoder nor decoder is called through the data-parallel wrapper, whose hooks
+            # then rest.
             for parameter in self.parameters():
                 parameter.register_post_accumulate_grad_hook(_average_gradient)  # type: ignore[no-untyped-call]
 
-    def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
+    def forward(
+        self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
+    ) -> Tensor:
         columns = list(sentence_features)
         padding = self.tokenizer_decoder.pad_token_id
         tokens = (columns[1]["input_ids"][:, 1:] != padding).sum(dim=1)  # (B,), the first is given
@@ -71,13 +78,18 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
         losses, size = [], self.mini_batch_size or len(tokens)
         for rows in (slice(i, i + size) for i in range(0, len(tokens), size)):
             mean = partial(self._mean, columns, rows, labels)
-            value = mean() if self.mini_batch_size is None else checkpoint(mean, use_reentrant=False)
+            value = (
+                mean() if self.mini_batch_size is None else checkpoint(mean, use_reentrant=False)
+            )
             losses.append(value * (tokens[rows].sum() / total))
         return torch.stack(losses).sum()
 
     def _mean(self, columns: list[dict[str, Tensor]], rows: slice, labels: Tensor | None) -> Tensor:
         """The host's loss over some rows, from fresh mappings, as the encoder writes into them."""
-        part = [{k: v[rows] if isinstance(v, Tensor) else v for k, v in column.items()} for column in columns]
+        part = [
+            {k: v[rows] if isinstance(v, Tensor) else v for k, v in column.items()}
+            for column in columns
+        ]
         loss: Tensor = super().forward(part, labels)  # type: ignore[arg-type]  # labels are ignored
         return loss
 

@@ -1,5 +1,5 @@
-"""The card of a model that was trained here: README.md beside it, made of training.json and of what was measured, and
-not of the base's own card, whose title, data sets and figures are not true of it.
+"""The card of a model that was trained here: README.md beside it, made of training.json and of what
+was measured, and not of the base's own card, whose title, data sets and figures are not true of it.
 """
 
 import json
@@ -30,17 +30,38 @@ PAPERS = {
 
 # A stage, or a word of its options, to the paper that it comes from.
 _CITED = {
-    **{"coco": "yu2022cocodr", "idro": "yu2022cocodr", "episodes": "xiong2021ance", "groupdro": "sagawa2020groupdro"},
+    **{
+        "coco": "yu2022cocodr",
+        "idro": "yu2022cocodr",
+        "episodes": "xiong2021ance",
+        "groupdro": "sagawa2020groupdro",
+    },
     **{"qc": "wu2023qc", "cotmae": "wu2023cotmae", "stages": "wu2023qc", "mrl": "zamani2023mrl"},
-    **{"condenser": "gao2021condenser", "cocondenser": "gao2022cocondenser", "simcse": "gao2021simcse"},
-    **{"ict": "lee2019ict", "tsdae": "wang2021tsdae", "generated": "ma2021qgen", "margin_mse": "wang2022gpl"},
-    **{"lambdarank": "zamani2023mrl", "fuse": "robertson2009bm25", "mlm": "devlin2019bert", "cvar": "oren2019cvar"},
+    **{
+        "condenser": "gao2021condenser",
+        "cocondenser": "gao2022cocondenser",
+        "simcse": "gao2021simcse",
+    },
+    **{
+        "ict": "lee2019ict",
+        "tsdae": "wang2021tsdae",
+        "generated": "ma2021qgen",
+        "margin_mse": "wang2022gpl",
+    },
+    **{
+        "lambdarank": "zamani2023mrl",
+        "fuse": "robertson2009bm25",
+        "mlm": "devlin2019bert",
+        "cvar": "oren2019cvar",
+    },
 }
 
 
-def write_card(folder: Path, record: TrainingRecord, figures: Mapping[str, Any] | None = None) -> None:
-    """Write the card of the model in ``folder`` by the record of its training, with those of its ancestors, and the
-    figures that :func:`~beir_cocodr.training.outputs.figures_of` gives.
+def write_card(
+    folder: Path, record: TrainingRecord, figures: Mapping[str, Any] | None = None
+) -> None:
+    """Write the card of the model in ``folder`` by the record of its training, with those of its
+    ancestors, and the figures that :func:`~beir_cocodr.training.outputs.figures_of` gives.
     """
     lineage = record.lineage()
     root = _HUB_NAMES.get(str(lineage[0].base), str(lineage[0].base))
@@ -65,7 +86,10 @@ def write_card(folder: Path, record: TrainingRecord, figures: Mapping[str, Any] 
         placeholder=PLACEHOLDER,
         similarity=settings.get("similarity_fn_name") or "cosine",
         separator=_read(folder / "text_format.json", {}).get("title_separator"),
-        seen=[(part, [found.stage for found in lineage if part in found.seen]) for part in parts.values()],
+        seen=[
+            (part, [found.stage for found in lineage if part in found.seen])
+            for part in parts.values()
+        ],
         **(figures or {}),
         papers=[PAPERS[key] for key in papers(lineage)],
         main=_MAIN,
@@ -79,8 +103,15 @@ def papers(lineage: Sequence[TrainingRecord]) -> list[str]:
     found = ["reimers2019sbert"]
     for record in lineage:
         options = record.options
-        words = [record.stage, *(str(options.get(name)) for name in ("weighting", "student", "loss"))]
-        words += [name for name, least in (("episodes", 1), ("stages", 2)) if _number(options.get(name)) >= least]
+        words = [
+            record.stage,
+            *(str(options.get(name)) for name in ("weighting", "student", "loss")),
+        ]
+        words += [
+            name
+            for name, least in (("episodes", 1), ("stages", 2))
+            if _number(options.get(name)) >= least
+        ]
         words += ["generated"] * any(part.generation for part in record.seen)
         if "margin_mse" in words and "generated" not in words:
             words.remove("margin_mse")

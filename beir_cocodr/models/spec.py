@@ -1,4 +1,6 @@
-"""How a user names models, how encoders are loaded, and how a corpus is searched; nothing here imports torch."""
+"""How a user names models, how encoders are loaded, and how a corpus is searched; nothing here
+imports torch.
+"""
 
 from __future__ import annotations
 
@@ -41,17 +43,23 @@ def option(
     Args:
         help: of its flag on the command line; without it, it has none and is reached by ``--set``.
         flag: the flag's name, where it is not the field's.
-        min, max, above, below, choices: see :class:`~beir_cocodr.errors.Limits`. A class that gives a field of the
-            class above another default keeps its limits.
+        min, max, above, below, choices: see :class:`~beir_cocodr.errors.Limits`. A class that gives
+            a field of the class above another default keeps its limits.
     """
     described = {"help": help, "flag": flag} if help else {}
-    return field(default=default, metadata=described | {"limits": Limits(min, max, above, below, choices)})
+    return field(
+        default=default, metadata=described | {"limits": Limits(min, max, above, below, choices)}
+    )
 
 
 def described(kind: type, name: str, key: str) -> Any:
-    """What :func:`option` says of a field in the nearest class that does: its "limits", "help" or "flag"; else None."""
+    """What :func:`option` says of a field in the nearest class that does: its "limits", "help" or
+    "flag"; else None.
+    """
     above = [base.__dataclass_fields__.get(name) for base in kind.__mro__ if is_dataclass(base)]
-    found: Mapping[str, Any] = next((one.metadata for one in above if one is not None and key in one.metadata), {})
+    found: Mapping[str, Any] = next(
+        (one.metadata for one in above if one is not None and key in one.metadata), {}
+    )
     return found.get(key)
 
 
@@ -60,11 +68,16 @@ def _types(kind: type) -> dict[str, tuple[object, ...]]:
     """Name of every field that has limits to the types that it may have."""
     limited = {one.name for one in fields(kind) if described(kind, one.name, "limits") is not None}
     hints = {name: hint for name, hint in get_type_hints(kind).items() if name in limited}
-    return {name: get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,) for name, hint in hints.items()}
+    return {
+        name: get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+        for name, hint in hints.items()
+    }
 
 
 def check_options(options: DataclassInstance) -> None:
-    """Check type and limits of every field of :func:`option`; InputError: the first wrong one, and what is right."""
+    """Check type and limits of every field of :func:`option`; InputError: the first wrong one, and
+    what is right.
+    """
     for name, allowed in _types(type(options)).items():
         value, limits = getattr(options, name), described(type(options), name, "limits")
         flag = described(type(options), name, "flag")
@@ -75,14 +88,18 @@ def check_options(options: DataclassInstance) -> None:
         if literal is not None:
             limits = Limits(choices=literal)
         elif not any(_fits(value, hint) for hint in allowed):
-            wanted = " or ".join(getattr(hint, "__name__", str(hint)) for hint in allowed if hint is not NoneType)
+            wanted = " or ".join(
+                getattr(hint, "__name__", str(hint)) for hint in allowed if hint is not NoneType
+            )
             raise InputError(f"{shown} is {value!r}; it has to be {wanted}")
         limits.check(shown, value)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Base of options whose fields are all of :func:`option`: they are checked when they are made."""
+    """Base of options whose fields are all of :func:`option`: they are checked when they are
+    made.
+    """
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -99,13 +116,17 @@ _DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:[0-9]{1,3})?")
 
 
 def check_device_name(device: str | None) -> None:
-    """Check that there may be such a device, without torch; whether it is here, ``check_device`` says with it."""
+    """Check that there may be such a device, without torch; whether it is here, ``check_device``
+    says with it.
+    """
     if device is not None and not _DEVICES.fullmatch(device):
         raise InputError(f"unknown device {device!r}; there are such as cpu, cuda, cuda:1 and mps")
 
 
 def check_device(device: str | None, models: Iterable[str] = ("",)) -> None:
-    """Check that torch sees a device, else an InputError; costs nothing where none is named or no model needs one."""
+    """Check that torch sees a device, else an InputError; costs nothing where none is named or no
+    model needs one.
+    """
     kinds = {ModelSpec.parse(model).kind for model in models}
     if device is None or kinds <= {BM25, *RETRIEVERS}:
         return
@@ -136,7 +157,8 @@ class Fusion:
         help: what it is.
         weighted: whether it weights BM25; ``build`` is then called with ``bm25_weight``, too.
         lucene: whether Lucene's BM25 can take part.
-        sized: whether numbers, smoothing and feedback may stand in its name, too, see :class:`FusionSettings`.
+        sized: whether numbers, smoothing and feedback may stand in its name, too, see
+        :class:`FusionSettings`.
     """
 
     build: str
@@ -148,9 +170,10 @@ class Fusion:
 
 @dataclass(frozen=True)
 class FusionSettings:
-    """What may stand behind the kind in a name, as in ``hybrid@0.3:M`` or ``vector@0.3,r512,smooth,feedback:M``: BM25's
-    weight (None is that of :class:`SearchOptions`), r, components of truncated BM25, whether documents are drawn to
-    their neighbours, and whether the query is moved, and searched with again.
+    """What may stand behind the kind in a name, as in ``hybrid@0.3:M`` or
+    ``vector@0.3,r512,smooth,feedback:M``: BM25's weight (None is that of :class:`SearchOptions`),
+    r, components of truncated BM25, whether documents are drawn to their neighbours, and whether
+    the query is moved, and searched with again.
     """
 
     weight: float | None = None
@@ -163,14 +186,22 @@ class FusionSettings:
         """Of the text between @ and colon; ``InputError`` where the kind has no such setting."""
         found: dict[str, Any] = {}
         for part in text.split(","):
-            if kind.weighted and re.fullmatch(r"[0-9]+(\.[0-9]+)?", part) and float(part) <= _WEIGHT_MAX:
+            if (
+                kind.weighted
+                and re.fullmatch(r"[0-9]+(\.[0-9]+)?", part)
+                and float(part) <= _WEIGHT_MAX
+            ):
                 found["weight"] = float(part)
             elif kind.sized and re.fullmatch(r"r[1-9][0-9]{0,4}", part):
                 found["numbers"] = int(part[1:])
             elif kind.sized and part in ("smooth", "feedback"):
                 found[part] = True
             else:
-                known = f"BM25's weight from 0 to {_WEIGHT_MAX:,}, as in hybrid@0.3:M" if kind.weighted else "none"
+                known = (
+                    f"BM25's weight from 0 to {_WEIGHT_MAX:,}, as in hybrid@0.3:M"
+                    if kind.weighted
+                    else "none"
+                )
                 known += ", r and a number of components, smooth, feedback" if kind.sized else ""
                 raise InputError(f"model {name!r}: {part!r} is no setting of it; there are {known}")
         return cls(**found)
@@ -180,20 +211,37 @@ _FUSION = "beir_cocodr.retrieval.fusion"
 
 #: What may stand before an encoder's name, as in ``hybrid:minilm``.
 FUSIONS = {
-    "hybrid": Fusion(f"{_FUSION}:Hybrid", "weighted mean of the z-normalised scores", weighted=True),
+    "hybrid": Fusion(
+        f"{_FUSION}:Hybrid", "weighted mean of the z-normalised scores", weighted=True
+    ),
     "rrf": Fusion(f"{_FUSION}:ReciprocalRank", "reciprocal rank fusion"),
-    "rm3": Fusion(f"{_FUSION}:RM3", "hybrid, BM25's query expanded from hybrid's best", weighted=True, lucene=False),
-    "feedback": Fusion(f"{_FUSION}:Feedback", "dense search, the query moved towards hybrid's best", weighted=True),
+    "rm3": Fusion(
+        f"{_FUSION}:RM3",
+        "hybrid, BM25's query expanded from hybrid's best",
+        weighted=True,
+        lucene=False,
+    ),
+    "feedback": Fusion(
+        f"{_FUSION}:Feedback", "dense search, the query moved towards hybrid's best", weighted=True
+    ),
     "vector": Fusion(
-        f"{_FUSION}:OneVector", "hybrid with truncated BM25, a hybrid encoder of M ranks", True, False, True
+        f"{_FUSION}:OneVector",
+        "hybrid with truncated BM25, a hybrid encoder of M ranks",
+        True,
+        False,
+        True,
     ),
 }
 
 
 def ways_to_use(encoder: str) -> list[str]:
-    """Names of the methods that an encoder has without training: alone, fused, with feedback, as one vector."""
+    """Names of the methods that an encoder has without training: alone, fused, with feedback, as
+    one vector.
+    """
     vectors = [f"vector@{w},r1024{more}:" for w in (0.5, 0.3, 0.2) for more in ("", ",smooth")]
-    vectors += [f"vector@{w},r1024{more},feedback:" for w in (0.5, 0.3, 0.2) for more in ("", ",smooth")]
+    vectors += [
+        f"vector@{w},r1024{more},feedback:" for w in (0.5, 0.3, 0.2) for more in ("", ",smooth")
+    ]
     vectors += [f"vector@{w},r512:" for w in (0.5, 0.3, 0.2)]
     fusions = [f"hybrid@{w}:" for w in (0.2, 0.3, 0.5, 1)]
     prefixes = ["", *fusions, "feedback@0.5:", "rm3@0.5:", *vectors]
@@ -205,10 +253,12 @@ class Hosted:
     """A kind of model that sentence-transformers has a class for.
 
     Args:
-        build: a ``module:object``, called with the model's name, the corpus, :class:`SearchOptions`, and a retriever
-            that finds what is scored, or None for all documents.
+        build: a ``module:object``, called with the model's name, the corpus,
+            :class:`SearchOptions`, and a retriever that finds what is scored, or None for all
+            documents.
         help: what it is.
-        first: name of that retriever; empty for all documents, and None where the model's name ends in it.
+        first: name of that retriever; empty for all documents, and None where the model's name ends
+        in it.
     """
 
     build: str
@@ -222,26 +272,36 @@ class Hosted:
 
 #: What may stand before the name of a model that is no encoder of one vector a text.
 HOSTED = {
-    "rerank": Hosted("beir_cocodr.retrieval.hosted:Reranking", "a cross-encoder over the 100 best of M", None),
+    "rerank": Hosted(
+        "beir_cocodr.retrieval.hosted:Reranking", "a cross-encoder over the 100 best of M", None
+    ),
     "splade": Hosted("beir_cocodr.retrieval.hosted:Sparse", "a learned sparse encoder"),
-    "colbert": Hosted("beir_cocodr.retrieval.hosted:LateInteraction", "MaxSim over the 1,000 best of BM25", BM25),
-    "colbert@tokens": Hosted("beir_cocodr.retrieval.hosted:TokenSearch", "over what an index of all tokens finds"),
+    "colbert": Hosted(
+        "beir_cocodr.retrieval.hosted:LateInteraction", "MaxSim over the 1,000 best of BM25", BM25
+    ),
+    "colbert@tokens": Hosted(
+        "beir_cocodr.retrieval.hosted:TokenSearch", "over what an index of all tokens finds"
+    ),
     "colbert@all": Hosted("beir_cocodr.retrieval.hosted:LateInteraction", "over all documents"),
 }
 
 #: The forms of names with another in them.
-FORMS = [f"{kind}:M" for kind in FUSIONS] + [f"{kind}:{hosted.form}" for kind, hosted in HOSTED.items()]
+FORMS = [f"{kind}:M" for kind in FUSIONS] + [
+    f"{kind}:{hosted.form}" for kind, hosted in HOSTED.items()
+]
 
 #: Retrievers of one name and no encoder, beside BM25: ``module:object``, called with the corpus and
-#: :class:`SearchOptions`; gives a :class:`~beir_cocodr.retrieval.ranking.Retriever`. Add a row for your own.
+#: :class:`SearchOptions`; gives a :class:`~beir_cocodr.retrieval.ranking.Retriever`. Add a row for
+#: your own.
 RETRIEVERS: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A parsed model name: ``bm25``, a fusion such as ``hybrid:M`` (:data:`FUSIONS`), ``rerank:CROSS-ENCODER@M`` and
-    the like (:data:`HOSTED`), or M, what an encoder is loaded from: an alias, a folder or a hub name; or a name of
-    :data:`RETRIEVERS`. ``lucene-`` before the first two: Lucene's.
+    """A parsed model name: ``bm25``, a fusion such as ``hybrid:M`` (:data:`FUSIONS`),
+    ``rerank:CROSS-ENCODER@M`` and the like (:data:`HOSTED`), or M, what an encoder is loaded from:
+    an alias, a folder or a hub name; or a name of :data:`RETRIEVERS`. ``lucene-`` before the first
+    two: Lucene's.
 
     Args:
         name: as it was given.
@@ -263,7 +323,9 @@ class ModelSpec:
 
     @classmethod
     def parse(cls, name: str) -> ModelSpec:
-        """Every text is a model name, unless too long for a file; whether there is such an encoder, loading shows."""
+        """Every text is a model name, unless too long for a file; whether there is such an encoder,
+        loading shows.
+        """
         check_name("model name", name)
         bare = name.removeprefix(_LUCENE)
         if bare == BM25:
@@ -277,13 +339,15 @@ class ModelSpec:
             if (first := HOSTED[before].first) is not None:
                 return cls(name, before, encoder, first=first, host=encoder)
             host, _, first = encoder.partition("@")
-            return cls(name, before, cls.parse(first).encoder if first else "", first=first, host=host)
+            return cls(
+                name, before, cls.parse(first).encoder if first else "", first=first, host=host
+            )
         return cls(name, name if name in RETRIEVERS else "dense", name)
 
     @property
     def prefix(self) -> str:
-        """What stands before the encoder, such as ``lucene-hybrid:``; of BM25, ``lucene-`` or nothing. Of a
-        cross-encoder's path, the last part.
+        """What stands before the encoder, such as ``lucene-hybrid:``; of BM25, ``lucene-`` or
+        nothing. Of a cross-encoder's path, the last part.
         """
         if self.first and self.host != self.encoder:
             last = self.host.rstrip("/").rpartition("/")[2]
@@ -297,13 +361,19 @@ class ModelSpec:
         if self.first:
             ModelSpec.parse(self.first).check()
         if self.kind in HOSTED and not (self.host and self.encoder):
-            raise InputError(f"{self.name!r} names too little; the form is {self.kind}:{HOSTED[self.kind].form}")
+            raise InputError(
+                f"{self.name!r} names too little; the form is {self.kind}:{HOSTED[self.kind].form}"
+            )
         if self.lucene and self.kind in FUSIONS and not FUSIONS[self.kind].lucene:
-            raise InputError(f"{self.name!r}: {self.kind} needs our own BM25; name {self.kind}:{self.encoder}")
+            raise InputError(
+                f"{self.name!r}: {self.kind} needs our own BM25; name {self.kind}:{self.encoder}"
+            )
 
 
 def suggestion(name: str) -> str:
-    """The end of a message about a model that cannot be found: the name that is nearest to it, if one is near."""
+    """The end of a message about a model that cannot be found: the name that is nearest to it, if
+    one is near.
+    """
     encoder = name.partition(":")[2]
     kinds = [f"{kind}:{encoder}" for kind in (*FUSIONS, *HOSTED) if encoder]
     known = [*ALIASES, BM25, _LUCENE + BM25, *RETRIEVERS, *kinds]
@@ -313,12 +383,17 @@ def suggestion(name: str) -> str:
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """How a dense encoder is loaded; each field is described beside its default, None leaves what the model says
-    itself. The separator is BM25's, too; the device does not change what is computed.
+    """How a dense encoder is loaded; each field is described beside its default, None leaves what
+    the model says itself. The separator is BM25's, too; the device does not change what is
+    computed.
     """
 
-    query_length: int | None = option(None, "Tokens a query is cut to; default: the model's own.", min=3)
-    document_length: int | None = option(None, "Tokens a document is cut to; default: the model's own.", min=3)
+    query_length: int | None = option(
+        None, "Tokens a query is cut to; default: the model's own.", min=3
+    )
+    document_length: int | None = option(
+        None, "Tokens a document is cut to; default: the model's own.", min=3
+    )
     query_prompt: str | None = option(None, "Before every query; default: the model's own.")
     document_prompt: str | None = option(None, "Before every document; default: the model's own.")
     title_separator: str | None = option(None, "Between title and text; default: the model's own.")
@@ -356,25 +431,43 @@ class SearchOptions(Options):
         encoder: how dense encoders are loaded.
         analyzer: of BM25, see :class:`~beir_cocodr.data.analyzers.Analyzer`.
         progress: show progress bars on stderr.
-        stores: folders that ``encode`` wrote; an encoder that wrote one of them reads it and encodes nothing.
+        stores: folders that ``encode`` wrote; an encoder that wrote one of them reads it and
+        encodes nothing.
     """
 
     encoder: EncoderOptions = EncoderOptions()
     analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     bm25_weight: float = option(
-        BM25_WEIGHT, "Of BM25 in hybrid:M and its like, against 1 of M; 0 leaves BM25 out.", min=0, max=_WEIGHT_MAX
+        BM25_WEIGHT,
+        "Of BM25 in hybrid:M and its like, against 1 of M; 0 leaves BM25 out.",
+        min=0,
+        max=_WEIGHT_MAX,
     )
-    batch_size: int = option(64, "Queries encoded at once; documents go by their tokens.", "--encode-batch-size", min=1)
+    batch_size: int = option(
+        64, "Queries encoded at once; documents go by their tokens.", "--encode-batch-size", min=1
+    )
     progress: bool = False
     stores: tuple[str | Path, ...] = option(
-        (), "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat.", flag="--store"
+        (),
+        "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat.",
+        flag="--store",
     )
-    verify: bool = option(True, "Compare each file of a store with its checksum when it is first read.")
-    bf16: bool = option(False, f"Run {', '.join(HOSTED)} in bfloat16 (autocast), faster where the device has it.")
+    verify: bool = option(
+        True, "Compare each file of a store with its checksum when it is first read."
+    )
+    bf16: bool = option(
+        False, f"Run {', '.join(HOSTED)} in bfloat16 (autocast), faster where the device has it."
+    )
 
     def describe(self) -> Json:
-        """What results depend on: all but device, batch size, progress and where embeddings come from."""
-        described = {"encoder": self.encoder.describe(), "analyzer": self.analyzer, "bm25_weight": self.bm25_weight}
+        """What results depend on: all but device, batch size, progress and where embeddings come
+        from.
+        """
+        described = {
+            "encoder": self.encoder.describe(),
+            "analyzer": self.analyzer,
+            "bm25_weight": self.bm25_weight,
+        }
         return described | ({"bf16": True} if self.bf16 else {})
 
 
@@ -384,27 +477,42 @@ LEXICAL = ("auto", "svd", "hash", "svd+hash")
 
 @dataclass(frozen=True)
 class FuseOptions(Options):
-    """How a dense encoder and BM25 become a hybrid encoder; each field is described beside its default.
+    """How a dense encoder and BM25 become a hybrid encoder; each field is described beside its
+    default.
 
     Args:
         weight_by_length: see :data:`~beir_cocodr.models.hybrid_encoder.BY_LENGTH`.
-        lexical: auto takes what of :data:`LEXICAL` agrees best with the exact fusion, on crops and given queries.
-        sample: documents of the projection, the covariances and the agreement; frequencies and length are the corpus's.
+        lexical: auto takes what of :data:`LEXICAL` agrees best with the exact fusion, on crops and
+            given queries.
+        sample: documents of the projection, the covariances and the agreement; frequencies and
+            length are the corpus's.
         max_terms: the projection has as many rows.
         probes: crops, and given queries, that the agreement is taken over.
     """
 
     bm25_weight: float = option(
-        BM25_WEIGHT, "Of BM25's part, against 1 of the dense part; 0 leaves BM25 out.", "--bm25-weight", min=0, max=1000
+        BM25_WEIGHT,
+        "Of BM25's part, against 1 of the dense part; 0 leaves BM25 out.",
+        "--bm25-weight",
+        min=0,
+        max=1000,
     )
     weight_by_length: bool = option(
-        False, "BM25's weight by the query: 0.05 a content term, at least 0.2 and at most 0.6.", "--weight-by-length"
+        False,
+        "BM25's weight by the query: 0.05 a content term, at least 0.2 and at most 0.6.",
+        "--weight-by-length",
     )
-    bytes_per_document: int | None = option(None, "Of a fp16 vector; default: the dense part and 1,024 numbers.", min=4)
-    lexical: str = option("auto", "How BM25 is made dense: svd, hash, svd+hash, or what agrees best.", choices=LEXICAL)
+    bytes_per_document: int | None = option(
+        None, "Of a fp16 vector; default: the dense part and 1,024 numbers.", min=4
+    )
+    lexical: str = option(
+        "auto", "How BM25 is made dense: svd, hash, svd+hash, or what agrees best.", choices=LEXICAL
+    )
     analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     sample: int = option(50_000, "Documents that are looked at beside counting terms.", min=2)
-    max_terms: int = option(131_072, "Terms of the vocabulary; rarer ones are left out, and counted.", min=1)
+    max_terms: int = option(
+        131_072, "Terms of the vocabulary; rarer ones are left out, and counted.", min=1
+    )
     probes: int = option(200, min=1)
     seed: int = option(42, "Of crops and of the truncated SVD.", min=0, max=SEED_MAX)
 
@@ -416,5 +524,9 @@ class SmoothOptions(Options):
     Source: Diaz, 2005 (regularisation of scores over neighbouring documents), moved to the vectors.
     """
 
-    neighbours: int = option(5, "Nearest documents that a vector is drawn towards.", "--smooth-neighbours", min=1)
-    weight: float = option(0.3, "Of their mean, against the vector itself.", "--smooth-weight", above=0, max=1)
+    neighbours: int = option(
+        5, "Nearest documents that a vector is drawn towards.", "--smooth-neighbours", min=1
+    )
+    weight: float = option(
+        0.3, "Of their mean, against the vector itself.", "--smooth-weight", above=0, max=1
+    )

@@ -1,4 +1,6 @@
-"""Analyses, overlap, resampled collections, and interpolation and extrapolation as tables, from their records."""
+"""Analyses, overlap, resampled collections, and interpolation and extrapolation as tables, from
+their records.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from rich.table import Table
 from beir_cocodr.analysis.shift import QUERY_TYPES, Shift
 from beir_cocodr.report.terminal import make_table
 from beir_cocodr.report.text import format_number, format_numbers, span
-from beir_cocodr.resampling.manifest import LabelOverlap, Manifest, OverlapSummary, RestrainParameters
+from beir_cocodr.resampling.manifest import (
+    LabelOverlap,
+    Manifest,
+    OverlapSummary,
+    RestrainParameters,
+)
 
 if TYPE_CHECKING:  # their modules import torch or scipy
     from beir_cocodr.analysis.qpp import QPP, Coefficients
@@ -28,7 +35,10 @@ def _correlation(row: Coefficients) -> list[str]:
     return [
         cell
         for value, p in ((row.pearson, row.pearson_p_holm), (row.kendall, row.kendall_p_holm))
-        for cell in (format_number(value, "+.3f"), "<0.0001" if p is not None and p < 1e-4 else format_number(p, ".4f"))
+        for cell in (
+            format_number(value, "+.3f"),
+            "<0.0001" if p is not None and p < 1e-4 else format_number(p, ".4f"),
+        )
     ]
 
 
@@ -48,7 +58,10 @@ def qpp_table(report: QPP) -> Table:
         f"{report.queries:,} queries (p after Holm's correction)",
         ["predictor"],
         [*_CORRELATION, "queries", "left out"],
-        ([row.predictor, *_correlation(row), f"{row.queries:,}", f"{row.left_out:,}"] for row in report.predictors),
+        (
+            [row.predictor, *_correlation(row), f"{row.queries:,}", f"{row.left_out:,}"]
+            for row in report.predictors
+        ),
         _qpp_notes(report),
     )
 
@@ -104,7 +117,15 @@ def _changes(report: Representation) -> Table:
     return make_table(
         f"{after} − {before}",
         ["corpus"],
-        ["ℓ_align", "95%", "ℓ_uniform", "contrastive loss", "95%", "reduction", *_gain(report.measure)],
+        [
+            "ℓ_align",
+            "95%",
+            "ℓ_uniform",
+            "contrastive loss",
+            "95%",
+            "reduction",
+            *_gain(report.measure),
+        ],
         (
             [
                 *(dataset, f"{change.alignment:+.4f}", span(change.alignment_interval)),
@@ -139,7 +160,10 @@ def shift_tables(report: Shift) -> list[Table]:
                 *(target.dataset, f"{target.documents:,}", f"{target.words:,}"),
                 *(format_number(target.document_jaccard, ".4f"), f"{target.queries:,}"),
                 format_number(target.query_type_jaccard, ".4f"),
-                *(format_number(found.get(target.dataset), "+.4f") for found in report.scores.values()),
+                *(
+                    format_number(found.get(target.dataset), "+.4f")
+                    for found in report.scores.values()
+                ),
             ]
             for target in report.targets
         ),
@@ -150,7 +174,10 @@ def shift_tables(report: Shift) -> list[Table]:
         ["collection"],
         QUERY_TYPES,
         (
-            [record.dataset, *format_numbers(".1%", *map((record.query_types or {}).get, QUERY_TYPES))]
+            [
+                record.dataset,
+                *format_numbers(".1%", *map((record.query_types or {}).get, QUERY_TYPES)),
+            ]
             for record in (report.source, *report.targets)
         ),
     )
@@ -183,7 +210,15 @@ def source_clusters_tables(report: SourceClusters) -> list[Table]:
     clusters = make_table(
         f"{report.after} − {report.before}: the source cluster nearest to each target",
         ["target"],
-        ["cluster", "queries", "similarity", "loss before", "after", "reduction", *_gain(report.measure)],
+        [
+            "cluster",
+            "queries",
+            "similarity",
+            "loss before",
+            "after",
+            "reduction",
+            *_gain(report.measure),
+        ],
         (
             [
                 *(name, str(target.cluster), f"{target.queries:,}"),
@@ -269,7 +304,10 @@ def _pairs(report: Overlap) -> Table:
         f"median {nearest.median:.3f}, {nearest.least:.3f} to {nearest.most:.3f}",
         ["test query", "nearest training query"],
         ["similarity"],
-        ([escape(row.text), escape(row.training_text or "–"), f"{row.similarity:.3f}"] for row in best[:_PAIRS]),
+        (
+            [escape(row.text), escape(row.training_text or "–"), f"{row.similarity:.3f}"]
+            for row in best[:_PAIRS]
+        ),
         [more] if len(best) > _PAIRS else [],
     )
 
@@ -282,7 +320,10 @@ def regime_tables(report: Regimes) -> list[Table]:
         rows.append([row.group, escape(row.model), str(len(row.seeds))])
         for measure in report.measures:
             found = row.measures[measure]
-            rows[-1] += [*format_numbers(".4f", found.interpolation, found.extrapolation), _gap(found)]
+            rows[-1] += [
+                *format_numbers(".4f", found.interpolation, found.extrapolation),
+                _gap(found),
+            ]
     regimes = make_table(
         escape(f"{report.method} of {report.train.dataset} and {report.test.dataset}"),
         ["training sets", "model"],

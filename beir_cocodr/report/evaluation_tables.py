@@ -1,4 +1,6 @@
-"""Evaluations, comparisons, adaptations and parity as tables in a terminal, and defects as lines."""
+"""Evaluations, comparisons, adaptations and parity as tables in a terminal, and defects as
+lines.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,11 +63,21 @@ def few_labels_table(found: FewLabels) -> Table:
             gain, sign = found.pairs.get(model, {}).get(found.reference), -1
         cells = ["", "", ""]
         if gain is not None:
-            ends = None if gain.interval is None else tuple(sorted(sign * end for end in gain.interval))
+            ends = (
+                None
+                if gain.interval is None
+                else tuple(sorted(sign * end for end in gain.interval))
+            )
             more = "more than 10,000" if gain.more is None else f"{gain.more:,}"
             cells = [signed(sign * gain.difference), span(ends), more]
         rows.append([model, f"{value:.4f}", *cells, f"{found.unjudged[model]:.1f}"])
-    columns = ["nDCG@10", f"against {found.reference}", "90%", "queries to settle it", "of ten unjudged"]
+    columns = [
+        "nDCG@10",
+        f"against {found.reference}",
+        "90%",
+        "queries to settle it",
+        "of ten unjudged",
+    ]
     notes = [*found.describe(), "The intervals hold together at all numbers of judged queries."]
     return make_table(f"{found.queries} judged queries alone", ["model"], columns, rows, notes)
 
@@ -80,14 +92,20 @@ def _remarks(record: records.EvaluationRecord) -> Iterator[str]:
 
 
 def fusion_table(record: TrainingRecord) -> Table:
-    """The ways to make BM25 dense that were tried for a hybrid encoder; the one that was taken is marked."""
+    """The ways to make BM25 dense that were tried for a hybrid encoder; the one that was taken is
+    marked.
+    """
     found: Any = record.details
     rows = []
     for one in found["candidates"]:
         numbers = one["components"] + one["hashed"]
         taken = (one["kind"], numbers) == (found["kind"], found["numbers"])
-        rows.append([("> " if taken else "  ") + one["kind"], f"{numbers:,}", f"{one['agreement']:.3f}"])
-    sizes = ", ".join(f"{size:,} in {precision}" for precision, size in found["bytes_per_document"].items())
+        rows.append(
+            [("> " if taken else "  ") + one["kind"], f"{numbers:,}", f"{one['agreement']:.3f}"]
+        )
+    sizes = ", ".join(
+        f"{size:,} in {precision}" for precision, size in found["bytes_per_document"].items()
+    )
     notes = [
         "agreement: the share of the exact fusion's best 10 that is among its own, on crops and given queries",
         f"bytes a document: {sizes}; projection of {found['terms']:,} terms: {found['projection_bytes']:,} bytes",
@@ -124,7 +142,9 @@ def defect_lines(defects: Sequence[Defect], most: int) -> Iterator[str]:
 
 
 def adaptation_table(comparison: records.ComparisonRecord, candidates: Mapping[str, str]) -> Table:
-    """Trained encoders against the base in the same use, and the untrained methods against the base alone."""
+    """Trained encoders against the base in the same use, and the untrained methods against the base
+    alone.
+    """
     pairs = label_pairs(comparison, candidates)
     size = f"{comparison.documents:,} documents, {comparison.queries:,} queries"
     shown = [
@@ -165,7 +185,10 @@ def print_adaptation(record: records.AdaptationRecord, as_json: bool) -> None:
         print_tables(evaluation_table(record.results))
     elif record.comparison is not None:
         few = record.comparison.few_labels
-        print_tables(adaptation_table(record.comparison, record.candidates), *([few_labels_table(few)] if few else []))
+        print_tables(
+            adaptation_table(record.comparison, record.candidates),
+            *([few_labels_table(few)] if few else []),
+        )
     recommendation = record.recommendation
     print(f"Did training make the encoder better? {recommendation.verdict}.")
     for reason in recommendation.reasons:
@@ -180,7 +203,9 @@ _LISTED = 10
 
 def verdict_tables(record: records.ComparisonRecord) -> list[Table]:
     """Verdicts, what they rest on, pairs to label, and what was seen in training."""
-    tables = [_estimates(record) if record.evaluation is None else evaluation_table(record.evaluation)]
+    tables = [
+        _estimates(record) if record.evaluation is None else evaluation_table(record.evaluation)
+    ]
     tables.append(_verdicts(record))
     if record.few_labels is not None:
         tables.append(few_labels_table(record.few_labels))
@@ -198,8 +223,12 @@ def _verdicts(record: records.ComparisonRecord) -> Table:
         tests = [pair for pair in record.pairs if isinstance(pair, records.PairedTest)]
         rows = ([test.a, test.b, test.verdict, test.measure, *_test_cells(test)] for test in tests)
         columns = ["measure", *_TEST_COLUMNS]
-        return make_table(f"{title} (paired tests)", ["a", "b", "verdict"], columns, rows, [record.best.reason])
-    rows = ([pair.a, pair.b, pair.verdict, *_expected(pair), pair.reason] for pair in record.estimated)
+        return make_table(
+            f"{title} (paired tests)", ["a", "b", "verdict"], columns, rows, [record.best.reason]
+        )
+    rows = (
+        [pair.a, pair.b, pair.verdict, *_expected(pair), pair.reason] for pair in record.estimated
+    )
     remarks = [record.best.reason, *dict.fromkeys(pair.trust for pair in record.estimated)]
     remarks += describe_likeness(record.likeness)
     columns = ["nDCG@10 b − a", "90%", "P(b better)"]
@@ -264,7 +293,14 @@ def parity_tables(record: ParityRecord) -> list[Table]:
         ["measure"],
         [column for title in _TOOLS.values() for column in (title, "its name")],
         (
-            [row.measure, *(cell for t in _TOOLS for cell in (f"{row.tools[t].value:.6f}", row.tools[t].name))]
+            [
+                row.measure,
+                *(
+                    cell
+                    for t in _TOOLS
+                    for cell in (f"{row.tools[t].value:.6f}", row.tools[t].name)
+                ),
+            ]
             for row in record.measures
         ),
         map(escape, record.notes),
@@ -290,9 +326,15 @@ def _differences(record: ParityRecord) -> Table:
             for cause in found.causes:
                 counts = format_numbers(",", cause.queries, cause.queries_changed)
                 values = format_numbers(".6f", cause.before, cause.after)
-                table.add_row(*head, cause.cause, *counts, *values, f"{cause.effect:+.6f}", cause.reason)
+                table.add_row(
+                    *head, cause.cause, *counts, *values, f"{cause.effect:+.6f}", cause.reason
+                )
                 head = ["", ""]
-            conclusion = ("all", found.difference, "recomputed with these causes, the numbers agree")
+            conclusion = (
+                "all",
+                found.difference,
+                "recomputed with these causes, the numbers agree",
+            )
             if not found.explained:
                 reason = f"{found.remaining:+.2e} remains after all known causes"
                 conclusion = ("unexplained", found.remaining, reason)

@@ -40,10 +40,12 @@ def has_matplotlib() -> bool:
 
 
 def will_draw(picture: bool | None, possible: bool, needs: str) -> bool:
-    """Decide before the work starts; an InputError where a picture is asked for and cannot be drawn.
+    """Decide before the work starts; an InputError where a picture is asked for and cannot be
+    drawn.
 
     Args:
-        picture: whether one is asked for; None draws where there is something to draw and matplotlib.
+        picture: whether one is asked for; None draws where there is something to draw and
+            matplotlib.
         possible: whether there is something to draw, and a folder for it.
         needs: what is lacking where it is not possible, as the way out.
     """
@@ -59,8 +61,11 @@ def will_draw(picture: bool | None, possible: bool, needs: str) -> bool:
 
 @contextmanager
 def _png(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """A figure of so many inches; the file appears when the block is through, and only when it is complete."""
-    # Agg's canvas by name: no display, and no backend or state of pyplot that belongs to the caller.
+    """A figure of so many inches; the file appears when the block is through, and only when it is
+    complete.
+    """
+    # Agg's canvas by name: no display, and no backend or state of pyplot that belongs to the
+    # caller.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -77,7 +82,11 @@ def plain(text: str) -> str:
 
 
 def _caption(row: Coefficients | None) -> str:
-    return "" if row is None or row.pearson is None else f"r = {row.pearson:+.3f}, τ = {row.kendall:+.3f}"
+    return (
+        ""
+        if row is None or row.pearson is None
+        else f"r = {row.pearson:+.3f}, τ = {row.kendall:+.3f}"
+    )
 
 
 #: Where a name may stand beside its point, the first that is free: offsets in points.
@@ -109,11 +118,16 @@ class Panel:
         return {
             name: (x, y)
             for name, x in self.x.items()
-            if x is not None and (y := self.y.get(name)) is not None and math.isfinite(x) and math.isfinite(y)
+            if x is not None
+            and (y := self.y.get(name)) is not None
+            and math.isfinite(x)
+            and math.isfinite(y)
         }
 
 
-def write_labelled_scatter(path: Path, panels: Sequence[Panel], title: str, columns: int = 2) -> None:
+def write_labelled_scatter(
+    path: Path, panels: Sequence[Panel], title: str, columns: int = 2
+) -> None:
     """Draw panels as a PNG, ``columns`` side by side, every point with its name."""
     columns = min(columns, len(panels))
     lines = math.ceil(len(panels) / columns)
@@ -133,7 +147,14 @@ def _draw(axis: Axes, panel: Panel) -> None:
     points = panel.points()
     for group in dict.fromkeys(panel.groups.get(name, "") for name in points):
         places = [place for name, place in points.items() if panel.groups.get(name, "") == group]
-        axis.scatter([x for x, _ in places], [y for _, y in places], s=18, lw=0, alpha=0.7, label=plain(group) or None)
+        axis.scatter(
+            [x for x, _ in places],
+            [y for _, y in places],
+            s=18,
+            lw=0,
+            alpha=0.7,
+            label=plain(group) or None,
+        )
     if panel.groups:
         axis.legend(fontsize="x-small")
     axis.margins(0.2)  # room for the names
@@ -142,13 +163,17 @@ def _draw(axis: Axes, panel: Panel) -> None:
 
 
 def _write_names(axis: Axes, panel: Panel) -> None:
-    """Write each name where it covers no earlier name and stays in the panel, if there is such a place."""
+    """Write each name where it covers no earlier name and stays in the panel, if there is such a
+    place.
+    """
     taken: list[Bbox] = []
     shown = {name: plain(panel.names.get(name, name)) for name in panel.points()}
     for name, point in panel.points().items():
         if not shown[name]:
             continue
-        text = axis.annotate(shown[name], point, xytext=(0, 0), textcoords="offset points", fontsize="x-small")
+        text = axis.annotate(
+            shown[name], point, xytext=(0, 0), textcoords="offset points", fontsize="x-small"
+        )
         text.set_in_layout(False)  # a long name must not squeeze the panel
         for x, y in (*_PLACES, _PLACES[0]):
             horizontal = "left" if x > 0 else "right" if x else "center"
@@ -204,7 +229,8 @@ def shift_picture(path: Path, report: Shift) -> None:
 
 
 def representation_picture(path: Path, report: Representation) -> None:
-    """Draw uniformity against alignment, and where there are gains these against the loss's reduction.
+    """Draw uniformity against alignment, and where there are gains these against the loss's
+    reduction.
 
     Source: COCO-DR, Figures 5b and 5a.
     """
@@ -226,7 +252,11 @@ def representation_picture(path: Path, report: Representation) -> None:
     ]
     row = report.reduction_against_gain
     if row is not None:
-        changes = {datasets[name]: corpus.change for name, corpus in report.datasets.items() if corpus.change}
+        changes = {
+            datasets[name]: corpus.change
+            for name, corpus in report.datasets.items()
+            if corpus.change
+        }
         reduction = {name: change.contrastive_loss_reduction for name, change in changes.items()}
         gain = {name: change.gain for name, change in changes.items()}
         axes = ("reduction of contrastive loss", f"gain in {report.measure}")
@@ -259,7 +289,12 @@ def overlap_picture(path: Path, report: Overlap) -> None:
         axis.stairs(histogram.counts, histogram.edges, fill=True, alpha=0.6)
         title = plain(f"{report.test.dataset}: {report.test.queries:,} test queries")
         label = plain(f"similarity to the nearest training query ({kind})")
-        axis.set(xlim=(histogram.edges[0], histogram.edges[-1]), xlabel=label, ylabel="test queries", title=title)
+        axis.set(
+            xlim=(histogram.edges[0], histogram.edges[-1]),
+            xlabel=label,
+            ylabel="test queries",
+            title=title,
+        )
 
 
 def resampling_picture(path: Path, report: Manifest) -> None:
@@ -270,7 +305,11 @@ def resampling_picture(path: Path, report: Manifest) -> None:
     with _png(path, 6.4, 5.4) as figure:
         axis = figure.subplots()
         for name, found in report.points.items():
-            style: Any = {"marker": "x", "color": "black"} if name == "test" else {"marker": "o", "alpha": 0.5}
+            style: Any = (
+                {"marker": "x", "color": "black"}
+                if name == "test"
+                else {"marker": "o", "alpha": 0.5}
+            )
             x, y = zip(*found, strict=True)
             axis.scatter(x, y, 12, label=name, **style)
         axis.legend()
@@ -288,13 +327,18 @@ def alignment_picture(path: Path, report: Regimes) -> None:
     panels = [
         Panel(
             {name: point.measures[row.measure][row.regime] for name, point in points.items()},
-            {name: point.ood[row.collection][row.measure][row.regime] for name, point in points.items()},
+            {
+                name: point.ood[row.collection][row.measure][row.regime]
+                for name, point in points.items()
+            },
             f"{row.regime}, {row.measure}",
             f"{row.collection}, {row.measure}",
             f"not defined ({row.models} models)"
             if row.spearman is None
             else f"ρ = {row.spearman:+.3f} (p {row.spearman_p:.2g}), τ = {row.kendall:+.3f} (p {row.kendall_p:.2g})",
-            names=dict.fromkeys(points, ""),  # the colours tell models apart, and seeds need no names
+            names=dict.fromkeys(
+                points, ""
+            ),  # the colours tell models apart, and seeds need no names
             groups={name: point.model for name, point in points.items()},
         )
         for row in report.alignment

@@ -40,7 +40,9 @@ def make_table(
     notes: Iterable[str] = (),
     last: Iterable[str] = (),
 ) -> Table:
-    """A table with columns of text, of numbers (intervals dim) and of text again; ``notes`` stand below it."""
+    """A table with columns of text, of numbers (intervals dim) and of text again; ``notes`` stand
+    below it.
+    """
     table = Table(title=title, caption="\n".join(notes) or None, caption_justify="left")
     for column in left:
         table.add_column(column, overflow="fold")
@@ -76,13 +78,22 @@ def print_training(record: TrainingRecord) -> None:
 
 
 def print_hits(hits: "Iterable[Hit]") -> None:
-    """Print what was found, best first: rank, score, file or id and heading, and below it what matches.
+    """Print what was found, best first: rank, score, file or id and heading, and below it what
+    matches.
 
     Words that match are bold on a terminal, and stand between asterisks elsewhere.
     """
-    marks = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ("**", "**")
+    marks = (
+        ("\x1b[1m", "\x1b[0m")
+        if sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        else ("**", "**")
+    )
     for hit in hits:
-        parts = "" if None in (hit.dense, hit.lexical) else f" (dense {hit.dense:.3f}, BM25 {hit.lexical:.3f})"
+        parts = (
+            ""
+            if None in (hit.dense, hit.lexical)
+            else f" (dense {hit.dense:.3f}, BM25 {hit.lexical:.3f})"
+        )
         heading = "".join(f"  {one_line(part)}" for part in (hit.title, hit.section) if part)
         print(f"{hit.rank:>3}  {hit.score:.3f}{parts}  {hit.place}{heading}")
         print(f"     {Snippet(hit.snippet, hit.matches).marked(*marks)}")
@@ -95,13 +106,26 @@ _MARKS = {"ok": "ok", "absent": "–", "problem": "problem"}
 def doctor_table(found: "Surroundings") -> Table:
     """One row a finding of ``doctor``."""
     own = found.versions.get("beir-cocodr", "not installed")
-    shown = ("torch", "transformers", "sentence-transformers", "beir", "ir-measures", "ir-datasets", "bm25s")
+    shown = (
+        "torch",
+        "transformers",
+        "sentence-transformers",
+        "beir",
+        "ir-measures",
+        "ir-datasets",
+        "bm25s",
+    )
     return make_table(
         f"beir-cocodr {own}, Python {found.python}, {escape(found.platform)}",
         ["", "", "found", "enables", "how to get it"],
         rows=(
-            [_MARKS[finding.status], *map(escape, (finding.name, finding.found, finding.enables, finding.how))]
+            [
+                _MARKS[finding.status],
+                *map(escape, (finding.name, finding.found, finding.enables, finding.how)),
+            ]
             for finding in found.findings
         ),
-        notes=[", ".join(f"{name} {found.versions[name]}" for name in shown if name in found.versions)],
+        notes=[
+            ", ".join(f"{name} {found.versions[name]}" for name in shown if name in found.versions)
+        ],
     )

@@ -1,4 +1,6 @@
-"""Words and figures as reports show them: names of models and collections, signed numbers, intervals."""
+"""Words and figures as reports show them: names of models and collections, signed numbers,
+intervals.
+"""
 
 import re
 from collections import Counter
@@ -9,16 +11,22 @@ from beir_cocodr.evaluation.records import TRAINED_ON, Likeness, PseudoQueryFigu
 from beir_cocodr.models.spec import ModelSpec
 
 # What neither HTML nor XML may hold, even as a reference.
-_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+_FORBIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
+)
 
 
 def allowed_text(text: str) -> str:
-    """The text with U+FFFD for every character that is not allowed, so that it is seen; keeps its type."""
+    """The text with U+FFFD for every character that is not allowed, so that it is seen; keeps its
+    type.
+    """
     return type(text)(_FORBIDDEN.sub("\ufffd", text)) if _FORBIDDEN.search(text) else text
 
 
 def collection_name(dataset: str) -> str:
-    """The last part of a path; the name of a collection that has one (``irds:ID``, ``apidocs/DOMAIN``)."""
+    """The last part of a path; the name of a collection that has one (``irds:ID``,
+    ``apidocs/DOMAIN``).
+    """
     if dataset.startswith(("irds:", "apidocs/")):
         return dataset
     path = Path(dataset)
@@ -26,7 +34,8 @@ def collection_name(dataset: str) -> str:
     return path.name or dataset if is_path else dataset
 
 
-#: The rule of verdicts on collections that are unlike those of the calibration: their estimates are not counted.
+#: The rule of verdicts on collections that are unlike those of the calibration: their estimates are
+#: not counted.
 UNLIKE = "unlike"
 
 #: What terms of the page mean, by a pattern.
@@ -62,7 +71,9 @@ def signed(value: float, digits: int = 3, sign: str = "+") -> str:
     return f"{value:{sign}.{digits}f}".replace("-", "−")
 
 
-def span(interval: Sequence[float] | None, digits: int = 3, sign: str = "+", none: str = "–") -> str:
+def span(
+    interval: Sequence[float] | None, digits: int = 3, sign: str = "+", none: str = "–"
+) -> str:
     """An interval, by default of a difference; ``none`` where there is none."""
     return none if interval is None else " to ".join(signed(end, digits, sign) for end in interval)
 
@@ -108,7 +119,11 @@ def describe_likeness(likeness: Likeness | None) -> Iterator[str]:
     if likeness is not None:
         figures = ", ".join(f"{name} {value:,.3g}" for name, value in likeness.figures.items())
         unlike = "; ".join(likeness.remarks)
-        end = f"unlike them ({unlike}), so nothing is decided" if unlike else "like them in all of these"
+        end = (
+            f"unlike them ({unlike}), so nothing is decided"
+            if unlike
+            else "like them in all of these"
+        )
         yield f"Against the collections of the calibration: {figures}; {end}."
 
 

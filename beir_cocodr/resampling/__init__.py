@@ -1,4 +1,6 @@
-"""Interpolation and extrapolation: training and test queries resampled by similarity; here, its options."""
+"""Interpolation and extrapolation: training and test queries resampled by similarity; here, its
+options.
+"""
 
 import re
 from dataclasses import dataclass
@@ -7,12 +9,17 @@ from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.models.spec import Options, option
 
 #: What an id of ir_datasets can be, and that in words.
-ID, ID_PARTS = re.compile(r"[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*"), "use letters, digits, . _ + - and, between parts, /"
+ID, ID_PARTS = (
+    re.compile(r"[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*"),
+    "use letters, digits, . _ + - and, between parts, /",
+)
 
 
 @dataclass(frozen=True)
 class ResampleOptions(Options):
-    """Which splits are resampled, by which seed, and the name of the result; each is described beside its default."""
+    """Which splits are resampled, by which seed, and the name of the result; each is described
+    beside its default.
+    """
 
     train_split: str = option("train", "Split of the training queries.")
     test_split: str = option("test", "Split of the test queries.")
@@ -29,16 +36,20 @@ class ResampleOptions(Options):
 
 @dataclass(frozen=True)
 class RestrainOptions(ResampleOptions):
-    """What ReSTrain chooses; each field is described beside its default. For a size the k is taken whose union is
-    nearest in size, the smaller of two; ``exclude_top`` is L, at least the largest k.
+    """What ReSTrain chooses; each field is described beside its default. For a size the k is taken
+    whose union is nearest in size, the smaller of two; ``exclude_top`` is L, at least the largest
+    k.
     """
 
     sizes: tuple[int, ...] = option(
         (), "Training queries a set should have, as near as k allows; repeat for several.", "--size"
     )
-    ks: tuple[int, ...] = option((), "Instead of a size: nearest training queries of each test query; repeat.", "--k")
+    ks: tuple[int, ...] = option(
+        (), "Instead of a size: nearest training queries of each test query; repeat.", "--k"
+    )
     exclude_top: int | None = option(
-        None, "Extrapolation is drawn outside so many nearest of every test query; default: the largest k."
+        None,
+        "Extrapolation is drawn outside so many nearest of every test query; default: the largest k.",
     )
     method: str = option("exact", "exact, or faiss.", "--search")
 

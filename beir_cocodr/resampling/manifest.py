@@ -1,5 +1,6 @@
-"""The manifest of resampled collections, ``manifest.json``: from what and how they were made; where a collection comes
-from, for links and ids of ir_datasets; and which outputs of `resample` this machine has. Nothing here needs torch.
+"""The manifest of resampled collections, ``manifest.json``: from what and how they were made; where
+a collection comes from, for links and ids of ir_datasets; and which outputs of `resample` this
+machine has. Nothing here needs torch.
 """
 
 import json
@@ -90,7 +91,8 @@ class SetRecord:
     Attributes:
         id: in ir_datasets, without a split.
         regime: "interpolation" or "extrapolation".
-        size, k: of ReSTrain: what was asked for, if it was a size, and the nearest queries that make it up.
+        size, k: of ReSTrain: what was asked for, if it was a size, and the nearest queries that
+            make it up.
         bucket: of ReSTTest: the one that is held out, from 1.
     """
 
@@ -112,7 +114,8 @@ class LabelOverlap:
     Attributes:
         grade: passages of the test query count from this grade on.
         minimum: so many of them must be relevant to a training query.
-        overlapping, queries, share: test queries for which that holds, all of them, and their quotient.
+        overlapping, queries, share: test queries for which that holds, all of them, and their
+        quotient.
     """
 
     grade: int
@@ -189,8 +192,8 @@ class Manifest(Record):
         base: name in ids of ir_datasets.
         same_corpus: whether training and test set have the same documents.
         train, test: what was resampled, and ``sets`` what was made of it.
-        points: of the largest sets of a regime, or the buckets, and of the test queries, some queries' two main
-            components, for the picture.
+        points: of the largest sets of a regime, or the buckets, and of the test queries, some
+            queries' two main components, for the picture.
     """
 
     method: str
@@ -215,9 +218,17 @@ def read_manifest(output: Path) -> Manifest:
 
 
 def check_sets(output: Path, manifest: Manifest) -> None:
-    """Check that queries, judgements and documents of all sets are those that were written; else an InputError."""
-    pairs = [pair for each in manifest.sets for pair in ((each.train, manifest.train), (each.test, manifest.test))]
-    for record, source in {(record.folder, record.split): (record, source) for record, source in pairs}.values():
+    """Check that queries, judgements and documents of all sets are those that were written; else an
+    InputError.
+    """
+    pairs = [
+        pair
+        for each in manifest.sets
+        for pair in ((each.train, manifest.train), (each.test, manifest.test))
+    ]
+    for record, source in {
+        (record.folder, record.split): (record, source) for record, source in pairs
+    }.values():
         folder = output / record.folder
         loaded = load_collection(folder, record.split)
         parts = {
@@ -237,7 +248,8 @@ class Origin:
     """Where a collection comes from.
 
     Attributes:
-        base: its name in ids of ir_datasets: the id without a split, ``apidocs/DOMAIN``, or a folder's name.
+        base: its name in ids of ir_datasets: the id without a split, ``apidocs/DOMAIN``, or a
+            folder's name.
         ir_datasets_id: the id it was read from, None for files.
         corpus: the corpus file that can be linked to, None where there is none that lasts.
     """
@@ -267,7 +279,9 @@ def _safe(name: str) -> str:
 
 
 def set_id(method: str, base: str, label: str, regime: str) -> str:
-    """The ir_datasets id of a set, without a split: ``cocodr/restrain/BASE/size-45k/interpolation``."""
+    """The ir_datasets id of a set, without a split:
+    ``cocodr/restrain/BASE/size-45k/interpolation``.
+    """
     return f"cocodr/{method}/{base}/{label}/{regime}"
 
 
@@ -277,13 +291,19 @@ def short_size(size: int) -> str:
 
 
 def remember(output: Path) -> None:
-    """Note an output of `resample` below the cache root, so that its ids can be registered later."""
+    """Note an output of `resample` below the cache root, so that its ids can be registered
+    later.
+    """
     folder = str(output.resolve())
     note = cache_root() / "resampled" / f"{text_sha256(folder)[:16]}.json"
     try:
         write_text(note, json.dumps({"folder": folder}) + "\n")
     except OSError as error:
-        log.warning("%s is not noted in the cache (%s); register_resampled finds it by its path", output, error)
+        log.warning(
+            "%s is not noted in the cache (%s); register_resampled finds it by its path",
+            output,
+            error,
+        )
 
 
 def remembered_outputs() -> list[Path]:
@@ -295,4 +315,6 @@ def remembered_outputs() -> list[Path]:
             found.append((note.stat().st_mtime_ns, folder))
         except (OSError, ValueError, KeyError, TypeError):
             log.warning("%s cannot be read and is passed over", note)
-    return [folder for _, folder in sorted(found, reverse=True) if (folder / MANIFEST_FILE).is_file()]
+    return [
+        folder for _, folder in sorted(found, reverse=True) if (folder / MANIFEST_FILE).is_file()
+    ]

@@ -1,4 +1,6 @@
-"""From the queries of both sets with their embeddings to resampled collections and their manifest."""
+"""From the queries of both sets with their embeddings to resampled collections and their
+manifest.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -27,7 +29,9 @@ _DRAWN = 300
 
 @dataclass(frozen=True)
 class Inputs:
-    """Both sets, where they come from, and the (N, d) and (T, d) embeddings of their queries, in order."""
+    """Both sets, where they come from, and the (N, d) and (T, d) embeddings of their queries, in
+    order.
+    """
 
     pair: TrainTest
     train_origin: manifests.Origin
@@ -38,9 +42,15 @@ class Inputs:
 
 
 def load_pair(
-    train: str, test: str | Sequence[str], output: Path, options: ResampleOptions, search: SearchOptions
+    train: str,
+    test: str | Sequence[str],
+    output: Path,
+    options: ResampleOptions,
+    search: SearchOptions,
 ) -> TrainTest:
-    """Both sets, once everything that can be checked before they are read is; an InputError says what is wrong."""
+    """Both sets, once everything that can be checked before they are read is; an InputError says
+    what is wrong.
+    """
     check_output_free(output)
     check_device(search.encoder.device)
     pair = TrainTest.load(train, test, options.train_split, options.test_split)
@@ -48,7 +58,9 @@ def load_pair(
     return pair
 
 
-def embed_inputs(pair: TrainTest, encoder: str, options: ResampleOptions, search: SearchOptions) -> Inputs:
+def embed_inputs(
+    pair: TrainTest, encoder: str, options: ResampleOptions, search: SearchOptions
+) -> Inputs:
     """Embed both sets' queries. An InputError where an encoder is not there or of no use."""
     model = QueryEncoder(encoder, search)
     train, test = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
@@ -61,7 +73,8 @@ def embed_inputs(pair: TrainTest, encoder: str, options: ResampleOptions, search
 
 @dataclass(frozen=True)
 class ResampledSet:
-    """One training set and the test queries that evaluate what is trained on it: a :class:`SetRecord` to be.
+    """One training set and the test queries that evaluate what is trained on it: a
+    :class:`SetRecord` to be.
 
     Attributes:
         folder: where it goes below the output.
@@ -87,16 +100,19 @@ def write_resampled(
     sets: Sequence[ResampledSet],
     base: str | None = None,
 ) -> manifests.Manifest:
-    """Write every set as a BEIR folder, and ``manifest.json``, all in one step. An InputError where they cannot be.
+    """Write every set as a BEIR folder, and ``manifest.json``, all in one step. An InputError where
+    they cannot be.
 
-    A folder holds the corpus as a link, the queries of both splits, ``qrels/train.tsv`` and ``qrels/test.tsv``. A
-    corpus that is no file of the user's is written once, as ``corpus.jsonl`` of the output. Where test queries have a
-    corpus of their own they have a folder of their own: ``test`` in the training set's.
+    A folder holds the corpus as a link, the queries of both splits, ``qrels/train.tsv`` and
+    ``qrels/test.tsv``. A corpus that is no file of the user's is written once, as ``corpus.jsonl``
+    of the output. Where test queries have a corpus of their own they have a folder of their own:
+    ``test`` in the training set's.
 
     Args:
         output: the folder; must not be there, or be empty.
         inputs, sets: what was resampled, and what was chosen.
-        method, parameters, base: see :class:`Manifest`; by default the name of the training set is the base.
+        method, parameters, base: see :class:`Manifest`; by default the name of the training set is
+        the base.
     """
     base = base or inputs.train_origin.base
     pair = inputs.pair
@@ -114,7 +130,12 @@ def write_resampled(
             test=manifests.SourceRecord.of(pair.test, inputs.test_origin.ir_datasets_id),
             sets=[
                 _write_set(
-                    draft, corpus, test_corpus, pair, found, manifests.set_id(method, base, found.label, found.regime)
+                    draft,
+                    corpus,
+                    test_corpus,
+                    pair,
+                    found,
+                    manifests.set_id(method, base, found.label, found.regime),
                 )
                 for found in sets
             ],
@@ -144,7 +165,9 @@ def _write_set(
     test, test_qrels = _chosen(pair.test, made.test)
     if pair.same_corpus:
         test_folder = made.folder
-        write_beir_folder(folder, corpus, train | test, {"train": train_qrels, "test": test_qrels}, draft)
+        write_beir_folder(
+            folder, corpus, train | test, {"train": train_qrels, "test": test_qrels}, draft
+        )
     else:
         test_folder = f"{made.folder}/test"
         write_beir_folder(folder, corpus, train, {"train": train_qrels}, draft)
@@ -156,15 +179,21 @@ def _write_set(
     return manifests.SetRecord(id=id, **vars(made) | splits)
 
 
-def _split(folder: str, split: str, queries: dict[str, str], qrels: dict[str, dict[str, int]]) -> manifests.SplitRecord:
+def _split(
+    folder: str, split: str, queries: dict[str, str], qrels: dict[str, dict[str, int]]
+) -> manifests.SplitRecord:
     judgements = sum(map(len, qrels.values()))
-    return manifests.SplitRecord(folder, split, len(queries), judgements, json_sha256(queries), json_sha256(qrels))
+    return manifests.SplitRecord(
+        folder, split, len(queries), judgements, json_sha256(queries), json_sha256(qrels)
+    )
 
 
 def _chosen(collection: Collection, rows: Ints) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
     """The queries of these rows and their judgements."""
     ids = np.array(list(collection.queries), object)[rows]
-    return {query: collection.queries[query] for query in ids}, {query: collection.qrels[query] for query in ids}
+    return {query: collection.queries[query] for query in ids}, {
+        query: collection.qrels[query] for query in ids
+    }
 
 
 def _points(inputs: Inputs, sets: Sequence[ResampledSet]) -> dict[str, list[tuple[float, float]]]:
@@ -179,14 +208,19 @@ def _points(inputs: Inputs, sets: Sequence[ResampledSet]) -> dict[str, list[tupl
         rows = {one.regime: one.train for one in sets if len(one.train) == largest}
     else:
         rows = {f"bucket {one.bucket}": np.setdiff1d(every, one.train) for one in sets}
-    drawn = {name: found[spaced_rows(len(found), _DRAWN)] for name, found in rows.items() if len(found)}
+    drawn = {
+        name: found[spaced_rows(len(found), _DRAWN)] for name, found in rows.items() if len(found)
+    }
     vectors = {name: inputs.train.rows(found).numpy() for name, found in drawn.items()}
     vectors["test"] = inputs.test.rows(spaced_rows(len(inputs.test), _DRAWN)).numpy()
     together = np.concatenate(list(vectors.values())).astype(np.float64)
     if min(together.shape) < 2:
         return {}
     axes = PCA(2, svd_solver="full").fit(together)
-    return {name: [(float(x), float(y)) for x, y in axes.transform(found).round(4)] for name, found in vectors.items()}
+    return {
+        name: [(float(x), float(y)) for x, y in axes.transform(found).round(4)]
+        for name, found in vectors.items()
+    }
 
 
 def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> manifests.Overlaps:
@@ -200,6 +234,11 @@ def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> manifests.Overlap
         key = found.train.tobytes()
         if key not in known:
             known[key] = nearest(inputs.train.select(found.train), vectors, 1).scores[:, 0]
-        trained, tested = {train_ids[row] for row in found.train}, {test_ids[row] for row in found.test}
+        trained, tested = (
+            {train_ids[row] for row in found.train},
+            {test_ids[row] for row in found.test},
+        )
         after[found.folder] = overlap_summary(inputs.pair, trained, tested, known[key][found.test])
-    return manifests.Overlaps(overlap_summary(inputs.pair, set(train_ids), set(test_ids), before), after)
+    return manifests.Overlaps(
+        overlap_summary(inputs.pair, set(train_ids), set(test_ids), before), after
+    )

@@ -1,4 +1,6 @@
-"""What a training set gives away of a test set: shared labels, repeated queries, similar queries."""
+"""What a training set gives away of a test set: shared labels, repeated queries, similar
+queries.
+"""
 
 import functools
 import logging
@@ -23,7 +25,12 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer, text_cell
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Report, versions
-from beir_cocodr.resampling.manifest import EncoderRecord, LabelOverlap, OverlapSummary, SimilaritySummary
+from beir_cocodr.resampling.manifest import (
+    EncoderRecord,
+    LabelOverlap,
+    OverlapSummary,
+    SimilaritySummary,
+)
 
 log = logging.getLogger(__name__)
 Qrels = Mapping[str, Mapping[str, int]]
@@ -51,17 +58,23 @@ class TrainTest:
 
     @classmethod
     def load(
-        cls, train: str, test: str | Sequence[str], train_split: str = "train", test_split: str = "test"
+        cls,
+        train: str,
+        test: str | Sequence[str],
+        train_split: str = "train",
+        test_split: str = "test",
     ) -> "TrainTest":
-        """Load datasets by name, judged, else an InputError; several test sets over one corpus count as one. A warning
-        is logged where training and test corpus differ.
+        """Load datasets by name, judged, else an InputError; several test sets over one corpus
+        count as one. A warning is logged where training and test corpus differ.
         """
         tests = (test,) if isinstance(test, str) else tuple(dict.fromkeys(test))
         loaded = [load_collection(name, test_split) for name in tests]
         pair = cls(load_collection(train, train_split), functools.reduce(_joined, loaded), tests)
         if not pair.same_corpus:
             log.warning(
-                "%s and %s have different corpora; labels are compared by the ids of documents", train, pair.test.name
+                "%s and %s have different corpora; labels are compared by the ids of documents",
+                train,
+                pair.test.name,
             )
         return pair
 
@@ -82,7 +95,9 @@ class TrainTest:
         return train, test
 
     def check_usable(self) -> None:
-        """InputError: more test than training queries; or, where both go into one folder, an id with two texts."""
+        """InputError: more test than training queries; or, where both go into one folder, an id
+        with two texts.
+        """
         queries, tests = self.train.queries, self.test.queries
         if len(tests) > len(queries):
             raise InputError(
@@ -126,8 +141,8 @@ class QueryDuplicates:
 
     Attributes:
         exact: the same text, but for case and white space.
-        near: another text of the same words, after stop words and punctuation are taken out and the rest is stemmed, in
-            any order and number; a query without such words has none.
+        near: another text of the same words, after stop words and punctuation are taken out and the
+            rest is stemmed, in any order and number; a query without such words has none.
     """
 
     exact: Pairs
@@ -136,7 +151,9 @@ class QueryDuplicates:
     def among(self, train: Iterable[str], test: Container[str]) -> dict[str, int]:
         """How many of the given test queries the given training queries repeat."""
         return {
-            name: sum(query in test and not set(found).isdisjoint(train) for query, found in pairs.items())
+            name: sum(
+                query in test and not set(found).isdisjoint(train) for query, found in pairs.items()
+            )
             for name, pairs in (("exact_duplicates", self.exact), ("near_duplicates", self.near))
         }
 
@@ -144,9 +161,11 @@ class QueryDuplicates:
 def duplicate_queries(
     train: Mapping[str, str], test: Mapping[str, str], train_words: WordSets, test_words: WordSets
 ) -> QueryDuplicates:
-    """Find test queries that stand in the training set as well, by id to text, and by the rows of `word_sets`.
+    """Find test queries that stand in the training set as well, by id to text, and by the rows of
+    `word_sets`.
 
-    Source: after Zhan et al., 2022, Table 4, whose duplicates differ in stop words and in the order of words.
+    Source: after Zhan et al., 2022, Table 4, whose duplicates differ in stop words and in the order
+    of words.
     """
     by_text: defaultdict[str, list[str]] = defaultdict(list)
     by_words: defaultdict[bytes, list[str]] = defaultdict(list)
@@ -158,7 +177,9 @@ def duplicate_queries(
         if same_text := by_text.get(_folded(text), []):
             exact[query] = same_text
         words, apart = _words(test_words, row), set(same_text)
-        if same_words := [other for other in by_words.get(words, []) if words and other not in apart]:
+        if same_words := [
+            other for other in by_words.get(words, []) if words and other not in apart
+        ]:
             near[query] = same_words
     return QueryDuplicates(exact, near)
 
@@ -174,14 +195,20 @@ def _words(matrix: WordSets, row: int) -> bytes:
 
 
 def word_sets(*groups: Iterable[str]) -> list[WordSets]:
-    """Texts to sets of stems without English stop words, as in our BM25, but with single characters and so numbers.
+    """Texts to sets of stems without English stop words, as in our BM25, but with single characters
+    and so numbers.
 
-    Each group of texts gives one (n, V) int32 sparse matrix of ones, rows in order, a row's columns ascending.
+    Each group of texts gives one (n, V) int32 sparse matrix of ones, rows in order, a row's columns
+    ascending.
     """
-    tokenizer: Any = Tokenizer(splitter=r"\w+", stopwords="english", stemmer=Stemmer.Stemmer("english"))
+    tokenizer: Any = Tokenizer(
+        splitter=r"\w+", stopwords="english", stemmer=Stemmer.Stemmer("english")
+    )
     # Without allow_empty the host gives a text without words a word of its own, "".
     tokens = [
-        tokenizer.tokenize(texts, update_vocab=True, show_progress=False, allow_empty=False) if texts else []
+        tokenizer.tokenize(texts, update_vocab=True, show_progress=False, allow_empty=False)
+        if texts
+        else []
         for texts in map(list, groups)
     ]
     return [_matrix(ids, len(tokenizer.get_vocab_dict())) for ids in tokens]
@@ -191,12 +218,15 @@ def _matrix(ids: list[list[int]], width: int) -> WordSets:
     words = [sorted(set(found)) for found in ids]
     starts = np.cumsum([0, *map(len, words)], dtype=np.int64)
     columns = np.fromiter((word for found in words for word in found), np.int64, int(starts[-1]))
-    return sparse.csr_array((np.ones(len(columns), np.int32), columns, starts), shape=(len(words), width))
+    return sparse.csr_array(
+        (np.ones(len(columns), np.int32), columns, starts), shape=(len(words), width)
+    )
 
 
 def nearest_by_words(train: WordSets, test: WordSets) -> tuple[Floats, Ints]:
-    """The training query of highest Jaccard similarity for every test query, the first of equal ones: (T,) scores in
-    0..1 and (T,) rows; where no training query shares a word, 0 and -1. ``train``, ``test``: (N, V) and (T, V).
+    """The training query of highest Jaccard similarity for every test query, the first of equal
+    ones: (T,) scores in 0..1 and (T,) rows; where no training query shares a word, 0 and -1.
+    ``train``, ``test``: (N, V) and (T, V).
     """
     scores, rows = np.zeros(test.shape[0], np.float32), np.full(test.shape[0], -1, np.int64)
     by_word = train.T.tocsr()
@@ -215,19 +245,30 @@ def nearest_by_words(train: WordSets, test: WordSets) -> tuple[Floats, Ints]:
 
 
 def label_overlap(train_qrels: Qrels, test_qrels: Qrels) -> list[LabelOverlap]:
-    """Test queries of which enough relevant passages are relevant to training queries: by either rule a row for every
-    positive grade of the test judgements, the highest first. ``minimum`` 1, "any of its passages", is the paper's rule;
-    2, "more than one", its published script's.
+    """Test queries of which enough relevant passages are relevant to training queries: by either
+    rule a row for every positive grade of the test judgements, the highest first. ``minimum`` 1,
+    "any of its passages", is the paper's rule; 2, "more than one", its published script's.
 
     Args:
-        train_qrels, test_qrels: query id to {document id: grade}, relevant to a training query from grade 1 on; all
-            test queries are counted, also those without a passage of the grade.
+        train_qrels, test_qrels: query id to {document id: grade}, relevant to a training query from
+            grade 1 on; all test queries are counted, also those without a passage of the grade.
 
     Source: Zhan et al., 2022, section 3.2 and Table 3.
     """
-    relevant = {document for grades in train_qrels.values() for document, grade in grades.items() if grade > 0}
-    grades = sorted({grade for judged in test_qrels.values() for grade in judged.values() if grade > 0}, reverse=True)
-    shared = [[grade for document, grade in judged.items() if document in relevant] for judged in test_qrels.values()]
+    relevant = {
+        document
+        for grades in train_qrels.values()
+        for document, grade in grades.items()
+        if grade > 0
+    }
+    grades = sorted(
+        {grade for judged in test_qrels.values() for grade in judged.values() if grade > 0},
+        reverse=True,
+    )
+    shared = [
+        [grade for document, grade in judged.items() if document in relevant]
+        for judged in test_qrels.values()
+    ]
     rows, queries = [], len(test_qrels)
     for minimum in (1, 2):
         for least in grades:
@@ -237,7 +278,10 @@ def label_overlap(train_qrels: Qrels, test_qrels: Qrels) -> list[LabelOverlap]:
 
 
 def overlap_summary(
-    pair: TrainTest, train: Container[str], test: Container[str], similarities: npt.NDArray[np.floating[Any]]
+    pair: TrainTest,
+    train: Container[str],
+    test: Container[str],
+    similarities: npt.NDArray[np.floating[Any]],
 ) -> OverlapSummary:
     """Label overlap by both rules, repeated queries, and similarity to the nearest training query.
 
@@ -325,8 +369,8 @@ class Overlap(Report):
 
     Attributes:
         same_corpus: whether they have the same documents.
-        label_overlap: a row for every grade and rule (``minimum`` 1: any of the passages of that grade or more is
-            relevant to a training query; 2: more than one).
+        label_overlap: a row for every grade and rule (``minimum`` 1: any of the passages of that
+            grade or more is relevant to a training query; 2: more than one).
         exact_duplicates, near_duplicates: see `QueryDuplicates`.
         nearest: the most similar training query of every test query.
     """
@@ -345,7 +389,10 @@ class Overlap(Report):
         with atomic_writer(path) as file:
             print(*columns, sep="\t", file=file)
             for row in self.nearest.queries:
-                values = {name: "" if (value := getattr(row, name)) is None else str(value) for name in columns}
+                values = {
+                    name: "" if (value := getattr(row, name)) is None else str(value)
+                    for name in columns
+                }
                 values |= {name: text_cell(values[name]) for name in ("text", "training_text")}
                 print(*values.values(), sep="\t", file=file)
 
@@ -359,14 +406,14 @@ def overlap(
     encoder: str | None = None,
     search: SearchOptions = SearchOptions(),
 ) -> Overlap:
-    """Compare the labels and the queries of a training set with those of a test set. An InputError names what has to be
-    corrected in a collection or the encoder.
+    """Compare the labels and the queries of a training set with those of a test set. An InputError
+    names what has to be corrected in a collection or the encoder.
 
     Args:
-        train, test: datasets as the command line names them, with the splits of their judgements; several test sets
-            over one corpus count as one.
-        encoder: its query embeddings decide by cosine which training query is nearest; without one it is the Jaccard
-            similarity of stemmed words, stop words taken out.
+        train, test: datasets as the command line names them, with the splits of their judgements;
+            several test sets over one corpus count as one.
+        encoder: its query embeddings decide by cosine which training query is nearest; without one
+            it is the Jaccard similarity of stemmed words, stop words taken out.
         search: how queries are encoded.
 
     Source: Zhan et al., 2022, section 3.2, Tables 3 and 4.
@@ -397,7 +444,9 @@ def overlap(
     )
 
 
-def _nearest(pair: TrainTest, encoder: str | None, search: SearchOptions) -> tuple[Doubles, Ints, EncoderRecord | None]:
+def _nearest(
+    pair: TrainTest, encoder: str | None, search: SearchOptions
+) -> tuple[Doubles, Ints, EncoderRecord | None]:
     """Similarity and row of the nearest training query of every test query, (T,) each."""
     if encoder is None:
         scores, rows = nearest_by_words(*pair.words)
@@ -424,6 +473,8 @@ def _nearest_queries(pair: TrainTest, scores: Doubles, rows: Ints) -> list[Neare
     train: list[tuple[str | None, str | None]] = [*pair.train.queries.items(), (None, None)]
     return [
         NearestQuery(query, text, other, other_text, round(score, 5))
-        for (query, text), score, row in zip(pair.test.queries.items(), scores.tolist(), rows.tolist(), strict=True)
+        for (query, text), score, row in zip(
+            pair.test.queries.items(), scores.tolist(), rows.tolist(), strict=True
+        )
         for other, other_text in [train[row]]
     ]

@@ -52,21 +52,24 @@ class ReSTrain:
 def restrain(ranks: Ints, depth: int, options: RestrainOptions) -> ReSTrain:
     """Choose interpolation and extrapolation training sets from the best ranks of training queries.
 
-    The interpolation set is the union of every test query's k nearest training queries. The extrapolation set is a
-    uniform sample of the same size from the training queries outside the union of the L nearest; L is one for all
-    sizes, and samples are beginnings of one random order. So sets are nested across sizes, and every extrapolation set
-    is disjoint from every interpolation set. An InputError: neither sizes nor ks or both, a value below 1 or twice, L
+    The interpolation set is the union of every test query's k nearest training queries. The
+    extrapolation set is a uniform sample of the same size from the training queries outside the
+    union of the L nearest; L is one for all sizes, and samples are beginnings of one random order.
+    So sets are nested across sizes, and every extrapolation set is disjoint from every
+    interpolation set. An InputError: neither sizes nor ks or both, a value below 1 or twice, L
     below k, or fewer training queries left outside the L nearest than the interpolation set has.
 
     Args:
-        ranks, depth: (N,) best ranks and the length of their lists, from `ranks_for_targets` with the same options.
+        ranks, depth: (N,) best ranks and the length of their lists, from `ranks_for_targets` with
+            the same options.
         options: targets, and the seed of the random order.
 
     Source: Zhan et al., 2022, section 4.1.2.
     """
     check_targets(options, len(ranks))
     sizes, ks = options.sizes, options.ks
-    # For every k up to the depth, how many training queries are among the k nearest of any test query.
+    # For every k up to the depth, how many training queries are among the k nearest of any test
+    # query.
     unions = np.append(0, np.bincount(ranks[ranks < depth], minlength=depth).cumsum())
     targets: list[int | None] = [*sizes] or [None] * len(ks)
     chosen = list(zip(targets, ks or [_k_for(size, unions) for size in sizes], strict=True))
@@ -86,7 +89,10 @@ def restrain(ranks: Ints, depth: int, options: RestrainOptions) -> ReSTrain:
         )
     order = np.random.default_rng(options.seed).permutation(pool)
     near = [np.flatnonzero(ranks < k) for _, k in chosen]
-    sets = (TrainingSets(*pair, rows, np.sort(order[: len(rows)])) for pair, rows in zip(chosen, near, strict=True))
+    sets = (
+        TrainingSets(*pair, rows, np.sort(order[: len(rows)]))
+        for pair, rows in zip(chosen, near, strict=True)
+    )
     return ReSTrain(top, len(pool), tuple(sets))
 
 
@@ -94,7 +100,9 @@ def check_targets(options: RestrainOptions, queries: int) -> None:
     """Check early for what no neighbour list can satisfy; errors as for `restrain`."""
     sizes, ks, exclude_top = options.sizes, options.ks, options.exclude_top
     if bool(sizes) == bool(ks):
-        raise InputError("give the training sets a --size or a --k (each may be repeated), and not both")
+        raise InputError(
+            "give the training sets a --size or a --k (each may be repeated), and not both"
+        )
     for name, values in (("--size", sizes), ("--k", ks)):
         if any(value < 1 for value in values):
             raise InputError(f"{name} {min(values)}: give 1 or more")
@@ -106,7 +114,9 @@ def check_targets(options: RestrainOptions, queries: int) -> None:
             f"extrapolation need as many each: no training queries are left; take at most {queries // 2}"
         )
     if any(k > queries for k in ks):
-        raise InputError(f"--k {max(ks)} is more than the {queries} training queries that there are")
+        raise InputError(
+            f"--k {max(ks)} is more than the {queries} training queries that there are"
+        )
     if exclude_top is not None and exclude_top < 1:
         raise InputError(f"--exclude-top {exclude_top}: give 1 or more")
 
@@ -119,8 +129,9 @@ def _k_for(size: int, unions: Ints) -> int:
 
 
 def ranks_for_targets(train: Embeddings, test: Array, options: RestrainOptions) -> tuple[Ints, int]:
-    """Best ranks, (N,), of (N, d) training queries for (T, d) test queries, and the length of the lists that they come
-    from, long enough for `restrain`. That is only known when they are there: what is too short is made twice as long.
+    """Best ranks, (N,), of (N, d) training queries for (T, d) test queries, and the length of the
+    lists that they come from, long enough for `restrain`. That is only known when they are there:
+    what is too short is made twice as long.
     """
     sizes = options.sizes
     count = len(train)
@@ -142,14 +153,15 @@ def resample_restrain(
     options: RestrainOptions,
     search: SearchOptions = SearchOptions(),
 ) -> Manifest:
-    """Resample training queries by their similarity to the test queries; write the collections and their manifest. An
-    InputError names what has to be corrected; nothing is written then.
+    """Resample training queries by their similarity to the test queries; write the collections and
+    their manifest. An InputError names what has to be corrected; nothing is written then.
 
-    ``output/interpolation`` and ``output/extrapolation`` are BEIR folders with the same test queries; with several
-    sizes they stand in ``output/size-N``, with several k in ``output/k-K``.
+    ``output/interpolation`` and ``output/extrapolation`` are BEIR folders with the same test
+    queries; with several sizes they stand in ``output/size-N``, with several k in ``output/k-K``.
 
     Args:
-        train, test: datasets as the command line names them; several test sets over one corpus count as one.
+        train, test: datasets as the command line names them; several test sets over one corpus
+            count as one.
         encoder: whose query embeddings are compared by cosine; ``search``: how queries are encoded.
         output: the folder; must not be there, or be empty.
 
@@ -166,8 +178,12 @@ def resample_restrain(
         raise InputError(f"{train}: {error}") from error
     ks = [chosen.k for chosen in found.sets]
     chosen = list(options.sizes), ks, found.exclude_top, found.pool, options.seed, options.method
-    sets = [one for each in found.sets for one in _sets(each, len(found.sets) > 1, len(inputs.test))]
-    return write_resampled(output, inputs, "restrain", RestrainParameters(*chosen), sets, options.base)
+    sets = [
+        one for each in found.sets for one in _sets(each, len(found.sets) > 1, len(inputs.test))
+    ]
+    return write_resampled(
+        output, inputs, "restrain", RestrainParameters(*chosen), sets, options.base
+    )
 
 
 def _sets(chosen: TrainingSets, several: bool, tests: int) -> list[ResampledSet]:
@@ -185,6 +201,10 @@ def _sets(chosen: TrainingSets, several: bool, tests: int) -> list[ResampledSet]
         folder, label = f"size-{chosen.size}", f"size-{short_size(chosen.size)}"
     place, test, target = f"{folder}/" if several else "", np.arange(tests), (chosen.size, chosen.k)
     return [
-        ResampledSet(f"{place}interpolation", label, "interpolation", chosen.interpolation, test, *target),
-        ResampledSet(f"{place}extrapolation", label, "extrapolation", chosen.extrapolation, test, *target),
+        ResampledSet(
+            f"{place}interpolation", label, "interpolation", chosen.interpolation, test, *target
+        ),
+        ResampledSet(
+            f"{place}extrapolation", label, "extrapolation", chosen.extrapolation, test, *target
+        ),
     ]

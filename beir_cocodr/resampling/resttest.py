@@ -17,9 +17,10 @@ from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, load_pair
 def query_buckets(
     train: Floats, test: Floats, buckets: int = 5, seed: int = 42, ids: Sequence[str] | None = None
 ) -> tuple[Ints, Ints]:
-    """Cluster training and test queries, (N, d) and (T, d), together by k-means on unit vectors: the bucket of every
-    training query, (N,), and of every test query, (T,), from 0. An InputError for more ``buckets`` than there are
-    distinct queries; ``ids``, (N + T,), name queries in messages.
+    """Cluster training and test queries, (N, d) and (T, d), together by k-means on unit vectors:
+    the bucket of every training query, (N,), and of every test query, (T,), from 0. An InputError
+    for more ``buckets`` than there are distinct queries; ``ids``, (N + T,), name queries in
+    messages.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
@@ -28,14 +29,17 @@ def query_buckets(
         clusters = cluster_queries(both, buckets, seed, normalize=True, ids=ids, min_size=1)
     except InputError as error:
         # The clusters are called otherwise here.
-        message = str(error).replace("--clusters", "--buckets").replace("clusters for", "buckets for")
+        message = (
+            str(error).replace("--clusters", "--buckets").replace("clusters for", "buckets for")
+        )
         raise InputError(message) from error
     return clusters.labels[: len(train)], clusters.labels[len(train) :]
 
 
 def resttest(train_buckets: Ints, test_buckets: Ints, buckets: int) -> list[ResampledSet]:
-    """Hold out every bucket once: a test query is extrapolation in exactly one of the results, interpolation in others.
-    An InputError names a bucket that leaves nothing to train on, or to test in a regime.
+    """Hold out every bucket once: a test query is extrapolation in exactly one of the results,
+    interpolation in others. An InputError names a bucket that leaves nothing to train on, or to
+    test in a regime.
 
     Args:
         train_buckets, test_buckets: (N,) and (T,), the bucket of every query, from 0.
@@ -50,14 +54,24 @@ def resttest(train_buckets: Ints, test_buckets: Ints, buckets: int) -> list[Resa
         name = f"bucket {bucket + 1} of {buckets}"
         way = "lower --buckets, or take another --seed or --encoder"
         if not len(train):
-            raise InputError(f"no training queries are left outside {name}, which holds them all: {way}")
+            raise InputError(
+                f"no training queries are left outside {name}, which holds them all: {way}"
+            )
         if not inside.any():
-            raise InputError(f"{name} has no test queries, so that nothing is extrapolation there: {way}")
+            raise InputError(
+                f"{name} has no test queries, so that nothing is extrapolation there: {way}"
+            )
         if inside.all():
-            raise InputError(f"{name} has all test queries, so that nothing is interpolation there: {way}")
+            raise InputError(
+                f"{name} has all test queries, so that nothing is interpolation there: {way}"
+            )
         folder = f"bucket-{bucket + 1}"
         for regime, tested in (("interpolation", ~inside), ("extrapolation", inside)):
-            place, label, rows = f"{folder}/{regime}", f"{folder}-of-{buckets}", np.flatnonzero(tested)
+            place, label, rows = (
+                f"{folder}/{regime}",
+                f"{folder}-of-{buckets}",
+                np.flatnonzero(tested),
+            )
             sets.append(ResampledSet(place, label, regime, train, rows, bucket=bucket + 1))
     return sets
 
@@ -70,20 +84,27 @@ def resample_resttest(
     options: ResttestOptions,
     search: SearchOptions = SearchOptions(),
 ) -> Manifest:
-    """Resample training and test queries by buckets, each held out once; write the collections and their manifest.
-    Arguments and errors are those of `resample_restrain`.
+    """Resample training and test queries by buckets, each held out once; write the collections and
+    their manifest. Arguments and errors are those of `resample_restrain`.
 
-    ``output/bucket-B/interpolation`` and ``output/bucket-B/extrapolation`` are BEIR folders with the same training
-    queries, those outside bucket B; the first has the test queries outside it, the second those inside.
+    ``output/bucket-B/interpolation`` and ``output/bucket-B/extrapolation`` are BEIR folders with
+    the same training queries, those outside bucket B; the first has the test queries outside it,
+    the second those inside.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
     buckets, pair = options.buckets, load_pair(train, test, output, options, search)
     if buckets < 2 or buckets > len(pair.test.queries):
-        raise InputError(f"--buckets {buckets}: give 2 to {len(pair.test.queries)}, as each holds out test queries")
+        raise InputError(
+            f"--buckets {buckets}: give 2 to {len(pair.test.queries)}, as each holds out test queries"
+        )
     inputs = embed_inputs(pair, encoder, options, search)
     ids = [*pair.train.queries, *pair.test.queries]
-    found = query_buckets(inputs.train.load().numpy(), inputs.test.load().numpy(), buckets, options.seed, ids)
+    found = query_buckets(
+        inputs.train.load().numpy(), inputs.test.load().numpy(), buckets, options.seed, ids
+    )
     counts = (np.bincount(part, minlength=buckets).tolist() for part in found)
     parameters = ResttestParameters(buckets, options.seed, *counts)
-    return write_resampled(output, inputs, "resttest", parameters, resttest(*found, buckets), options.base)
+    return write_resampled(
+        output, inputs, "resttest", parameters, resttest(*found, buckets), options.base
+    )

@@ -1,4 +1,6 @@
-"""Queries embedded by any dense encoder, and the most similar training queries of every test query, by cosine."""
+"""Queries embedded by any dense encoder, and the most similar training queries of every test query,
+by cosine.
+"""
 
 import hashlib
 import importlib.util
@@ -34,8 +36,8 @@ _FORMAT = "2"
 class QueryEncoder:
     """Encodes queries as unit vectors: their dot product is the cosine of the encoder's embeddings.
 
-    An encoder that compares by dot product is taken at the direction of its vectors, an MRL at its means: the
-    directions of its flattened vectors mean nothing.
+    An encoder that compares by dot product is taken at the direction of its vectors, an MRL at its
+    means: the directions of its flattened vectors mean nothing.
 
     Args:
         name: the encoder: an alias, a hub name or a folder; an InputError where there is none.
@@ -54,8 +56,12 @@ class QueryEncoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of everything that an embedding depends on: weights, modules, tokenizer and text format."""
-        return json_sha256([type(self.model).__name__, fingerprint(self.model), self.model.text_format.as_dict()])
+        """A hash of everything that an embedding depends on: weights, modules, tokenizer and text
+        format.
+        """
+        return json_sha256(
+            [type(self.model).__name__, fingerprint(self.model), self.model.text_format.as_dict()]
+        )
 
     def encode(self, texts: Sequence[str]) -> Floats:
         """(Q,) texts to (Q, d) float32 of length 1; a zero vector stays zero."""
@@ -74,7 +80,10 @@ class QueryEncoder:
         )
 
     def _encoded(self, texts: list[str], progress: bool) -> Floats:
-        options: dict[str, Any] = {"batch_size": self.batch_size, "show_progress_bar": progress and in_place()}
+        options: dict[str, Any] = {
+            "batch_size": self.batch_size,
+            "show_progress_bar": progress and in_place(),
+        }
         if isinstance(self.model, MRL):
             vectors, _ = self.model.encode_distribution(texts, "query", **options)
         else:
@@ -86,8 +95,9 @@ class QueryEncoder:
 def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> EmbeddingStore:
     """The embeddings of queries, in their order: from the cache, or encoded shard by shard into it.
 
-    The key is a hash of the encoder (weights, modules, tokenizer, text format) and of the texts. An InputError where
-    what is cached does not fit or lacks a shard, an embedding is NaN or infinite, or the cache cannot be written.
+    The key is a hash of the encoder (weights, modules, tokenizer, text format) and of the texts. An
+    InputError where what is cached does not fit or lacks a shard, an embedding is NaN or infinite,
+    or the cache cannot be written.
     """
     digest = hashlib.sha256(f"{_FORMAT}\n{encoder.fingerprint}\n".encode())
     for text in map(str.encode, queries.values()):
@@ -110,7 +120,12 @@ def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> Embed
 def _encode(encoder: QueryEncoder, queries: Mapping[str, str], folder: Path) -> None:
     ids, texts = list(queries), list(queries.values())
     log.info("encoding %d queries with %s", len(ids), encoder.name)
-    key: Identity = {"queries": folder.name, "similarity": "cosine", "precision": "fp32", "shard_size": SHARD_SIZE}
+    key: Identity = {
+        "queries": folder.name,
+        "similarity": "cosine",
+        "precision": "fp32",
+        "shard_size": SHARD_SIZE,
+    }
     record = StoreRecord(key, EncodedBy(encoder.name), len(ids), encoder.dimensions)
     try:
         with filling_cache(folder.parent), draft_folder(folder) as draft:
@@ -126,7 +141,9 @@ def _encode(encoder: QueryEncoder, queries: Mapping[str, str], folder: Path) -> 
 
 
 class Neighbours(NamedTuple):
-    """The k training queries nearest to T test queries, best first: (T, k) float32 similarities and int64 rows."""
+    """The k training queries nearest to T test queries, best first: (T, k) float32 similarities and
+    int64 rows.
+    """
 
     scores: Floats
     rows: Ints
@@ -139,20 +156,26 @@ _ENTRIES = 1 << 23
 
 
 def nearest(train: Embeddings | Array, test: Array, k: int, method: str = "exact") -> Neighbours:
-    """The ``k`` training queries of highest cosine for every test query. An InputError: NaN or infinite embeddings.
+    """The ``k`` training queries of highest cosine for every test query. An InputError: NaN or
+    infinite embeddings.
 
-    Training queries are read once in chunks; memory holds a chunk, the test queries, a tile of scores and the lists,
-    and does not grow with the number of training queries.
+    Training queries are read once in chunks; memory holds a chunk, the test queries, a tile of
+    scores and the lists, and does not grow with the number of training queries.
 
     Args:
-        train, test: (N, d) and (T, d) embeddings; those of training queries in an array, or wherever they are kept.
+        train, test: (N, d) and (T, d) embeddings; those of training queries in an array, or
+            wherever they are kept.
         k: neighbours of each test query, at most N.
-        method: "exact", a matrix product in tiles, where among equal cosines the earlier row comes first; or "faiss",
-            its brute-force search, where their order is faiss's.
+        method: "exact", a matrix product in tiles, where among equal cosines the earlier row comes
+            first; or "faiss", its brute-force search, where their order is faiss's.
 
     Source: Zhan et al., 2022, section 4.1.1 (similarity by embeddings rather than by terms).
     """
-    vectors = MemoryEmbeddings(torch.from_numpy(np.float32(train))) if isinstance(train, np.ndarray) else train
+    vectors = (
+        MemoryEmbeddings(torch.from_numpy(np.float32(train)))
+        if isinstance(train, np.ndarray)
+        else train
+    )
     k = min(k, len(vectors))
     if method == "faiss":
         return _by_faiss(vectors, test, k)
@@ -168,11 +191,14 @@ def check_method(method: str) -> None:
         raise InputError("searching with faiss needs it: pip install 'beir-cocodr[faiss-cpu]'")
 
 
-def nearest_ranks(train: Embeddings | Array, test: Array, depth: int, method: str = "exact") -> Ints:
-    """(N,) int64: each training query's best rank for any test query, from 0; ``depth`` for all ranks from there on.
+def nearest_ranks(
+    train: Embeddings | Array, test: Array, depth: int, method: str = "exact"
+) -> Ints:
+    """(N,) int64: each training query's best rank for any test query, from 0; ``depth`` for all
+    ranks from there on.
 
-    Lists of neighbours are made for as many test queries at a time as fit in 64 MiB, so ``depth`` may be large.
-    Arguments and errors are those of `nearest`.
+    Lists of neighbours are made for as many test queries at a time as fit in 64 MiB, so ``depth``
+    may be large. Arguments and errors are those of `nearest`.
     """
     ranks = np.full(len(train), depth, np.int64)
     block = max(1, _ENTRIES // depth)

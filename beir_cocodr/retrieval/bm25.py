@@ -1,5 +1,5 @@
-"""BM25: its weights by term, counted in blocks of documents by any process, held in memory or mapped from a folder; and
-searched with a second look at few documents alone.
+"""BM25: its weights by term, counted in blocks of documents by any process, held in memory or
+mapped from a folder; and searched with a second look at few documents alone.
 """
 
 import copy
@@ -26,7 +26,14 @@ from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.distributed import on_main
-from beir_cocodr.io import atomic_path, draft_folder, filling_cache, json_sha256, save_array, write_text
+from beir_cocodr.io import (
+    atomic_path,
+    draft_folder,
+    filling_cache,
+    json_sha256,
+    save_array,
+    write_text,
+)
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.pool import share_over_ranks
 from beir_cocodr.retrieval.ranking import Parts, Ranking, best_rows
@@ -34,7 +41,8 @@ from beir_cocodr.retrieval.ranking import Parts, Ranking, best_rows
 Rows = npt.NDArray[np.int32]
 _VOCABULARY, _ARRAYS = "vocabulary.json", ("starts", "rows", "weights", "most")
 
-# Of the grid that the best are looked for in: lines for each that is wanted, and the fewest documents of one.
+# Of the grid that the best are looked for in: lines for each that is wanted, and the fewest
+# documents of one.
 _GRID, _NARROWEST = 32, 64
 _TINY, _ONE = np.finfo(np.float32).tiny, np.ones(1, np.float32)
 
@@ -45,7 +53,8 @@ class Block(NamedTuple):
     Args:
         terms: of the block, in the order in which they first stand there.
         sizes: (t,) in how many documents each stands.
-        rows, counts: (p,) the documents of the first term, ascending from 0, then of the next; how often it stands.
+        rows, counts: (p,) the documents of the first term, ascending from 0, then of the next; how
+            often it stands.
         lengths: (n,) terms of each document.
     """
 
@@ -57,22 +66,31 @@ class Block(NamedTuple):
 
     @classmethod
     def counted(cls, texts: Sequence[str], analyzer: Analyzer) -> Self:
-        """Documents as bm25s's tokenizer reads them one by one; one without terms has "" as its own."""
+        """Documents as bm25s's tokenizer reads them one by one; one without terms has "" as its
+        own.
+        """
         words = analyzer.split_all(texts)
         of_word = (distinct := words.flatten().dictionary_encode()).indices.to_numpy()
         terms = {"": 0}
         read = analyzer.read(distinct.dictionary.to_pylist())
-        numbers = np.array([-1 if term is None else terms.setdefault(term, len(terms)) for term in read], np.int32)
+        numbers = np.array(
+            [-1 if term is None else terms.setdefault(term, len(terms)) for term in read], np.int32
+        )
         term_of = numbers[of_word]
         there = term_of >= 0
-        row_of = np.repeat(np.arange(len(texts), dtype=np.int32), np.diff(words.offsets.to_numpy()))[there]
+        row_of = np.repeat(
+            np.arange(len(texts), dtype=np.int32), np.diff(words.offsets.to_numpy())
+        )[there]
         counts = np.bincount(row_of, minlength=len(texts))
         empty = np.flatnonzero(counts == 0)
         places = np.append(empty, row_of), np.append(np.zeros_like(empty), term_of[there])
         shape = (len(texts), len(terms))
         table = sp.coo_matrix((np.ones(len(places[0]), np.int32), places), shape).tocsc()
         table.sum_duplicates()
-        sizes, lengths = np.diff(table.indptr).astype(np.int64), np.maximum(counts, 1).astype(np.int32)
+        sizes, lengths = (
+            np.diff(table.indptr).astype(np.int64),
+            np.maximum(counts, 1).astype(np.int32),
+        )
         return cls(list(terms), sizes, table.indices.astype(np.int32), table.data, lengths)
 
     def save(self, file: Path) -> None:
@@ -98,27 +116,40 @@ class Postings:
         most: (T,) the largest weight of each term.
     """
 
-    def __init__(self, vocabulary: dict[str, int], documents: int, *arrays: npt.NDArray[Any]) -> None:
+    def __init__(
+        self, vocabulary: dict[str, int], documents: int, *arrays: npt.NDArray[Any]
+    ) -> None:
         self.vocabulary, self.documents = vocabulary, documents
         self.starts, self.rows, self.weights, self.most = arrays
 
     @classmethod
-    def build(cls, blocks: Callable[[], Iterable[Block]], k1: float, b: float, folder: Path | None = None) -> Self:
-        """From blocks in corpus order, which are asked for twice; in memory, or, a block at a time, in a folder."""
+    def build(
+        cls, blocks: Callable[[], Iterable[Block]], k1: float, b: float, folder: Path | None = None
+    ) -> Self:
+        """From blocks in corpus order, which are asked for twice; in memory, or, a block at a time,
+        in a folder.
+        """
         vocabulary: dict[str, int] = {}
         numbered: list[Ints] = []  # of each block, the numbers of its terms
         sizes, lengths = np.zeros(0, np.int64), [np.zeros(0, np.int32)]
         for block in blocks():
             new = [term for term in block.terms if term not in vocabulary]
-            vocabulary.update(zip(new, range(len(vocabulary), len(vocabulary) + len(new)), strict=True))
+            vocabulary.update(
+                zip(new, range(len(vocabulary), len(vocabulary) + len(new)), strict=True)
+            )
             sizes = np.pad(sizes, (0, len(new)))
-            numbered.append(np.fromiter(map(vocabulary.__getitem__, block.terms), np.int32, len(block.terms)))
+            numbered.append(
+                np.fromiter(map(vocabulary.__getitem__, block.terms), np.int32, len(block.terms))
+            )
             sizes[numbered[-1]] += block.sizes
             lengths.append(block.lengths)
         documents, terms = sum(map(len, lengths)), len(vocabulary)
         mean = np.concatenate(lengths).mean() if documents else 0.0
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        shapes: list[tuple[str, int, Any]] = [("starts", terms + 1, np.int64), ("rows", int(starts[-1]), np.int32)]
+        shapes: list[tuple[str, int, Any]] = [
+            ("starts", terms + 1, np.int64),
+            ("rows", int(starts[-1]), np.int32),
+        ]
         shapes += [("weights", int(starts[-1]), np.float32), ("most", terms, np.float32)]
         arrays = [
             np.empty(size, kind) if folder is None or not size else
@@ -128,14 +159,18 @@ class Postings:
         made = cls(vocabulary, documents, *arrays)
         made.starts[:] = starts
         made.most[:] = 0
-        idf = np.array([math.log(1 + (documents - df + 0.5) / (df + 0.5)) for df in sizes.tolist()], np.float32)
+        idf = np.array(
+            [math.log(1 + (documents - df + 0.5) / (df + 0.5)) for df in sizes.tolist()], np.float32
+        )
         free, first = starts[:-1].copy(), 0
         for block, numbers in zip(blocks(), numbered, strict=True):
             begins = np.cumsum(block.sizes) - block.sizes
             places = np.repeat(free[numbers] - begins, block.sizes) + np.arange(block.sizes.sum())
             norm = k1 * ((1 - b) + b * block.lengths / (mean or 1.0))
             tf = block.counts.astype(np.float32)
-            weights = (np.repeat(idf[numbers], block.sizes) * (tf / (norm[block.rows] + tf))).astype(np.float32)
+            weights = (
+                np.repeat(idf[numbers], block.sizes) * (tf / (norm[block.rows] + tf))
+            ).astype(np.float32)
             made.rows[places], made.weights[places] = block.rows + np.int32(first), weights
             there = block.sizes > 0
             made.most[numbers[there]] = np.maximum(
@@ -146,16 +181,22 @@ class Postings:
         if folder is not None:
             for array in arrays:
                 array.flush() if isinstance(array, np.memmap) else None
-            write_text(folder / _VOCABULARY, json.dumps([documents, list(vocabulary)], ensure_ascii=False))
+            write_text(
+                folder / _VOCABULARY, json.dumps([documents, list(vocabulary)], ensure_ascii=False)
+            )
         return made
 
     @classmethod
     def open(cls, folder: Path, words: bool = True) -> Self:
-        """What :meth:`build` wrote, mapped into memory; without ``words``, the vocabulary is left out."""
+        """What :meth:`build` wrote, mapped into memory; without ``words``, the vocabulary is left
+        out.
+        """
         documents, terms = json.loads((folder / _VOCABULARY).read_text(encoding="utf-8"))
         # Plain arrays over the map: slices of a memmap cost microseconds each.
         arrays = [np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS]
-        return cls({term: number for number, term in enumerate(terms)} if words else {}, documents, *arrays)
+        return cls(
+            {term: number for number, term in enumerate(terms)} if words else {}, documents, *arrays
+        )
 
     def of(self, term: int) -> tuple[Rows, Floats]:
         """The documents of a term and its weights there."""
@@ -163,12 +204,17 @@ class Postings:
         return self.rows[held], self.weights[held]
 
     def scores(self, terms: Iterable[int], scores: Floats | None = None) -> Floats:
-        """(N,) float32 scores of all documents for a query of terms, term after term; added to ``scores`` if given."""
+        """(N,) float32 scores of all documents for a query of terms, term after term; added to
+        ``scores`` if given.
+        """
         scores = np.zeros(self.documents, np.float32) if scores is None else scores
         for term in terms:
             rows, weights = self.of(term)
-            # Twice as fast as np.add.at. The public product of scipy's sparse arrays makes (N,) zeros for each term.
-            csc_matvec(len(scores), 1, np.array([0, len(rows)], np.int32), rows, weights, _ONE, scores)
+            # Twice as fast as np.add.at. The public product of scipy's sparse arrays makes (N,)
+            # zeros for each term.
+            csc_matvec(
+                len(scores), 1, np.array([0, len(rows)], np.int32), rows, weights, _ONE, scores
+            )
         return scores
 
     def scores_of(self, terms: Iterable[int], rows: Ints) -> Floats:
@@ -181,12 +227,14 @@ class Postings:
                 scores += np.where(held[places] == rows, weights[places], np.float32(0))
         return scores
 
-    def search(self, queries: Iterable[Sequence[int]], depth: int, ties: Ints) -> Iterator[tuple[Ints, Floats]]:
-        """The best documents, at most ``depth``, of queries of terms, and their scores, best first; those of one score
-        by ascending (N,) ``ties``.
+    def search(
+        self, queries: Iterable[Sequence[int]], depth: int, ties: Ints
+    ) -> Iterator[tuple[Ints, Floats]]:
+        """The best documents, at most ``depth``, of queries of terms, and their scores, best first;
+        those of one score by ascending (N,) ``ties``.
 
-        Documents stand in rows of a grid. As many rows as documents are wanted have one of at least the depth-th
-        largest of the rows' maxima, so that nothing below it is looked at again.
+        Documents stand in rows of a grid. As many rows as documents are wanted have one of at least
+        the depth-th largest of the rows' maxima, so that nothing below it is looked at again.
         """
         width = max(_NARROWEST, self.documents // (_GRID * depth))
         grid = np.zeros((self.documents // width + 1, width), np.float32)
@@ -212,7 +260,8 @@ class BM25:
     """A BM25 index over title and text of a corpus.
 
     Args:
-        documents: the corpus; its texts are streamed, its postings are held in memory, or see :meth:`keep`.
+        documents: the corpus; its texts are streamed, its postings are held in memory, or see
+            :meth:`keep`.
         text_format: joins titles and texts; prompts and lengths play no part.
         analyzer: how texts are read, see :class:`~beir_cocodr.data.analyzers.Analyzer`.
         k1, b: as in Anserini's BEIR baselines, 0.9 and 0.4.
@@ -242,7 +291,9 @@ class BM25:
         self.documents, self.text_format = documents, text_format or TextFormat()
         self.analyzer, self.k1, self.b = analyzer, k1, b
         read = Analyzer(analyzer)
-        self._tokenizer = Tokenizer(splitter=read.split, stopwords=list(read.stop_words), stemmer=read.stemmer)
+        self._tokenizer = Tokenizer(
+            splitter=read.split, stopwords=list(read.stop_words), stemmer=read.stemmer
+        )
         self._empty: int | None = None
         self._postings: Postings | None = None
         #: What others derived from this index and may want again, by name.
@@ -273,19 +324,25 @@ class BM25:
             yield made
 
     def keep(self, root: Path) -> Path:
-        """Build the index in a folder of ``root``, named by what it depends on, unless it is there, and map it into
-        memory; gives the folder. All processes of a run call this, and share the work, also with their other cores.
+        """Build the index in a folder of ``root``, named by what it depends on, unless it is there,
+        and map it into memory; gives the folder. All processes of a run call this, and share the
+        work, also with their other cores.
 
-        Memory holds a block of documents in each process; what a killed run counted is not counted again.
+        Memory holds a block of documents in each process; what a killed run counted is not counted
+        again.
         """
-        key = json_sha256({"corpus": self.documents.content_hash, "format": _FORMAT, **self.describe()})[:32]
+        key = json_sha256(
+            {"corpus": self.documents.content_hash, "format": _FORMAT, **self.describe()}
+        )[:32]
         folder, parts = root / key, root / f"{key}.parts"
         if on_main(lambda: not folder.is_dir()):
             counting = _Counting(self.documents, self.text_format, self.analyzer, parts)
             tasks = range(counting.blocks)
             with filling_cache(root):
                 parts.mkdir(exist_ok=True)
-                share_over_ranks(tasks, counting.start, lambda n: counting.file(n).is_file(), _BLOCK_SECONDS)
+                share_over_ranks(
+                    tasks, counting.start, lambda n: counting.file(n).is_file(), _BLOCK_SECONDS
+                )
                 on_main(partial(self._merge, folder, counting))
                 if not folder.is_dir():  # of a process with a disk of its own
                     self._merge(folder, counting)
@@ -305,7 +362,9 @@ class BM25:
         self._tokenizer.word_to_id = {} if self._tokenizer.stemmer else words
 
     def terms(self, texts: list[str]) -> list[list[int]]:
-        """The terms of texts as numbers, in order and as often as they stand there; unknown ones are left out."""
+        """The terms of texts as numbers, in order and as often as they stand there; unknown ones
+        are left out.
+        """
         self.prepare()
         found = self._tokenizer.tokenize(texts, update_vocab=False, show_progress=False)
         return [[token for token in ids if token != self._empty] for ids in found]
@@ -315,12 +374,16 @@ class BM25:
         return self.postings.scores(self.terms([query])[0])
 
     def term_counts(self, texts: list[str]) -> list[Counter[int]]:
-        """How often each term of the index stands in each text, terms as numbers; others are left out."""
+        """How often each term of the index stands in each text, terms as numbers; others are left
+        out.
+        """
         return [Counter(terms) for terms in self.terms(texts)]
 
-    def term_scores(self, weights: Mapping[int, float], first: int = 0, last: int | None = None) -> np.ndarray:
-        """(n,) float32 scores of consecutive documents, by default of all, for a query of weighted terms, which have
-        the numbers of :meth:`term_counts`.
+    def term_scores(
+        self, weights: Mapping[int, float], first: int = 0, last: int | None = None
+    ) -> np.ndarray:
+        """(n,) float32 scores of consecutive documents, by default of all, for a query of weighted
+        terms, which have the numbers of :meth:`term_counts`.
         """
         last = len(self.documents) if last is None else last
         scores = np.zeros(last - first, np.float32)
@@ -331,13 +394,17 @@ class BM25:
         return scores
 
     def weights(self) -> sp.csr_matrix:
-        """(N, T) BM25's weight of each term in each document: a score is the sum over the terms of the query."""
+        """(N, T) BM25's weight of each term in each document: a score is the sum over the terms of
+        the query.
+        """
         found = self.postings
         columns = (found.weights, found.rows, found.starts)
         return sp.csc_matrix(columns, (len(self.documents), len(found.most))).tocsr()
 
     def components(self, count: int) -> np.ndarray:
-        """(T, r) float32 axes of the truncated SVD of :meth:`weights`, largest first; r is at most the rank allows."""
+        """(T, r) float32 axes of the truncated SVD of :meth:`weights`, largest first; r is at most
+        the rank allows.
+        """
         if "weights" not in self.derived:
             self.derived["weights"] = self.weights()
         weights = self.derived["weights"]
@@ -350,7 +417,9 @@ class BM25:
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         """The documents that share a term with the query, at most ``top_k`` a query."""
         ties = self.documents.tie_ranks()
-        found = self.postings.search(self.terms(list(queries.values())), min(top_k, len(ties)), ties)
+        found = self.postings.search(
+            self.terms(list(queries.values())), min(top_k, len(ties)), ties
+        )
         return Ranking.of_best(queries, found, ties, top_k)
 
     def parts(self, query: str, rows: np.ndarray, scores: np.ndarray) -> Parts:
@@ -387,8 +456,13 @@ class QueryBlock:
 
     @staticmethod
     def start(index: Path, device: str) -> Callable[["QueryBlock"], None]:
-        """What a process, here or elsewhere, searches a block with, of the folder of an index (:meth:`BM25.keep`)."""
-        postings, ties = Postings.open(index, words=False), np.asarray(np.load(index / _TIES, mmap_mode="r"))
+        """What a process, here or elsewhere, searches a block with, of the folder of an index
+        (:meth:`BM25.keep`).
+        """
+        postings, ties = (
+            Postings.open(index, words=False),
+            np.asarray(np.load(index / _TIES, mmap_mode="r")),
+        )
 
         def search(asked: QueryBlock) -> None:
             rows = np.full((len(asked.terms), asked.depth), -1, np.int32)

@@ -1,4 +1,6 @@
-"""Documents to vectors: batches of like length and at most so many tokens, halved where memory runs out; no NaN."""
+"""Documents to vectors: batches of like length and at most so many tokens, halved where memory runs
+out; no NaN.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ if TYPE_CHECKING:
 
 
 def token_batches(lengths: Ints, budget: int) -> Iterator[Ints]:
-    """Part texts into batches, (b,) indices each, of like length and longest first, so that padding is little, batches
-    are about as much work, and what does not fit into memory is known at once.
+    """Part texts into batches, (b,) indices each, of like length and longest first, so that padding
+    is little, batches are about as much work, and what does not fit into memory is known at once.
 
-    ``lengths`` are (n,) tokens of each text after truncation, ``budget`` the most of a batch, at least 1 (else a
-    ValueError), padding included; a text above it is a batch of its own.
+    ``lengths`` are (n,) tokens of each text after truncation, ``budget`` the most of a batch, at
+    least 1 (else a ValueError), padding included; a text above it is a batch of its own.
     """
     if budget < 1:
         raise ValueError(f"a token budget is at least 1, not {budget}")
@@ -44,8 +46,11 @@ def token_batches(lengths: Ints, budget: int) -> Iterator[Ints]:
 #: Tokens of a batch where none are asked for, on the CPU and on anything else.
 CPU_BUDGET, DEVICE_BUDGET = 4_096, 32_768
 
-#: Called with the number of documents after each batch, whichever corpus it is of; what it raises ends the encoding.
-WATCHER: ContextVar[Callable[[int], object] | None] = ContextVar("watcher of encoding", default=None)
+#: Called with the number of documents after each batch, whichever corpus it is of; what it raises
+#: ends the encoding.
+WATCHER: ContextVar[Callable[[int], object] | None] = ContextVar(
+    "watcher of encoding", default=None
+)
 
 # Texts that are tokenised at a time to learn their lengths.
 _WINDOW = 1_024
@@ -55,19 +60,25 @@ log = logging.getLogger(__name__)
 class CorpusEncoder:
     """Encodes rows of a corpus with one model on its device.
 
-    The vectors are those of ``model.encode_corpus``, to the last bits, which depend on how texts are batched. Models
-    that compare by cosine give unit vectors. Texts are taken from the corpus a batch at a time.
+    The vectors are those of ``model.encode_corpus``, to the last bits, which depend on how texts
+    are batched. Models that compare by cosine give unit vectors. Texts are taken from the corpus a
+    batch at a time.
 
     Args:
         model: the encoder, a :class:`~beir_cocodr.models.cocodr.COCODR`.
         documents: the corpus.
-        token_budget: tokens of a batch, padding included; 4,096 on the CPU and 32,768 elsewhere by default.
-        backend: "fp32" leaves the model as it is, "bf16" runs it in bfloat16 (PyTorch's autocast), faster where the
-            processor has it and less exact.
+        token_budget: tokens of a batch, padding included; 4,096 on the CPU and 32,768 elsewhere by
+            default.
+        backend: "fp32" leaves the model as it is, "bf16" runs it in bfloat16 (PyTorch's autocast),
+            faster where the processor has it and less exact.
     """
 
     def __init__(
-        self, model: Any, documents: Documents, token_budget: int | None = None, backend: Backend = "fp32"
+        self,
+        model: Any,
+        documents: Documents,
+        token_budget: int | None = None,
+        backend: Backend = "fp32",
     ) -> None:
         self.model, self.documents, self.backend = model, documents, backend
         on_cpu = torch.device(model.device).type == "cpu"
@@ -79,8 +90,8 @@ class CorpusEncoder:
     def encode(self, rows: Ints, encoded: Callable[[int], Any] = lambda count: None) -> Floats:
         """(n,) corpus rows to (n, w) float32, in their order.
 
-        ``encoded`` is called with the number of documents after each batch. An InputError names documents with NaN or
-        infinity, or a single text that does not fit into memory.
+        ``encoded`` is called with the number of documents after each batch. An InputError names
+        documents with NaN or infinity, or a single text that does not fit into memory.
         """
         lengths = self._lengths(rows)
         vectors: Floats | None = None
@@ -103,7 +114,9 @@ class CorpusEncoder:
         return vectors
 
     def _encode(self, rows: Ints, longest: int) -> torch.Tensor:
-        """(n,) rows of at most ``longest`` tokens to (n, w) float32 on the CPU, in halves where need be."""
+        """(n,) rows of at most ``longest`` tokens to (n, w) float32 on the CPU, in halves where
+        need be.
+        """
         if len(rows) == 1 or self._most_tokens is None or len(rows) * longest <= self._most_tokens:
             try:
                 return self._forward(rows)
@@ -111,16 +124,24 @@ class CorpusEncoder:
                 if not _out_of_memory(error):
                     raise
                 reason = " ".join(str(error).split())
-            # Behind the except clause, whose traceback holds on to the tensors that filled the memory.
+            # Behind the except clause, whose traceback holds on to the tensors that filled the
+            # memory.
             self._make_room(rows, longest, reason)
         half = len(rows) // 2
         return torch.cat([self._encode(rows[:half], longest), self._encode(rows[half:], longest)])
 
     def _forward(self, rows: Ints) -> torch.Tensor:
         device = torch.device(self.model.device).type
-        with nullcontext() if self.backend == "fp32" else torch.autocast(device, dtype=torch.bfloat16):
+        with (
+            nullcontext()
+            if self.backend == "fp32"
+            else torch.autocast(device, dtype=torch.bfloat16)
+        ):
             encoded = self.model.encode_corpus(
-                self.documents.take(rows), batch_size=len(rows), convert_to_tensor=True, show_progress_bar=False
+                self.documents.take(rows),
+                batch_size=len(rows),
+                convert_to_tensor=True,
+                show_progress_bar=False,
             )
         vectors = encoded.detach().float().cpu()
         wrong = (~vectors.isfinite().all(dim=1)).nonzero().squeeze(1).tolist()
@@ -150,22 +171,30 @@ class CorpusEncoder:
         prompt, limit = text_format.document_prompt, text_format.document_length
         lengths: list[int] = []
         for start in range(0, len(rows), _WINDOW):
-            texts = [text_format.document(d) for d in self.documents.take(rows[start : start + _WINDOW])]
-            texts = [prompt + (text if limit is None else cut_text(text, limit)[0]) for text in texts]
+            texts = [
+                text_format.document(d) for d in self.documents.take(rows[start : start + _WINDOW])
+            ]
+            texts = [
+                prompt + (text if limit is None else cut_text(text, limit)[0]) for text in texts
+            ]
             tokens = tokenizer(texts, truncation=limit is not None, max_length=limit, padding=False)
             lengths += map(len, tokens["input_ids"])
         return np.array(lengths, dtype=np.int64)
 
 
 class HybridCorpusEncoder(CorpusEncoder):
-    """Of a hybrid encoder of whose dense part (N, d) embeddings are ``held``: nothing is encoded but terms."""
+    """Of a hybrid encoder of whose dense part (N, d) embeddings are ``held``: nothing is encoded
+    but terms.
+    """
 
     def __init__(self, model: Any, documents: Documents, held: Embeddings) -> None:
         super().__init__(model, documents)
         self.held = held
 
     def encode(self, rows: Ints, encoded: Callable[[int], Any] = lambda count: None) -> Floats:
-        texts = [self.model.text_format.document(document) for document in self.documents.take(rows)]
+        texts = [
+            self.model.text_format.document(document) for document in self.documents.take(rows)
+        ]
         vectors = torch.cat([self.held.rows(rows), self.model.head.document_part(texts)], dim=1)
         encoded(len(rows))
         return vectors.numpy()
@@ -177,4 +206,6 @@ def named(documents: Documents, rows: Ints) -> str:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or should_reduce_batch_size(error)
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or should_reduce_batch_size(
+        error
+    )

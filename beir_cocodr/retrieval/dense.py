@@ -1,4 +1,6 @@
-"""A corpus encoded once, in memory or a store, and searched exactly; or searched in a store that ``encode`` wrote."""
+"""A corpus encoded once, in memory or a store, and searched exactly; or searched in a store that
+``encode`` wrote.
+"""
 
 import logging
 import tempfile
@@ -27,7 +29,12 @@ from beir_cocodr.retrieval.exact import rank
 from beir_cocodr.retrieval.ranking import Parts, Ranking
 from beir_cocodr.retrieval.store.encode import encode_documents, encode_over_ranks, identity_of
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, Backend, EncodeOptions
-from beir_cocodr.retrieval.store.store import SMOOTHING, Embeddings, EmbeddingStore, MemoryEmbeddings
+from beir_cocodr.retrieval.store.store import (
+    SMOOTHING,
+    Embeddings,
+    EmbeddingStore,
+    MemoryEmbeddings,
+)
 
 #: Bytes of embeddings that are held in memory; those of a larger corpus go to a store on disk.
 IN_MEMORY = 256 << 20
@@ -48,11 +55,13 @@ _SQUARED_IN_FLOAT32 = 1e15
 
 
 class SharedEmbeddings:
-    """Embeddings of corpora by what they depend on: weights, tokenizer, texts, lengths, prompts. ``folder`` has those
-    too many for memory; of the others, beyond ``in_memory`` bytes, those that were used longest ago are dropped.
+    """Embeddings of corpora by what they depend on: weights, tokenizer, texts, lengths, prompts.
+    ``folder`` has those too many for memory; of the others, beyond ``in_memory`` bytes, those that
+    were used longest ago are dropped.
 
-    While :func:`sharing_embeddings` is in force, each :class:`Dense` looks here before it encodes, so that one encoder
-    encodes one corpus once, whoever asks, also as the dense part of a hybrid encoder.
+    While :func:`sharing_embeddings` is in force, each :class:`Dense` looks here before it encodes,
+    so that one encoder encodes one corpus once, whoever asks, also as the dense part of a hybrid
+    encoder.
     """
 
     def __init__(self, folder: Path, in_memory: int = IN_MEMORY) -> None:
@@ -69,7 +78,11 @@ class SharedEmbeddings:
                 encoder = HybridCorpusEncoder(dense.model, dense.documents, self.get(part))
             found = dense.encode_corpus(self.folder / key, encoder)
         self._held[key] = found
-        sizes = {key: 4 * len(e) * e.dimensions for key, e in self._held.items() if isinstance(e, MemoryEmbeddings)}
+        sizes = {
+            key: 4 * len(e) * e.dimensions
+            for key, e in self._held.items()
+            if isinstance(e, MemoryEmbeddings)
+        }
         while len(sizes) > 1 and sum(sizes.values()) > self.in_memory:
             del self._held[oldest := next(iter(sizes))], sizes[oldest]
         return found
@@ -80,7 +93,9 @@ _SHARED: ContextVar[SharedEmbeddings | None] = ContextVar("shared embeddings", d
 
 @contextmanager
 def sharing_embeddings(folder: Path) -> Iterator[None]:
-    """Meanwhile a corpus is encoded once for each encoder; large ones to stores in ``folder``, removed at the end."""
+    """Meanwhile a corpus is encoded once for each encoder; large ones to stores in ``folder``,
+    removed at the end.
+    """
     with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as place:
         token = _SHARED.set(SharedEmbeddings(Path(place)))
         try:
@@ -100,10 +115,12 @@ TRUNCATION_SAMPLE = 10_000
 
 
 class Moments:
-    """Mean and covariance of the embeddings of a corpus, from which follow those of the scores of any query.
+    """Mean and covariance of the embeddings of a corpus, from which follow those of the scores of
+    any query.
 
-    They are summed around a first mean, so that nothing is lost where all embeddings point the same way. ``largest``
-    is that of all numbers without their sign, NaN or infinite where one of them is.
+    They are summed around a first mean, so that nothing is lost where all embeddings point the same
+    way. ``largest`` is that of all numbers without their sign, NaN or infinite where one of them
+    is.
     """
 
     def __init__(self, embeddings: Embeddings) -> None:
@@ -123,7 +140,9 @@ class Moments:
         self.largest = largest
 
     def of_scores(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(Q,) means and deviations of the scores of all documents for (Q, d) queries; of constant ones 0."""
+        """(Q,) means and deviations of the scores of all documents for (Q, d) queries; of constant
+        ones 0.
+        """
         wide = queries.astype(np.float64)
         deviation = np.sqrt(np.maximum(((wide @ self.covariance) * wide).sum(axis=1), 0))
         rounding = _ROUNDING * self.largest * np.abs(wide).sum(axis=1)
@@ -133,9 +152,9 @@ class Moments:
 class Dense:
     """Exact search with one encoder over one corpus.
 
-    The corpus is encoded on first use, once for dense search, fusions and feedback, and held in memory or, where it is
-    large, in a store on disk; results are the same to the last bit. Cosine models are normalised there; after that
-    every score is a float32 dot product.
+    The corpus is encoded on first use, once for dense search, fusions and feedback, and held in
+    memory or, where it is large, in a store on disk; results are the same to the last bit. Cosine
+    models are normalised there; after that every score is a float32 dot product.
 
     Args:
         model: the encoder.
@@ -143,9 +162,11 @@ class Dense:
         folder: of the store, if one is needed; made then, and removed by the caller.
         batch_size: queries encoded at a time; documents are batched by their tokens.
         progress: show a bar on stderr.
-        given: embeddings that are there already, such as a store of this model and corpus, not folded.
+        given: embeddings that are there already, such as a store of this model and corpus, not
+            folded.
         in_memory: the most bytes of embeddings that are held in memory, by default 256 MiB.
-        shared: all processes of a run have the like of this, and encode a large corpus together; in bfloat16 on a GPU.
+        shared: all processes of a run have the like of this, and encode a large corpus together; in
+        bfloat16 on a GPU.
     """
 
     def __init__(
@@ -164,7 +185,9 @@ class Dense:
         self.batch_size, self.progress = batch_size, progress
         self.in_memory = IN_MEMORY if in_memory is None else in_memory
         if model.similarity_fn_name not in ("cosine", "dot"):
-            raise ValueError(f"exact search needs cosine or dot product, the model has {model.similarity_fn_name}")
+            raise ValueError(
+                f"exact search needs cosine or dot product, the model has {model.similarity_fn_name}"
+            )
         self._truncated_queries = 0.0
         #: Text to vector, (d,), of queries that were encoded last.
         self.known_queries: dict[str, torch.Tensor] = {}
@@ -187,12 +210,16 @@ class Dense:
         """Encode the corpus, to ``folder`` if it is too large for memory."""
         before = self.model.texts_cut
         low: Backend = "bf16" if self.shared and self.model.device.type == "cuda" else "fp32"
-        found = self._encoded_corpus(folder, encoder or CorpusEncoder(self.model, self.documents, backend=low))
+        found = self._encoded_corpus(
+            folder, encoder or CorpusEncoder(self.model, self.documents, backend=low)
+        )
         found.texts_cut = self.model.texts_cut - before
         return found
 
     def encode_together(self, folder: Path) -> None:
-        """The same by all processes of a run, which call this together; to a ``folder`` that they share."""
+        """The same by all processes of a run, which call this together; to a ``folder`` that they
+        share.
+        """
         before = self.model.texts_cut
         encoder = CorpusEncoder(self.model, self.documents)
         found = encode_over_ranks(self.model, self.documents, folder, encoder, self.progress)
@@ -203,14 +230,21 @@ class Dense:
         size = 4 * len(self.documents)
         # Only of a corpus that may be too large is a document encoded to learn the width.
         cut = self.model.texts_cut
-        large = size * _WIDEST > self.in_memory and size * encoder.encode(_FIRST).shape[1] > self.in_memory
+        large = (
+            size * _WIDEST > self.in_memory
+            and size * encoder.encode(_FIRST).shape[1] > self.in_memory
+        )
         self.model.texts_cut = cut  # that one is encoded again
         if large:
             if self.shared:
                 return encode_over_ranks(self.model, self.documents, folder, encoder, self.progress)
-            return encode_documents(self.model, self.documents, folder, progress=self.progress, encoder=encoder)
+            return encode_documents(
+                self.model, self.documents, folder, progress=self.progress, encoder=encoder
+            )
         rows = np.arange(len(self.documents))
-        with Bar(total=len(rows), desc="Encoding", unit=" documents", disable=not self.progress) as bar:
+        with Bar(
+            total=len(rows), desc="Encoding", unit=" documents", disable=not self.progress
+        ) as bar:
             # Shard by shard, because the last bits of vectors depend on what they are batched with.
             parts = [
                 torch.from_numpy(encoder.encode(rows[start : start + SHARD_SIZE], bar.update))
@@ -230,7 +264,12 @@ class Dense:
         if new := [text for text in dict.fromkeys(texts) if text not in found]:
             vectors = self.model.query_vectors(new, self.batch_size)
             if zero := (~vectors.any(dim=1)).nonzero().flatten().tolist():
-                log.warning("%d of %d queries have a zero embedding, such as %.60r", len(zero), len(new), new[zero[0]])
+                log.warning(
+                    "%d of %d queries have a zero embedding, such as %.60r",
+                    len(zero),
+                    len(new),
+                    new[zero[0]],
+                )
             found.update(zip(new, vectors, strict=True))
             most = _KEPT_QUERIES // (4 * vectors.shape[1])
             if len(self.known_queries) + len(found) > most:
@@ -239,7 +278,9 @@ class Dense:
         return self.balanced(torch.stack([found[text] for text in texts]))
 
     def balanced(self, vectors: torch.Tensor) -> torch.Tensor:
-        """(Q, d) query vectors for the embeddings that are searched: those of a smoothed store are others."""
+        """(Q, d) query vectors for the embeddings that are searched: those of a smoothed store are
+        others.
+        """
         balance = self.given.balance if isinstance(self.given, EmbeddingStore) else None
         return vectors if balance is None else balance.apply(vectors)
 
@@ -248,18 +289,25 @@ class Dense:
         return rank(self.documents, ids, queries, self.embeddings.chunks(), top_k)
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
-        return self.search_embeddings(list(queries), self.encode_queries(list(queries.values())), top_k)
+        return self.search_embeddings(
+            list(queries), self.encode_queries(list(queries.values())), top_k
+        )
 
-    def parts(self, query: str, rows: np.ndarray, scores: np.ndarray, vectors: torch.Tensor | None = None) -> Parts:
+    def parts(
+        self, query: str, rows: np.ndarray, scores: np.ndarray, vectors: torch.Tensor | None = None
+    ) -> Parts:
         """All of a score is dense, but for a hybrid encoder, whose vectors have BM25's part behind.
 
-        ``rows`` and ``scores``, (k,), are documents and their scores for the text of a query; ``vectors``, (1, d), are
-        the query's where it was moved.
+        ``rows`` and ``scores``, (k,), are documents and their scores for the text of a query;
+        ``vectors``, (1, d), are the query's where it was moved.
         """
         head: Any = getattr(self.model, "head", None)
         if not hasattr(head, "document_part"):
             return Parts(dense=scores)
-        [vector], width = self.encode_queries([query]) if vectors is None else vectors, head.dimension
+        [vector], width = (
+            self.encode_queries([query]) if vectors is None else vectors,
+            head.dimension,
+        )
         lexical = (self.embeddings.rows(rows)[:, width:] @ vector[width:]).numpy()
         return Parts(scores - lexical, lexical)
 
@@ -285,16 +333,22 @@ class Dense:
         }
         if isinstance(self.given, EmbeddingStore):
             record = self.given.record
-            described["store"] = {"key": record.key, "precision": record.precision, "backend": record.backend}
+            described["store"] = {
+                "key": record.key,
+                "precision": record.precision,
+                "backend": record.backend,
+            }
         return described
 
 
 class StoreChoice:
-    """Stores of one corpus, each for the encoder that wrote it, whatever that is called now. An InputError: one is not
-    complete, or of folded vectors.
+    """Stores of one corpus, each for the encoder that wrote it, whatever that is called now. An
+    InputError: one is not complete, or of folded vectors.
     """
 
-    def __init__(self, folders: Iterable[str | Path], documents: Documents, verify: bool = True) -> None:
+    def __init__(
+        self, folders: Iterable[str | Path], documents: Documents, verify: bool = True
+    ) -> None:
         self.documents = documents
         self.stores = [EmbeddingStore.open(folder, verify) for folder in folders]
         self._used: set[Path] = set()
@@ -306,21 +360,29 @@ class StoreChoice:
                 )
 
     def of(self, model: COCODR) -> EmbeddingStore | None:
-        """The store that an encoder wrote, or None; InputError: of another corpus, or other lengths or prompts."""
+        """The store that an encoder wrote, or None; InputError: of another corpus, or other lengths
+        or prompts.
+        """
         encoder = fingerprint(model)
         for store in self.stores:
             record = store.record
             if all(record.identity[part] == value for part, value in encoder.items()):
                 options = EncodeOptions(precision=record.precision, backend=record.backend)
                 wanted = CorpusEncoder(model, self.documents, backend=options.backend)
-                smoothed = {name: record.identity[name] for name in SMOOTHING if name in record.identity}
-                record.check_identity(identity_of(wanted, options, record.shard_size) | smoothed, store.folder)
+                smoothed = {
+                    name: record.identity[name] for name in SMOOTHING if name in record.identity
+                }
+                record.check_identity(
+                    identity_of(wanted, options, record.shard_size) | smoothed, store.folder
+                )
                 self._used.add(store.folder)
                 return store
         return None
 
     def check_used(self) -> None:
-        """Raise an InputError where a store was asked for in vain; names it and the model that wrote it."""
+        """Raise an InputError where a store was asked for in vain; names it and the model that
+        wrote it.
+        """
         for store in self.stores:
             if store.folder not in self._used:
                 raise InputError(

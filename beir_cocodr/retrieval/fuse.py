@@ -1,5 +1,6 @@
-"""Fitting a hybrid encoder to a corpus: BM25's weights, made dense by truncated SVD, by feature hashing or by both. How
-well each stands in for the exact fusion, by the overlap of their best ten documents, needs no labels.
+"""Fitting a hybrid encoder to a corpus: BM25's weights, made dense by truncated SVD, by feature
+hashing or by both. How well each stands in for the exact fusion, by the overlap of their best ten
+documents, needs no labels.
 """
 
 import logging
@@ -27,7 +28,13 @@ from beir_cocodr.models.hybrid_encoder import HybridEncoder, HybridHead, covaria
 from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions, FuseOptions
-from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance, read_record, write_record
+from beir_cocodr.provenance import (
+    TrainingPlan,
+    TrainingRecord,
+    collection_provenance,
+    read_record,
+    write_record,
+)
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.dense import StoreChoice, shared_embeddings
@@ -39,7 +46,8 @@ from beir_cocodr.retrieval.store.store import EmbeddingStore
 #: Numbers of the lexical part where no budget is given.
 LEXICAL_NUMBERS = 1_024
 
-#: Of what the SVD loses, noisy by hashing; in most sizes of 5 collections 0.5 found more of the best ten than 1 or 0.25
+#: Of what the SVD loses, noisy by hashing; in most sizes of 5 collections 0.5 found more of the
+#: best ten than 1 or 0.25
 HASHED_WEIGHT = 0.5
 
 #: Of BM25, as in :class:`~beir_cocodr.retrieval.bm25.BM25`.
@@ -58,7 +66,8 @@ class TermCounts:
     """What BM25 knows of a corpus.
 
     Attributes:
-        frequencies: documents that a term stands in, of the most frequent terms, most frequent first.
+        frequencies: documents that a term stands in, of the most frequent terms, most frequent
+            first.
         documents: N.
         mean_length: in terms.
         left_out: different terms beyond ``frequencies``.
@@ -75,8 +84,8 @@ class TermCounts:
 
     @classmethod
     def of(cls, texts: Iterator[str], analyze: Analyzer, most: int) -> "TermCounts":
-        """Count in one pass the texts of a corpus, or of this process's share; ``most`` terms are kept. Of a corpus of
-        very many terms those seen once are forgotten now and then.
+        """Count in one pass the texts of a corpus, or of this process's share; ``most`` terms are
+        kept. Of a corpus of very many terms those seen once are forgotten now and then.
         """
         own = _Tally()
         for text in texts:
@@ -87,11 +96,19 @@ class TermCounts:
         found = first.found
         kept = sorted(found, key=lambda term: (-found[term], term))[:most]
         if not kept:
-            raise InputError("no document has a term that BM25 could find; there is nothing to fuse")
+            raise InputError(
+                "no document has a term that BM25 could find; there is nothing to fuse"
+            )
         known = sum(first.occurrences[term] for term in kept)
         left_out = len(found) - len(kept) + first.forgotten
         frequencies = {term: found[term] for term in kept}
-        return cls(frequencies, first.documents, first.length / first.documents, left_out, 1 - known / first.terms)
+        return cls(
+            frequencies,
+            first.documents,
+            first.length / first.documents,
+            left_out,
+            1 - known / first.terms,
+        )
 
     @property
     def idf(self) -> Doubles:
@@ -103,7 +120,9 @@ class TermCounts:
 
 @dataclass
 class _Tally:
-    """Of some documents: in how many each term stands, and how often; how many documents and terms there are."""
+    """Of some documents: in how many each term stands, and how often; how many documents and terms
+    there are.
+    """
 
     found: Counter[str] = field(default_factory=Counter)
     occurrences: Counter[str] = field(default_factory=Counter)
@@ -123,7 +142,9 @@ class _Tally:
             self.forgotten += len(once)
             for term in once:
                 del self.found[term], self.occurrences[term]
-            self.limit = 2 * len(self.found)  # else all are looked at again for every document, where few stood once
+            self.limit = 2 * len(
+                self.found
+            )  # else all are looked at again for every document, where few stood once
 
     def merge(self, other: "_Tally") -> None:
         for name, number in vars(other).items():
@@ -136,7 +157,9 @@ class _Tally:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to make BM25 dense, and its agreement: the mean share of the exact fusion's best ten that it finds."""
+    """A way to make BM25 dense, and its agreement: the mean share of the exact fusion's best ten
+    that it finds.
+    """
 
     components: int
     hashed: int
@@ -149,7 +172,9 @@ class Candidate:
 
     @property
     def kind(self) -> str:
-        return "+".join(name for name, size in (("svd", self.components), ("hash", self.hashed)) if size)
+        return "+".join(
+            name for name, size in (("svd", self.components), ("hash", self.hashed)) if size
+        )
 
 
 def fuse(
@@ -161,14 +186,17 @@ def fuse(
     stores: Sequence[str | Path] = (),
     resume: bool = False,
 ) -> TrainingRecord:
-    """Make a hybrid encoder of a dense encoder and a corpus, and return the training.json that is saved with it. An
-    InputError: the model is an MRL or a hybrid encoder, the budget leaves no room for BM25, or ``output`` is taken.
+    """Make a hybrid encoder of a dense encoder and a corpus, and return the training.json that is
+    saved with it. An InputError: the model is an MRL or a hybrid encoder, the budget leaves no room
+    for BM25, or ``output`` is taken.
 
-    Needs no labels and no GPU. The corpus is read once for BM25's counts, which the processes of ``torchrun`` share;
-    documents of a sample are encoded, or read from a store of the dense encoder.
+    Needs no labels and no GPU. The corpus is read once for BM25's counts, which the processes of
+    ``torchrun`` share; documents of a sample are encoded, or read from a store of the dense
+    encoder.
 
     Args:
-        dataset: the corpus; its queries, if it has some, take part in the choice of the lexical part, its labels never.
+        dataset: the corpus; its queries, if it has some, take part in the choice of the lexical
+            part, its labels never.
         model: the dense encoder.
         output: folder of the hybrid encoder, to be made.
         options: see :class:`~beir_cocodr.models.spec.FuseOptions`.
@@ -192,30 +220,49 @@ def fuse(
     collection, queries = load_collection(dataset, labels="none"), collection_queries(dataset)
     dense = load_encoder(model, encoder)
     if isinstance(dense, MRL | HybridEncoder):
-        raise InputError(f"model {model!r} is a {type(dense).__name__}; fuse takes a plain dense encoder")
+        raise InputError(
+            f"model {model!r} is a {type(dense).__name__}; fuse takes a plain dense encoder"
+        )
     plan = _plan(model, dense, encoder, options, collection_provenance(collection, queries=False))
     if before is not None:
         if changed := plan.changes(before):
-            raise InputError(f"{output} was fused with other {', '.join(changed)}; choose another --output")
+            raise InputError(
+                f"{output} was fused with other {', '.join(changed)}; choose another --output"
+            )
         return before
     width = int(dense.get_embedding_dimension() or 0)
-    most = LEXICAL_NUMBERS if options.bytes_per_document is None else options.bytes_per_document // 2 - width
+    most = (
+        LEXICAL_NUMBERS
+        if options.bytes_per_document is None
+        else options.bytes_per_document // 2 - width
+    )
     if most < 1:
-        raise InputError(f"bytes_per_document {options.bytes_per_document}: no room for BM25 beside {width} numbers")
-    stored(dense, collection.documents, stores)  # a wrong one is named before a large corpus is read
+        raise InputError(
+            f"bytes_per_document {options.bytes_per_document}: no room for BM25 beside {width} numbers"
+        )
+    stored(
+        dense, collection.documents, stores
+    )  # a wrong one is named before a large corpus is read
     counts = count_terms(collection.documents, dense.text_format, options)
 
     def made() -> TrainingRecord:
         fit = Fit(dense, collection.documents, counts, options, stores)
         found = fit.agreements(fit.candidates(most), queries)
-        hybrid = HybridEncoder(model_source(model), head=fit.head(smallest_as_good(found)), **encoder.overrides())
+        hybrid = HybridEncoder(
+            model_source(model), head=fit.head(smallest_as_good(found)), **encoder.overrides()
+        )
         return _save(hybrid, fit, found, plan, began, output)
 
     return on_main(made)
 
 
 def _save(
-    hybrid: HybridEncoder, fit: "Fit", found: Sequence[Candidate], plan: TrainingPlan, began: float, output: Path
+    hybrid: HybridEncoder,
+    fit: "Fit",
+    found: Sequence[Candidate],
+    plan: TrainingPlan,
+    began: float,
+    output: Path,
 ) -> TrainingRecord:
     head, chosen, width = hybrid.head, smallest_as_good(found), hybrid.head.dimension
     details: Json = {
@@ -227,7 +274,9 @@ def _save(
         "terms_left_out": fit.counts.left_out,
         "unknown_share": fit.counts.left_out_share,
         "fitted_on": len(fit.rows),
-        "bytes_per_document": {name: size * (width + chosen.numbers) for name, size in _SIZES.items()},
+        "bytes_per_document": {
+            name: size * (width + chosen.numbers) for name, size in _SIZES.items()
+        },
         "projection_bytes": 4 * head.projection.numel(),
     }
     record = TrainingRecord(
@@ -248,18 +297,25 @@ def _save(
 def smallest_as_good(found: Sequence[Candidate]) -> Candidate:
     """The fewest numbers that agree as well as any, or nearly so."""
     least = max(one.agreement for one in found) - _AS_GOOD
-    return min((one for one in found if one.agreement >= least), key=lambda one: (one.numbers, -one.agreement))
+    return min(
+        (one for one in found if one.agreement >= least),
+        key=lambda one: (one.numbers, -one.agreement),
+    )
 
 
 _SIZES = {"fp32": 4, "fp16": 2, "int8": 1}
 
 
-def _plan(model: str, dense: COCODR, encoder: EncoderOptions, options: FuseOptions, seen: object) -> TrainingPlan:
+def _plan(
+    model: str, dense: COCODR, encoder: EncoderOptions, options: FuseOptions, seen: object
+) -> TrainingPlan:
     parts = fingerprint(dense)
     weights = parts.pop("weights")
     parts["text_format"] = json_sha256([dense.text_format.as_dict(), dense.similarity_fn_name])
     seen_by: tuple[object, ...] = (seen,)
-    return TrainingPlan("fuse", model, weights, encoder.describe(), asdict(options), seen_by, base_parts=parts)  # type: ignore[arg-type]
+    return TrainingPlan(
+        "fuse", model, weights, encoder.describe(), asdict(options), seen_by, base_parts=parts
+    )  # type: ignore[arg-type]
 
 
 def count_terms(documents: Documents, form: TextFormat, options: FuseOptions) -> TermCounts:
@@ -271,8 +327,12 @@ def count_terms(documents: Documents, form: TextFormat, options: FuseOptions) ->
     return TermCounts.of(texts, Analyzer(options.analyzer), options.max_terms)
 
 
-def stored(dense: COCODR, documents: Documents, stores: Sequence[str | Path]) -> EmbeddingStore | None:
-    """The store that an encoder wrote, or None without any; an InputError for one that is another's."""
+def stored(
+    dense: COCODR, documents: Documents, stores: Sequence[str | Path]
+) -> EmbeddingStore | None:
+    """The store that an encoder wrote, or None without any; an InputError for one that is
+    another's.
+    """
     choice = StoreChoice(stores, documents)
     found = choice.of(dense) if stores else None
     choice.check_used()
@@ -280,8 +340,8 @@ def stored(dense: COCODR, documents: Documents, stores: Sequence[str | Path]) ->
 
 
 class Fit:
-    """What candidates share: the sample's weights and dense vectors, one SVD. ``counts`` are of the corpus, see
-    :func:`count_terms`, and ``stores`` of the encoder.
+    """What candidates share: the sample's weights and dense vectors, one SVD. ``counts`` are of the
+    corpus, see :func:`count_terms`, and ``stores`` of the encoder.
     """
 
     def __init__(
@@ -295,16 +355,22 @@ class Fit:
         self.dense, self.counts, self.options = dense, counts, options
         held = stored(dense, documents, stores) or shared_embeddings(dense, documents)
         self.rows = spaced_rows(len(documents), options.sample)
-        self.texts = [dense.text_format.document(document) for document in documents.take(self.rows)]
+        self.texts = [
+            dense.text_format.document(document) for document in documents.take(self.rows)
+        ]
         self.plain = self._head(Candidate(0, 0))
         self.features = _features(self.plain, self.texts, "document")
         self.weights = term_matrix(self.plain, self.features, "document")  # (n, T)
         encoder = CorpusEncoder(dense, documents)
-        self.vectors: Floats = encoder.encode(self.rows) if held is None else held.rows(self.rows).numpy()
+        self.vectors: Floats = (
+            encoder.encode(self.rows) if held is None else held.rows(self.rows).numpy()
+        )
         self._svd: Floats | None = None
 
     def svd(self, components: int) -> Floats:
-        """(T, r) right singular vectors of the weights, largest first; made once, at least as wide as asked."""
+        """(T, r) right singular vectors of the weights, largest first; made once, at least as wide
+        as asked.
+        """
         if self._svd is None or self._svd.shape[1] < components:
             self._svd = singular_axes(self.weights, components, self.options.seed)
         return self._svd[:, :components]
@@ -318,13 +384,17 @@ class Fit:
             "svd": [Candidate(size, 0) for size in sorted({*fewer, full})],
             "hash": [Candidate(0, most)],
             "svd+hash": [
-                Candidate(size, most - size, HASHED_WEIGHT) for size in (most // 2, most * 3 // 4) if 1 < size < rank
+                Candidate(size, most - size, HASHED_WEIGHT)
+                for size in (most // 2, most * 3 // 4)
+                if 1 < size < rank
             ],
         }
         wanted = ("svd", "hash", "svd+hash") if auto else (self.options.lexical,)
         found = [one for kind in wanted for one in sizes[kind]]
         if not found:  # svd+hash, and nothing that svd could lose
-            log.warning("truncated SVD holds all of BM25's %d dimensions: nothing is left to hash", rank)
+            log.warning(
+                "truncated SVD holds all of BM25's %d dimensions: nothing is left to hash", rank
+            )
             found = sizes["svd"]
         return found
 
@@ -332,7 +402,10 @@ class Fit:
         """Candidates, each with its agreement on crops and on some of the given queries."""
         if widest := max(one.components for one in found):
             self.svd(widest)
-        probes = [*self.crops(), *(queries[row] for row in spaced_rows(len(queries), self.options.probes))]
+        probes = [
+            *self.crops(),
+            *(queries[row] for row in spaced_rows(len(queries), self.options.probes)),
+        ]
         dense = z_normalize(self.dense.query_vectors(probes).numpy() @ self.vectors.T)
         asked = _features(self.plain, probes, "query")
         counts = term_matrix(self.plain, asked, "query")
@@ -359,7 +432,9 @@ class Fit:
         return [text for text in found if text] or ["a"]
 
     def head(self, chosen: Candidate) -> HybridHead:
-        """The whole head: projection, means, covariances, and a scale that makes the parts' numbers alike."""
+        """The whole head: projection, means, covariances, and a scale that makes the parts' numbers
+        alike.
+        """
         head = self._projected(chosen)
         lexical = _lexical(head, self.features, "document")
         mean = lexical.mean(axis=0, dtype=np.float64)
@@ -385,7 +460,9 @@ class Fit:
         if one.components and one.hashed:
             buckets, signs = hash_terms(list(self.counts.frequencies), one.hashed)
             lost = torch.zeros(one.hashed, one.components)
-            head.hashed_projection.copy_(lost.index_add_(0, buckets, head.projection * signs[:, None]).T)
+            head.hashed_projection.copy_(
+                lost.index_add_(0, buckets, head.projection * signs[:, None]).T
+            )
         return head
 
     def _head(self, one: Candidate) -> HybridHead:
@@ -416,7 +493,9 @@ Features = list[dict[str, torch.Tensor]]
 
 def _features(head: HybridHead, texts: Sequence[str], task: str) -> Features:
     """Of (n,) texts, some at a time; they are the same for every head of one vocabulary."""
-    return [head.features(texts[start : start + _CHUNK], task) for start in range(0, len(texts), _CHUNK)]
+    return [
+        head.features(texts[start : start + _CHUNK], task) for start in range(0, len(texts), _CHUNK)
+    ]
 
 
 def term_matrix(head: HybridHead, features: Features, task: str) -> sp.csr_matrix:
@@ -427,7 +506,11 @@ def term_matrix(head: HybridHead, features: Features, task: str) -> sp.csr_matri
         if task == "document":
             weights = weights * head.idf.numpy()[numbers]
         starts = np.append(found["term_starts"].numpy(), len(numbers))
-        parts.append(sp.csr_matrix((weights, numbers, starts), shape=(len(starts) - 1, head.terms), dtype=np.float32))
+        parts.append(
+            sp.csr_matrix(
+                (weights, numbers, starts), shape=(len(starts) - 1, head.terms), dtype=np.float32
+            )
+        )
     return sp.vstack(parts, format="csr")
 
 
@@ -438,5 +521,7 @@ def _lexical(head: HybridHead, features: Features, task: str) -> Floats:
 
 def spread(vectors: Floats) -> Doubles:
     """(n, m) vectors to a symmetric (m, m) S with S S their covariance, over n and in float64."""
-    covariance = np.cov(vectors, rowvar=False, bias=True, dtype=np.float64).reshape(vectors.shape[1], -1)
+    covariance = np.cov(vectors, rowvar=False, bias=True, dtype=np.float64).reshape(
+        vectors.shape[1], -1
+    )
     return covariance_root(covariance)

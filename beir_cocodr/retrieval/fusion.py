@@ -12,11 +12,19 @@ from beir_cocodr.models.spec import BM25_WEIGHT, SmoothOptions
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.ranking import RRF_CONSTANT, Lexical, Parts, Ranking, blocks, reciprocal_ranks
+from beir_cocodr.retrieval.ranking import (
+    RRF_CONSTANT,
+    Lexical,
+    Parts,
+    Ranking,
+    blocks,
+    reciprocal_ranks,
+)
 from beir_cocodr.retrieval.store.store import MappedEmbeddings
 from beir_cocodr.retrieval.topk import HostBest, ranks_of, scores_of, search_chunks
 
-#: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising needs.
+#: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising
+#: needs.
 _BLOCK_ELEMENTS = 2**23
 #: Documents whose scores by BM25 are there together, one query's, for their moments.
 _MOMENT_DOCUMENTS = 2**20
@@ -31,10 +39,14 @@ _NUMBERS = 1_024
 
 
 def z_normalize(scores: np.ndarray) -> np.ndarray:
-    """(Q, N) scores to zero mean and unit deviation over the documents of each query; constants to 0."""
+    """(Q, N) scores to zero mean and unit deviation over the documents of each query; constants to
+    0.
+    """
     centred = scores - scores.mean(axis=1, keepdims=True, dtype=np.float64)
     deviation = centred.std(axis=1, keepdims=True)
-    normal: np.ndarray = np.divide(centred, deviation, out=np.zeros_like(centred), where=deviation > 0)
+    normal: np.ndarray = np.divide(
+        centred, deviation, out=np.zeros_like(centred), where=deviation > 0
+    )
     return normal
 
 
@@ -67,8 +79,13 @@ class TermScores:
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         size = len(self.bm25.documents)
-        parts = [(first, min(first + _MOMENT_DOCUMENTS, size)) for first in range(0, size, _MOMENT_DOCUMENTS)]
-        found = np.array([[self._of_part(terms, *part) for part in parts] for terms in self.weights])
+        parts = [
+            (first, min(first + _MOMENT_DOCUMENTS, size))
+            for first in range(0, size, _MOMENT_DOCUMENTS)
+        ]
+        found = np.array(
+            [[self._of_part(terms, *part) for part in parts] for terms in self.weights]
+        )
         means, deviations = found[..., 0], found[..., 1]  # (Q, parts)
         share = np.array([last - first for first, last in parts]) / size
         mean = means[:, 0] + (means - means[:, :1]) @ share
@@ -108,8 +125,8 @@ class _Fusion:
 
 
 class Hybrid(_Fusion):
-    """Weighted mean of the z-normalised scores of a dense encoder and of BM25 over all documents; ``bm25_weight`` is w,
-    of BM25 against 1 of the encoder (default 0.5).
+    """Weighted mean of the z-normalised scores of a dense encoder and of BM25 over all documents;
+    ``bm25_weight`` is w, of BM25 against 1 of the encoder (default 0.5).
     """
 
     def __init__(self, dense: Dense, bm25: Lexical, bm25_weight: float = BM25_WEIGHT) -> None:
@@ -120,7 +137,9 @@ class Hybrid(_Fusion):
         return self.rank(queries, self.dense.encode_queries(list(queries.values())), top_k)
 
     def fused(self, texts: list[str], vectors: torch.Tensor) -> Iterator[np.ndarray]:
-        """(Q, n) float32 scores of queries and consecutive documents, in one pass over the corpus."""
+        """(Q, n) float32 scores of queries and consecutive documents, in one pass over the
+        corpus.
+        """
         return self._mixed(vectors, self.lexical(texts, vectors))
 
     def lexical(self, texts: list[str], vectors: torch.Tensor) -> LexicalScores:
@@ -148,17 +167,24 @@ class Hybrid(_Fusion):
         """What the encoder and BM25 add to the weighted mean."""
         vectors, size = self.dense.encode_queries([query]), len(self.dense.documents)
         dense, weight = self._dense_scores(vectors), self.bm25_weight
-        own, lexical = (z_normalize(part)[0, rows] for part in (dense, self.lexical([query], vectors).block(0, size)))
+        own, lexical = (
+            z_normalize(part)[0, rows]
+            for part in (dense, self.lexical([query], vectors).block(0, size))
+        )
         return Parts(own / (1 + weight), weight * lexical / (1 + weight))
 
     def _dense_scores(self, vectors: torch.Tensor) -> np.ndarray:
         """(Q, N) scores of all documents for (Q, d) queries."""
-        return np.concatenate([(vectors @ chunk.T).numpy() for chunk in self.dense.embeddings.chunks()], axis=1)
+        return np.concatenate(
+            [(vectors @ chunk.T).numpy() for chunk in self.dense.embeddings.chunks()], axis=1
+        )
 
     def rank(self, queries: dict[str, str], vectors: torch.Tensor, top_k: int) -> Ranking:
         """Rank for queries whose embeddings, (Q, d), are already there."""
         if not float(vectors.abs().max()) * self.dense.moments.largest * vectors.shape[1] < _SAFE:
-            self.dense.search_embeddings(list(queries), vectors, 1)  # fails, naming the documents or queries
+            self.dense.search_embeddings(
+                list(queries), vectors, 1
+            )  # fails, naming the documents or queries
         start, found = 0, []
         for ids, texts in blocks(queries, self._queries_a_pass()):
             block = vectors[start : start + len(ids)]
@@ -169,10 +195,16 @@ class Hybrid(_Fusion):
 
     def _queries_a_pass(self) -> int:
         held = not isinstance(self.bm25, BM25)
-        return max(1, min(_QUERIES, 8 * _BLOCK_ELEMENTS // len(self.dense.documents) if held else _QUERIES))
+        return max(
+            1, min(_QUERIES, 8 * _BLOCK_ELEMENTS // len(self.dense.documents) if held else _QUERIES)
+        )
 
-    def _best(self, pieces: Iterator[np.ndarray], count: int, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(Q, k) scores and rows of the best of all documents for ``count`` queries, from :meth:`fused`."""
+    def _best(
+        self, pieces: Iterator[np.ndarray], count: int, top_k: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(Q, k) scores and rows of the best of all documents for ``count`` queries, from
+        :meth:`fused`.
+        """
         ties = self.dense.documents.tie_ranks()
         best = HostBest(count, top_k)
         for piece in pieces:
@@ -186,18 +218,23 @@ class Hybrid(_Fusion):
         return scores_of(keys).numpy(), rows[ties[rows].searchsorted(ranks)]
 
     def describe(self) -> Json:
-        return {"model": "weighted mean of z-normalised scores", "bm25_weight": self.bm25_weight, **super().describe()}
+        return {
+            "model": "weighted mean of z-normalised scores",
+            "bm25_weight": self.bm25_weight,
+            **super().describe(),
+        }
 
 
 class RM3(Hybrid):
     """The fusion, with BM25's query expanded by terms of the fusion's best documents.
 
-    P(t|R) = Σ_d P(t|d) P(d|q) over the best ``documents`` d (10), where P(t|d) is t's share of the terms of d, and
-    P(d|q) is proportional to exp(fused score). Its best ``terms`` (20) and the terms of the query, each summing to 1,
-    are mixed by ``weight`` of the expansion (0.5); BM25's scores for that are then fused with the encoder's, by the
-    same ``bm25_weight``.
+    P(t|R) = Σ_d P(t|d) P(d|q) over the best ``documents`` d (10), where P(t|d) is t's share of the
+    terms of d, and P(d|q) is proportional to exp(fused score). Its best ``terms`` (20) and the
+    terms of the query, each summing to 1, are mixed by ``weight`` of the expansion (0.5); BM25's
+    scores for that are then fused with the encoder's, by the same ``bm25_weight``.
 
-    Source: Lavrenko and Croft, 2001; Abdul-Jaleel et al., 2004 (RM3), with a fusion for the first search.
+    Source: Lavrenko and Croft, 2001; Abdul-Jaleel et al., 2004 (RM3), with a fusion for the first
+    search.
     """
 
     bm25: BM25
@@ -222,11 +259,18 @@ class RM3(Hybrid):
         expanded = [self._expand(*query) for query in zip(counts, rows, scores, strict=True)]
         return TermScores(self.bm25, expanded)
 
-    def _expand(self, query: Counter[int], rows: np.ndarray, scores: np.ndarray) -> dict[int, float]:
-        """Weights of the terms of a query and of its best documents; nothing for a query of unknown terms."""
+    def _expand(
+        self, query: Counter[int], rows: np.ndarray, scores: np.ndarray
+    ) -> dict[int, float]:
+        """Weights of the terms of a query and of its best documents; nothing for a query of unknown
+        terms.
+        """
         shares = np.exp((scores - scores.max()).astype(np.float64))
         if new := [row for row in rows.tolist() if row not in self._counts]:
-            found = [self.bm25.text_format.document(document) for document in self.dense.documents.take(new)]
+            found = [
+                self.bm25.text_format.document(document)
+                for document in self.dense.documents.take(new)
+            ]
             self._counts.update(zip(new, self.bm25.term_counts(found), strict=True))
         model: defaultdict[int, float] = defaultdict(float)
         for row, share in zip(rows.tolist(), shares / shares.sum(), strict=True):
@@ -248,22 +292,30 @@ class RM3(Hybrid):
 
 
 class ReciprocalRank(_Fusion):
-    """Reciprocal rank fusion of the best 1,000 of BM25 and of a dense encoder: sum of 1 / (60 + rank).
+    """Reciprocal rank fusion of the best 1,000 of BM25 and of a dense encoder: sum of 1 / (60 +
+    rank).
 
     Source: Cormack et al., 2009.
     """
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         lists = self._lists(queries)
-        found = (reciprocal_ranks([row[row >= 0] for row in rows]) for rows in zip(*lists, strict=True))
+        found = (
+            reciprocal_ranks([row[row >= 0] for row in rows]) for rows in zip(*lists, strict=True)
+        )
         fused = ((rows, scores.astype(np.float32)) for rows, scores in found)
         return Ranking.of_best(queries, fused, self.dense.documents.tie_ranks(), top_k)
 
     def parts(self, query: str, rows: np.ndarray, scores: np.ndarray) -> Parts:
         """What the place in each list adds; 0 where a document is not in it."""
         found = [reciprocal_ranks([part[0][part[0] >= 0]]) for part in self._lists({"": query})]
-        added = [dict(zip(part.tolist(), values.astype(np.float32).tolist(), strict=True)) for part, values in found]
-        return Parts(*(np.array([values.get(row, 0.0) for row in rows.tolist()]) for values in added))
+        added = [
+            dict(zip(part.tolist(), values.astype(np.float32).tolist(), strict=True))
+            for part, values in found
+        ]
+        return Parts(
+            *(np.array([values.get(row, 0.0) for row in rows.tolist()]) for values in added)
+        )
 
     def _lists(self, queries: dict[str, str]) -> list[np.ndarray]:
         return [part.search(queries, _RRF_DEPTH).rows for part in (self.dense, self.bm25)]
@@ -274,13 +326,20 @@ class ReciprocalRank(_Fusion):
 
 
 class Feedback(Hybrid):
-    """Dense search with the query moved towards the best documents of the fusion by ``bm25_weight``.
+    """Dense search with the query moved towards the best documents of the fusion by
+    ``bm25_weight``.
 
-    q' = normalise(q + ``weight`` (0.5) * mean of the embeddings of the fusion's best ``documents`` (3)).
+    q' = normalise(q + ``weight`` (0.5) * mean of the embeddings of the fusion's best ``documents``
+    (3)).
     """
 
     def __init__(
-        self, dense: Dense, bm25: Lexical, weight: float = 0.5, documents: int = 3, bm25_weight: float = BM25_WEIGHT
+        self,
+        dense: Dense,
+        bm25: Lexical,
+        weight: float = 0.5,
+        documents: int = 3,
+        bm25_weight: float = BM25_WEIGHT,
     ) -> None:
         super().__init__(dense, bm25, bm25_weight)
         self.weight, self.documents = weight, documents
@@ -306,23 +365,31 @@ class Feedback(Hybrid):
         return Parts(dense=scores)
 
     def describe(self) -> Json:
-        sizes = {"weight": self.weight, "documents": self.documents, "bm25_weight": self.bm25_weight}
+        sizes = {
+            "weight": self.weight,
+            "documents": self.documents,
+            "bm25_weight": self.bm25_weight,
+        }
         return {"model": "hybrid feedback", **sizes, **_Fusion.describe(self)}
 
 
 class FusedFeedback(Feedback):
-    """The fusion of BM25 with the encoder's moved query of :class:`Feedback`: what distillation learns from."""
+    """The fusion of BM25 with the encoder's moved query of :class:`Feedback`: what distillation
+    learns from.
+    """
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         return self.rank(queries, self.move(queries), top_k)
 
 
 class OneVector(FusedFeedback):
-    """The fusion with truncated BM25, as a hybrid encoder of the same settings ranks, without making one.
+    """The fusion with truncated BM25, as a hybrid encoder of the same settings ranks, without
+    making one.
 
-    For a choice among settings: nothing is encoded again, and what settings share is made once. Documents are projected
-    to ``numbers`` components r (1,024). ``smooth`` draws both parts of their vectors to the mean of their 5 nearest
-    neighbours' (l = 0.3); ``feedback`` moves the encoder's part of the query towards the best 3, and searches again.
+    For a choice among settings: nothing is encoded again, and what settings share is made once.
+    Documents are projected to ``numbers`` components r (1,024). ``smooth`` draws both parts of
+    their vectors to the mean of their 5 nearest neighbours' (l = 0.3); ``feedback`` moves the
+    encoder's part of the query towards the best 3, and searches again.
     """
 
     bm25: BM25
@@ -340,7 +407,11 @@ class OneVector(FusedFeedback):
         self.numbers, self.smooth, self.feedback = numbers or _NUMBERS, smooth, feedback
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
-        vectors = self.move(queries) if self.feedback else self.dense.encode_queries(list(queries.values()))
+        vectors = (
+            self.move(queries)
+            if self.feedback
+            else self.dense.encode_queries(list(queries.values()))
+        )
         return self.rank(queries, vectors, top_k)
 
     def fused(self, texts: list[str], vectors: torch.Tensor) -> Iterator[np.ndarray]:
@@ -355,7 +426,9 @@ class OneVector(FusedFeedback):
         if self.smooth:
             nearer = self._smoothing()
             dense, lexical = (np.asarray((nearer @ scores.T).T) for scores in (dense, lexical))
-        yield weighted_mean(z_normalize(dense), z_normalize(lexical), self.bm25_weight).astype(np.float32)
+        yield weighted_mean(z_normalize(dense), z_normalize(lexical), self.bm25_weight).astype(
+            np.float32
+        )
 
     def _queries_a_pass(self) -> int:
         return max(1, _BLOCK_ELEMENTS // len(self.dense.documents))
@@ -363,7 +436,9 @@ class OneVector(FusedFeedback):
     def documents_at(self, rows: np.ndarray) -> np.ndarray:
         if not self.smooth:
             return super().documents_at(rows)
-        found: np.ndarray = self._smoothing()[rows] @ torch.cat(list(self.dense.embeddings.chunks())).numpy()
+        found: np.ndarray = (
+            self._smoothing()[rows] @ torch.cat(list(self.dense.embeddings.chunks())).numpy()
+        )
         return found
 
     def _projected(self) -> tuple[np.ndarray, np.ndarray]:
@@ -377,7 +452,10 @@ class OneVector(FusedFeedback):
         """(N, N) from scores of documents to those of smoothed ones."""
         key = f"smoothing {self.numbers} {id(self.dense)}"
         if key not in self.bm25.derived:
-            parts = [torch.cat(list(self.dense.embeddings.chunks())), torch.from_numpy(self._projected()[1])]
+            parts = [
+                torch.cat(list(self.dense.embeddings.chunks())),
+                torch.from_numpy(self._projected()[1]),
+            ]
             space = torch.cat([torch.nn.functional.normalize(part, dim=1) for part in parts], dim=1)
             size, k = len(space), min(SmoothOptions().neighbours, len(space) - 1)
             found = [
@@ -386,27 +464,41 @@ class OneVector(FusedFeedback):
             ]
             near, share = torch.cat(found).numpy().ravel(), SmoothOptions().weight
             mean = sp.csr_matrix(
-                (np.full(size * k, share / max(1, k), np.float32), (np.repeat(np.arange(size), k), near))
+                (
+                    np.full(size * k, share / max(1, k), np.float32),
+                    (np.repeat(np.arange(size), k), near),
+                )
             )
             mean.resize(size, size)
             # The encoder is kept with it, so that no other gets its id.
-            self.bm25.derived[key] = (1 - share) * sp.eye(size, dtype=np.float32, format="csr") + mean, self.dense
+            self.bm25.derived[key] = (
+                (1 - share) * sp.eye(size, dtype=np.float32, format="csr") + mean,
+                self.dense,
+            )
         found_matrix: sp.csr_matrix = self.bm25.derived[key][0]
         return found_matrix
 
     def describe(self) -> Json:
         sizes = {"numbers": self.numbers, "smooth": self.smooth, "feedback": self.feedback}
-        return {**Hybrid.describe(self), "model": "fusion with truncated BM25 by z-normalised scores", **sizes}
+        return {
+            **Hybrid.describe(self),
+            "model": "fusion with truncated BM25 by z-normalised scores",
+            **sizes,
+        }
 
 
 class HybridFeedback:
-    """Feedback of a hybrid encoder: its dense part is moved towards the best documents, and searched with again.
+    """Feedback of a hybrid encoder: its dense part is moved towards the best documents, and
+    searched with again.
 
-    Both searches are in the same index. The best documents are the first search's, or those of the exact fusion where
-    ``bm25`` is given. BM25's part of the query stays as it is; ``weight``, ``documents``: as for :class:`Feedback`.
+    Both searches are in the same index. The best documents are the first search's, or those of the
+    exact fusion where ``bm25`` is given. BM25's part of the query stays as it is; ``weight``,
+    ``documents``: as for :class:`Feedback`.
     """
 
-    def __init__(self, dense: Dense, bm25: Lexical | None = None, weight: float = 0.5, documents: int = 3) -> None:
+    def __init__(
+        self, dense: Dense, bm25: Lexical | None = None, weight: float = 0.5, documents: int = 3
+    ) -> None:
         assert isinstance(dense.model, HybridEncoder)
         self.dense, self.model, self.bm25 = dense, dense.model, bm25
         self.weight, self.documents = weight, documents
@@ -429,7 +521,9 @@ class HybridFeedback:
         width = self.model.head.dimension
         parts = self.model.encode_query_parts(list(queries.values()), self.dense.batch_size)
         best = self._best(queries, parts)  # (Q, documents), -1 where there are fewer
-        found = self.dense.embeddings.rows(best.clip(min=0).ravel())[:, :width].reshape(*best.shape, width)
+        found = self.dense.embeddings.rows(best.clip(min=0).ravel())[:, :width].reshape(
+            *best.shape, width
+        )
         there = torch.from_numpy(best >= 0)[..., None]
         mean = (found * there).sum(dim=1) / there.sum(dim=1).clamp(min=1)
         moved = torch.nn.functional.normalize(parts[:, :width] + self.weight * mean, dim=-1)
@@ -441,10 +535,14 @@ class HybridFeedback:
             return self.dense.search_embeddings(list(queries), vectors, self.documents).rows
         head = self.model.head
         if self._exact is None:
-            part = MappedEmbeddings(self.dense.embeddings, lambda found: found[:, : head.dimension], head.dimension)
+            part = MappedEmbeddings(
+                self.dense.embeddings, lambda found: found[:, : head.dimension], head.dimension
+            )
             alone = Dense(self.model, self.dense.documents, self.dense.folder, given=part)
             self._exact = Hybrid(alone, self.bm25, head.bm25_weight)
-        return self._exact.rank(queries, parts[:, : head.dimension].contiguous(), self.documents).rows
+        return self._exact.rank(
+            queries, parts[:, : head.dimension].contiguous(), self.documents
+        ).rows
 
     def describe(self) -> Json:
         given = None if self.bm25 is None else self.bm25.describe()

@@ -1,4 +1,6 @@
-"""Work for processes that may die: how tasks reach them, on which devices, and with how many CPU threads."""
+"""Work for processes that may die: how tasks reach them, on which devices, and with how many CPU
+threads.
+"""
 
 import logging
 import multiprocessing
@@ -20,7 +22,9 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 #: How tasks are shared out: :func:`share_out`, or the like of it elsewhere.
-ShareOut = Callable[[Sequence[Any], Callable[[str], Callable[[Any], Any]], Sequence[str]], Iterator[Any]]
+ShareOut = Callable[
+    [Sequence[Any], Callable[[str], Callable[[Any], Any]], Sequence[str]], Iterator[Any]
+]
 
 #: How often work goes on after processes died without any of it having been finished in between.
 _ATTEMPTS = 3
@@ -30,14 +34,16 @@ log = logging.getLogger(__name__)
 def share_out(
     tasks: Sequence[Task], start: Callable[[str], Callable[[Task], Result]], devices: Sequence[str]
 ) -> Iterator[Result]:
-    """Do tasks in one new process for each device, and yield the results in the order in which they come.
+    """Do tasks in one new process for each device, and yield the results in the order in which they
+    come.
 
-    When a process dies, of a signal or for want of memory, all are started again and what was not finished is done
-    again, so a task may be done twice; after three deaths without a task done in between, an InputError. Whatever a
-    task raises is raised after the tasks under way. Processes are spawned: scripts need ``if __name__ == "__main__"``.
+    When a process dies, of a signal or for want of memory, all are started again and what was not
+    finished is done again, so a task may be done twice; after three deaths without a task done in
+    between, an InputError. Whatever a task raises is raised after the tasks under way. Processes
+    are spawned: scripts need ``if __name__ == "__main__"``.
 
-    ``start`` is called in each process with its device, and returns what does a task there; it and the tasks, which are
-    held in a list, are picklable.
+    ``start`` is called in each process with its device, and returns what does a task there; it and
+    the tasks, which are held in a list, are picklable.
     """
     left, deaths = list(tasks), 0
     while left:
@@ -67,16 +73,21 @@ def share_over_ranks(
     seconds: float,
     desc: str | None = None,
 ) -> None:
-    """Do the tasks that are not done, each by one of the processes of a run that ``torchrun`` started, all of which
-    call this; long work, by the ``seconds`` that a task may take on one core, is shared out to the CPU cores of each. A
-    task leaves a file, by which the others know; ``is_done`` tells whether it is there, on this machine.
+    """Do the tasks that are not done, each by one of the processes of a run that ``torchrun``
+    started, all of which call this; long work, by the ``seconds`` that a task may take on one core,
+    is shared out to the CPU cores of each. A task leaves a file, by which the others know;
+    ``is_done`` tells whether it is there, on this machine.
     """
     # The second time there is work only for processes that do not share a disk.
     for mine in (tasks[rank() :: world_size()], tasks):
         left = [task for task in mine if not is_done(task)]
         cores = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         many = len(left) * seconds >= _WORTH and min(cores, len(left)) > 1
-        done = share_out(left, start, ["cpu"] * min(cores, len(left))) if many else map(start("cpu"), left)
+        done = (
+            share_out(left, start, ["cpu"] * min(cores, len(left)))
+            if many
+            else map(start("cpu"), left)
+        )
         for _ in Bar(done, total=len(left), desc=desc, disable=desc is None or not left):
             pass
         wait_for_all()
@@ -90,12 +101,15 @@ def _attempt(
     for device in devices:
         waiting.put(device)
     together = context.Barrier(len(devices))
-    executor = ProcessPoolExecutor(len(devices), context, _initialize, (start, waiting, together, dict(os.environ)))
+    executor = ProcessPoolExecutor(
+        len(devices), context, _initialize, (start, waiting, together, dict(os.environ))
+    )
     pending: dict[Future[Result], Task] = {}
     remaining = iter(tasks)
     try:
         while True:
-            # Results wait in memory until they are taken, so no more are asked for than keeps all busy.
+            # Results wait in memory until they are taken, so no more are asked for than keeps all
+            # busy.
             while len(pending) < 2 * len(devices) and (task := next(remaining, None)) is not None:
                 pending[executor.submit(_work, task)] = task
             if not pending:
@@ -110,8 +124,9 @@ def _attempt(
 
 
 def _context(start: Any) -> Any:
-    """Processes that are forked from a server, where the system has one: libraries are imported once for all of them,
-    and a process that died is replaced at once. The server has no device, and nothing else of this process.
+    """Processes that are forked from a server, where the system has one: libraries are imported
+    once for all of them, and a process that died is replaced at once. The server has no device, and
+    nothing else of this process.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -120,7 +135,8 @@ def _context(start: Any) -> Any:
     return context
 
 
-# What a spawned process is to do: how it starts, on which device, and what does a task once it has started.
+# What a spawned process is to do: how it starts, on which device, and what does a task once it has
+# started.
 _start: Any = None
 _device: Any = None
 _do: Any = None
@@ -170,7 +186,9 @@ _MOST = 1_024
 
 
 def device_list(device: str | None, processes: int) -> list[str]:
-    """A device for each process, at least 1: GPUs in turn where none is named, or just "cuda"; else all on the same."""
+    """A device for each process, at least 1: GPUs in turn where none is named, or just "cuda"; else
+    all on the same.
+    """
     if processes < 1:
         raise InputError(f"{processes} processes can do nothing; give at least 1")
     if processes > _MOST:
@@ -187,7 +205,9 @@ def device_list(device: str | None, processes: int) -> list[str]:
 
 @contextmanager
 def torch_threads(threads: int | None) -> Iterator[int]:
-    """Let PyTorch use that many CPU threads inside, at least 1, and yield their number; None changes nothing."""
+    """Let PyTorch use that many CPU threads inside, at least 1, and yield their number; None
+    changes nothing.
+    """
     import torch
 
     if threads is not None:

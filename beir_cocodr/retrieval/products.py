@@ -1,11 +1,13 @@
-"""Products of queries and documents on a processor: all of them in float32, or of those alone that may reach a bound.
+"""Products of queries and documents on a processor: all of them in float32, or of those alone that
+may reach a bound.
 
-Which these are, a product of 8-bit integers tells. A query is q = αa + r and a document d = m + βb + s, with a and b of
-integers from -127 to 127, so that
+Which these are, a product of 8-bit integers tells. A query is q = αa + r and a document d = m + βb
++ s, with a and b of integers from -127 to 127, so that
 
     |q·d - q·m - αβ a·b| <= ‖αa‖ ‖s‖ + ‖r‖ ‖d - m‖        (Cauchy and Schwarz).
 
-Where a processor multiplies bytes in vectors (VNNI), that takes a quarter of the time of the product in float32.
+Where a processor multiplies bytes in vectors (VNNI), that takes a quarter of the time of the
+product in float32.
 """
 
 import platform
@@ -23,9 +25,11 @@ from torch import Tensor
 # Documents multiplied at a time: oneDNN's results are few enough that their memory is used again.
 _PANEL = 4_096
 
-# Below and above, putting documents into integers costs more than it saves; of one dimension torch's product is wrong.
+# Below and above, putting documents into integers costs more than it saves; of one dimension
+# torch's product is wrong.
 _FEWEST_QUERIES, _NARROWEST, _MOST_WANTED = 256, 16, 256
-# So does multiplying more than this share, which is likely until so many times k documents were seen.
+# So does multiplying more than this share, which is likely until so many times k documents were
+# seen.
 _MOST_LEFT, FIRST_SCREENED = 0.04, 75
 # Of a panel of few documents, more may be left; of a tile in float32, no more than this is held.
 _FEW_LEFT, _MOST_HELD = 64, 4 << 20
@@ -38,7 +42,9 @@ _EPSILON, _TINY = float(np.finfo(np.float32).eps), 1e-30
 
 @cache
 def one_dnn_is_faster() -> bool:
-    """MKL, behind torch.mm, takes twice as long as oneDNN on an AMD processor and half as long on one of Intel's."""
+    """MKL, behind torch.mm, takes twice as long as oneDNN on an AMD processor and half as long on
+    one of Intel's.
+    """
     mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     one_dnn = _one_dnn() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return one_dnn and not (mkl and "GenuineIntel" in _processor())
@@ -50,8 +56,11 @@ def multiplies_bytes() -> bool:
     fast = {"avx512_vnni", "avx_vnni"} & set(_processor().split())
     if not (fast and _one_dnn() and hasattr(torch, "_int_mm")):
         return False
-    # Where oneDNN is kept from using these instructions, sums of two products are cut off at 16 bits.
-    rows = torch.tensor([[127, -127] * 32, [127] * 64, [-127] * 64] * 6, dtype=torch.int8, device="cpu")
+    # Where oneDNN is kept from using these instructions, sums of two products are cut off at 16
+    # bits.
+    rows = torch.tensor(
+        [[127, -127] * 32, [127] * 64, [-127] * 64] * 6, dtype=torch.int8, device="cpu"
+    )
     return torch.equal(torch._int_mm(rows, rows.T).double(), rows.double() @ rows.double().T)
 
 
@@ -82,13 +91,17 @@ class Products:
             return torch.mm(queries, documents.T, out=scores)
         for first in range(0, len(documents), _PANEL):
             panel = slice(first, first + _PANEL)
-            # As F.linear of tensors in oneDNN's form, without a second copy of documents and scores.
-            scores[:, panel] = torch.ops.mkldnn._linear_pointwise(queries, documents[panel], None, "none", [], "")
+            # As F.linear of tensors in oneDNN's form, without a second copy of documents and
+            # scores.
+            scores[:, panel] = torch.ops.mkldnn._linear_pointwise(
+                queries, documents[panel], None, "none", [], ""
+            )
         return scores
 
 
 class Found(NamedTuple):
-    """Documents of a tile for q queries, of which query i has those from ``starts[i]`` to ``starts[i + 1]``.
+    """Documents of a tile for q queries, of which query i has those from ``starts[i]`` to
+    ``starts[i + 1]``.
 
     Args:
         starts: (q + 1,).
@@ -102,7 +115,9 @@ class Found(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Documents, their b, the odd ones among them, and the largest ‖s‖ and ‖d - m‖ of the others."""
+    """Documents, their b, the odd ones among them, and the largest ‖s‖ and ‖d - m‖ of the
+    others.
+    """
 
     documents: Tensor
     whole: Tensor
@@ -116,12 +131,15 @@ class Screen:
 
     Args:
         queries: (Q, d) float32.
-        documents: (n, d) float32, n > 0, like those to come: m is their mean, and β is chosen by them.
+        documents: (n, d) float32, n > 0, like those to come: m is their mean, and β is chosen by
+        them.
     """
 
     @staticmethod
     def pays(queries: Tensor, top_k: int) -> bool:
-        """Whether many (Q, d) queries ask for few documents, on a processor that is fast at this."""
+        """Whether many (Q, d) queries ask for few documents, on a processor that is fast at
+        this.
+        """
         wide = len(queries) >= _FEWEST_QUERIES and queries.shape[1] >= _NARROWEST
         return wide and top_k <= _MOST_WANTED and multiplies_bytes()
 
@@ -130,8 +148,14 @@ class Screen:
         some = documents[:: -(-len(documents) // _SAMPLE)] - self._center
         most = max(float(some.abs().max()) / 127, _TINY)
         # With a smaller scale, large numbers are cut off and others are closer.
-        left = {most * share: _lengths(some - _whole(some, most * share) * (most * share)) for share in _CLIPPED}
-        self._scale = min(left, key=lambda scale: np.partition(left[scale], -len(some) // _ODD)[-len(some) // _ODD])
+        left = {
+            most * share: _lengths(some - _whole(some, most * share) * (most * share))
+            for share in _CLIPPED
+        }
+        self._scale = min(
+            left,
+            key=lambda scale: np.partition(left[scale], -len(some) // _ODD)[-len(some) // _ODD],
+        )
         scales = (queries.abs().amax(dim=1, keepdim=True) / 127).clamp_min(_TINY)
         whole = _whole(queries, scales)
         self._queries, self._whole = queries, whole.to(torch.int8)
@@ -154,10 +178,18 @@ class Screen:
             left = _lengths(moved.sub_(whole, alpha=self._scale))
             order = (left + self._share_left * far).argpartition(-(odd := -(-len(part) // _ODD)))
             rest = order[:-odd]
-            yield Panel(part, whole.to(torch.int8), order[-odd:], left[rest].max(initial=0), far[rest].max(initial=0))
+            yield Panel(
+                part,
+                whole.to(torch.int8),
+                order[-odd:],
+                left[rest].max(initial=0),
+                far[rest].max(initial=0),
+            )
 
     def found(self, part: slice, panels: list[Panel], bounds: NDArray[np.float32]) -> Found | None:
-        """What scores at least the (q,) bounds of a part of the queries; None where too much may do so."""
+        """What scores at least the (q,) bounds of a part of the queries; None where too much may do
+        so.
+        """
         rows: list[NDArray[np.int64]] = []
         columns, scores, first = list(rows), [], 0
         for panel in panels:
@@ -174,14 +206,24 @@ class Screen:
             first += size
         row = np.concatenate(rows)
         order = row.argsort(kind="stable")
-        return Found(_starts(row[order], len(bounds)), np.concatenate(columns)[order], np.concatenate(scores)[order])
+        return Found(
+            _starts(row[order], len(bounds)),
+            np.concatenate(columns)[order],
+            np.concatenate(scores)[order],
+        )
 
     def _near(self, queries: Tensor, panel: Panel, least: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Places in the ravelled (q, n) products that reach the (q,) least, and those of the odd documents."""
+        """Places in the ravelled (q, n) products that reach the (q,) least, and those of the odd
+        documents.
+        """
         size = len(queries) * len(panel.whole)
-        if self._products.numel() < size:  # memory that is used again, as new pages take as long as the product
+        if (
+            self._products.numel() < size
+        ):  # memory that is used again, as new pages take as long as the product
             self._products, self._mask = _empty(size, torch.int32), _empty(size + 7, torch.bool)
-        products, mask = (held[:size].view(len(queries), -1) for held in (self._products, self._mask))
+        products, mask = (
+            held[:size].view(len(queries), -1) for held in (self._products, self._mask)
+        )
         torch._int_mm(queries, panel.whole.T, out=products)
         torch.ge(products, torch.from_numpy(least)[:, None], out=mask)
         mask[:, panel.odd] = True
@@ -190,7 +232,8 @@ class Screen:
     def _least(self, part: slice, panel: Panel, bounds: NDArray[np.float32]) -> NDArray[np.int32]:
         """(q,) what a·b is at least where a score reaches the bound."""
         error = self._of_whole[part] * panel.left + self._of_rest[part] * panel.far
-        # And what float32 may err by: in the product that the bound is of, the one with m, and the differences.
+        # And what float32 may err by: in the product that the bound is of, the one with m, and the
+        # differences.
         longest = panel.far + float(torch.linalg.vector_norm(self._center, dtype=torch.float64))
         error += 4 * _EPSILON * self._whole.shape[1] * self._norms[part] * longest
         least = (bounds - self._at_center[part] - error) / (self._alpha[part] * self._scale)
@@ -205,12 +248,18 @@ def _whole(rows: Tensor, scale: Tensor | float) -> Tensor:
 
 def _lengths(rows: Tensor) -> NDArray[np.float64]:
     # Squares of the smallest numbers are 0 in float32.
-    lengths: NDArray[np.float64] = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).numpy()
+    lengths: NDArray[np.float64] = torch.linalg.vector_norm(
+        rows, dim=1, dtype=torch.float64
+    ).numpy()
     return lengths
 
 
-def found_again(queries: Tensor, documents: Tensor, scores: Tensor, bounds: NDArray[np.float32]) -> Found | None:
-    """The same of products in float32: both give equal scores to equal documents. None where too much may be it."""
+def found_again(
+    queries: Tensor, documents: Tensor, scores: Tensor, bounds: NDArray[np.float32]
+) -> Found | None:
+    """The same of products in float32: both give equal scores to equal documents. None where too
+    much may be it.
+    """
     lengths = torch.from_numpy(_lengths(queries) * _lengths(documents).max())
     least = torch.from_numpy(bounds) - (2 * _EPSILON * queries.shape[1] * lengths).float()
     mask = _empty(scores.numel() + 7, torch.bool)
@@ -243,12 +292,16 @@ def _products(
             (len(queries), len(documents)),
             check_invariants=False,
         )
-        found: NDArray[np.float32] = torch.sparse.sampled_addmm(wanted, queries, documents.T, beta=0.0).values().numpy()
+        found: NDArray[np.float32] = (
+            torch.sparse.sampled_addmm(wanted, queries, documents.T, beta=0.0).values().numpy()
+        )
     return found
 
 
 def places(mask: NDArray[np.bool_], size: int) -> NDArray[np.int64]:
-    """Where a mask is true among the first, ascending; seven elements more are there and are written over."""
+    """Where a mask is true among the first, ascending; seven elements more are there and are
+    written over.
+    """
     mask = mask[: -(-size // 8) * 8]
     mask[size:] = False
     words = mask.view(np.int64)  # most eights have none

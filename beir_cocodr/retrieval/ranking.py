@@ -35,10 +35,15 @@ class Ranking:
 
     @classmethod
     def of_best(
-        cls, queries: Iterable[str], found: Iterable[tuple[np.ndarray, np.ndarray]], ties: np.ndarray, top_k: int
+        cls,
+        queries: Iterable[str],
+        found: Iterable[tuple[np.ndarray, np.ndarray]],
+        ties: np.ndarray,
+        top_k: int,
     ) -> Self:
-        """The best of what was found for each of (Q,) queries: (n,) different rows and their float32 scores, in any
-        order; ``ties`` are (N,) tie ranks of the corpus, and k = min(top_k, N).
+        """The best of what was found for each of (Q,) queries: (n,) different rows and their
+        float32 scores, in any order; ``ties`` are (N,) tie ranks of the corpus, and k = min(top_k,
+        N).
         """
         ids, depth = list(queries), min(top_k, len(ties))
         scores = np.zeros((len(ids), depth), np.float32)
@@ -49,10 +54,14 @@ class Ranking:
         return cls(ids, scores, rows)
 
     def hits(
-        self, ids: Callable[[np.ndarray], list[str]], drop_identical_ids: bool = False, depth: int | None = None
+        self,
+        ids: Callable[[np.ndarray], list[str]],
+        drop_identical_ids: bool = False,
+        depth: int | None = None,
     ) -> Iterator[tuple[str, Hits]]:
-        """Each query id with its (document id, score) pairs in rank order, at most ``depth`` of them; ``ids``, which
-        gives those of (n,) different rows, is asked for some queries at a time.
+        """Each query id with its (document id, score) pairs in rank order, at most ``depth`` of
+        them; ``ids``, which gives those of (n,) different rows, is asked for some queries at a
+        time.
         """
         size = max(1, _HITS // max(1, self.rows.shape[1]))
         for start in range(0, len(self.queries), size):
@@ -67,13 +76,17 @@ class Ranking:
                     hits = [(name, value) for name, value in hits if name != query]
                 yield query, hits[:depth]
 
-    def results(self, documents: Documents, drop_identical_ids: bool = False, depth: int | None = None) -> Results:
+    def results(
+        self, documents: Documents, drop_identical_ids: bool = False, depth: int | None = None
+    ) -> Results:
         """Query id to (document id, score) pairs in rank order, at most ``depth`` of them."""
         return dict(self.hits(documents.ids, drop_identical_ids, depth))
 
 
 def _different(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Different rows in ascending order, and the place of each row among them; many of few are not sorted."""
+    """Different rows in ascending order, and the place of each row among them; many of few are not
+    sorted.
+    """
     if not len(rows) or (last := int(rows.max())) >= len(rows):
         return np.unique(rows, return_inverse=True)
     there = np.zeros(last + 1, bool)
@@ -82,9 +95,11 @@ def _different(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Parts(NamedTuple):
-    """What the scores of documents are the sums of: an encoder's part and BM25's, (k,) each; None where there is none.
+    """What the scores of documents are the sums of: an encoder's part and BM25's, (k,) each; None
+    where there is none.
 
-    A retriever that knows them has a method ``parts(query, rows, scores)``: of (k,) rows that it found for a query.
+    A retriever that knows them has a method ``parts(query, rows, scores)``: of (k,) rows that it
+    found for a query.
     """
 
     dense: np.ndarray | None = None
@@ -114,7 +129,9 @@ class Lexical(Retriever, Protocol):
 
 
 def best_rows(scores: np.ndarray, ties: np.ndarray, top_k: int) -> np.ndarray:
-    """Rows of the ``top_k`` best of (N,) scores, ties by ascending (N,) ``ties``, exact at the last place."""
+    """Rows of the ``top_k`` best of (N,) scores, ties by ascending (N,) ``ties``, exact at the last
+    place.
+    """
     if top_k < len(scores):
         last = np.partition(scores, len(scores) - top_k)[len(scores) - top_k]
         candidates = np.flatnonzero(scores >= last)
@@ -128,7 +145,8 @@ RRF_CONSTANT = 60
 
 
 def reciprocal_ranks(lists: Sequence[Ints]) -> tuple[Ints, Doubles]:
-    """Lists of rows, best first, to the (n,) rows that are in any, ascending, and their sums of 1 / (60 + rank).
+    """Lists of rows, best first, to the (n,) rows that are in any, ascending, and their sums of 1 /
+    (60 + rank).
 
     Source: Cormack et al., 2009.
     """
@@ -140,7 +158,9 @@ def reciprocal_ranks(lists: Sequence[Ints]) -> tuple[Ints, Doubles]:
 
 
 def overlap(found: Ints, reference: Ints, depth: int = 10) -> Doubles:
-    """(Q,) share of the best ``depth`` documents of the (Q, k) reference rows that are among those found; 0 of none."""
+    """(Q,) share of the best ``depth`` documents of the (Q, k) reference rows that are among those
+    found; 0 of none.
+    """
     mine, theirs = found[:, :depth], reference[:, :depth]
     wanted = theirs >= 0
     shared = ((theirs[:, :, None] == mine[:, None, :]).any(axis=2) & wanted).sum(axis=1)

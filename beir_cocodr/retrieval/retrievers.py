@@ -31,25 +31,35 @@ class Retrievers:
 
     Args:
         documents: the corpus.
-        folder: where Lucene's index, and embeddings too many for memory, are written; the caller removes it.
+        folder: where Lucene's index, and embeddings too many for memory, are written; the caller
+            removes it.
         options: how encoders are loaded, BM25's analyzer, stores; see :class:`SearchOptions`.
-        kept: a folder where embeddings are kept from run to run, and only changed texts encoded again; None: none.
+        kept: a folder where embeddings are kept from run to run, and only changed texts encoded
+        again; None: none.
     """
 
     def __init__(
-        self, documents: Documents, folder: Path, options: SearchOptions = SearchOptions(), kept: Path | None = None
+        self,
+        documents: Documents,
+        folder: Path,
+        options: SearchOptions = SearchOptions(),
+        kept: Path | None = None,
     ) -> None:
         self.documents, self.folder, self.options, self.kept = documents, folder, options, kept
         self._made: dict[str, Any] = {}
 
     def get(self, name: str) -> Retriever:
-        """The retriever of a name, see :class:`~beir_cocodr.models.spec.ModelSpec`; an InputError if it has none."""
+        """The retriever of a name, see :class:`~beir_cocodr.models.spec.ModelSpec`; an InputError
+        if it has none.
+        """
         spec = ModelSpec.parse(name)
         spec.check()
         if spec.kind == "dense":
             return self._dense(spec.encoder)
         if spec.kind in RETRIEVERS:
-            own: Retriever = self._once(name, lambda: load_object(RETRIEVERS[spec.kind])(self.documents, self.options))
+            own: Retriever = self._once(
+                name, lambda: load_object(RETRIEVERS[spec.kind])(self.documents, self.options)
+            )
             return own
         if spec.kind in HOSTED:
             return self._once(name, lambda: self._hosted(spec))
@@ -57,7 +67,9 @@ class Retrievers:
         if spec.kind == BM25_NAME:
             return lexical
         dense, kind = self._dense(spec.encoder), FUSIONS[spec.kind]
-        if hasattr(dense.model, "join"):  # a HybridEncoder, whose class would load torch for BM25 alone
+        if hasattr(
+            dense.model, "join"
+        ):  # a HybridEncoder, whose class would load torch for BM25 alone
             return self._hybrid_feedback(spec, dense)
         settings, weight = asdict(spec.settings) if kind.sized else {}, spec.settings.weight
         settings.pop("weight", None)
@@ -67,7 +79,9 @@ class Retrievers:
         return fused
 
     def encode_queries(self, name: str, texts: list[str]) -> None:
-        """Encode queries at once that the model of a name will search for, alone and in its fusions."""
+        """Encode queries at once that the model of a name will search for, alone and in its
+        fusions.
+        """
         spec = ModelSpec.parse(ModelSpec.parse(name).first or name)
         if spec.kind == "dense" or spec.kind in FUSIONS:
             self._dense(spec.encoder).encode_queries(texts)
@@ -79,7 +93,9 @@ class Retrievers:
         return made
 
     def _hybrid_feedback(self, spec: ModelSpec, dense: Dense) -> Retriever:
-        """Of a hybrid encoder there is no fusion; its feedback needs no BM25, and takes one that is named."""
+        """Of a hybrid encoder there is no fusion; its feedback needs no BM25, and takes one that is
+        named.
+        """
         from beir_cocodr.retrieval.fusion import HybridFeedback
 
         if spec.kind != "feedback":
@@ -90,7 +106,9 @@ class Retrievers:
         return HybridFeedback(dense, self._lucene if spec.lucene else None)
 
     def check_stores_used(self) -> None:
-        """Check, once all models are made, that each store is of one of them; else an InputError."""
+        """Check, once all models are made, that each store is of one of them; else an
+        InputError.
+        """
         if self.options.stores:
             self._stores.check_used()
 
@@ -107,7 +125,9 @@ class Retrievers:
     @cached_property
     def _lucene(self) -> Lexical:
         text_format, analyzer = self.options.encoder.text_format, self.options.analyzer
-        made: Lexical = load_plugin("lucene")(self.documents, self.folder / "lucene", text_format, analyzer)
+        made: Lexical = load_plugin("lucene")(
+            self.documents, self.folder / "lucene", text_format, analyzer
+        )
         return made
 
     @cached_property
@@ -117,14 +137,18 @@ class Retrievers:
         return StoreChoice(self.options.stores, self.documents, self.options.verify)
 
     def _kept(self, name: str, model: COCODR, folder: Path) -> EmbeddingStore:
-        """What an encoder made of this corpus, or of it as it was before; one folder for each encoder."""
+        """What an encoder made of this corpus, or of it as it was before; one folder for each
+        encoder.
+        """
         from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
         from beir_cocodr.retrieval.store.encode import identity_of
         from beir_cocodr.retrieval.store.passes import update
         from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
 
         options = EncodeOptions(verify=self.options.verify)
-        identity = identity_of(CorpusEncoder(model, self.documents), options, SHARD_SIZE) | {"corpus": None}
+        identity = identity_of(CorpusEncoder(model, self.documents), options, SHARD_SIZE) | {
+            "corpus": None
+        }
         place = folder / json_sha256(identity)[:16]
         return update(model, self.documents, place, options, name, self.options.progress).store
 
@@ -139,6 +163,8 @@ class Retrievers:
             stored = self._stores.of(model) if options.stores else None
             if stored is None and self.kept is not None:
                 stored = self._kept(name, model, self.kept)
-            return Dense(model, self.documents, folder, options.batch_size, options.progress, stored)
+            return Dense(
+                model, self.documents, folder, options.batch_size, options.progress, stored
+            )
 
         return self._once(f"dense {name}", make)

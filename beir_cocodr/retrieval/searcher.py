@@ -1,4 +1,6 @@
-"""A corpus and a model that answer typed queries: what a person searches with, by hand or on a page."""
+"""A corpus and a model that answer typed queries: what a person searches with, by hand or on a
+page.
+"""
 
 import copy
 import tempfile
@@ -29,12 +31,13 @@ class Hit:
         id, title, text: of the document; of a folder of files, a passage and the title of its file.
         score: the model's.
         snippet: the part of the text that says most about the query, in one line.
-        matches: ranges in the snippet, first character and the one after the last, of words that match the query.
+        matches: ranges in the snippet, first character and the one after the last, of words that
+            match the query.
         words: all that match in title and text, as they stand there, each once.
         file: where the document stands in a folder of files; None elsewhere.
         section: its heading there, if it has one.
-        dense, lexical: what the encoder's and BM25's part add to the score, where the model has them; their sum is the
-            score but for rounding.
+        dense, lexical: what the encoder's and BM25's part add to the score, where the model has
+            them; their sum is the score but for rounding.
     """
 
     rank: int
@@ -63,9 +66,11 @@ class Searcher:
     """Searches a corpus with a model, which both stay loaded.
 
     Args:
-        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`; needs neither queries nor labels.
+        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`; needs neither queries
+            nor labels.
         model: any model name, such as bm25, minilm, hybrid:minilm or the folder of a trained model.
-        options: see :class:`~beir_cocodr.models.spec.SearchOptions`; its analyzer also finds the words that match.
+        options: see :class:`~beir_cocodr.models.spec.SearchOptions`; its analyzer also finds the
+            words that match.
         snippet_length: characters of a snippet, about.
 
     Attributes:
@@ -73,7 +78,8 @@ class Searcher:
         kept: the folder where its embeddings are kept from run to run.
 
     Raises:
-        InputError: the collection or the model cannot be found or read, or a store is not the model's.
+        InputError: the collection or the model cannot be found or read, or a store is not the
+            model's.
 
     Example:
         >>> from beir_cocodr import Searcher
@@ -93,13 +99,26 @@ class Searcher:
     ) -> None:
         check_count("snippet_length", snippet_length)
         check_device(options.encoder.device, [model])
-        self.dataset, self.model, self.options, self.snippet_length = str(dataset), model, options, snippet_length
+        self.dataset, self.model, self.options, self.snippet_length = (
+            str(dataset),
+            model,
+            options,
+            snippet_length,
+        )
         self.analyzer = Analyzer(options.analyzer)
-        self.documents, source = load_collection(dataset, labels="none").documents, resolve_source(dataset, "test")
+        self.documents, source = (
+            load_collection(dataset, labels="none").documents,
+            resolve_source(dataset, "test"),
+        )
         self._files = source if isinstance(source, TextFiles) else None
-        corpus = Path(source.documents_file)  # as seen from here; elsewhere the same name may be of another corpus
+        corpus = Path(
+            source.documents_file
+        )  # as seen from here; elsewhere the same name may be of another corpus
         named = str(corpus.resolve()) if corpus.exists() else str(corpus)
-        self.kept = cache_folder("embeddings") / text_sha256(named, repr(self._files and self._files.reading))[:32]
+        self.kept = (
+            cache_folder("embeddings")
+            / text_sha256(named, repr(self._files and self._files.reading))[:32]
+        )
         place = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
         self._retrievers = Retrievers(self.documents, Path(place.name), options, self.kept)
         weakref.finalize(self._retrievers, place.cleanup)  # searchers beside this one share them
@@ -107,7 +126,9 @@ class Searcher:
         self._retrievers.check_stores_used()
 
     def beside(self, model: str) -> "Searcher":
-        """A searcher with another model over the same corpus; they share BM25, encoders and embeddings."""
+        """A searcher with another model over the same corpus; they share BM25, encoders and
+        embeddings.
+        """
         check_device(self.options.encoder.device, [model])
         other = copy.copy(self)
         other.model, other._retriever = model, self._retrievers.get(model)
@@ -133,10 +154,15 @@ class Searcher:
                 raise InputError(f"query {id!r} is empty; give it words")
         ranking = self._retriever.search(dict(queries), top_k)
         found = zip(queries, queries.values(), ranking.rows, ranking.scores, strict=True)
-        return {id: self._hits(text, rows[rows >= 0], scores[rows >= 0]) for id, text, rows, scores in found}
+        return {
+            id: self._hits(text, rows[rows >= 0], scores[rows >= 0])
+            for id, text, rows, scores in found
+        }
 
     def full_text(self, id: str) -> str:
-        """The text of a document; of a passage of a file, or of a record of a table, the texts of all its passages."""
+        """The text of a document; of a passage of a file, or of a record of a table, the texts of
+        all its passages.
+        """
         if id not in self.documents:
             raise InputError(f"{self.dataset} has no document {id!r}; give the id of a hit")
         if self._files is None or not self._files.corpus.is_dir() or self.file_of(id) is None:
@@ -146,12 +172,18 @@ class Searcher:
         first, last = row, row
         while first and self.documents.ids([first - 1])[0].startswith(place):
             first -= 1
-        while last + 1 < len(self.documents) and self.documents.ids([last + 1])[0].startswith(place):
+        while last + 1 < len(self.documents) and self.documents.ids([last + 1])[0].startswith(
+            place
+        ):
             last += 1
-        return "\n\n".join(document["text"] for document in self.documents.take(np.arange(first, last + 1)))
+        return "\n\n".join(
+            document["text"] for document in self.documents.take(np.arange(first, last + 1))
+        )
 
     def file_of(self, id: str) -> str | None:
-        """The file that a document is of, as its path in the folder; None where the corpus is no files."""
+        """The file that a document is of, as its path in the folder; None where the corpus is no
+        files.
+        """
         return None if self._files is None else self._files.file_of(id)
 
     def _hits(self, query: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
@@ -165,8 +197,12 @@ class Searcher:
             title, text = document["title"], document["text"]
             shown = snippet(text or title, query, self.analyzer, self.snippet_length)
             whole = f"{title}\n{text}"[:SEARCHED]
-            words = dict.fromkeys(whole[start:end].lower() for start, end, _ in self.analyzer.matches(whole, terms))
-            heading, _, section = title.partition(ABOVE) if self._files is not None else (title, "", "")
+            words = dict.fromkeys(
+                whole[start:end].lower() for start, end, _ in self.analyzer.matches(whole, terms)
+            )
+            heading, _, section = (
+                title.partition(ABOVE) if self._files is not None else (title, "", "")
+            )
             hits.append(
                 Hit(
                     rank=place + 1,

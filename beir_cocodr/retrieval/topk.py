@@ -1,6 +1,6 @@
-"""Exact top-k over a stream of document embeddings: scores and tie ranks are put into one integer each
-(:func:`to_keys`), so that every ranking has exactly one right order; NaN or infinite scores raise
-:class:`NonFiniteScores`.
+"""Exact top-k over a stream of document embeddings: scores and tie ranks are put into one integer
+each (:func:`to_keys`), so that every ranking has exactly one right order; NaN or infinite scores
+raise :class:`NonFiniteScores`.
 """
 
 import warnings
@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from beir_cocodr.errors import InputError, listed
-from beir_cocodr.retrieval.products import FIRST_SCREENED, Found, Panel, Products, Screen, found_again, places
+from beir_cocodr.retrieval.products import (
+    FIRST_SCREENED,
+    Found,
+    Panel,
+    Products,
+    Screen,
+    found_again,
+    places,
+)
 
 _LOW_WORD = 0xFFFFFFFF
 _MAGNITUDE = 0x7FFFFFFF
@@ -43,10 +51,11 @@ def ranks_of(keys: Tensor) -> Tensor:
 
 
 def merge_keys(parts: Sequence[Tensor], top_k: int) -> Tensor:
-    """The ``top_k`` largest keys of each query, descending, from (Q, k_i) keys of parts of one corpus.
+    """The ``top_k`` largest keys of each query, descending, from (Q, k_i) keys of parts of one
+    corpus.
 
-    Tie ranks count over the whole corpus, so no two keys of a query are equal: what comes out does not depend on how
-    the corpus was parted, nor on the order of the parts.
+    Tie ranks count over the whole corpus, so no two keys of a query are equal: what comes out does
+    not depend on how the corpus was parted, nor on the order of the parts.
     """
     keys = torch.cat(list(parts), dim=1)
     return keys.topk(min(top_k, keys.shape[1]), dim=1).values
@@ -57,25 +66,34 @@ class NonFiniteScores(InputError):
 
     Args:
         documents: the documents at fault, rows or ids; empty when it is the query vectors alone.
-        queries: the queries at fault, rows or ids; empty when it is the document vectors alone. Where both are named,
-            each vector is finite and their products overflow.
+        queries: the queries at fault, rows or ids; empty when it is the document vectors alone.
+            Where both are named, each vector is finite and their products overflow.
     """
 
     def __init__(self, documents: Sequence[int | str], queries: Sequence[int | str]) -> None:
         self.documents, self.queries = list(documents), list(queries)
-        at_fault = filter(None, (_listed("document", self.documents), _listed("query", self.queries)))
+        at_fault = filter(
+            None, (_listed("document", self.documents), _listed("query", self.queries))
+        )
         super().__init__(
             f"NaN or infinite scores from the embeddings of {' with '.join(at_fault)}: look at their texts, "
             "and encode in float32 if the model runs in half precision"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An exception is otherwise made anew from its message when it comes back from another process.
+        # An exception is otherwise made anew from its message when it comes back from another
+        # process.
         return NonFiniteScores, (self.documents, self.queries)
 
-    def named(self, documents: Callable[[list[int]], Sequence[str]], queries: Sequence[str]) -> "NonFiniteScores":
-        """The same error with ids in place of rows: a function from rows to document ids, and all query ids."""
-        return NonFiniteScores(documents([int(row) for row in self.documents]), [queries[int(q)] for q in self.queries])
+    def named(
+        self, documents: Callable[[list[int]], Sequence[str]], queries: Sequence[str]
+    ) -> "NonFiniteScores":
+        """The same error with ids in place of rows: a function from rows to document ids, and all
+        query ids.
+        """
+        return NonFiniteScores(
+            documents([int(row) for row in self.documents]), [queries[int(q)] for q in self.queries]
+        )
 
 
 def _listed(kind: str, names: Sequence[int | str]) -> str:
@@ -86,11 +104,12 @@ def _listed(kind: str, names: Sequence[int | str]) -> str:
 Similarity = Literal["dot", "cosine"]
 Array = Tensor | NDArray[Any]
 
-# Queries and documents of a tile, whose scores take at most 128 MiB. Fewer queries a tile slow the product down,
-# with fewer documents a tile more of them reach the bounds, which are lower at first.
+# Queries and documents of a tile, whose scores take at most 128 MiB. Fewer queries a tile slow the
+# product down, with fewer documents a tile more of them reach the bounds, which are lower at first.
 _QUERY_TILE, _DOCUMENT_TILE = 1_024, 32_768
 
-# Scores that a thread selects from at a time (their masks and keys are held): with fewer, threads wait for each other.
+# Scores that a thread selects from at a time (their masks and keys are held): with fewer, threads
+# wait for each other.
 _SELECTION = 1 << 20
 _NO_KEY = np.iinfo(np.int64).min
 
@@ -110,33 +129,41 @@ def search_chunks(
 ) -> tuple[Tensor, Tensor]:
     """The ``top_k`` best documents of every query, exactly.
 
-    Chunks are read once, one after the other, and worked on in tiles of queries by documents, so memory depends on
-    neither the corpus nor the size of its chunks (beside a chunk itself and the (N,) tie ranks). Order is
-    by score descending, then by tie rank ascending, also where ties run across the last place. A score's last bits may
-    depend on the shapes of the product, hence on the sizes of chunks and tiles: results agree to 1e-5, and in order
-    outside ties and such near-ties. PyTorch's settings for less precise float32 products apply.
+    Chunks are read once, one after the other, and worked on in tiles of queries by documents, so
+    memory depends on neither the corpus nor the size of its chunks (beside a chunk itself and the
+    (N,) tie ranks). Order is by score descending, then by tie rank ascending, also where ties run
+    across the last place. A score's last bits may depend on the shapes of the product, hence on the
+    sizes of chunks and tiles: results agree to 1e-5, and in order outside ties and such near-ties.
+    PyTorch's settings for less precise float32 products apply.
 
     Args:
-        query_embeddings: (Q, d), any dtype, cast to float32 before the product; the search is on its device.
+        query_embeddings: (Q, d), any dtype, cast to float32 before the product; the search is on
+            its device.
         chunks: (n, d) each, in corpus order, any dtype and device; N documents in all.
         top_k: documents wanted for each query; k = min(top_k, N).
-        tie_ranks: (N,) integers, a permutation of 0..N-1; the smaller comes first among equal scores. For trec_eval's
-            order it is the position in descending order of document ids. Default: the row.
-        similarity: "dot", or "cosine", which normalises rows; a zero vector has cosine 0 with everything.
-        excluded_rows: (Q,) integers, one corpus row for each query that it must not retrieve; -1 for none.
+        tie_ranks: (N,) integers, a permutation of 0..N-1; the smaller comes first among equal
+            scores. For trec_eval's order it is the position in descending order of document ids.
+            Default: the row.
+        similarity: "dot", or "cosine", which normalises rows; a zero vector has cosine 0 with
+            everything.
+        excluded_rows: (Q,) integers, one corpus row for each query that it must not retrieve; -1
+            for none.
 
     Returns:
-        scores (Q, k) float32 sorted descending and rows (Q, k) int64, on the queries' device. Where exclusion leaves a
-        query fewer than k documents, its last places are score -inf, row -1.
+        scores (Q, k) float32 sorted descending and rows (Q, k) int64, on the queries' device. Where
+        exclusion leaves a query fewer than k documents, its last places are score -inf, row -1.
 
     Raises:
         NonFiniteScores: a score is NaN or infinite; names rows (`NonFiniteScores.named` puts ids).
-        InputError: top_k < 1, no queries or no documents, sizes that do not fit, or tie ranks that are no permutation.
+        InputError: top_k < 1, no queries or no documents, sizes that do not fit, or tie ranks that
+        are no permutation.
     """
     ranks = None if tie_ranks is None else _tensor(tie_ranks).to(torch.int64)
     row_of_rank = None if ranks is None else _inverse(ranks)
     ranked = _ranked(chunks, ranks)
-    keys = search_keys(query_embeddings, ranked, top_k, similarity=similarity, excluded_rows=excluded_rows)
+    keys = search_keys(
+        query_embeddings, ranked, top_k, similarity=similarity, excluded_rows=excluded_rows
+    )
     scores, found = scores_of(keys), ranks_of(keys)
     rows = found if row_of_rank is None else row_of_rank.to(found.device)[found]
     return scores, rows.masked_fill_(scores == -torch.inf, -1)
@@ -152,12 +179,12 @@ def search_keys(
     similarity: Similarity = "dot",
     excluded_rows: Array | None = None,
 ) -> Tensor:
-    """`search_chunks`, with its errors, over a part of a corpus: (Q, k) int64 keys of score and tie rank, descending,
-    which :func:`merge_keys` puts together with those of others.
+    """`search_chunks`, with its errors, over a part of a corpus: (Q, k) int64 keys of score and tie
+    rank, descending, which :func:`merge_keys` puts together with those of others.
 
-    Chunks are (n, d) embeddings and (n,) tie ranks each. Ranks count over the whole corpus and are not looked at here
-    beyond that, so that the caller need not hold all of them. ``first_row`` is the corpus row of the first document,
-    for ``excluded_rows`` and errors.
+    Chunks are (n, d) embeddings and (n,) tie ranks each. Ranks count over the whole corpus and are
+    not looked at here beyond that, so that the caller need not hold all of them. ``first_row`` is
+    the corpus row of the first document, for ``excluded_rows`` and errors.
     """
     if top_k < 1:
         raise InputError(f"top_k is {top_k}: ask for at least one document")
@@ -175,12 +202,18 @@ def search_keys(
         ranks = torch.tensor_split(_tensor(chunk_ranks).to(torch.int64), parts)
         for tile, here in zip(torch.tensor_split(matrix, parts), ranks, strict=True):
             if tile.shape[1] != queries.shape[1]:
-                raise InputError(f"documents have {tile.shape[1]} dimensions, queries {queries.shape[1]}")
+                raise InputError(
+                    f"documents have {tile.shape[1]} dimensions, queries {queries.shape[1]}"
+                )
             if not len(tile):
                 continue
             # An autocast region around the search must not turn the product into half precision.
             with torch.autocast(queries.device.type, enabled=False):
-                search.add(_prepared(tile.to(queries.device), similarity), here.to(queries.device), excluded)
+                search.add(
+                    _prepared(tile.to(queries.device), similarity),
+                    here.to(queries.device),
+                    excluded,
+                )
     return search.result()
 
 
@@ -207,18 +240,28 @@ class _Search:
             HostBest(size, top_k) if on_host else _DeviceBest(size, top_k, queries.device)
         )
         self._norm = float(torch.linalg.vector_norm(queries, dim=1).max())
-        self._all, self._queries, self._product = queries, torch.split(queries, _QUERY_TILE), Products(queries.device)
-        self._screened = self._best if Screen.pays(queries, top_k) and isinstance(self._best, HostBest) else None
+        self._all, self._queries, self._product = (
+            queries,
+            torch.split(queries, _QUERY_TILE),
+            Products(queries.device),
+        )
+        self._screened = (
+            self._best if Screen.pays(queries, top_k) and isinstance(self._best, HostBest) else None
+        )
         self._screen: Screen | None = None
         self._screened_from = FIRST_SCREENED * top_k
 
     def add(self, documents: Tensor, ranks: Tensor, excluded: Tensor | None) -> None:
         """Take in (n, d) documents, n > 0, with (n,) tie ranks."""
         # Of all of them together, no less than the largest, which takes longer.
-        finite = self._norm * float(torch.linalg.vector_norm(documents)) < _SAFE_PRODUCT  # False for NaN as well
+        finite = (
+            self._norm * float(torch.linalg.vector_norm(documents)) < _SAFE_PRODUCT
+        )  # False for NaN as well
         best = self._screened if finite else None
         panels = self._panels(documents) if best else []
-        for first, queries in zip(range(0, len(self._all), _QUERY_TILE), self._queries, strict=True):
+        for first, queries in zip(
+            range(0, len(self._all), _QUERY_TILE), self._queries, strict=True
+        ):
             part, found = slice(first, first + len(queries)), None
             if best and panels:
                 assert self._screen is not None
@@ -233,7 +276,11 @@ class _Search:
                     local = excluded[part] - self.seen
                     at = ((local >= 0) & (local < len(documents))).nonzero().squeeze(1)
                     scores[at, local[at]] = -torch.inf
-                found = found_again(queries, documents, scores, best.bounds(part, scores)) if best else None
+                found = (
+                    found_again(queries, documents, scores, best.bounds(part, scores))
+                    if best
+                    else None
+                )
             if best is None or found is None:  # scores lie so close together that it never pays
                 self._screened = best = None
                 self._best.add(part, scores, ranks)
@@ -273,8 +320,9 @@ class _Search:
 class HostBest:
     """The best so far of every query, by all threads of a processor.
 
-    The scores that reach a query's bound, which the k-th best of everything seen cannot be below, are written behind
-    those held already, as keys. Where there is no room for more, the best k are kept and the bound is raised.
+    The scores that reach a query's bound, which the k-th best of everything seen cannot be below,
+    are written behind those held already, as keys. Where there is no room for more, the best k are
+    kept and the bound is raised.
     """
 
     def __init__(self, queries: int, top_k: int) -> None:
@@ -286,7 +334,9 @@ class HostBest:
         self._pool = ThreadPoolExecutor(self._threads)
 
     def add(self, part: slice, scores: Tensor, ranks: Tensor) -> None:
-        """Take in the (q, n) scores of a part of the queries with (n,) ranks; the caller raises ``seen``."""
+        """Take in the (q, n) scores of a part of the queries with (n,) ranks; the caller raises
+        ``seen``.
+        """
         self._make_room(scores.shape[1])
         values, complements = scores.numpy(), _LOW_WORD - ranks.numpy()
 
@@ -302,21 +352,24 @@ class HostBest:
         self._put(part, keys, found.starts)
 
     def bounds(self, part: slice, scores: Tensor | None = None) -> NDArray[np.float32]:
-        """(q,) scores below which nothing is among the best of a part of the queries, by what was seen, or, at first,
-        by (q, n) new scores; -inf where all may be.
+        """(q,) scores below which nothing is among the best of a part of the queries, by what was
+        seen, or, at first, by (q, n) new scores; -inf where all may be.
         """
         if self._keys.shape[1] >= self.top_k:
             least = self._largest(self._keys[part]).min(axis=1)
             known = least != _NO_KEY
             bound = self._bound[part]
-            bound[known] = np.maximum(bound[known], scores_of(torch.from_numpy(least[known])).numpy())
+            bound[known] = np.maximum(
+                bound[known], scores_of(torch.from_numpy(least[known])).numpy()
+            )
         bounds = self._bound[part].copy()
         if scores is not None and bounds[0] == -np.inf and scores.shape[1] >= self.top_k:
             bounds = np.maximum(bounds, self._lower_bound(scores.numpy()))
         return bounds
 
     def _make_room(self, more: int) -> None:
-        # At first there is room for everything: what is held is then all that was seen, or at least k.
+        # At first there is room for everything: what is held is then all that was seen, or at least
+        # k.
         seen, width = self.seen + more, self._keys.shape[1]
         self._keys = _widened(self._keys, min(2 * self.top_k + 64, max(seen, 2 * width)))
 
@@ -333,8 +386,12 @@ class HostBest:
 
     def _each_block(self, part: slice, size: int, work: Callable[[slice], None]) -> None:
         size = min(size, -(-(part.stop - part.start) // self._threads))
-        blocks = [slice(first, min(first + size, part.stop)) for first in range(part.start, part.stop, size)]
-        # By NumPy alone, which lets others run meanwhile; each of these threads would get a pool of PyTorch's.
+        blocks = [
+            slice(first, min(first + size, part.stop))
+            for first in range(part.start, part.stop, size)
+        ]
+        # By NumPy alone, which lets others run meanwhile; each of these threads would get a pool of
+        # PyTorch's.
         list((map if 1 in (len(blocks), self._threads) else self._pool.map)(work, blocks))
 
     def _take(self, rows: slice, scores: NDArray[Any], complements: NDArray[Any]) -> None:
@@ -342,7 +399,9 @@ class HostBest:
         if self._bound[rows.start] == -np.inf and n >= self.top_k:
             self._bound[rows] = np.maximum(self._bound[rows], self._lower_bound(scores))
         mask = np.empty(scores.size + 7, bool)
-        np.greater_equal(scores, self._bound[rows][:, None], out=mask[: scores.size].reshape(scores.shape))
+        np.greater_equal(
+            scores, self._bound[rows][:, None], out=mask[: scores.size].reshape(scores.shape)
+        )
         at = places(mask, scores.size)
         starts = np.searchsorted(at, np.arange(count + 1) * n)
         reached = scores.ravel()[at]
@@ -352,11 +411,15 @@ class HostBest:
         self._put(rows, _host_keys(reached, complements[at]), starts)
 
     def _put(self, rows: slice, keys: NDArray[Any], starts: NDArray[np.int64]) -> None:
-        """Write the keys of each row, which begin at the (q + 1,) ``starts``, behind those that are held."""
+        """Write the keys of each row, which begin at the (q + 1,) ``starts``, behind those that are
+        held.
+        """
         held, kept = self._held[rows], self._keys[rows]
         here, room = np.diff(starts), kept.shape[1]
         into = _widened(kept, most := int((held + here).max()))
-        for row, (begin, end), first in zip(into, pairwise(starts.tolist()), held.tolist(), strict=True):
+        for row, (begin, end), first in zip(
+            into, pairwise(starts.tolist()), held.tolist(), strict=True
+        ):
             row[first : first + end - begin] = keys[begin:end]
         held += here
         if most > room:
@@ -370,7 +433,9 @@ class HostBest:
         return np.partition(keys, last, axis=1)[:, last:]
 
     def _lower_bound(self, scores: NDArray[Any]) -> NDArray[Any]:
-        """The k-th largest of the maxima of disjoint groups, cheaper than the k-th largest score."""
+        """The k-th largest of the maxima of disjoint groups, cheaper than the k-th largest
+        score.
+        """
         size = max(1, scores.shape[1] // (2 * self.top_k))
         groups = scores.shape[1] // size
         maxima = scores[:, :groups].copy()
@@ -402,8 +467,13 @@ class _DeviceBest:
     def add(self, part: slice, scores: Tensor, ranks: Tensor) -> None:
         """Take in the (q, n) scores of a part of the queries with (n,) ranks."""
         rows = max(1, 2 * _SELECTION // scores.shape[1])
-        blocks = torch.split(scores, rows), torch.split(self._best.get(part.start, self._none[part]), rows)
-        merged = [_merge(best, block, ranks, self.top_k) for block, best in zip(*blocks, strict=True)]
+        blocks = (
+            torch.split(scores, rows),
+            torch.split(self._best.get(part.start, self._none[part]), rows),
+        )
+        merged = [
+            _merge(best, block, ranks, self.top_k) for block, best in zip(*blocks, strict=True)
+        ]
         self._best[part.start] = torch.cat(merged)
 
     def result(self) -> Tensor:
@@ -412,10 +482,13 @@ class _DeviceBest:
 
 
 def _merge(best: Tensor, scores: Tensor, ranks: Tensor, k: int) -> Tensor:
-    """(q, b) best keys so far and (q, n) new scores with (n,) ranks to (q, min(k, b + n)) keys, unsorted."""
+    """(q, b) best keys so far and (q, n) new scores with (n,) ranks to (q, min(k, b + n)) keys,
+    unsorted.
+    """
     row, column = (scores >= _lower_bound(best, scores, k)[:, None]).nonzero(as_tuple=True)
     keys = to_keys(scores[row, column], ranks[column])
-    # Queries have different numbers of contenders: they are written behind the best so far, flush left.
+    # Queries have different numbers of contenders: they are written behind the best so far, flush
+    # left.
     count = torch.bincount(row, minlength=len(scores))
     place = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
     held, most = best.shape[1], int(count.max())
@@ -426,9 +499,11 @@ def _merge(best: Tensor, scores: Tensor, ranks: Tensor, k: int) -> Tensor:
 
 
 def _lower_bound(best: Tensor, scores: Tensor, k: int) -> Tensor:
-    """(q,) scores that the k-th best of everything seen, the (q, n) new scores included, cannot be below.
+    """(q,) scores that the k-th best of everything seen, the (q, n) new scores included, cannot be
+    below.
 
-    At first that is the k-th largest of the maxima of disjoint groups, cheaper than the k-th largest score.
+    At first that is the k-th largest of the maxima of disjoint groups, cheaper than the k-th
+    largest score.
     """
     if best.shape[1] == k:
         return scores_of(best.amin(dim=1))
@@ -481,7 +556,8 @@ def _tensor(array: Array) -> Tensor:
     if isinstance(array, Tensor):
         return array
     with warnings.catch_warnings():
-        # Read-only arrays, such as memory-mapped ones, are welcome: nothing here writes to its input.
+        # Read-only arrays, such as memory-mapped ones, are welcome: nothing here writes to its
+        # input.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
 

@@ -1,8 +1,8 @@
 """The page and what it asks for, by HTTP: who may ask, and what is answered.
 
-The page has no text of its own: what a corpus, a model or a person says travels as JSON and is shown as text. A browser
-that has shown the token once gets a cookie; whatever comes from another site, by another name of this machine, or
-without the cookie is turned away.
+The page has no text of its own: what a corpus, a model or a person says travels as JSON and is
+shown as text. A browser that has shown the token once gets a cookie; whatever comes from another
+site, by another name of this machine, or without the cookie is turned away.
 """
 
 import asyncio
@@ -57,18 +57,26 @@ _DELAY, _MOST_WAITING = 1.0, 10
 
 
 class Guard:
-    """Lets requests through that come from our own page, and puts what browsers shall keep to on every answer.
+    """Lets requests through that come from our own page, and puts what browsers shall keep to on
+    every answer.
 
     Args:
         app: what answers.
         secret: the token or the password that a browser has to show once.
-        hosts: names and addresses that this machine is asked by, lower case; None takes every IP address, too.
+        hosts: names and addresses that this machine is asked by, lower case; None takes every IP
+            address, too.
         port: of the cookie's name, as cookies are shared by the ports of a host.
     """
 
-    def __init__(self, app: ASGIApp, secret: str, hosts: frozenset[str], any_address: bool, port: int) -> None:
+    def __init__(
+        self, app: ASGIApp, secret: str, hosts: frozenset[str], any_address: bool, port: int
+    ) -> None:
         self.app, self.secret, self.hosts, self.any_address = app, secret, hosts, any_address
-        self.cookie, self._value, self._trying = f"beir-cocodr-{port}", secrets.token_urlsafe(32), asyncio.Lock()
+        self.cookie, self._value, self._trying = (
+            f"beir-cocodr-{port}",
+            secrets.token_urlsafe(32),
+            asyncio.Lock(),
+        )
         self._waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,7 +87,9 @@ class Guard:
             if message["type"] == "http.response.start":
                 given = {name for name, _ in message["headers"]}
                 more = _HEADERS | {"content-security-policy": _CSP}
-                message["headers"] += [(k.encode(), v.encode()) for k, v in more.items() if k.encode() not in given]
+                message["headers"] += [
+                    (k.encode(), v.encode()) for k, v in more.items() if k.encode() not in given
+                ]
             await send(message)
 
         request = Request(scope, receive)
@@ -102,7 +112,8 @@ class Guard:
         if request.method == "POST" and headers.get("content-type") != "application/json":
             return _error(415, "only JSON is read")
         if request.method == "POST" and (
-            "transfer-encoding" in headers or int(headers.get("content-length") or _LONGEST + 1) > _LONGEST
+            "transfer-encoding" in headers
+            or int(headers.get("content-length") or _LONGEST + 1) > _LONGEST
         ):  # what comes in chunks may be of any length
             return _error(413, f"more than {_LONGEST} bytes")
         shown = request.cookies.get(self.cookie, "")
@@ -118,7 +129,9 @@ class Guard:
             return _error(429, "too many try at once; try again in a minute")
         self._waiting += 1
         try:
-            async with self._trying:  # one at a time is looked at, whoever makes it: many at once guess no faster
+            async with (
+                self._trying
+            ):  # one at a time is looked at, whoever makes it: many at once guess no faster
                 if not isinstance(given, str) or not _equal(given, self.secret):
                     await asyncio.sleep(_DELAY)
                     return _error(403, "that is not it")
@@ -154,7 +167,9 @@ def make_app(session: Session) -> Starlette:
 
         return handler
 
-    def acts(act: Callable[..., Any], kind: type[Record]) -> Callable[[Request], Awaitable[Response]]:
+    def acts(
+        act: Callable[..., Any], kind: type[Record]
+    ) -> Callable[[Request], Awaitable[Response]]:
         """A POST whose JSON is passed on; answered by what is judged then."""
 
         async def handler(request: Request) -> Response:
@@ -198,15 +213,21 @@ def make_app(session: Session) -> Starlette:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that waits for requests, port 0 one that is free; an InputError: no such host, or the port is taken."""
+    """A socket that waits for requests, port 0 one that is free; an InputError: no such host, or
+    the port is taken.
+    """
     try:
-        [(family, *_, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        [(family, *_, address), *_] = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.listen()  # a browser that is faster than what answers waits
     except (OSError, OverflowError) as error:
-        raise InputError(f"{host}, port {port}: {error}; choose another --port, or --host") from error
+        raise InputError(
+            f"{host}, port {port}: {error}; choose another --port, or --host"
+        ) from error
     return listening
 
 

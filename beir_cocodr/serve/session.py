@@ -1,4 +1,6 @@
-"""What a person does with a corpus and several models: searches side by side, judges, and sees the verdict move."""
+"""What a person does with a corpus and several models: searches side by side, judges, and sees the
+verdict move.
+"""
 
 import logging
 import tempfile
@@ -12,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 from beir_cocodr.data.analyzers import Snippet, mark_words
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.file_folder import ABOVE
-from beir_cocodr.data.judgements import AnnotationCandidate, Asked, JudgementLog, load_judgements, typed_id
+from beir_cocodr.data.judgements import (
+    AnnotationCandidate,
+    Asked,
+    JudgementLog,
+    load_judgements,
+    typed_id,
+)
 from beir_cocodr.errors import InputError, check_names, first_line
 from beir_cocodr.evaluation.few_labels import FEWEST
 from beir_cocodr.evaluation.recommendation import LABELS_FILE, annotation_candidates
@@ -76,13 +84,15 @@ class _Stopped(Exception):
 
 
 class Session:
-    """A corpus, models side by side, what is judged, and the verdict on them. An InputError: no such dataset, models
-    that cannot be, or a folder of another dataset.
+    """A corpus, models side by side, what is judged, and the verdict on them. An InputError: no
+    such dataset, models that cannot be, or a folder of another dataset.
 
     Args:
-        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`; needs neither queries nor labels.
+        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`; needs neither queries
+            nor labels.
         models: names, at least one; two or more are compared.
-        folder: for the log, qrels and the verdict; goes on with what it holds, if that is of the same dataset.
+        folder: for the log, qrels and the verdict; goes on with what it holds, if that is of the
+            same dataset.
         options: how models search.
         samples: crops and generated queries of the verdict.
     """
@@ -107,8 +117,12 @@ class Session:
                 f"{folder} lies in {place}, and what is judged would be read as its files; choose another --output"
             )
         record = SessionRecord(str(place.resolve()) if place.exists() else dataset)
-        if (folder / SESSION_FILE).is_file() and (former := SessionRecord.read(folder / SESSION_FILE)) != record:
-            raise InputError(f"{folder} holds judgements of {former.dataset}; choose another --output")
+        if (folder / SESSION_FILE).is_file() and (
+            former := SessionRecord.read(folder / SESSION_FILE)
+        ) != record:
+            raise InputError(
+                f"{folder} holds judgements of {former.dataset}; choose another --output"
+            )
         self.columns = {name: Column(name, _about(name)) for name in models}
         self._searcher = Searcher(dataset, BM25, options)
         record.write(output_folder(folder) / SESSION_FILE)
@@ -132,7 +146,9 @@ class Session:
         self._thread.start()
 
     def stop(self, patience: float = 5.0) -> bool:
-        """End what is under way; whether it ended within so many seconds. Temporary files are removed in any case."""
+        """End what is under way; whether it ended within so many seconds. Temporary files are
+        removed in any case.
+        """
         self._stopping.set()
         self._changed.set()
         self._thread.join(patience)
@@ -185,19 +201,36 @@ class Session:
         searcher = self._searcher
         whole = searcher.full_text(id)  # checks the id
         document = searcher.documents[id]
-        title, _, section = document["title"].partition(ABOVE) if searcher.file_of(id) else (document["title"], "", "")
+        title, _, section = (
+            document["title"].partition(ABOVE)
+            if searcher.file_of(id)
+            else (document["title"], "", "")
+        )
         start = max(whole.find(document["text"]), 0)
         end = start + len(document["text"])
         texts = {"before": whole[:start], "text": whole[start:end], "after": whole[end:]}
-        parts = {name: list(mark_words(text, query, searcher.analyzer).parts()) for name, text in texts.items()}
-        return {"id": id, "title": title, "section": section, "place": searcher.file_of(id) or id, **parts}
+        parts = {
+            name: list(mark_words(text, query, searcher.analyzer).parts())
+            for name, text in texts.items()
+        }
+        return {
+            "id": id,
+            "title": title,
+            "section": section,
+            "place": searcher.file_of(id) or id,
+            **parts,
+        }
 
-    def judge(self, document: str, grade: int | None, query: str, query_id: str | None = None) -> None:
+    def judge(
+        self, document: str, grade: int | None, query: str, query_id: str | None = None
+    ) -> None:
         """Write a judgement to the log; of a pair that was drawn, with its probabilities."""
         if query_id is None:
             _check_query(query)
         if grade is not None and (grade not in GRADES or isinstance(grade, bool)):
-            raise InputError(f"grade {grade!r}: there are {', '.join(map(str, GRADES))}, and null to take back")
+            raise InputError(
+                f"grade {grade!r}: there are {', '.join(map(str, GRADES))}, and null to take back"
+            )
         if document not in self._searcher.documents:
             raise InputError(f"{self.dataset} has no document {document!r}; give the id of a hit")
         drawn: dict[str, object] = {}
@@ -206,7 +239,9 @@ class Session:
             if pair is None:
                 raise InputError(f"{query_id!r} and {document!r} are no pair that was asked for")
             query = pair.query
-            drawn = {name: getattr(pair, name) for name in ("query_probability", "document_probability")}
+            drawn = {
+                name: getattr(pair, name) for name in ("query_probability", "document_probability")
+            }
             drawn["drawn"] = sum(id == query_id for id, _ in self._drawn)
         self.judged.judge(Asked(query, query_id), document, grade, **drawn)
         self._changed.set()
@@ -217,8 +252,9 @@ class Session:
         self._changed.set()
 
     def wanted(self, query: str = "") -> list[Json]:
-        """The pairs most worth judging: documents of typed queries, this one first, that the two models place most
-        differently which are to be told apart; then pairs that were drawn from the collection's own queries.
+        """The pairs most worth judging: documents of typed queries, this one first, that the two
+        models place most differently which are to be told apart; then pairs that were drawn from
+        the collection's own queries.
         """
         self.judged.refresh()
         pairs, verdict = list[tuple[Asked, str]](), self.verdict or {"best": None, "open": []}
@@ -226,7 +262,11 @@ class Session:
             grades = self.judged.grades
             for text in [query, *reversed(self._found)]:
                 found = self._found.get(text, {})
-                ranked = [found[name] for name in (verdict["best"], *verdict["open"], *self.columns) if name in found]
+                ranked = [
+                    found[name]
+                    for name in (verdict["best"], *verdict["open"], *self.columns)
+                    if name in found
+                ]
                 if len(found) > 1:
                     proposed = annotation_candidates(ranked[0], ranked[1], grades, _PROPOSED)
                     pairs += ((Asked(text), pair.document_id) for pair in proposed)
@@ -234,7 +274,11 @@ class Session:
                 if document not in grades.get(id, {}):
                     pairs.append((Asked(pair.query, id), document))
         return [
-            {"query": asked.text, "query_id": asked.query_id, "document": self.document(document, asked.text)}
+            {
+                "query": asked.text,
+                "query_id": asked.query_id,
+                "document": self.document(document, asked.text),
+            }
             for asked, document in list(dict.fromkeys(pairs))[:_PROPOSED]
         ]
 
@@ -258,12 +302,21 @@ class Session:
         return f"{counts} are in {self.judged.file}, and as qrels beside it."
 
     def compared(self) -> list[str]:
-        """What ``compare`` takes after the dataset to find the same verdict: the models, and options that are set."""
+        """What ``compare`` takes after the dataset to find the same verdict: the models, and
+        options that are set.
+        """
         settings, usual = self.options.describe(), SearchOptions().describe()
         changed = [name for name in settings if settings[name] != usual.get(name)]
-        flags = [(described(SearchOptions, name, "flag") or "--" + name.replace("_", "-")) for name in changed]
+        flags = [
+            (described(SearchOptions, name, "flag") or "--" + name.replace("_", "-"))
+            for name in changed
+        ]
         given = [(flag, settings[name]) for flag, name in zip(flags, changed, strict=True)]
-        words = [word for flag, value in given for word in ((flag,) if value is True else (flag, str(value)))]
+        words = [
+            word
+            for flag, value in given
+            for word in ((flag,) if value is True else (flag, str(value)))
+        ]
         return [*self.columns, *words, "--judgements", str(self.judged.file)]
 
     def _work(self) -> None:
@@ -294,7 +347,10 @@ class Session:
         def watch(count: int) -> None:
             if self._stopping.is_set():
                 raise _Stopped
-            column.state, column.done = "encoding", min(column.done + count, len(self._searcher.documents))
+            column.state, column.done = (
+                "encoding",
+                min(column.done + count, len(self._searcher.documents)),
+            )
 
         column.state = "loading"
         watched = WATCHER.set(watch)
@@ -311,17 +367,30 @@ class Session:
             WATCHER.reset(watched)
 
     def _prepare_verdict(self, place: Path) -> None:
-        """The searches that do not depend on judgements, with encoders of their own, as pages search meanwhile."""
-        from beir_cocodr.evaluation.label_free.evidence import Gatherer  # scipy takes seconds, and answers do not wait
+        """The searches that do not depend on judgements, with encoders of their own, as pages
+        search meanwhile.
+        """
+        from beir_cocodr.evaluation.label_free.evidence import (
+            Gatherer,
+        )  # scipy takes seconds, and answers do not wait
         from beir_cocodr.evaluation.runs import identical_ids
 
         ready = [column.name for column in self.columns.values() if column.searcher is not None]
         if self._gatherer is None and len(ready) > 1:
-            documents, drop = load_collection(self.dataset, labels="none").documents, identical_ids(self.dataset)
+            documents, drop = (
+                load_collection(self.dataset, labels="none").documents,
+                identical_ids(self.dataset),
+            )
             options, kept = self.options, self._searcher.kept
             place = Path(tempfile.mkdtemp(dir=place))  # where it fails, it is tried again
             self._gatherer = Gatherer(
-                documents, ready, place, self.samples, drop_identical_ids=drop == "drop", search=options, kept=kept
+                documents,
+                ready,
+                place,
+                self.samples,
+                drop_identical_ids=drop == "drop",
+                search=options,
+                kept=kept,
             )
 
     def _compare(self, output: Path | None = None) -> None:
@@ -333,7 +402,9 @@ class Session:
             version, judged = self.judged.version, bool(self.judged.grades)
             if output is not None and (table := output / LABELS_FILE).is_file():
                 found = load_judgements(table).qrels
-                if {(id, document) for id, grades in found.items() for document in grades} <= self.judged.pairs:
+                if {
+                    (id, document) for id, grades in found.items() for document in grades
+                } <= self.judged.pairs:
                     table.unlink()  # all of it is in the log
             record = compare_models(
                 gatherer.models,
@@ -346,7 +417,9 @@ class Session:
                 judgements=self.judged.file if judged else None,
                 gatherer=gatherer,
             )
-            drawn = [pair for pair in record.labels_wanted.pairs if pair.query_probability is not None]
+            drawn = [
+                pair for pair in record.labels_wanted.pairs if pair.query_probability is not None
+            ]
             self._drawn = self._drawn | {(pair.query_id, pair.document_id): pair for pair in drawn}
             self.verdict = {"version": version, **_figures(record)}
 
@@ -355,7 +428,11 @@ def _figures(record: "ComparisonRecord") -> Json:
     """What the page shows of a comparison."""
     few, best = record.few_labels, record.best
     open_pairs = [{best.model, other} for other in best.indistinguishable]
-    gains = {} if few is None else {(a, b): gain for a, found in few.pairs.items() for b, gain in found.items()}
+    gains = (
+        {}
+        if few is None
+        else {(a, b): gain for a, found in few.pairs.items() for b, gain in found.items()}
+    )
     more = [gain.more for pair, gain in gains.items() if set(pair) in open_pairs]
     shown = ("a", "b", "verdict", "estimate", "interval", "reason")
     return {
@@ -364,7 +441,9 @@ def _figures(record: "ComparisonRecord") -> Json:
         "open": best.indistinguishable,
         "queries": 0 if few is None else few.queries,
         "fewest": FEWEST,
-        "more": None if None in more or few is None else max(map(int, filter(None, more)), default=0),
+        "more": None
+        if None in more or few is None
+        else max(map(int, filter(None, more)), default=0),
         "pairs": [{name: getattr(pair, name) for name in shown} for pair in record.estimated],
         "sentences": [] if few is None else list(few.describe()),
         "trust": list(dict.fromkeys(pair.trust for pair in record.estimated)),
@@ -374,11 +453,15 @@ def _figures(record: "ComparisonRecord") -> Json:
 def _about(name: str) -> str:
     """What a model goes by."""
     kind = ModelSpec.parse(name).kind
-    return {BM25: "words", "dense": "meaning"}.get(kind, "words and meaning" if kind in FUSIONS else kind)
+    return {BM25: "words", "dense": "meaning"}.get(
+        kind, "words and meaning" if kind in FUSIONS else kind
+    )
 
 
 def _check_query(query: str) -> None:
     if not query.strip():
         raise InputError("the query is empty; give it words")
     if len(query) > _MOST_CHARACTERS:
-        raise InputError(f"the query has {len(query)} characters, and at most {_MOST_CHARACTERS} are searched for")
+        raise InputError(
+            f"the query has {len(query)} characters, and at most {_MOST_CHARACTERS} are searched for"
+        )

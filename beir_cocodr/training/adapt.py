@@ -20,7 +20,14 @@ from beir_cocodr.evaluation.compare import check_judgements_kept, compare_models
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
-from beir_cocodr.evaluation.recommendation import BASE, LABELS_FILE, MODES, ablation_families, modes_of, recommend
+from beir_cocodr.evaluation.recommendation import (
+    BASE,
+    LABELS_FILE,
+    MODES,
+    ablation_families,
+    modes_of,
+    recommend,
+)
 from beir_cocodr.evaluation.records import AdaptationRecord
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
@@ -39,7 +46,13 @@ from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, TrainingOptions
 from beir_cocodr.training.outputs import figures_of
-from beir_cocodr.training.presets import ADAPT_STAGES, DEFAULT_STAGES, GPL_TEACHER, adapt_options, chosen_stages
+from beir_cocodr.training.presets import (
+    ADAPT_STAGES,
+    DEFAULT_STAGES,
+    GPL_TEACHER,
+    adapt_options,
+    chosen_stages,
+)
 from beir_cocodr.training.pretrain import pretrain
 
 log = logging.getLogger(__name__)
@@ -69,7 +82,9 @@ class Data:
 
 @dataclass(frozen=True)
 class StageRun:
-    """One training of one stage: from the model ``start`` on ``data``, with options of the stage's own kind."""
+    """One training of one stage: from the model ``start`` on ``data``, with options of the stage's
+    own kind.
+    """
 
     data: Data
     start: str
@@ -81,17 +96,23 @@ class StageRun:
 
 def pretrain_stage(run: StageRun) -> TrainingRecord:
     queries = [str(run.data.queries)] if OBJECTIVES[run.options.objective].on_queries else []
-    return pretrain([run.data.corpus], run.start, run.output, run.options, run.resume, queries, run.encoder)
+    return pretrain(
+        [run.data.corpus], run.start, run.output, run.options, run.resume, queries, run.encoder
+    )
 
 
 def source_stage(run: StageRun) -> TrainingRecord:
     source, split = str(run.data.source), run.data.source_split
-    return finetune(source, run.start, run.output, run.options, split, run.resume, encoder=run.encoder)
+    return finetune(
+        source, run.start, run.output, run.options, split, run.resume, encoder=run.encoder
+    )
 
 
 def qgen_stage(run: StageRun) -> TrainingRecord:
     queries = str(run.data.queries)
-    return finetune(queries, run.start, run.output, run.options, resume=run.resume, encoder=run.encoder)
+    return finetune(
+        queries, run.start, run.output, run.options, resume=run.resume, encoder=run.encoder
+    )
 
 
 def gpl_stage(run: StageRun) -> TrainingRecord:
@@ -108,7 +129,9 @@ def fuse_stage(run: StageRun) -> TrainingRecord:
 
 def _distill(run: StageRun, teacher: str) -> TrainingRecord:
     queries = str(run.data.queries)
-    return distill(queries, run.start, teacher, run.output, run.options, resume=run.resume, encoder=run.encoder)
+    return distill(
+        queries, run.start, teacher, run.output, run.options, resume=run.resume, encoder=run.encoder
+    )
 
 
 def adapt(
@@ -131,34 +154,40 @@ def adapt(
     search: SearchOptions = SearchOptions(),
     judgements: Path | None = None,
 ) -> AdaptationRecord:
-    """Adapt ``base`` to ``corpus`` with labels from ``source``, judge whether it got better; what adapt.json holds. An
-    InputError: an unknown stage, no source, no samples, a bad collection or model, or ``output`` is taken.
+    """Adapt ``base`` to ``corpus`` with labels from ``source``, judge whether it got better; what
+    adapt.json holds. An InputError: an unknown stage, no source, no samples, a bad collection or
+    model, or ``output`` is taken.
 
-    Each stage is trained from the base alone, and all of them one after the other: ``coco`` and ``finetune`` make
-    ``output/models/source``, ``output/models/coco`` and ``output/models/coco+source``. If the corpus has labels in
-    ``split``, base and trained models are each evaluated alone, with hybrid feedback, fused with BM25 and with RM3,
-    beside BM25 itself; no label of the corpus is used in training. If it has none,
-    :func:`~beir_cocodr.evaluation.compare.compare_models` compares the same methods without: what stands for judged
-    queries is drawn with a seed that no stage used. The base is recommended unless the rule finds something better.
+    Each stage is trained from the base alone, and all of them one after the other: ``coco`` and
+    ``finetune`` make ``output/models/source``, ``output/models/coco`` and
+    ``output/models/coco+source``. If the corpus has labels in ``split``, base and trained models
+    are each evaluated alone, with hybrid feedback, fused with BM25 and with RM3, beside BM25
+    itself; no label of the corpus is used in training. If it has none,
+    :func:`~beir_cocodr.evaluation.compare.compare_models` compares the same methods without: what
+    stands for judged queries is drawn with a seed that no stage used. The base is recommended
+    unless the rule finds something better.
 
     Args:
         corpus: the target collection, with or without queries and labels.
         source: a labelled collection; needed by the stage ``finetune``.
         base: what ``COCODR`` loads, or ``minilm``.
-        output: folder for models, runs, adapt.json and results.json, or comparison.json and labels_wanted.tsv.
+        output: folder for models, runs, adapt.json and results.json, or comparison.json and
+            labels_wanted.tsv.
         stages: any of :data:`ADAPT_STAGES`, in any order.
         split, source_split: which labels to evaluate on, and which to train on.
         measures: the first one decides the recommendation.
         options: stage to its options; see :func:`adapt_options` for the others.
-        generated: a folder of ``generate-queries`` for the corpus; by default ``output/queries`` is made where needed.
+        generated: a folder of ``generate-queries`` for the corpus; by default ``output/queries`` is
+            made where needed.
         generator, generation: how, as for ``generate-queries`` (model-free, 5 queries a passage).
         teacher: cross-encoder of the stage ``gpl``.
         resume: keep finished models and go on with interrupted ones.
         queries: evaluate only that many queries of the target, evenly spaced.
         samples: without labels: held-out crops, and generated queries, that models are compared on.
         search: how models search in the evaluation; ``search.encoder`` counts in training, too.
-        judgements: a file of some judged queries of the corpus, which choose in place of its labels, among all that can
-            be had of the base without training, too; see :func:`~beir_cocodr.evaluation.compare.compare_models`.
+        judgements: a file of some judged queries of the corpus, which choose in place of its
+            labels, among all that can be had of the base without training, too; see
+            :func:`~beir_cocodr.evaluation.compare.compare_models`.
     """
     chosen = chosen_stages(stages)
     check_device(search.encoder.device)
@@ -169,21 +198,34 @@ def adapt(
     settings = {stage: adapt_options(stage) for stage in chosen} | dict(options or {})
     asks = any(ADAPT_STAGES[stage].needs_queries for stage in chosen)
     given = None if generated is None or not asks else str(generated)
-    data = Data(corpus, source, source_split, given, teacher, generator, generation or GenerationOptions())
+    data = Data(
+        corpus, source, source_split, given, teacher, generator, generation or GenerationOptions()
+    )
     asked = _settings(target, chosen, settings, data)
-    asked |= {"measures": measures, "queries": queries, "samples": samples, "search": search.describe()}
+    asked |= {
+        "measures": measures,
+        "queries": queries,
+        "samples": samples,
+        "search": search.describe(),
+    }
     complete = naming_full_disk(output, lambda: _complete_models(output))
     with complete, _begun(output, AdaptationSettings(asked), resume):
         plan = AdaptationPlan(base, chosen, data, settings, output)
-        cost = estimate(plan, load_encoder(base, search.encoder), target.documents, data.generation.per_passage)
+        cost = estimate(
+            plan, load_encoder(base, search.encoder), target.documents, data.generation.per_passage
+        )
         log.info("%s", cost)
         generating: dict[str, float | None] = {"queries": None} if asks else {}
         with steps({**generating, **cost.seconds}), sharing_embeddings(output):
             if asks:
-                plan = replace(plan, data=replace(data, queries=_queries(target, data, output, search.encoder)))
+                plan = replace(
+                    plan, data=replace(data, queries=_queries(target, data, output, search.encoder))
+                )
             models = train_models(plan, resume, search.encoder)
             step(JUDGEMENT)
-            record = judge_models(plan, models, target, split, measures, queries, samples, search, judgements)
+            record = judge_models(
+                plan, models, target, split, measures, queries, samples, search, judgements
+            )
         for model in models.values():
             if (trained := read_record(model.path)) is not None:
                 write_card(Path(model.path), trained, figures_of(record, model.label))
@@ -198,12 +240,16 @@ def _complete_models(output: Path) -> str:
 
 @dataclass(frozen=True)
 class AdaptationSettings(Record):
-    """plan.json: what was asked for, collections and teacher by content; every stage's plan has the base's."""
+    """plan.json: what was asked for, collections and teacher by content; every stage's plan has the
+    base's.
+    """
 
     settings: Json
 
 
-def _settings(target: Collection, stages: list[str], options: Mapping[str, TrainingOptions], data: Data) -> Json:
+def _settings(
+    target: Collection, stages: list[str], options: Mapping[str, TrainingOptions], data: Data
+) -> Json:
     """What the models of an adaptation depend on, apart from their base."""
     content: Json = {
         "corpus": collection_provenance(target, queries=True).hashes,
@@ -227,17 +273,23 @@ def _settings(target: Collection, stages: list[str], options: Mapping[str, Train
 
 @contextmanager
 def _begun(output: Path, asked: AdaptationSettings, resume: bool) -> Iterator[None]:
-    """Hold an output, tidied after a kill; InputError: held, begun with other settings, or files and no ``resume``."""
+    """Hold an output, tidied after a kill; InputError: held, begun with other settings, or files
+    and no ``resume``.
+    """
     with files.sole_writer(files.output_folder(output, utf8=True)):
         file = output / _PLAN_FILE
         held = files.files_below(output)
         if held and not resume:
-            raise InputError(f"{output} is not empty; choose another --output, or --resume to go on with it")
+            raise InputError(
+                f"{output} is not empty; choose another --output, or --resume to go on with it"
+            )
         if file.is_file():
             try:
                 before = AdaptationSettings.read(file)
             except InputError as error:
-                raise InputError(f"{error}, or remove it to go on without it, or choose another --output") from error
+                raise InputError(
+                    f"{error}, or remove it to go on without it, or choose another --output"
+                ) from error
             now = AdaptationSettings.from_json(asked.as_read(), file)
             if changed := differences(before.settings, now.settings):
                 raise InputError(
@@ -245,14 +297,19 @@ def _begun(output: Path, asked: AdaptationSettings, resume: bool) -> Iterator[No
                     "another --output"
                 )
         elif held:
-            log.warning("%s was begun by an earlier version: whether settings are the same cannot be checked", output)
+            log.warning(
+                "%s was begun by an earlier version: whether settings are the same cannot be checked",
+                output,
+            )
         for folder in {path.parent for path in output.rglob("*") if files.is_incidental(path)}:
             files.remove_unfinished(folder)
         asked.write(file)
         try:
             yield
         except InputError:
-            if not held and not any(path.is_file() for path in output.glob("*/**/*")):  # nothing was made
+            if not held and not any(
+                path.is_file() for path in output.glob("*/**/*")
+            ):  # nothing was made
                 for path in (path for path in output.iterdir() if not files.is_incidental(path)):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             raise
@@ -275,10 +332,14 @@ class AdaptationPlan:
     output: Path
 
     def chains(self) -> list[list[str]]:
-        """Each stage alone, the source first, then all of them one after the other; the base and each chain fused."""
+        """Each stage alone, the source first, then all of them one after the other; the base and
+        each chain fused.
+        """
         trained = [stage for stage in self.stages if stage != "fuse"]
         alone = sorted(trained, key=lambda stage: stage != "finetune")
-        chains = [[stage] for stage in alone] + [trained[:length] for length in range(2, len(trained) + 1)]
+        chains = [[stage] for stage in alone] + [
+            trained[:length] for length in range(2, len(trained) + 1)
+        ]
         return chains + [[*chain, "fuse"] for chain in [[], *chains] if "fuse" in self.stages]
 
     def label(self, chain: Sequence[str]) -> str:
@@ -305,7 +366,9 @@ class AdaptedModel:
     seconds: float | None
 
 
-def train_models(plan: AdaptationPlan, resume: bool, encoder: EncoderOptions) -> dict[str, AdaptedModel]:
+def train_models(
+    plan: AdaptationPlan, resume: bool, encoder: EncoderOptions
+) -> dict[str, AdaptedModel]:
     """Train every stage alone and all in their order; name of a model's folder to the model."""
     models: dict[str, AdaptedModel] = {}
     for chain in plan.chains():
@@ -330,15 +393,23 @@ def judge_models(
     search: SearchOptions,
     judgements: Path | None = None,
 ) -> AdaptationRecord:
-    """Base and trained models in every use, by the target's labels or estimates; by judged queries all of the base."""
+    """Base and trained models in every use, by the target's labels or estimates; by judged queries
+    all of the base.
+    """
     corpus, output = plan.data.corpus, plan.output
     encoders = {BASE: plan.base} | {model.label: model.path for model in models.values()}
     kinds = dict(zip(MODES, ("", "feedback:", "hybrid:", "rm3:"), strict=True))
     candidates = {"bm25": "bm25"}
-    candidates |= {label + mode: kinds[mode] + path for label, path in encoders.items() for mode in modes_of(label)}
+    candidates |= {
+        label + mode: kinds[mode] + path
+        for label, path in encoders.items()
+        for mode in modes_of(label)
+    }
     results = comparison = None
     if judgements is not None:
-        candidates |= _further_uses(plan.base, candidates, search.bm25_weight, len(target.documents))
+        candidates |= _further_uses(
+            plan.base, candidates, search.bm25_weight, len(target.documents)
+        )
     if target.qrels and judgements is None:
         families = ablation_families(list(encoders))
         asked = (corpus, candidates, output, measures, split)
@@ -346,7 +417,9 @@ def judge_models(
         recommendation = recommend(results)
     else:
         # BM25 last: what is asked of a pair is then b against a for all of them.
-        names = [candidates[label] for label in sorted(candidates, key=lambda label: label == "bm25")]
+        names = [
+            candidates[label] for label in sorted(candidates, key=lambda label: label == "bm25")
+        ]
         comparison = compare_models(
             names,
             corpus,
@@ -377,8 +450,12 @@ def judge_models(
     )
 
 
-def _further_uses(base: str, candidates: Mapping[str, str], weight: float, documents: int) -> dict[str, str]:
-    """Label ("base, vector@0.3,r1024") to name, of the uses of the base that are no candidates yet."""
+def _further_uses(
+    base: str, candidates: Mapping[str, str], weight: float, documents: int
+) -> dict[str, str]:
+    """Label ("base, vector@0.3,r1024") to name, of the uses of the base that are no candidates
+    yet.
+    """
     known = [ModelSpec.parse(name) for name in candidates.values()]
     taken = {(spec.kind, spec.encoder, spec.settings.weight or weight) for spec in known}
     found = {}
@@ -389,7 +466,9 @@ def _further_uses(base: str, candidates: Mapping[str, str], weight: float, docum
     return found
 
 
-def _check(stages: list[str], corpus: str, source: str | None, split: str, measures: str, samples: int) -> Collection:
+def _check(
+    stages: list[str], corpus: str, source: str | None, split: str, measures: str, samples: int
+) -> Collection:
     """The target, once everything that can be checked before training is."""
     if "finetune" in stages and source is None:
         raise InputError(
@@ -400,7 +479,9 @@ def _check(stages: list[str], corpus: str, source: str | None, split: str, measu
     parse_measures(measures)
     target = load_collection(corpus, split, labels="optional")
     if not target.qrels and any((Path(corpus) / "qrels").glob("*")):
-        load_collection(corpus, split)  # it has labels, but not these: the message names those there are
+        load_collection(
+            corpus, split
+        )  # it has labels, but not these: the message names those there are
     return target
 
 
@@ -408,7 +489,9 @@ def _queries(target: Collection, data: Data, output: Path, encoder: EncoderOptio
     """The folder of queries generated for the target; made where none is given."""
     if data.queries is None:
         folder = output / "queries"
-        generate_queries(data.corpus, data.generator, folder, data.generation, device=encoder.device)
+        generate_queries(
+            data.corpus, data.generator, folder, data.generation, device=encoder.device
+        )
         return str(folder)
     if read_generation(Path(data.queries)).dataset.corpus_sha256 != target.documents.content_hash:
         raise InputError(
@@ -418,9 +501,11 @@ def _queries(target: Collection, data: Data, output: Path, encoder: EncoderOptio
     return data.queries
 
 
-def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = False) -> AdaptationRecord:
-    """:func:`adapt` the packaged MiniLM to API documentation: sources stdlib, numpy, pandas and torch, targets scipy
-    and scikit-learn; ``fast`` takes smaller collections and fewer steps.
+def quickstart(
+    output: Path, fast: bool = False, seed: int = 42, resume: bool = False
+) -> AdaptationRecord:
+    """:func:`adapt` the packaged MiniLM to API documentation: sources stdlib, numpy, pandas and
+    torch, targets scipy and scikit-learn; ``fast`` takes smaller collections and fewer steps.
     """
     corpus, source = "apidocs/scipy+sklearn", "apidocs/stdlib+numpy+pandas+torch"
     if fast:
@@ -428,7 +513,9 @@ def quickstart(output: Path, fast: bool = False, seed: int = 42, resume: bool = 
     # Few steps, so that all is done in ten minutes at the model's own length.
     steps, batch = (5, 16) if fast else (20, 32)
     pretraining = PretrainOptions(max_steps=steps, batch_size=batch, learning_rate=2e-5, seed=seed)
-    finetuning = FinetuneOptions(max_steps=steps, batch_size=batch, learning_rate=2e-5, seed=seed, negatives=0)
+    finetuning = FinetuneOptions(
+        max_steps=steps, batch_size=batch, learning_rate=2e-5, seed=seed, negatives=0
+    )
     return adapt(
         corpus,
         source,

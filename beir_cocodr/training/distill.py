@@ -22,12 +22,24 @@ from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions, check_device
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord
-from beir_cocodr.training.distill_lists import EMPTY, Rounds, TeacherScores, fused_anchors, round_queries
+from beir_cocodr.training.distill_lists import (
+    EMPTY,
+    Rounds,
+    TeacherScores,
+    fused_anchors,
+    round_queries,
+)
 from beir_cocodr.training.held_out import CheckpointSelection, given_queries, hold_out
 from beir_cocodr.training.negatives import bm25_negatives, check_negatives, relevant_rows
 from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started, training_plan
-from beir_cocodr.training.teachers import FileTeacher, HybridTeacher, TeacherSetting, find_teacher, scored_rows
+from beir_cocodr.training.teachers import (
+    FileTeacher,
+    HybridTeacher,
+    TeacherSetting,
+    find_teacher,
+    scored_rows,
+)
 from beir_cocodr.training.trainer import Stage, drawn_dataset, planned_steps, run_stage
 
 log = logging.getLogger(__name__)
@@ -46,11 +58,12 @@ def distill(
     """Train ``base`` to rank documents as a teacher does, and save it to ``output``.
 
     Args:
-        dataset, split: a labelled collection; relevant documents are in all lists, held-out queries tell when to stop
-            or, with ``select_epochs``, which checkpoint is kept.
+        dataset, split: a labelled collection; relevant documents are in all lists, held-out queries
+            tell when to stop or, with ``select_epochs``, which checkpoint is kept.
         base: what ``COCODR`` loads, or ``minilm``.
-        teacher: "bm25", "hybrid" (the fusion of BM25 and ``base``, which stays as it is), "feedback" (the same with its
-            query moved by feedback), a file of scores, or a cross-encoder by hub name or folder.
+        teacher: "bm25", "hybrid" (the fusion of BM25 and ``base``, which stays as it is),
+            "feedback" (the same with its query moved by feedback), a file of scores, or a
+            cross-encoder by hub name or folder.
         output: folder for the model.
         resume: go on from the last checkpoint; a finished output is left as it is.
         encoder: how ``base`` is loaded.
@@ -71,7 +84,13 @@ def distill(
     if options.student == "dot":
         model: Any = load_encoder(base, encoder)
     else:
-        model = MRL(model_source(base), k=options.k, beta=options.beta, seed=options.seed, **encoder.overrides())
+        model = MRL(
+            model_source(base),
+            k=options.k,
+            beta=options.beta,
+            seed=options.seed,
+            **encoder.overrides(),
+        )
     given = given_queries(collection, options)
     plan = training_plan("distill", base, model, encoder, options, given)
     plan = replace(plan, teacher=teacher, teacher_sha256=on_main(lambda: content_sha256(teacher)))
@@ -86,9 +105,14 @@ def distill(
             rounds = _rounds(collection, rest, stopping, model, setting, options)
             stage = _stage(plan, rounds)
             if held is not None and stopping is None:
-                stage = CheckpointSelection(held, model, form, options, output, len(rounds.train)).added_to(stage)
-        # An epoch of the trainer is a round, so what is meant in passes over the queries becomes steps.
-        whole = planned_steps(options.max_steps, options.epochs, len(rounds.train), options.batch_size)
+                stage = CheckpointSelection(
+                    held, model, form, options, output, len(rounds.train)
+                ).added_to(stage)
+        # An epoch of the trainer is a round, so what is meant in passes over the queries becomes
+        # steps.
+        whole = planned_steps(
+            options.max_steps, options.epochs, len(rounds.train), options.batch_size
+        )
         return run_stage(stage, options.with_overrides(max_steps=whole), output, resume)
 
 
@@ -133,7 +157,9 @@ class ListExamples:
             there = rows != EMPTY
             found = iter(self.collection.documents.take(rows[there]))
             documents = [self.text_format.document(next(found)) if has else "" for has in there]
-            for column, text in zip(self.columns, [texts[current.queries[slot]], *documents], strict=True):
+            for column, text in zip(
+                self.columns, [texts[current.queries[slot]], *documents], strict=True
+            ):
                 columns[column].append(text)
         return columns | {"label": current.scores[batch["slot"]].tolist()}
 
@@ -146,7 +172,9 @@ def _rounds(
     setting: TeacherSetting,
     options: DistillOptions,
 ) -> Rounds:
-    """Rounds over the queries of ``rest``, stopped by those of ``stopping``; both are parts of the collection."""
+    """Rounds over the queries of ``rest``, stopped by those of ``stopping``; both are parts of the
+    collection.
+    """
     relevant = relevant_rows(collection)
     held_out = {} if stopping is None else stopping.queries
     train = {name: rest.queries[name] for name in sorted(relevant_rows(rest))}
@@ -174,12 +202,28 @@ def _rounds(
     pools = {name: bm25[name][~np.isin(bm25[name], known[name])] for name in used}
     if isinstance(asked, FileTeacher):
         anchors = scored
-        pools = {name: asked.pool(name, pools[name], known[name], options.candidates) for name in used}
+        pools = {
+            name: asked.pool(name, pools[name], known[name], options.candidates) for name in used
+        }
     scores = TeacherScores(asked, train, collection.documents, folder / "teacher")
-    return Rounds(collection, model, train, held_out, anchors, known, pools, scores, options, steps, folder / "rounds")
+    return Rounds(
+        collection,
+        model,
+        train,
+        held_out,
+        anchors,
+        known,
+        pools,
+        scores,
+        options,
+        steps,
+        folder / "rounds",
+    )
 
 
-def _used(train: dict[str, str], options: DistillOptions, steps: int, rounds: int) -> dict[str, str]:
+def _used(
+    train: dict[str, str], options: DistillOptions, steps: int, rounds: int
+) -> dict[str, str]:
     """The training queries that come up in any round, so that no other is searched for."""
     names, size = list(train), steps * options.batch_size
     drawn = [round_queries(options.seed, number, size, len(names)) for number in range(rounds)]
@@ -189,11 +233,15 @@ def _used(train: dict[str, str], options: DistillOptions, steps: int, rounds: in
 def _loss(model: Any, options: DistillOptions) -> torch.nn.Module:
     if options.loss == "lambdarank":
         reduction: Any = options.reduction
-        return LambdaRankDistillationLoss(model, reduction=reduction, mini_batch_size=options.cached_mini_batch())
+        return LambdaRankDistillationLoss(
+            model, reduction=reduction, mini_batch_size=options.cached_mini_batch()
+        )
     if options.positives > 1 and options.anchors == "relevant":
         raise InputError(f"the loss {options.loss} needs lists of one length: set positives to 1")
     scale = 0.5 if isinstance(model, MRL) else 20.0 if model.similarity_fn_name == "cosine" else 1.0
-    pairwise = util.pairwise_cos_sim if model.similarity_fn_name == "cosine" else util.pairwise_dot_score
+    pairwise = (
+        util.pairwise_cos_sim if model.similarity_fn_name == "cosine" else util.pairwise_dot_score
+    )
 
     def similarity(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
         return scale * pairwise(queries, documents)

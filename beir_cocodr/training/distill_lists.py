@@ -34,26 +34,41 @@ log = logging.getLogger(__name__)
 
 
 def round_queries(seed: int, number: int, size: int, queries: int) -> Ints:
-    """(size,) numbers below ``queries`` for a round: in random order by (seed, round), each once before any again."""
+    """(size,) numbers below ``queries`` for a round: in random order by (seed, round), each once
+    before any again.
+    """
     turns = range(-(-size // queries))
     drawn = [np.random.default_rng((seed, number, turn)).permutation(queries) for turn in turns]
     return np.concatenate(drawn)[:size].astype(np.int64)
 
 
-def draw_list(anchors: Ints, bm25: Ints, hard: Ints, options: DistillOptions, rng: np.random.Generator) -> Ints:
-    """One query's D_q: its anchors (relevant documents), some of BM25's best and some of the student's own.
+def draw_list(
+    anchors: Ints, bm25: Ints, hard: Ints, options: DistillOptions, rng: np.random.Generator
+) -> Ints:
+    """One query's D_q: its anchors (relevant documents), some of BM25's best and some of the
+    student's own.
 
-    ``anchors`` are (p,) corpus rows, at least one, ``bm25`` and ``hard`` candidates, no anchor among them; what BM25
-    gave is not drawn again from ``hard``. Gives (n,) rows, no one twice, :data:`EMPTY` in places that nothing is left
-    for. Where the lists overlap or run short, the places of one are filled from the other.
+    ``anchors`` are (p,) corpus rows, at least one, ``bm25`` and ``hard`` candidates, no anchor
+    among them; what BM25 gave is not drawn again from ``hard``. Gives (n,) rows, no one twice,
+    :data:`EMPTY` in places that nothing is left for. Where the lists overlap or run short, the
+    places of one are filled from the other.
 
     Source: MRL, section 4.2.
     """
-    kept = anchors if len(anchors) <= options.positives else rng.choice(anchors, options.positives, False)
+    kept = (
+        anchors
+        if len(anchors) <= options.positives
+        else rng.choice(anchors, options.positives, False)
+    )
     first = rng.permutation(bm25)
     second = rng.permutation(np.setdiff1d(hard, first[: options.m_bm25]))
     # Those that are wanted first, then the rest of both lists; each once.
-    parts = (first[: options.m_bm25], second[: options.m_hard], second[options.m_hard :], first[options.m_bm25 :])
+    parts = (
+        first[: options.m_bm25],
+        second[: options.m_hard],
+        second[options.m_hard :],
+        first[options.m_bm25 :],
+    )
     chosen = list(dict.fromkeys(np.concatenate(parts).tolist()))[: options.m_bm25 + options.m_hard]
     drawn = np.full(options.list_size, EMPTY, np.int64)
     drawn[: len(kept)] = kept
@@ -62,8 +77,9 @@ def draw_list(anchors: Ints, bm25: Ints, hard: Ints, options: DistillOptions, rn
 
 
 def count_lists(scores: Floats) -> dict[str, int]:
-    """How many lists hold an order to learn (an InputError where none): (S, n) teacher scores, −inf in empty places, to
-    counts by name. One of one document, or of documents scored alike, says only that they come before others.
+    """How many lists hold an order to learn (an InputError where none): (S, n) teacher scores, −inf
+    in empty places, to counts by name. One of one document, or of documents scored alike, says only
+    that they come before others.
     """
     lengths = (scores > -np.inf).sum(axis=1)
     lowest = np.where(scores > -np.inf, scores, np.inf).min(axis=1)
@@ -75,7 +91,9 @@ def count_lists(scores: Floats) -> dict[str, int]:
         "the teacher scores all documents alike"
     )
     if without == len(scores):
-        raise InputError(f"there is no order to learn: {summary}; take another teacher, or more candidates")
+        raise InputError(
+            f"there is no order to learn: {summary}; take another teacher, or more candidates"
+        )
     if without:
         log.warning("%s; these teach no order", summary)
     return counts
@@ -86,7 +104,9 @@ _QUERY_BLOCK = 10_000
 
 
 class Searcher(Protocol):
-    """Ranks documents for queries, ids to texts: an encoder over the corpus, or its fusion with BM25."""
+    """Ranks documents for queries, ids to texts: an encoder over the corpus, or its fusion with
+    BM25.
+    """
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking: ...
 
@@ -98,8 +118,9 @@ def best_others(
     count: int,
     teacher: Teacher | None = None,
 ) -> dict[str, Array]:
-    """Query id to its ``count`` best corpus rows, int32, best first, without the known ones and those that the teacher,
-    if any, cannot score; fewer where there are no more. All processes of a run call this, each for its share.
+    """Query id to its ``count`` best corpus rows, int32, best first, without the known ones and
+    those that the teacher, if any, cannot score; fewer where there are no more. All processes of a
+    run call this, each for its share.
     """
     most = max(len(rows) for rows in known.values())
     names, found = list(queries), dict[str, Array]()
@@ -119,12 +140,16 @@ def best_others(
 def fused_anchors(
     hybrid: Hybrid, queries: Mapping[str, str], relevant: Mapping[str, Ints], count: int
 ) -> dict[str, Array]:
-    """:func:`best_others` of a fusion than the relevant documents; an InputError where a query has none."""
+    """:func:`best_others` of a fusion than the relevant documents; an InputError where a query has
+    none.
+    """
     found = best_others(hybrid, queries, relevant, count)
 
     def check() -> None:
         if without := [name for name, rows in found.items() if not len(rows)]:
-            raise InputError(f"every document is relevant to query {without[0]!r}, so there is nothing to rank")
+            raise InputError(
+                f"every document is relevant to query {without[0]!r}, so there is nothing to rank"
+            )
 
     on_main(check)
     return found
@@ -137,8 +162,9 @@ _TRAIN_AGAIN = "this distillation cannot be resumed: train again in another --ou
 
 @dataclass(frozen=True)
 class Round:
-    """What the steps between two refreshes train on: (S,) numbers of the training queries, S = steps times batch size,
-    (S, n) corpus rows, and the teacher's (S, n) scores, −inf in empty places.
+    """What the steps between two refreshes train on: (S,) numbers of the training queries, S =
+    steps times batch size, (S, n) corpus rows, and the teacher's (S, n) scores, −inf in empty
+    places.
     """
 
     queries: Ints
@@ -148,16 +174,19 @@ class Round:
 
 @dataclass(eq=False, repr=False)
 class Rounds(TrainerCallback):
-    """Makes a round at the start of every epoch, and stops when MRR@10 of held-out queries no longer grows.
+    """Makes a round at the start of every epoch, and stops when MRR@10 of held-out queries no
+    longer grows.
 
-    An epoch of the trainer is a round: ``steps`` batches over queries in a random order by (seed, round). Rounds are
-    kept in ``folder`` with their checksums, so that a run that is killed goes on with the same ones; the best model so
-    far is kept beside them.
+    An epoch of the trainer is a round: ``steps`` batches over queries in a random order by (seed,
+    round). Rounds are kept in ``folder`` with their checksums, so that a run that is killed goes on
+    with the same ones; the best model so far is kept beside them.
 
     Args:
         train, held_out: query id to text; the second may be empty.
-        anchors: query id to the corpus rows that its lists are built around; of the queries that come up.
-        known: query id to the corpus rows that are not drawn beside its anchors: these and the relevant ones.
+        anchors: query id to the corpus rows that its lists are built around; of the queries that
+            come up.
+        known: query id to the corpus rows that are not drawn beside its anchors: these and the
+            relevant ones.
         bm25: query id to corpus rows, none of them known; of the queries that come up.
         steps: of a round.
         folder: of the rounds.
@@ -183,7 +212,9 @@ class Rounds(TrainerCallback):
         self.current: Round | None = None
         self.rounds = 0
 
-    def on_epoch_begin(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
+    def on_epoch_begin(
+        self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         number = int((state.epoch or 0) + 1e-6)
         if on_main(lambda: not (self.folder / str(number) / "round.json").is_file()):
             self._make_round(number)
@@ -202,15 +233,17 @@ class Rounds(TrainerCallback):
         # From the disk: a run that goes on from behind the last round has not come through any.
         self.rounds = on_main(lambda: sum(1 for _ in self.folder.glob("*/round.json")))
         self._recall(self.rounds)
-        # The host makes a step more when it is stopped, and another one when it goes on from there: neither counts.
+        # The host makes a step more when it is stopped, and another one when it goes on from there:
+        # neither counts.
         if self.held_out and not self._gains_no_more():
             self.measured.append(self._search()[1])
 
     def finish(self, folder: Path) -> Json:
         """After training, on the first process: put the weights of the best round back.
 
-        Gives ``held_out_mrr`` of every round and, unless training stopped at the last one, of the end; the counts of
-        ``lists``; and ``teacher_texts_cut`` of a cross-encoder, of what this run asked it for.
+        Gives ``held_out_mrr`` of every round and, unless training stopped at the last one, of the
+        end; the counts of ``lists``; and ``teacher_texts_cut`` of a cross-encoder, of what this run
+        asked it for.
         """
         if self.held_out:
             self._restore_best_round()
@@ -219,7 +252,9 @@ class Rounds(TrainerCallback):
         return {"held_out_mrr": self.measured, "lists": self.counted} | counts
 
     def _restore_best_round(self) -> None:
-        log.info("MRR@10 of held-out queries: %s", ", ".join(f"{value:.4f}" for value in self.measured))
+        log.info(
+            "MRR@10 of held-out queries: %s", ", ".join(f"{value:.4f}" for value in self.measured)
+        )
         best = int(np.argmax(self.measured))
         if best < self.rounds:
             weights = self.folder / "best.safetensors"
@@ -227,8 +262,12 @@ class Rounds(TrainerCallback):
             self.model.load_state_dict(load_file(weights))
 
     def _make_round(self, number: int) -> None:
-        """Search, draw the lists and score them, all processes together; the first one writes the round."""
-        queries = round_queries(self.options.seed, number, self.steps * self.options.batch_size, len(self.train))
+        """Search, draw the lists and score them, all processes together; the first one writes the
+        round.
+        """
+        queries = round_queries(
+            self.options.seed, number, self.steps * self.options.batch_size, len(self.train)
+        )
         names = list(self.train)
         hard, measured = self._search([names[query] for query in np.unique(queries)])
         lists = self._draw(number, [names[query] for query in queries], hard)
@@ -241,14 +280,21 @@ class Rounds(TrainerCallback):
             with files.draft_folder(self.folder / str(number), replace=True) as draft:
                 for name, array in (("queries", queries), ("lists", lists), ("scores", scores)):
                     np.save(draft / f"{name}.npy", array)
-                record = {MEASURE: measured, "best": best, **count_lists(scores), "files": files.files_sha256(draft)}
+                record = {
+                    MEASURE: measured,
+                    "best": best,
+                    **count_lists(scores),
+                    "files": files.files_sha256(draft),
+                }
                 files.write_text(draft / "round.json", json.dumps(record))
 
         on_main(write)
 
     def _read(self, number: int) -> Round:
         self._recall(number + 1)
-        arrays = [self.folder / str(number) / f"{name}.npy" for name in ("queries", "lists", "scores")]
+        arrays = [
+            self.folder / str(number) / f"{name}.npy" for name in ("queries", "lists", "scores")
+        ]
         recorded = self._record(number).get("files") or {}
         for file in arrays:
             self._check_file(file, recorded.get(file.name))
@@ -258,11 +304,15 @@ class Rounds(TrainerCallback):
         """Measures and counts of the first rounds, as they are on record."""
         records = [self._record(number) for number in range(rounds)]
         self.measured[:] = [record[MEASURE] for record in records]
-        self.counted.update({name: int(sum(record[name] for record in records)) for name in LIST_COUNTS})
+        self.counted.update(
+            {name: int(sum(record[name] for record in records)) for name in LIST_COUNTS}
+        )
 
     def _record(self, number: int) -> dict[str, Any]:
         file = self.folder / str(number) / "round.json"
-        with explained(f"{file} is damaged", _TRAIN_AGAIN, OSError, ValueError, KeyError, TypeError):
+        with explained(
+            f"{file} is damaged", _TRAIN_AGAIN, OSError, ValueError, KeyError, TypeError
+        ):
             record: dict[str, Any] = files.parse_json(file.read_text())
             if not all(isinstance(record[name], (int, float)) for name in (MEASURE, *LIST_COUNTS)):
                 raise ValueError("a count is no number")
@@ -274,22 +324,30 @@ class Rounds(TrainerCallback):
                 raise ValueError("its checksum is another")
 
     def _search(self, asked: Sequence[str] = ()) -> tuple[dict[str, Array], float]:
-        """:func:`best_others` of the student for some training queries; and MRR@10 of the held-out ones. All processes
-        search together, each for its share of the queries.
+        """:func:`best_others` of the student for some training queries; and MRR@10 of the held-out
+        ones. All processes search together, each for its share of the queries.
         """
         on_main(lambda: files.remove_unfinished(self.folder))  # of a run that was killed
-        mode, documents, store = self.model.training, self.collection.documents, self.folder / _STORE
+        mode, documents, store = (
+            self.model.training,
+            self.collection.documents,
+            self.folder / _STORE,
+        )
         dense = Dense(self.model.eval(), documents, store, progress=True, shared=True)
         queries = {name: self.train[name] for name in asked} if self.options.m_hard else {}
         if queries or self.held_out:
             dense.prepare()
-        hard = best_others(dense, queries, self.known, self.options.candidates, self.teacher.teacher)
+        hard = best_others(
+            dense, queries, self.known, self.options.candidates, self.teacher.teacher
+        )
         scores = self._reciprocal_ranks(dense, list(self.held_out)[rank() :: world_size()])
         for more in gather(scores):
             scores |= more
         self.model.train(mode)
         on_main(lambda: files.remove_unfinished(self.folder))
-        return hard, float(np.mean([scores[query] for query in self.held_out])) if self.held_out else 0.0
+        return hard, float(
+            np.mean([scores[query] for query in self.held_out])
+        ) if self.held_out else 0.0
 
     def _reciprocal_ranks(self, dense: Dense, held_out: list[str]) -> dict[str, float]:
         """RR@10 of some of the held-out queries."""
@@ -299,11 +357,17 @@ class Rounds(TrainerCallback):
         return dict(zip(held_out, held_out_scores(self.collection, ranking).tolist(), strict=True))
 
     def _draw(self, number: int, names: Sequence[str], hard: Mapping[str, Ints]) -> Ints:
-        """(S, n) lists of the queries of a round; ``hard`` are the student's own candidates, if any are drawn."""
+        """(S, n) lists of the queries of a round; ``hard`` are the student's own candidates, if any
+        are drawn.
+        """
         lists, none = [], np.empty(0, np.int64)
         for slot, name in enumerate(names):
             rng = np.random.default_rng((self.options.seed, number, slot, 1))
-            lists.append(draw_list(self.anchors[name], self.bm25[name], hard.get(name, none), self.options, rng))
+            lists.append(
+                draw_list(
+                    self.anchors[name], self.bm25[name], hard.get(name, none), self.options, rng
+                )
+            )
         return np.stack(lists)
 
 
@@ -312,20 +376,24 @@ def array_sha256(array: Array) -> str:
     return hashlib.sha256(array.tobytes()).hexdigest()[:16]
 
 
-# Pairs scored between two files; a run that is killed asks for at most so many again of each process.
+# Pairs scored between two files; a run that is killed asks for at most so many again of each
+# process.
 _CHUNK = 20_000
 _PAIR = np.dtype([("key", "<i8"), ("score", "<f4")])
 
 
 class TeacherScores:
-    """A teacher, asked for what is not known yet, with a memory in npy files; the order of ``queries`` numbers them.
-    Of several processes the first knows the scores, and all ask, each for its share.
+    """A teacher, asked for what is not known yet, with a memory in npy files; the order of
+    ``queries`` numbers them. Of several processes the first knows the scores, and all ask, each for
+    its share.
 
     Attributes:
         texts_cut: of a teacher that counts them, by all processes.
     """
 
-    def __init__(self, teacher: Teacher, queries: Mapping[str, str], documents: Documents, folder: Path) -> None:
+    def __init__(
+        self, teacher: Teacher, queries: Mapping[str, str], documents: Documents, folder: Path
+    ) -> None:
         self.teacher, self.documents, self.folder = teacher, documents, folder
         self.size, self.texts_cut = len(documents), 0
         self.ids, self.texts = list(queries), list(queries.values())
@@ -336,8 +404,8 @@ class TeacherScores:
             self._merge()
 
     def score(self, queries: Ints, lists: Ints) -> Floats:
-        """(S,) query numbers, (S, n) corpus rows to (S, n) scores, −inf if empty, of the first process; all call this,
-        and only that of the first counts. InputError: NaN or infinite.
+        """(S,) query numbers, (S, n) corpus rows to (S, n) scores, −inf if empty, of the first
+        process; all call this, and only that of the first counts. InputError: NaN or infinite.
         """
         keys = queries[:, None] * self.size + lists  # (S, n)
         there = lists != EMPTY
@@ -374,7 +442,10 @@ class TeacherScores:
     def _scored(self, keys: Ints) -> Array:
         owners = keys // self.size  # ascending, so that a query's documents stand together
         groups = np.split(keys % self.size, np.flatnonzero(np.diff(owners)) + 1)
-        asked = [(self.ids[q], self.texts[q], rows) for q, rows in zip(np.unique(owners), groups, strict=True)]
+        asked = [
+            (self.ids[q], self.texts[q], rows)
+            for q, rows in zip(np.unique(owners), groups, strict=True)
+        ]
         pairs = np.empty(len(keys), _PAIR)
         pairs["key"], pairs["score"] = keys, np.concatenate(score_lists(self.teacher, asked))
         wrong = pairs[~np.isfinite(pairs["score"])]

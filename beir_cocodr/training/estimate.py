@@ -1,4 +1,6 @@
-"""What an adaptation will cost in time, disk and memory, before it starts: a guess from a short probe."""
+"""What an adaptation will cost in time, disk and memory, before it starts: a guess from a short
+probe.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 #: Documents of the probe, and those that are encoded before it to warm up.
 PROBE, _WARM_UP = 32, 4
 
-# A step reads its texts forward, and backward at about twice the cost; AdamW holds weights, gradients and two moments.
+# A step reads its texts forward, and backward at about twice the cost; AdamW holds weights,
+# gradients and two moments.
 _TRAINING, _COPIES = 3, 4
 
 #: The step of an adaptation in which its models are compared.
@@ -34,8 +37,8 @@ JUDGEMENT = "judgement"
 
 @dataclass(frozen=True)
 class Cost:
-    """A guess: step to seconds; bytes of models, checkpoints and embeddings on disk; bytes of main memory or the GPU's;
-    documents of the probe that were encoded a second.
+    """A guess: step to seconds; bytes of models, checkpoints and embeddings on disk; bytes of main
+    memory or the GPU's; documents of the probe that were encoded a second.
     """
 
     seconds: dict[str, float]
@@ -44,7 +47,9 @@ class Cost:
     rate: float
 
     def __str__(self) -> str:
-        steps = ", ".join(f"{name} {describe_seconds(value)}" for name, value in self.seconds.items())
+        steps = ", ".join(
+            f"{name} {describe_seconds(value)}" for name, value in self.seconds.items()
+        )
         return (
             f"this will take about {describe_seconds(sum(self.seconds.values()))} ({steps}), "
             f"{size(self.disk_bytes)} of disk and {size(self.memory_bytes)} of memory: a guess, as a probe read "
@@ -53,8 +58,9 @@ class Cost:
 
 
 def estimate(plan: AdaptationPlan, model: COCODR, documents: Documents, per_passage: int) -> Cost:
-    """Guess what is left of an adaptation of the base ``model`` to the target ``documents``: training what its folder
-    lacks, and judging all. Of a passage ``per_passage`` queries are generated.
+    """Guess what is left of an adaptation of the base ``model`` to the target ``documents``:
+    training what its folder lacks, and judging all. Of a passage ``per_passage`` queries are
+    generated.
     """
     rate = probe(model, documents)
     corpus, seconds = len(documents) / rate, {}
@@ -66,7 +72,9 @@ def estimate(plan: AdaptationPlan, model: COCODR, documents: Documents, per_pass
                 examples = sum(map(len, source.qrels.values()))
             elif stage.needs_queries:
                 examples *= per_passage
-            seconds[plan.label(chain)] = stage_seconds(plan.settings[chain[-1]], examples, rate, corpus)
+            seconds[plan.label(chain)] = stage_seconds(
+                plan.settings[chain[-1]], examples, rate, corpus
+            )
     encoders = 1 + sum(chain[-1] != "fuse" for chain in plan.chains())
     weights = sum(weight.nbytes for weight in model.parameters())
     vectors = 4 * len(documents) * int(model.get_embedding_dimension() or 0)
@@ -78,16 +86,21 @@ def estimate(plan: AdaptationPlan, model: COCODR, documents: Documents, per_pass
 
 def probe(model: COCODR, documents: Documents) -> float:
     """Documents that are encoded a second, by some of them, evenly spaced."""
-    texts = [model.text_format.document(found) for found in documents.take(spaced_rows(len(documents), PROBE))]
+    texts = [
+        model.text_format.document(found)
+        for found in documents.take(spaced_rows(len(documents), PROBE))
+    ]
     model.encode_document(texts[:_WARM_UP], show_progress_bar=False)
     started = time.perf_counter()
     model.encode_document(texts, show_progress_bar=False)
     return len(texts) / max(time.perf_counter() - started, 1e-6)
 
 
-def stage_seconds(options: TrainingOptions | FuseOptions, examples: int, rate: float, corpus: float) -> float:
-    """Of one stage: its texts forward and backward at ``rate`` texts a second, and the corpus, which takes ``corpus``
-    seconds, as often as it is searched on the way.
+def stage_seconds(
+    options: TrainingOptions | FuseOptions, examples: int, rate: float, corpus: float
+) -> float:
+    """Of one stage: its texts forward and backward at ``rate`` texts a second, and the corpus,
+    which takes ``corpus`` seconds, as often as it is searched on the way.
     """
     if isinstance(options, FuseOptions):  # the dense vectors are there
         return min(options.sample / rate, corpus)

@@ -1,4 +1,6 @@
-"""Held-out queries: which they are, a model's MRR@10 on them, and the checkpoint that they choose."""
+"""Held-out queries: which they are, a model's MRR@10 on them, and the checkpoint that they
+choose.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -42,19 +44,26 @@ _TRAIN_AGAIN = "this training cannot be resumed: train again in another --output
 log = logging.getLogger(__name__)
 
 
-def given_queries(collection: Collection, options: FinetuneOptions | DistillOptions) -> list[CollectionProvenance]:
-    """What a training is given: the collection, and the split that chooses the checkpoint; an InputError where that is
-    the one that is trained on, has no query with a relevant document, or is not measured.
+def given_queries(
+    collection: Collection, options: FinetuneOptions | DistillOptions
+) -> list[CollectionProvenance]:
+    """What a training is given: the collection, and the split that chooses the checkpoint; an
+    InputError where that is the one that is trained on, has no query with a relevant document, or
+    is not measured.
     """
     split, found = options.select_split, [collection_provenance(collection, queries=True)]
     if split is not None:
         if isinstance(options, DistillOptions) and options.select_epochs is None:
             raise InputError("select_split chooses every select_epochs: set that, too")
         if split == collection.split:
-            raise InputError(f"select_split: {split} is what is trained on; name another split, or a held_out share")
+            raise InputError(
+                f"select_split: {split} is what is trained on; name another split, or a held_out share"
+            )
         chosen = load_collection(collection.name, split)
         if not relevant_rows(chosen):
-            raise InputError(f"select_split: no query of {collection.name} has a relevant document in split {split}")
+            raise InputError(
+                f"select_split: no query of {collection.name} has a relevant document in split {split}"
+            )
         found.append(collection_provenance(chosen, queries=True))
     return found
 
@@ -62,9 +71,9 @@ def given_queries(collection: Collection, options: FinetuneOptions | DistillOpti
 def hold_out(
     collection: Collection, options: FinetuneOptions | DistillOptions, seed: int
 ) -> tuple[Collection, Collection | None]:
-    """The collection without its held-out queries, and with these alone: a share of the queries with a relevant
-    document, drawn by the seed, or queries of another split. None, and a warning if a share is asked for, where that
-    is no query.
+    """The collection without its held-out queries, and with these alone: a share of the queries
+    with a relevant document, drawn by the seed, or queries of another split. None, and a warning if
+    a share is asked for, where that is no query.
     """
     split = options.select_split
     chosen = collection if split is None else load_collection(collection.name, split)
@@ -73,10 +82,16 @@ def hold_out(
     held = names[: min(count, options.most_held_out)]
     if not held:
         if options.held_out:
-            log.warning("held_out %g of %d queries is none: nothing is measured on them", options.held_out, len(names))
+            log.warning(
+                "held_out %g of %d queries is none: nothing is measured on them",
+                options.held_out,
+                len(names),
+            )
         return collection, None
     out = set(held) if split is None else set()
-    return _only(collection, (query for query in collection.queries if query not in out)), _only(chosen, held)
+    return _only(collection, (query for query in collection.queries if query not in out)), _only(
+        chosen, held
+    )
 
 
 def _only(collection: Collection, names: Iterable[str]) -> Collection:
@@ -88,9 +103,9 @@ def _only(collection: Collection, names: Iterable[str]) -> Collection:
 def held_out_scores(collection: Collection, ranking: Ranking) -> Floats:
     """(Q,) reciprocal ranks at 10 of the ranked queries, by the judgements of ``collection``."""
     judged = {query: collection.qrels[query] for query in ranking.queries}
-    scores: Floats = score_queries(parse_measures(MEASURE), judged, ranking.results(collection.documents, depth=10))[
-        MEASURE
-    ]
+    scores: Floats = score_queries(
+        parse_measures(MEASURE), judged, ranking.results(collection.documents, depth=10)
+    )[MEASURE]
     return scores
 
 
@@ -115,10 +130,11 @@ class SelectionRecord(Record):
 class CheckpointSelection(TrainerCallback):
     """Measures held-out queries every few steps and at the end, and keeps the best weights.
 
-    What is measured is MRR@10 among the relevant documents of a query and BM25's :data:`CANDIDATES` best others, scored
-    as the model itself compares texts: it means the same for every architecture, and costs the same on a large corpus.
-    All processes of a run share the queries. Values and weights are kept beside the checkpoints, so that a run that
-    goes on measures no step again.
+    What is measured is MRR@10 among the relevant documents of a query and BM25's :data:`CANDIDATES`
+    best others, scored as the model itself compares texts: it means the same for every
+    architecture, and costs the same on a large corpus. All processes of a run share the queries.
+    Values and weights are kept beside the checkpoints, so that a run that goes on measures no step
+    again.
 
     Args:
         held: the held-out queries, see :func:`hold_out`.
@@ -142,29 +158,51 @@ class CheckpointSelection(TrainerCallback):
         self.every = planned_steps(-1, options.select_epochs or 1.0, examples, options.batch_size)
         self.folder = output / CHECKPOINTS / _FOLDER
         relevant, others = relevant_rows(held), bm25_negatives(held, text_format, CANDIDATES)
-        self.candidates = {query: np.concatenate([relevant[query], others[query]]) for query in held.queries}
+        self.candidates = {
+            query: np.concatenate([relevant[query], others[query]]) for query in held.queries
+        }
         self._measured: set[int] = set()
 
-    def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
-        self._measured = on_main(lambda: set(self._recall().steps if (self.folder / _RECORD).is_file() else ()))
+    def on_train_begin(
+        self, args: object, state: TrainerState, control: object, **kwargs: object
+    ) -> None:
+        self._measured = on_main(
+            lambda: set(self._recall().steps if (self.folder / _RECORD).is_file() else ())
+        )
         if self.every >= state.max_steps and rank() == 0:
-            log.warning("held-out queries choose nothing in a training of %d steps: lower select_epochs", self.every)
+            log.warning(
+                "held-out queries choose nothing in a training of %d steps: lower select_epochs",
+                self.every,
+            )
 
-    def on_step_end(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
+    def on_step_end(
+        self, args: object, state: TrainerState, control: object, **kwargs: object
+    ) -> None:
         # The host makes a step too many where it goes on from the last one.
         if state.global_step % self.every == 0 and state.global_step <= state.max_steps:
             self._measure(state.global_step)
 
-    def on_train_end(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
+    def on_train_end(
+        self, args: object, state: TrainerState, control: object, **kwargs: object
+    ) -> None:
         if 0 < state.global_step <= state.max_steps:
             self._measure(state.global_step)
 
     def finish(self, folder: Path) -> Json:
-        """After training, on the first process: put the best weights back; gives what chose them."""
+        """After training, on the first process: put the best weights back; gives what chose
+        them.
+        """
         found = self._recall()
         self.model.load_state_dict(load_file(self._weights(found.best)))
         counts = {"measure": MEASURE, "queries": len(self.held.queries), "candidates": CANDIDATES}
-        return {"selection": {**counts, "steps": found.steps, "values": found.values, "best": found.best}}
+        return {
+            "selection": {
+                **counts,
+                "steps": found.steps,
+                "values": found.values,
+                "best": found.best,
+            }
+        }
 
     def added_to(self, stage: Stage) -> Stage:
         """The stage with this selection behind its own callbacks and end."""
@@ -178,7 +216,9 @@ class CheckpointSelection(TrainerCallback):
         return self.folder / f"best-{step}.safetensors"
 
     def _recall(self) -> SelectionRecord:
-        """What was measured so far, the best weights being there as they were written; else an InputError."""
+        """What was measured so far, the best weights being there as they were written; else an
+        InputError.
+        """
         found = SelectionRecord.read(self.folder / _RECORD)
         file = self._weights(found.best)
         with explained(f"{file} is damaged", _TRAIN_AGAIN, OSError, ValueError, SafetensorError):
@@ -191,7 +231,9 @@ class CheckpointSelection(TrainerCallback):
             return
         mode = self.model.training
         self.model.eval()
-        value = fsum(chain(*do_each(self._reciprocal_ranks))) / len(self.candidates)  # whatever their order
+        value = fsum(chain(*do_each(self._reciprocal_ranks))) / len(
+            self.candidates
+        )  # whatever their order
         self.model.train(mode)
         on_main(lambda: self._keep(step, value))
         self._measured.add(step)
@@ -199,18 +241,28 @@ class CheckpointSelection(TrainerCallback):
     def _reciprocal_ranks(self) -> list[float]:
         """Of this process's share of the queries."""
         queries = list(self.candidates)[rank() :: world_size()]
-        scored = [pair for n in range(0, len(queries), _BLOCK) for pair in self._scores(queries[n : n + _BLOCK])]
+        scored = [
+            pair
+            for n in range(0, len(queries), _BLOCK)
+            for pair in self._scores(queries[n : n + _BLOCK])
+        ]
         ranking = Ranking.of_best(queries, scored, self.held.documents.tie_ranks(), 10)
         return held_out_scores(self.held, ranking).tolist() if queries else []
 
     def _keep(self, step: int, value: float) -> None:
-        log.info("step %d: MRR@10 of %d held-out queries is %.4f", step, len(self.held.queries), value)
+        log.info(
+            "step %d: MRR@10 of %d held-out queries is %.4f", step, len(self.held.queries), value
+        )
         before = self._recall() if self._measured else SelectionRecord([], [], 0, "")
         best, hash = before.best, before.weights_sha256
         if value > max(before.values, default=-1.0):
             best, hash = step, keep_weights(self.model, self._weights(step))
-        SelectionRecord([*before.steps, step], [*before.values, value], best, hash).write(self.folder / _RECORD)
-        for file in self.folder.glob("best-*.safetensors"):  # after the record, which names the one that counts
+        SelectionRecord([*before.steps, step], [*before.values, value], best, hash).write(
+            self.folder / _RECORD
+        )
+        for file in self.folder.glob(
+            "best-*.safetensors"
+        ):  # after the record, which names the one that counts
             if file != self._weights(best):
                 file.unlink()
 
@@ -219,17 +271,34 @@ class CheckpointSelection(TrainerCallback):
         rows = [self.candidates[query] for query in queries]
         wanted = np.unique(np.concatenate(rows))
         documents = self.held.documents.take(wanted)
-        texts = np.array([self.read(self.text_format.document(document)) for document in documents], object)
+        texts = np.array(
+            [self.read(self.text_format.document(document)) for document in documents], object
+        )
         asked = [self.read(self.held.queries[query]) for query in queries]
         places = [np.searchsorted(wanted, own) for own in rows]
         if hasattr(self.model, "predict"):
-            pairs = [(text, document) for text, own in zip(asked, places, strict=True) for document in texts[own]]
-            raw = self.model.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
-            found = np.split(np.asarray(raw, np.float32), np.cumsum([len(own) for own in rows])[:-1])
+            pairs = [
+                (text, document)
+                for text, own in zip(asked, places, strict=True)
+                for document in texts[own]
+            ]
+            raw = self.model.predict(
+                pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False
+            )
+            found = np.split(
+                np.asarray(raw, np.float32), np.cumsum([len(own) for own in rows])[:-1]
+            )
         else:
             vectors = self.model.encode_document(texts.tolist(), show_progress_bar=False)
-            similarity = self.model.similarity(self.model.encode_query(asked, show_progress_bar=False), vectors)
-            dense = (similarity.to_dense() if similarity.is_sparse else similarity).float().cpu().numpy()
+            similarity = self.model.similarity(
+                self.model.encode_query(asked, show_progress_bar=False), vectors
+            )
+            dense = (
+                (similarity.to_dense() if similarity.is_sparse else similarity)
+                .float()
+                .cpu()
+                .numpy()
+            )
             found = [line[own] for line, own in zip(dense, places, strict=True)]
         for query, own, scores in zip(queries, rows, found, strict=True):
             if len(wrong := own[~np.isfinite(scores)]):

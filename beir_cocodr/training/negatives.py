@@ -1,4 +1,6 @@
-"""Hard negatives: a model's or BM25's best documents, no known positives; filters take likely false negatives out."""
+"""Hard negatives: a model's or BM25's best documents, no known positives; filters take likely false
+negatives out.
+"""
 
 import hashlib
 import json
@@ -33,12 +35,15 @@ from beir_cocodr.retrieval.pool import share_over_ranks
 from beir_cocodr.training.options import FinetuneOptions
 
 log = logging.getLogger(__name__)
-# Documents hashed, queries encoded, and queries searched at a time; each block of these reads the corpus once.
+# Documents hashed, queries encoded, and queries searched at a time; each block of these reads the
+# corpus once.
 _CHUNK, _BATCH, _QUERY_BLOCK = 20_000, 64, 10_000
 
 
 def text_keys(documents: Documents, text_format: TextFormat) -> npt.NDArray[np.uint64]:
-    """(N,) 64-bit hashes of the documents' texts; two texts of 9 million share one with a probability of 2e-6."""
+    """(N,) 64-bit hashes of the documents' texts; two texts of 9 million share one with a
+    probability of 2e-6.
+    """
     keys = np.empty(len(documents), np.uint64)
     row = 0
     for chunk in documents.chunks(_CHUNK):
@@ -55,7 +60,9 @@ _RECORD, _ROWS, _EMBEDDINGS, _CORPUS = "mined.json", "rows.npy", "query_embeddin
 
 
 class MiningCounts(TypedDict):
-    """Counts of queries and candidates in mining; by filter, how many it removed, and which share of those left."""
+    """Counts of queries and candidates in mining; by filter, how many it removed, and which share
+    of those left.
+    """
 
     queries: int
     queries_without_positive: int  # not mined
@@ -68,10 +75,12 @@ class MiningCounts(TypedDict):
 
 @dataclass(frozen=True)
 class MinedNegatives:
-    """Negatives of queries, with the query embeddings that found them; both arrays are memory-mapped.
+    """Negatives of queries, with the query embeddings that found them; both arrays are
+    memory-mapped.
 
     Attributes:
-        queries: (Q,) ids of the queries that have a relevant document in the corpus, in collection order.
+        queries: (Q,) ids of the queries that have a relevant document in the corpus, in collection
+            order.
         rows: (Q, keep) int64 corpus rows, best first, -1 where a query has fewer.
         embeddings: (Q, d) float32 of the queries; normalised where the model compares by cosine.
         counts: see :class:`MiningCounts`.
@@ -84,7 +93,10 @@ class MinedNegatives:
 
     def pools(self) -> dict[str, Ints]:
         """Query id to its (1..keep,) corpus rows, best first, for queries that have a negative."""
-        pools = {query: np.array(row[row >= 0]) for query, row in zip(self.queries, self.rows, strict=True)}
+        pools = {
+            query: np.array(row[row >= 0])
+            for query, row in zip(self.queries, self.rows, strict=True)
+        }
         return {query: pool for query, pool in pools.items() if len(pool)}
 
 
@@ -97,28 +109,32 @@ def mine_negatives(
     key: Mapping[str, object] | None = None,
     progress: bool = False,
 ) -> MinedNegatives:
-    """Search the corpus with the model itself, and draw negatives from the best documents of each query. All processes
-    of a run call this: each encodes its share of a large corpus and searches for its share of the queries.
+    """Search the corpus with the model itself, and draw negatives from the best documents of each
+    query. All processes of a run call this: each encodes its share of a large corpus and searches
+    for its share of the queries.
 
-    Of the top ``mining_depth`` documents all that are relevant to the query (grade above 0) are dropped, then what the
-    filters remove, and ``mining_keep`` of the rest are drawn at random by (seed, episode, place of the query). Memory
-    holds a shard of the encoded corpus, a block of queries, and some 30 bytes a document for ids, ties and texts.
+    Of the top ``mining_depth`` documents all that are relevant to the query (grade above 0) are
+    dropped, then what the filters remove, and ``mining_keep`` of the rest are drawn at random by
+    (seed, episode, place of the query). Memory holds a shard of the encoded corpus, a block of
+    queries, and some 30 bytes a document for ids, ties and texts.
 
     Args:
         collection: with queries and qrels.
         model: the encoder as trained so far.
-        folder: the result is kept in its subfolder ``mined``, which appears when it is complete; until then the store
-            of a large corpus stands beside it, and with a ``key`` a killed run goes on with its shards.
+        folder: the result is kept in its subfolder ``mined``, which appears when it is complete;
+            until then the store of a large corpus stands beside it, and with a ``key`` a killed run
+            goes on with its shards.
         options: depth, number, seed and filters.
-        key: identifies weights, corpus, queries and judgements. A finished result in ``folder`` with the same key and
-            options is loaded instead, any other is mined anew and replaced. None never loads.
+        key: identifies weights, corpus, queries and judgements. A finished result in ``folder``
+            with the same key and options is loaded instead, any other is mined anew and replaced.
+            None never loads.
 
     Raises:
         InputError: no query with a relevant document, or no query keeps a negative.
         NonFiniteScores: the model gives NaN or infinite scores.
 
-    Source: COCO-DR, section 4.2, after ANCE (Xiong et al., 2021): depth 200, 30 kept. The published loader knows one
-    positive a query, so that others can become its negatives; here none can.
+    Source: COCO-DR, section 4.2, after ANCE (Xiong et al., 2021): depth 200, 30 kept. The published
+    loader knows one positive a query, so that others can become its negatives; here none can.
     """
     identity: Json = {
         "key": None if key is None else dict(key),
@@ -133,7 +149,12 @@ def mine_negatives(
     finished = files.output_folder(folder) / MINED
     on_main(lambda: files.remove_unfinished(folder))  # of a run that was killed
     if on_main(lambda: key is not None and _saved(finished, identity) is not None):
-        log.info("%s, episode %d: negatives mined before are taken from %s", collection.name, episode, finished)
+        log.info(
+            "%s, episode %d: negatives mined before are taken from %s",
+            collection.name,
+            episode,
+            finished,
+        )
         return _read(finished)[1]
     with ExitStack() as stack:
         draft = on_main(lambda: stack.enter_context(files.draft_folder(finished, replace=True)))
@@ -146,7 +167,9 @@ def mine_negatives(
         mining = _Mining(collection, dense, options, episode)
         counts = mining.run(draft, progress)
         record = {"identity": identity, "counts": counts, "queries": list(mining.positives)}
-        on_main(lambda: files.write_text(draft / _RECORD, json.dumps(record, ensure_ascii=False) + "\n"))
+        on_main(
+            lambda: files.write_text(draft / _RECORD, json.dumps(record, ensure_ascii=False) + "\n")
+        )
         on_main(lambda: _remove_stores(finished.parent))
     wait_for_all()  # until the first has put it in its place
     log.info("%s, episode %d: %s", collection.name, episode, _format_counts(counts))
@@ -192,21 +215,29 @@ class _Mining:
         rows, embeddings = (open_memmap(file, mode="r+") for file, _, _ in kinds)
         size = min(_QUERY_BLOCK, -(-len(ids) // world_size()))
         starts = range(0, len(ids), size)[rank() :: world_size()]
-        for start in Bar(starts, "Hard negatives", unit=" blocks", disable=rank() > 0 or not progress):
+        for start in Bar(
+            starts, "Hard negatives", unit=" blocks", disable=rank() > 0 or not progress
+        ):
             block = slice(start, start + size)
             vectors = self.dense.encode_queries([self.collection.queries[id] for id in ids[block]])
             embeddings[block] = vectors.numpy()
             asked = vectors.to(device) if device.type == "cuda" else vectors
             found = self.dense.search_embeddings(ids[block], asked, self.options.mining_depth)
-            for place, (id, scores, best) in enumerate(zip(ids[block], found.scores, found.rows, strict=True), start):
-                rows[place] = self._drawn(self._negatives(id, scores, best, embeddings[place]), place)
+            for place, (id, scores, best) in enumerate(
+                zip(ids[block], found.scores, found.rows, strict=True), start
+            ):
+                rows[place] = self._drawn(
+                    self._negatives(id, scores, best, embeddings[place]), place
+                )
         rows.flush()
         embeddings.flush()
         self.counts = sum(gather(self.counts), Counter())
         return on_main(self._checked_counts)
 
     def _negatives(self, id: str, scores: Floats, rows: Ints, vector: Floats) -> Ints:
-        """The rows of one query's candidates, best first, that are not relevant and that no filter removes."""
+        """The rows of one query's candidates, best first, that are not relevant and that no filter
+        removes.
+        """
         options, positives, texts = self.options, self.positives[id], self.texts
         left = np.ones(len(rows), dtype=bool)
 
@@ -245,7 +276,9 @@ class _Mining:
             "candidates": found["candidates"],
             "positives": found["positives"],
             "removed": {name: found[name] for name in active},
-            "removal_rates": {n: found[n] / max(1, found["candidates"] - found["positives"]) for n in active},
+            "removal_rates": {
+                n: found[n] / max(1, found["candidates"] - found["positives"]) for n in active
+            },
             "queries_without_negative": found["queries_without_negative"],
         }
         if found["queries_without_negative"] == len(self.positives):
@@ -259,21 +292,28 @@ class _Mining:
 
 
 def relevant_rows(collection: Collection) -> dict[str, Ints]:
-    """Query id to its corpus rows of grade above 0, where there are some; an InputError where no query has any."""
+    """Query id to its corpus rows of grade above 0, where there are some; an InputError where no
+    query has any.
+    """
     found = {}
     for query in collection.queries:
-        relevant = [document for document, grade in collection.qrels.get(query, {}).items() if grade > 0]
+        relevant = [
+            document for document, grade in collection.qrels.get(query, {}).items() if grade > 0
+        ]
         rows = collection.documents.rows(relevant)
         if (rows >= 0).any():
             found[query] = rows[rows >= 0]
     if not found:
-        raise InputError(f"{collection.name}: no query of split {collection.split} has a relevant document")
+        raise InputError(
+            f"{collection.name}: no query of split {collection.split} has a relevant document"
+        )
     return found
 
 
 def _format_counts(counts: MiningCounts) -> str:
     removed = "".join(
-        f", {name} removed {count} ({counts['removal_rates'][name]:.1%})" for name, count in counts["removed"].items()
+        f", {name} removed {count} ({counts['removal_rates'][name]:.1%})"
+        for name, count in counts["removed"].items()
     )
     return (
         f"{counts['queries']} queries, {counts['queries_without_positive']} left out without a relevant "
@@ -308,48 +348,71 @@ def _read(folder: Path) -> tuple[Json, MinedNegatives]:
 
 
 def check_negatives(name: str, count: int, collection: Collection) -> None:
-    """Check that a corpus has as many documents as an option asks for of a query: else they repeat, for hours."""
+    """Check that a corpus has as many documents as an option asks for of a query: else they repeat,
+    for hours.
+    """
     if count > len(collection.documents):
-        raise InputError(f"{name} {count} is more than the {len(collection.documents)} documents of {collection.name}")
+        raise InputError(
+            f"{name} {count} is more than the {len(collection.documents)} documents of {collection.name}"
+        )
 
 
-# Queries of a file of BM25's negatives; and how long a document takes of a query's search, in seconds.
+# Queries of a file of BM25's negatives; and how long a document takes of a query's search, in
+# seconds.
 _QUERIES, _SECONDS = 1_000, 1e-9
 
 
-def bm25_negatives(collection: Collection, text_format: TextFormat, depth: int = 30, seed: int = 42) -> dict[str, Ints]:
-    """Query id to its best (1..depth,) int64 corpus rows by BM25, best first, all known positives removed; an
-    InputError where every document is relevant. Where BM25 finds none, documents are drawn by ``seed``, and counted.
+def bm25_negatives(
+    collection: Collection, text_format: TextFormat, depth: int = 30, seed: int = 42
+) -> dict[str, Ints]:
+    """Query id to its best (1..depth,) int64 corpus rows by BM25, best first, all known positives
+    removed; an InputError where every document is relevant. Where BM25 finds none, documents are
+    drawn by ``seed``, and counted.
 
-    All processes of a run call this, and share the work, also with their other cores. It is kept in the cache by what
-    it depends on, block by block: neither a run that goes on nor a second stage searches again. Memory holds 4 bytes a
-    document in each process beside the index, which is mapped from the disk.
+    All processes of a run call this, and share the work, also with their other cores. It is kept in
+    the cache by what it depends on, block by block: neither a run that goes on nor a second stage
+    searches again. Memory holds 4 bytes a document in each process beside the index, which is
+    mapped from the disk.
     """
     queries, size = collection.queries, len(collection.documents)
-    relevant = [[d for d, grade in collection.qrels.get(query, {}).items() if grade > 0] for query in queries]
-    positives = np.split(collection.documents.rows(chain(*relevant)), np.cumsum([*map(len, relevant)])[:-1])
+    relevant = [
+        [d for d, grade in collection.qrels.get(query, {}).items() if grade > 0]
+        for query in queries
+    ]
+    positives = np.split(
+        collection.documents.rows(chain(*relevant)), np.cumsum([*map(len, relevant)])[:-1]
+    )
     with hashed_documents(collection.documents) as documents:
         bm25 = BM25(documents, text_format)
-        searching = _Searching(bm25.keep(files.cache_folder("bm25")), depth, bm25, list(queries.values()), positives)
+        searching = _Searching(
+            bm25.keep(files.cache_folder("bm25")), depth, bm25, list(queries.values()), positives
+        )
         found = np.concatenate([np.load(file) for file in searching.files()])
     rng = np.random.default_rng(seed)
     pools, drawn = {}, 0
     for query, positive, rows in zip(queries, positives, found.astype(np.int64), strict=True):
         pool = rows[rows >= 0]
         if not len(pool):
-            others = np.setdiff1d(rng.choice(size, min(size, depth + len(positive)), replace=False), positive)
+            others = np.setdiff1d(
+                rng.choice(size, min(size, depth + len(positive)), replace=False), positive
+            )
             if not len(others):
-                raise InputError(f"every document is relevant to query {query!r}, so it has no negative")
+                raise InputError(
+                    f"every document is relevant to query {query!r}, so it has no negative"
+                )
             pool, drawn = others[:depth], drawn + 1
         pools[query] = pool
     if drawn:
-        log.info("BM25 found no negative for %d of %d queries; theirs are random", drawn, len(pools))
+        log.info(
+            "BM25 found no negative for %d of %d queries; theirs are random", drawn, len(pools)
+        )
     return pools
 
 
 @dataclass
 class _Searching:
-    """BM25's best documents for queries, without their positives, in files of (1,000, depth) int32 rows, -1 behind.
+    """BM25's best documents for queries, without their positives, in files of (1,000, depth) int32
+    rows, -1 behind.
 
     Args:
         index: the folder of the index.
@@ -383,10 +446,15 @@ class _Searching:
             log.info("BM25's negatives are taken from %s", self.folder)
         with files.filling_cache(self.index.parent):
             self.folder.mkdir(exist_ok=True)
-            asked = [QueryBlock(self.file(number), *self._block(number), self.depth) for number in missing]
+            asked = [
+                QueryBlock(self.file(number), *self._block(number), self.depth)
+                for number in missing
+            ]
             seconds = min(_QUERIES, len(self.texts)) * len(self.bm25.documents) * _SECONDS
             start = partial(QueryBlock.start, self.index)
-            share_over_ranks(asked, start, lambda block: block.file.is_file(), seconds, "BM25 negatives")
+            share_over_ranks(
+                asked, start, lambda block: block.file.is_file(), seconds, "BM25 negatives"
+            )
         return [self.file(number) for number in range(self.blocks)]
 
     def _block(self, number: int) -> tuple[list[list[int]], list[Ints]]:

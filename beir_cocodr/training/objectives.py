@@ -1,7 +1,9 @@
-"""What is trained on, in tables: objectives of pre-training, weightings of fine-tuning, teachers of distillation.
+"""What is trained on, in tables: objectives of pre-training, weightings of fine-tuning, teachers of
+distillation.
 
-A new one is a row, and what the row names: a view or a loss, a loss, a class. Options and the command line's help are
-made from the tables, so this module imports no torch: what needs it is imported when it is built.
+A new one is a row, and what the row names: a view or a loss, a loss, a class. Options and the
+command line's help are made from the tables, so this module imports no torch: what needs it is
+imported when it is built.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class View:
     two_spans: bool = False
     options: tuple[str, ...] = ()
 
-    def texts(self, options: PretrainOptions, document: SpannedText, rng: np.random.Generator) -> tuple[str, ...]:
+    def texts(
+        self, options: PretrainOptions, document: SpannedText, rng: np.random.Generator
+    ) -> tuple[str, ...]:
         """The texts of one document, one for each column."""
         return self.draw(document, rng, **{name: getattr(options, name) for name in self.options})
 
@@ -48,13 +52,15 @@ class Objective:
     """One way to learn from a corpus without labels.
 
     Args:
-        loss: builds its loss from the model, the options, and the texts embedded at a time (None: all).
-        view: what it sees of a document; None where it sees passages and queries generated for them instead, see
-            :class:`~beir_cocodr.training.pretrain_data.ContextViews`.
+        loss: builds its loss from the model, the options, and the texts embedded at a time (None:
+            all).
+        view: what it sees of a document; None where it sees passages and queries generated for them
+            instead, see :class:`~beir_cocodr.training.pretrain_data.ContextViews`.
         contrastive: whether a text is contrasted with the other documents of its batch.
         masked: whether there are language-model losses over masked tokens, from a Condenser head.
         late_head: whether the head has no layers of its own, only its late loss.
-        decoder: whether CoT-MAE's decoder stands on the head; texts are then masked whatever the weights.
+        decoder: whether CoT-MAE's decoder stands on the head; texts are then masked whatever the
+            weights.
         dropout: whether the encoder's dropout is on by default.
         needs_dropout: whether it may not be off.
         defaults: where its paper's settings differ from those of COCO.
@@ -117,7 +123,12 @@ def _cotmae(model: Any, options: PretrainOptions, mini_batch_size: int | None) -
 _SPANS = View(span_pair, {"span_1": "document", "span_2": "document"}, two_spans=True)
 _WINDOW = View(window, {"window": "document"})
 _WINDOW_TWICE = View(twice, {"view_1": "document", "view_2": "document"})
-_CLOZE = View(inverse_cloze, {"query": "query", "passage": "document"}, two_spans=True, options=("keep_query",))
+_CLOZE = View(
+    inverse_cloze,
+    {"query": "query", "passage": "document"},
+    two_spans=True,
+    options=("keep_query",),
+)
 _DAMAGED = View(damaged, {"damaged": "document", "original": "document"}, options=("deletion",))
 
 # The most tokens of a generated query's passage, special tokens included.
@@ -140,10 +151,13 @@ OBJECTIVES = {
     "ict": Objective(_infonce, _CLOZE, contrastive=True),
     # A decoder rebuilds a window from the embedding of what is left of it (Wang et al., 2021).
     "tsdae": Objective(_tsdae, _DAMAGED),
-    # A passage and a query generated for it find each other, and language-model losses (Wu et al., 2023).
+    # A passage and a query generated for it find each other, and language-model losses (Wu et al.,
+    # 2023).
     "qc": Objective(_coco, contrastive=True, masked=True, defaults=_PASSAGE),
     # A decoder rebuilds a query from its passage's embedding (Wu et al., 2023).
-    "cotmae": Objective(_cotmae, masked=True, late_head=True, decoder=True, defaults=_COTMAE_DEFAULTS),
+    "cotmae": Objective(
+        _cotmae, masked=True, late_head=True, decoder=True, defaults=_COTMAE_DEFAULTS
+    ),
 }
 
 
@@ -152,7 +166,8 @@ class Weighting:
     """How clusters of queries are weighted.
 
     Args:
-        loss: ``module:object`` of its loss, called with the model and the clusters; None weights all examples alike.
+        loss: ``module:object`` of its loss, called with the model and the clusters; None weights
+            all examples alike.
         options: parameter of the loss to option of :class:`FinetuneOptions`.
     """
 
@@ -167,11 +182,15 @@ WEIGHTINGS = {
     # All queries alike.
     "erm": Weighting(),
     # More weight to clusters whose gradients help all others (COCO-DR, section 4.2).
-    "idro": Weighting("beir_cocodr.losses.dro:IDROLoss", {own: own for own in _IDRO} | {"mode": "idro_mode"}),
+    "idro": Weighting(
+        "beir_cocodr.losses.dro:IDROLoss", {own: own for own in _IDRO} | {"mode": "idro_mode"}
+    ),
     # More weight to clusters with large losses (Sagawa et al., 2020).
     "groupdro": Weighting("beir_cocodr.losses.dro:GroupDROLoss", {"eta": "eta"}),
     # Only the clusters with the largest losses.
-    "cvar": Weighting("beir_cocodr.losses.dro:CVaRLoss", {"cvar_alpha": "cvar_alpha", "eps": "eps"}),
+    "cvar": Weighting(
+        "beir_cocodr.losses.dro:CVaRLoss", {"cvar_alpha": "cvar_alpha", "eps": "eps"}
+    ),
 }
 
 
@@ -181,7 +200,8 @@ class TeacherKind:
 
     Args:
         help: what ``--teacher`` is then.
-        build: ``module:object``, called with a :class:`~beir_cocodr.training.teachers.TeacherSetting`.
+        build: ``module:object``, called with a
+            :class:`~beir_cocodr.training.teachers.TeacherSetting`.
         means: whether a value of ``--teacher`` means this kind; None for what no other kind takes.
     """
 
@@ -195,10 +215,16 @@ _TEACHERS = "beir_cocodr.training.teachers"
 #: Name to kind of teacher; a value means the first kind that takes it.
 TEACHERS = {
     "bm25": TeacherKind("bm25", f"{_TEACHERS}:BM25Teacher.of", "bm25".__eq__),
-    "hybrid": TeacherKind("hybrid (BM25 and the encoder)", f"{_TEACHERS}:HybridTeacher.of", "hybrid".__eq__),
-    "feedback": TeacherKind(
-        "feedback (the same, its query moved by feedback)", f"{_TEACHERS}:HybridTeacher.of_feedback", "feedback".__eq__
+    "hybrid": TeacherKind(
+        "hybrid (BM25 and the encoder)", f"{_TEACHERS}:HybridTeacher.of", "hybrid".__eq__
     ),
-    "file": TeacherKind("a file of scores", f"{_TEACHERS}:FileTeacher.of", lambda name: Path(name).is_file()),
+    "feedback": TeacherKind(
+        "feedback (the same, its query moved by feedback)",
+        f"{_TEACHERS}:HybridTeacher.of_feedback",
+        "feedback".__eq__,
+    ),
+    "file": TeacherKind(
+        "a file of scores", f"{_TEACHERS}:FileTeacher.of", lambda name: Path(name).is_file()
+    ),
     "cross-encoder": TeacherKind("a cross-encoder", f"{_TEACHERS}:CrossEncoderTeacher.of"),
 }

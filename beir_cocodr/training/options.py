@@ -1,6 +1,8 @@
-"""What every training command takes, with the papers' defaults: pre-training, fine-tuning, distillation.
+"""What every training command takes, with the papers' defaults: pre-training, fine-tuning,
+distillation.
 
-What has a flag is described beside its default, other fields in the docstrings. Nothing here imports torch.
+What has a flag is described beside its default, other fields in the docstrings. Nothing here
+imports torch.
 """
 
 from collections.abc import Iterable
@@ -39,7 +41,9 @@ class Budget(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_steps == 0:
-            raise InputError(f"max_steps must be positive, or -1 for whole epochs, not {self.max_steps}")
+            raise InputError(
+                f"max_steps must be positive, or -1 for whole epochs, not {self.max_steps}"
+            )
 
 
 @dataclass(frozen=True)
@@ -47,88 +51,128 @@ class TrainingOptions(Budget):
     """Settings that all training stages share.
 
     Args:
-        mini_batch_size: texts embedded at a time by gradient caching; a batch that fits is not cached.
+        mini_batch_size: texts embedded at a time by gradient caching; a batch that fits is not
+            cached.
         weight_decay, max_grad_norm: AdamW's decay and the gradient norm that is clipped to.
         save_steps: steps between checkpoints; None means a tenth of the run, at most 500.
-        loader_workers: of each process; None means none on a CPU, and on a GPU as many as there are free cores, at most
+        loader_workers: of each process; None means none on a CPU, and on a GPU as many as there are
+            free cores, at most
             4. They change no result.
     """
 
-    mini_batch_size: int = option(32, "Texts in memory at a time; larger batches are cached.", min=1)
+    mini_batch_size: int = option(
+        32, "Texts in memory at a time; larger batches are cached.", min=1
+    )
     weight_decay: float = option(0.01, min=0)
     max_grad_norm: float = option(1.0, min=0)
     seed: int = option(42, "Seed of data order, sampling and dropout.", min=0, max=SEED_MAX)
     save_steps: int | None = option(None, min=1)
-    loader_workers: int | None = option(None, "Processes that prepare batches; default: on a GPU up to 4.", min=0)
+    loader_workers: int | None = option(
+        None, "Processes that prepare batches; default: on a GPU up to 4.", min=0
+    )
 
     def cached_mini_batch(self) -> int | None:
-        """Texts embedded at a time by gradient caching; None where a process's share of a batch fits."""
+        """Texts embedded at a time by gradient caching; None where a process's share of a batch
+        fits.
+        """
         from beir_cocodr.distributed import world_size
 
-        return self.mini_batch_size if self.batch_size // world_size() > self.mini_batch_size else None
+        return (
+            self.mini_batch_size if self.batch_size // world_size() > self.mini_batch_size else None
+        )
 
     def with_overrides(self, **overrides: Any) -> Self:
         """A copy in which every override that is not None stands."""
         return type(self)(**asdict(self) | {k: v for k, v in overrides.items() if v is not None})
 
 
-_ON_DOCUMENTS = choices([name for name, found in OBJECTIVES.items() if not found.on_queries], "default", "or")
+_ON_DOCUMENTS = choices(
+    [name for name, found in OBJECTIVES.items() if not found.on_queries], "default", "or"
+)
 _ON_QUERIES = " or ".join(name for name, found in OBJECTIVES.items() if found.on_queries)
 
 # Stands for the objective's own default, which is filled in at once.
 _OWN: Any = None
-_DEFAULTS: Json = {"batch_size": 2048, "learning_rate": 1e-4, "max_length": 128, "mask_probability": 0.15}
+_DEFAULTS: Json = {
+    "batch_size": 2048,
+    "learning_rate": 1e-4,
+    "max_length": 128,
+    "mask_probability": 0.15,
+}
 
 
 @dataclass(frozen=True)
 class PretrainOptions(TrainingOptions):
-    """COCO, section 4.1 of the paper and appendix B: 8 epochs at 1e-4, global batches of about 2,048.
+    """COCO, section 4.1 of the paper and appendix B: 8 epochs at 1e-4, global batches of about
+    2,048.
 
-    Query-as-context pre-training, section 4.1: the objective qc at 1e-4 and 2,048, cotmae at 4e-4 and 16,384.
+    Query-as-context pre-training, section 4.1: the objective qc at 1e-4 and 2,048, cotmae at 4e-4
+    and 16,384.
 
     Args:
         objective: one of :data:`~beir_cocodr.training.objectives.OBJECTIVES`.
         batch_size, learning_rate: None means the paper's, as above.
         span_tokens: published code: 30.
         flush_probability: chance that a span ends early after a sentence (published code: 0.1).
-        single_spans: of coco and cocondenser; the published code would pair such a document with itself as well, but
-            its preparation leaves it out.
+        single_spans: of coco and cocondenser; the published code would pair such a document with
+            itself as well, but its preparation leaves it out.
         max_length: None means 128, for qc and cotmae 144.
         mask_probability: share of masked tokens. None means 0.15, for cotmae 0.3.
-        mlm_weight: beside the contrastive loss; of cotmae, that of the encoder's loss beside the decoder's.
-        n_head_layers, skip_from, late_mlm: the Condenser head; the objective mlm has its late loss alone.
+        mlm_weight: beside the contrastive loss; of cotmae, that of the encoder's loss beside the
+            decoder's.
+        n_head_layers, skip_from, late_mlm: the Condenser head; the objective mlm has its late loss
+            alone.
         encoder_dropout: off for coco as in published COCO-DR.
         scale: factor on scores; None means 1 for dot product and 20 for cosine.
         keep_query: of ict, the share of queries that stay in their passage (Lee et al.: 0.1).
         deletion: of tsdae, the share of words that are deleted (Wang et al.: 0.6).
         per_passage: C of qc and cotmae.
-        mix: of qc and cotmae; the other passage is one of the same document (paper: 0; its Table 4: 0.5).
-        decoder_layers: transformer layers of cotmae's decoder; None means 1 autoregressive or 2 masked ones.
+        mix: of qc and cotmae; the other passage is one of the same document (paper: 0; its Table 4:
+            0.5).
+        decoder_layers: transformer layers of cotmae's decoder; None means 1 autoregressive or 2
+            masked ones.
         decoder_window: attention window of the autoregressive decoder.
-        decoder_mask_probability: share of tokens that are masked for the masked decoder (CoT-MAE: 0.45).
+        decoder_mask_probability: share of tokens that are masked for the masked decoder (CoT-MAE:
+        0.45).
     """
 
-    objective: str = option("coco", f"To train: {_ON_DOCUMENTS}; with --queries {_ON_QUERIES}.", choices=OBJECTIVES)
+    objective: str = option(
+        "coco", f"To train: {_ON_DOCUMENTS}; with --queries {_ON_QUERIES}.", choices=OBJECTIVES
+    )
     epochs: float = 8
     batch_size: int = _OWN
     learning_rate: float = _OWN
     span_tokens: int = option(30, "The most tokens of a span.", min=1)
     flush_probability: float = option(0.1, min=0, max=1)
-    single_spans: bool = option(False, "Documents of a single span are used too, paired with themselves.")
+    single_spans: bool = option(
+        False, "Documents of a single span are used too, paired with themselves."
+    )
     max_length: int = option(_OWN, "Tokens a sequence is cut to.", min=3)
     mask_probability: float = option(_OWN, min=0, max=1)
-    mlm_weight: float = option(1.0, "Weight of the language-model losses; 0 leaves them out.", min=0)
+    mlm_weight: float = option(
+        1.0, "Weight of the language-model losses; 0 leaves them out.", min=0
+    )
     n_head_layers: int = option(2, min=0)
-    skip_from: int | None = option(None, "Layer the head takes its tokens from; default: half the depth.", min=0)
+    skip_from: int | None = option(
+        None, "Layer the head takes its tokens from; default: half the depth.", min=0
+    )
     late_mlm: bool = option(True)
-    encoder_dropout: bool | None = option(None, "Dropout of the encoder; default: off for coco, else on.")
+    encoder_dropout: bool | None = option(
+        None, "Dropout of the encoder; default: off for coco, else on."
+    )
     scale: float | None = option(None, above=0)
     keep_query: float = option(0.1, min=0, max=1)
     deletion: float = option(0.6, min=0, max=1)
-    per_passage: int | None = option(None, "The most queries of a passage that are used; default: all.", min=1)
-    mix: float = option(0.0, "Chance that a passage meets another passage instead of a query (0).", min=0, max=1)
+    per_passage: int | None = option(
+        None, "The most queries of a passage that are used; default: all.", min=1
+    )
+    mix: float = option(
+        0.0, "Chance that a passage meets another passage instead of a query (0).", min=0, max=1
+    )
     decoder: str = option(
-        "autoregressive", "Of cotmae: autoregressive (default) or masked.", choices=("autoregressive", "masked")
+        "autoregressive",
+        "Of cotmae: autoregressive (default) or masked.",
+        choices=("autoregressive", "masked"),
     )
     decoder_layers: int | None = option(None, min=1)
     decoder_window: int = option(3, min=1)
@@ -142,19 +186,27 @@ class PretrainOptions(TrainingOptions):
         super().__post_init__()
         found = OBJECTIVES[self.objective]
         if self.batch_size < 2 and found.contrastive:
-            raise InputError("batch_size must be at least 2: texts are contrasted with other documents'")
+            raise InputError(
+                "batch_size must be at least 2: texts are contrasted with other documents'"
+            )
         if self.span_tokens > self.max_length - 2:
             raise InputError(
                 f"span_tokens {self.span_tokens} must lie between 1 and max_length less two special tokens, "
                 f"{self.max_length - 2}"
             )
         if self.single_spans and self.objective not in ("coco", "cocondenser"):
-            raise InputError(f"single_spans is for coco and cocondenser: {self.objective} draws no two spans to pair")
+            raise InputError(
+                f"single_spans is for coco and cocondenser: {self.objective} draws no two spans to pair"
+            )
         masked_only = found.masked and not found.contrastive and not found.decoder
         if self.mlm_weight == 0 and masked_only:
-            raise InputError(f"mlm_weight {self.mlm_weight} leaves {self.objective} nothing to train")
+            raise InputError(
+                f"mlm_weight {self.mlm_weight} leaves {self.objective} nothing to train"
+            )
         if found.needs_dropout and self.encoder_dropout is False:
-            raise InputError(f"{self.objective} needs encoder_dropout: dropout is all that tells its two copies apart")
+            raise InputError(
+                f"{self.objective} needs encoder_dropout: dropout is all that tells its two copies apart"
+            )
 
     @property
     def keeps_dropout(self) -> bool:
@@ -171,21 +223,23 @@ class PretrainOptions(TrainingOptions):
 
 @dataclass(frozen=True)
 class NegativeFilters(Options):
-    """What a candidate must not be to stay a negative. All are off by default, as in COCO-DR and ANCE.
+    """What a candidate must not be to stay a negative. All are off by default, as in COCO-DR and
+    ANCE.
 
-    They apply in the order below, each to what the earlier ones left. The two on scores are those of
-    sentence-transformers' ``mine_hard_negatives``, except that with several positives the margin is taken from the best
-    scored one; the host takes the worst scored, and one positive that cannot be found removes every candidate then.
+    They apply in the order below, each to what the earlier ones left. The two on scores are those
+    of sentence-transformers' ``mine_hard_negatives``, except that with several positives the margin
+    is taken from the best scored one; the host takes the worst scored, and one positive that cannot
+    be found removes every candidate then.
 
     Args:
-        relative_margin: m in [0, 1); with p the score of the best scored positive, a candidate scoring above p − m·|p|
-            is removed. That is p·(1 − m) for a positive p.
+        relative_margin: m in [0, 1); with p the score of the best scored positive, a candidate
+            scoring above p − m·|p| is removed. That is p·(1 − m) for a positive p.
         max_score: a candidate that scores above it is removed.
-        duplicates: a candidate whose text (title and text, as the encoder reads them) is that of a positive or of a
-            better scored candidate that is left is removed.
+        duplicates: a candidate whose text (title and text, as the encoder reads them) is that of a
+            positive or of a better scored candidate that is left is removed.
 
-    Source: sentence-transformers, ``mine_hard_negatives``; the relative margin is NV-Retriever's (Moreira et al., 2024,
-    "TopK-PercPos"; 0.05 there).
+    Source: sentence-transformers, ``mine_hard_negatives``; the relative margin is NV-Retriever's
+    (Moreira et al., 2024, "TopK-PercPos"; 0.05 there).
     """
 
     relative_margin: float | None = option(None, min=0, below=1)
@@ -196,7 +250,11 @@ class NegativeFilters(Options):
     def active(self) -> Json:
         """The filters that are on, by name, with their values, in the order they apply."""
         values = {field.name: getattr(self, field.name) for field in fields(NegativeFilters)}
-        return {name: value for name, value in values.items() if value is not None and value is not False}
+        return {
+            name: value
+            for name, value in values.items()
+            if value is not None and value is not False
+        }
 
 
 @dataclass(frozen=True)
@@ -205,30 +263,38 @@ class HeldOut(Options):
 
     Args:
         held_out: drawn by the seed, at most ``most_held_out`` of them.
-        select_split: at most ``most_held_out`` of its queries choose, and none is held out; they count as trained on.
-        select_epochs: passes over the data, or a part of one, between two measures of the held-out queries, MRR@10
-            among their relevant documents and BM25's 100 best others; the best checkpoint is kept. None means 1.
+        select_split: at most ``most_held_out`` of its queries choose, and none is held out; they
+            count as trained on.
+        select_epochs: passes over the data, or a part of one, between two measures of the held-out
+            queries, MRR@10 among their relevant documents and BM25's 100 best others; the best
+            checkpoint is kept. None means 1.
     """
 
-    held_out: float = option(0.0, "Share of the training queries that choose the checkpoint instead.", min=0, below=1)
+    held_out: float = option(
+        0.0, "Share of the training queries that choose the checkpoint instead.", min=0, below=1
+    )
     most_held_out: int = option(500, min=1)
-    select_split: str | None = option(None, "Split of the dataset, such as dev, whose queries choose the checkpoint.")
+    select_split: str | None = option(
+        None, "Split of the dataset, such as dev, whose queries choose the checkpoint."
+    )
     select_epochs: float | None = option(None, above=0)
 
 
 @dataclass(frozen=True)
 class FinetuneOptions(NegativeFilters, HeldOut, TrainingOptions):
-    """Fine-tuning on labelled queries with hard negatives: in one go, in episodes (ANCE) or in two stages.
+    """Fine-tuning on labelled queries with hard negatives: in one go, in episodes (ANCE) or in two
+    stages.
 
-    Steps, epochs and schedule are those of one episode, the BM25 warm-up being episode 0, or of one stage.
+    Steps, epochs and schedule are those of one episode, the BM25 warm-up being episode 0, or of one
+    stage.
 
     Args:
-        loss: "triplet" (own positive against own hard negatives; COCO-DR, Eq. 2) or "infonce" (against all documents of
-            the batch).
+        loss: "triplet" (own positive against own hard negatives; COCO-DR, Eq. 2) or "infonce"
+            (against all documents of the batch).
         weighting: one of :data:`~beir_cocodr.training.objectives.WEIGHTINGS`.
         clusters: K, of k-means over the training queries' embeddings by the model that is trained.
-        min_cluster_size: smaller clusters are folded into their nearest neighbour (a cluster of one query would give it
-            as much weight as hundreds of others).
+        min_cluster_size: smaller clusters are folded into their nearest neighbour (a cluster of one
+            query would give it as much weight as hundreds of others).
         kmeans_iterations, kmeans_restarts, kmeans_points: of k-means, the last a centroid, see
             :func:`~beir_cocodr.data.clusters.cluster_queries` (published: 500, 5, 256).
         idro_mode: "stable", "published" or "paper", see :class:`~beir_cocodr.losses.dro.IDROLoss`.
@@ -242,24 +308,30 @@ class FinetuneOptions(NegativeFilters, HeldOut, TrainingOptions):
         log_clusters: steps between lines of cluster_weights.jsonl.
         negatives: redrawn each epoch; 0 leaves in-batch negatives only.
         negative_depth: BM25 results that they are drawn from, known positives removed.
-        hard_negatives: a file of hard negatives, which are taken in place of BM25's: GPL's form, columns of texts as
-            sentence-transformers has them, or a TREC run (:func:`~beir_cocodr.training.pairs.read_hard_negatives`).
+        hard_negatives: a file of hard negatives, which are taken in place of BM25's: GPL's form,
+            columns of texts as sentence-transformers has them, or a TREC run
+            (:func:`~beir_cocodr.training.pairs.read_hard_negatives`).
         scale: factor on scores; None means 1 for dot product and 20 for cosine.
         episodes: after the BM25 warm-up; in each the queries are clustered anew, too (paper: 3).
-        stages: with 2, both retrievers start from the same model (query-as-context pre-training, section 3.2).
-        stage2_negatives: "both" draws from BM25's and the mined ones together, as in the paper, "mined" from these
-            alone, as in the published script.
+        stages: with 2, both retrievers start from the same model (query-as-context pre-training,
+            section 3.2).
+        stage2_negatives: "both" draws from BM25's and the mined ones together, as in the paper,
+            "mined" from these alone, as in the published script.
         mining_depth: documents retrieved for a query (published: 200).
         mining_keep: of them, known positives removed, so many are kept at random (published: 30).
-        query_length, document_length: tokens that queries and documents are cut to, in training and in what is saved;
-            None means the model's own.
+        query_length, document_length: tokens that queries and documents are cut to, in training and
+            in what is saved; None means the model's own.
     """
 
     loss: str | None = option(
-        None, "triplet or infonce, the default for erm without episodes, else triplet.", choices=("triplet", "infonce")
+        None,
+        "triplet or infonce, the default for erm without episodes, else triplet.",
+        choices=("triplet", "infonce"),
     )
     weighting: str = option(
-        "erm", f"How clusters of queries are weighted: {choices(WEIGHTINGS, 'alike; default')}.", choices=WEIGHTINGS
+        "erm",
+        f"How clusters of queries are weighted: {choices(WEIGHTINGS, 'alike; default')}.",
+        choices=WEIGHTINGS,
     )
     clusters: int = option(50, "Clusters of queries (50).", min=1)
     min_cluster_size: int = option(2, min=1)
@@ -284,13 +356,20 @@ class FinetuneOptions(NegativeFilters, HeldOut, TrainingOptions):
     negatives: int = option(1, "Hard negatives a query and step.", min=0)
     negative_depth: int = option(30, min=1)
     hard_negatives: str | None = option(
-        None, "In place of BM25's: hard-negatives.jsonl as export and GPL write it, columns of texts, or a TREC run."
+        None,
+        "In place of BM25's: hard-negatives.jsonl as export and GPL write it, columns of texts, or a TREC run.",
     )
     scale: float | None = option(None, above=0)
-    episodes: int = option(0, "Times that negatives are mined by the model itself, after BM25's (0).", min=0)
-    stages: int = option(1, "2: a second retriever starts anew on what the first one mines (1).", min=1, max=2)
+    episodes: int = option(
+        0, "Times that negatives are mined by the model itself, after BM25's (0).", min=0
+    )
+    stages: int = option(
+        1, "2: a second retriever starts anew on what the first one mines (1).", min=1, max=2
+    )
     stage2_negatives: str = option(
-        "both", "Of the second: both (BM25's and mined ones; default) or mined.", choices=("both", "mined")
+        "both",
+        "Of the second: both (BM25's and mined ones; default) or mined.",
+        choices=("both", "mined"),
     )
     mining_depth: int = option(200, min=1)
     mining_keep: int = option(30, min=1)
@@ -300,11 +379,17 @@ class FinetuneOptions(NegativeFilters, HeldOut, TrainingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.idro_mode == "paper" and self.tau is None and not self.rho:
-            raise InputError("rho 0 leaves idro_mode paper without a temperature, clusters / rho: set tau")
+            raise InputError(
+                "rho 0 leaves idro_mode paper without a temperature, clusters / rho: set tau"
+            )
         if self.seed + self.episodes > SEED_MAX:  # each episode has the next seed
-            raise InputError(f"seed {self.seed} and episodes {self.episodes} lead beyond the largest seed, {SEED_MAX}")
+            raise InputError(
+                f"seed {self.seed} and episodes {self.episodes} lead beyond the largest seed, {SEED_MAX}"
+            )
         if self.stages == 2 and self.episodes:
-            raise InputError(f"stages 2 and episodes {self.episodes} are two ways to mine negatives: leave one out")
+            raise InputError(
+                f"stages 2 and episodes {self.episodes} are two ways to mine negatives: leave one out"
+            )
         needing = {
             "a batch of one query": self.batch_size == 1,
             "the loss triplet": self.trained_loss == "triplet",
@@ -314,14 +399,20 @@ class FinetuneOptions(NegativeFilters, HeldOut, TrainingOptions):
         }
         for what, asked in needing.items():
             if asked and not self.negatives:
-                raise InputError(f"{what} needs hard negatives a query: set negatives to 1 or more, or change it")
+                raise InputError(
+                    f"{what} needs hard negatives a query: set negatives to 1 or more, or change it"
+                )
         if self.mining_depth < self.mining_keep:
-            raise InputError(f"mining_depth {self.mining_depth} must be at least mining_keep {self.mining_keep}")
+            raise InputError(
+                f"mining_depth {self.mining_depth} must be at least mining_keep {self.mining_keep}"
+            )
 
     @property
     def trained_loss(self) -> str:
         """The loss in force: "triplet" or "infonce"."""
-        return self.loss or ("infonce" if self.weighting == "erm" and not self.episodes else "triplet")
+        return self.loss or (
+            "infonce" if self.weighting == "erm" and not self.episodes else "triplet"
+        )
 
 
 LOSSES = ("lambdarank", "kl", "margin_mse")
@@ -335,17 +426,18 @@ class DistillOptions(HeldOut, TrainingOptions):
         student: "dot", the encoder as it is, or "mrl", started from it.
         loss: "lambdarank" (MRL, Eq. 12), or sentence-transformers' "kl" or "margin_mse".
         reduction: of lambdarank, "sum" or "mean".
-        anchors: what a list is built around: "relevant", the documents that labels call relevant, or "fused" (ours, for
-            queries that were generated), the best of the fusion of BM25 and the start encoder, without the relevant
-            ones: that a query leads to the passage it was made from teaches nothing.
+        anchors: what a list is built around: "relevant", the documents that labels call relevant,
+            or "fused" (ours, for queries that were generated), the best of the fusion of BM25 and
+            the start encoder, without the relevant ones: that a query leads to the passage it was
+            made from teaches nothing.
         positives: most anchors in a query's list; of more, so many are drawn at random.
-        m_bm25, m_hard: documents of BM25's and of the student's own best ``candidates`` in a list (ours; the paper does
-            not say).
+        m_bm25, m_hard: documents of BM25's and of the student's own best ``candidates`` in a list
+            (ours; the paper does not say).
         bm25_weight: of BM25 in the teachers hybrid and feedback, against 1 of the encoder.
         refresh_steps: steps after which the student's own candidates are searched anew.
         held_out: share of the queries that are kept from training, at most ``most_held_out``.
-        select_epochs: None measures them at every refresh by a search of the whole corpus, and stops by ``patience``; a
-            number is as in fine-tuning, and all steps are made.
+        select_epochs: None measures them at every refresh by a search of the whole corpus, and
+            stops by ``patience``; a number is as in fine-tuning, and all steps are made.
         patience: refreshes without a better MRR@10 after which training stops.
         k, beta: of the student mrl; None is its own default.
     """
@@ -354,7 +446,9 @@ class DistillOptions(HeldOut, TrainingOptions):
     learning_rate: float = 5e-6
     warmup: float = 4_000
     weight_decay: float = 0.0
-    student: str = option("dot", "dot (default), or mrl: means and variances.", choices=("dot", "mrl"))
+    student: str = option(
+        "dot", "dot (default), or mrl: means and variances.", choices=("dot", "mrl")
+    )
     loss: str = option("lambdarank", f"{choices(LOSSES, 'default', 'or')}.", choices=LOSSES)
     reduction: str = option("sum", choices=("sum", "mean"))
     anchors: str = option("relevant", choices=("relevant", "fused"))
@@ -372,7 +466,9 @@ class DistillOptions(HeldOut, TrainingOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if max(self.m_bm25, self.m_hard) > self.candidates:
-            raise InputError(f"m_bm25 {self.m_bm25}, m_hard {self.m_hard}: at most {self.candidates}, the candidates")
+            raise InputError(
+                f"m_bm25 {self.m_bm25}, m_hard {self.m_hard}: at most {self.candidates}, the candidates"
+            )
         if self.m_bm25 + self.m_hard == 0:
             raise InputError("a list needs documents that are not relevant: raise m_bm25 or m_hard")
 

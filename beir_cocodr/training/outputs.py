@@ -1,7 +1,8 @@
-"""The output folder of a training: which plan it belongs to, and what training in rounds leaves there.
+"""The output folder of a training: which plan it belongs to, and what training in rounds leaves
+there.
 
-An output belongs to one :class:`~beir_cocodr.provenance.TrainingPlan`: it is resumed under the same one, and never
-written over.
+An output belongs to one :class:`~beir_cocodr.provenance.TrainingPlan`: it is resumed under the same
+one, and never written over.
 """
 
 import json
@@ -62,14 +63,18 @@ def training_plan(
     """The plan of a stage that starts from ``base``, which ``model`` is as it was loaded."""
     parts = fingerprint(model)
     weights = parts.pop("weights")
-    parts["text_format"] = files.json_sha256([model.text_format.as_dict(), model.similarity_fn_name])
+    parts["text_format"] = files.json_sha256(
+        [model.text_format.as_dict(), model.similarity_fn_name]
+    )
     settings = {name: value for name, value in asdict(options).items() if name != "loader_workers"}
     plan = TrainingPlan(stage, base, weights, encoder.describe(), settings, tuple(seen))
     return replace(plan, base_parts=parts, precision=training_precision(model.device))
 
 
 def training_precision(device: torch.device) -> str:
-    """What training computes in: bfloat16 on GPUs that have it, else float16 there, and float32 on a CPU."""
+    """What training computes in: bfloat16 on GPUs that have it, else float16 there, and float32 on
+    a CPU.
+    """
     if device.type != "cuda":
         return "float32"
     return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
@@ -77,21 +82,25 @@ def training_precision(device: torch.device) -> str:
 
 @contextmanager
 def lock_output(output: Path, resume: bool, plan: TrainingPlan) -> Iterator[TrainingRecord | None]:
-    """Hold ``output`` for a plan, by all processes of a run; gives None where there is something to train, else the
-    record of the model that is already there. An InputError: it holds files and ``resume`` is off, or it followed
-    another plan, or is not from here, or another run holds it.
+    """Hold ``output`` for a plan, by all processes of a run; gives None where there is something to
+    train, else the record of the model that is already there. An InputError: it holds files and
+    ``resume`` is off, or it followed another plan, or is not from here, or another run holds it.
     """
     with ExitStack() as stack:
         yield on_main(lambda: _lock(stack, output, resume, plan))
 
 
-def _lock(stack: ExitStack, output: Path, resume: bool, plan: TrainingPlan) -> TrainingRecord | None:
+def _lock(
+    stack: ExitStack, output: Path, resume: bool, plan: TrainingPlan
+) -> TrainingRecord | None:
     stack.enter_context(files.sole_writer(files.output_folder(output, utf8=True)))
     record = read_record(output)
     started = output / CHECKPOINTS / _PLAN_FILE
     if record is not None:
         if not resume:
-            raise InputError(f"{output} already holds a trained model; choose another --output, or --resume to keep it")
+            raise InputError(
+                f"{output} already holds a trained model; choose another --output, or --resume to keep it"
+            )
         # A model that is there is the same wherever it would be trained now.
         _check_plan(output, record, replace(plan, precision=record.precision))
         if (output / CHECKPOINTS).is_dir():  # of a run that died as it finished
@@ -101,7 +110,9 @@ def _lock(stack: ExitStack, output: Path, resume: bool, plan: TrainingPlan) -> T
         try:
             before = TrainingPlan.read(started)
         except InputError as error:
-            raise InputError(f"{error}, as nothing in {output} can be resumed; empty it or choose another") from error
+            raise InputError(
+                f"{error}, as nothing in {output} can be resumed; empty it or choose another"
+            ) from error
         _check_plan(output, before, plan)
     elif files.files_below(output):
         way = "nothing in it can be resumed" if resume else "or --resume if it was interrupted"
@@ -111,7 +122,8 @@ def _lock(stack: ExitStack, output: Path, resume: bool, plan: TrainingPlan) -> T
 
 @contextmanager
 def started(output: Path, plan: TrainingPlan) -> Iterator[None]:
-    """Mark an output that :func:`lock_output` took as begun, so that what is prepared in it can be resumed.
+    """Mark an output that :func:`lock_output` took as begun, so that what is prepared in it can be
+    resumed.
 
     Bad input found on the way empties the folder again, if nothing was trained in it yet.
     """
@@ -139,7 +151,8 @@ SEAL_FILE, LOSS_FILE = "complete.json", "loss_state.safetensors"
 
 
 def checkpoint_to_resume(folder: Path) -> Path | None:
-    """The newest complete checkpoint; later ones were being written when the run died, or are damaged, and are deleted.
+    """The newest complete checkpoint; later ones were being written when the run died, or are
+    damaged, and are deleted.
 
     What is gone on from further back, even from the start, gives the same weights.
     """
@@ -147,7 +160,9 @@ def checkpoint_to_resume(folder: Path) -> Path | None:
     later = found if last is None else found[: found.index(last)]
     if later:
         start = "the start" if last is None else last.name
-        log.warning("%s: %s is not complete; training goes on from %s", folder, later[0].name, start)
+        log.warning(
+            "%s: %s is not complete; training goes on from %s", folder, later[0].name, start
+        )
     for checkpoint in later:
         shutil.rmtree(checkpoint)
     return last
@@ -179,17 +194,23 @@ _KEPT = ("mining", "pairs", "pairs_without_negative", "selection", LOGGED)
 
 
 class TargetEvaluator:
-    """The measures of one model after another on every target, by labels of its split "test"; what was judged before is
-    not judged again. Runs go to the folder ``curves`` of the output, and ``points`` holds a record for each model and
-    target, in the order of calls. An InputError: a target or measure that there is not.
+    """The measures of one model after another on every target, by labels of its split "test"; what
+    was judged before is not judged again. Runs go to the folder ``curves`` of the output, and
+    ``points`` holds a record for each model and target, in the order of calls. An InputError: a
+    target or measure that there is not.
     """
 
-    def __init__(self, output: Path, targets: Sequence[str], measures: str, encoder: EncoderOptions) -> None:
+    def __init__(
+        self, output: Path, targets: Sequence[str], measures: str, encoder: EncoderOptions
+    ) -> None:
         parse_measures(measures)
         self.output, self.targets, self.measures, self.encoder = output, targets, measures, encoder
         self.points: list[Json] = []
         self.seen = on_main(
-            lambda: tuple(collection_provenance(load_collection(target, "test"), queries=True) for target in targets)
+            lambda: tuple(
+                collection_provenance(load_collection(target, "test"), queries=True)
+                for target in targets
+            )
         )
 
     def __call__(self, model: str, label: str) -> None:
@@ -201,14 +222,21 @@ class TargetEvaluator:
             on_main(partial(shutil.rmtree, store, ignore_errors=True))
 
     def _stores(self, model: str, target: str, folder: Path, store: Path) -> tuple[str, ...]:
-        """The store that all processes of a run write of a large target together; none on one process."""
+        """The store that all processes of a run write of a large target together; none on one
+        process.
+        """
         if world_size() == 1 or on_main((folder / "results.json").is_file):
             return ()
-        documents, encoder = load_collection(target, labels="none").documents, load_encoder(model, self.encoder)
+        documents, encoder = (
+            load_collection(target, labels="none").documents,
+            load_encoder(model, self.encoder),
+        )
         found = Dense(encoder, documents, store, progress=True, shared=True).embeddings
         return (str(store),) if isinstance(found, EmbeddingStore) else ()
 
-    def _point(self, model: str, label: str, target: str, folder: Path, stores: tuple[str, ...]) -> Json:
+    def _point(
+        self, model: str, label: str, target: str, folder: Path, stores: tuple[str, ...]
+    ) -> Json:
         if (folder / "results.json").is_file():
             results = EvaluationRecord.read(folder / "results.json")
         else:
@@ -218,24 +246,45 @@ class TargetEvaluator:
 
 
 def figures_of(found: AdaptationRecord, label: str) -> Json:
-    """What an adaptation measured of a trained encoder, for its card: each use against that of the base."""
+    """What an adaptation measured of a trained encoder, for its card: each use against that of the
+    base.
+    """
     pairs: Mapping[tuple[str, str], object] = {}
     if (results := found.results) is not None:
-        pairs = {(test.a, test.b): test for test in results.comparisons if test.measure == results.measures[0]}
+        pairs = {
+            (test.a, test.b): test
+            for test in results.comparisons
+            if test.measure == results.measures[0]
+        }
     elif found.comparison is not None:
         pairs = label_pairs(found.comparison, found.candidates)
-    uses = {use: pairs[BASE + use, label + use] for use in modes_of(label) if (BASE + use, label + use) in pairs}
+    uses = {
+        use: pairs[BASE + use, label + use]
+        for use in modes_of(label)
+        if (BASE + use, label + use) in pairs
+    }
     return {"adapted": found, "label": label, "uses": uses}
 
 
 def finish_rounds(
-    output: Path, last: Path, plan: TrainingPlan, rounds: str, records: Sequence[TrainingRecord], points: list[Json]
+    output: Path,
+    last: Path,
+    plan: TrainingPlan,
+    rounds: str,
+    records: Sequence[TrainingRecord],
+    points: list[Json],
 ) -> TrainingRecord:
-    """Copy the model in ``last`` to ``output``, with ``curves.json`` (the points of :class:`TargetEvaluator`) and the
-    record of the whole, which has those of the rounds under the name ``rounds``; returns it.
+    """Copy the model in ``last`` to ``output``, with ``curves.json`` (the points of
+    :class:`TargetEvaluator`) and the record of the whole, which has those of the rounds under the
+    name ``rounds``; returns it.
     """
     each = [
-        {"episode": r.episode, "steps": r.steps, "training_loss": r.training_loss, "seconds": r.seconds}
+        {
+            "episode": r.episode,
+            "steps": r.steps,
+            "training_loss": r.training_loss,
+            "seconds": r.seconds,
+        }
         | {name: r.details.get(name) for name in _KEPT}
         for r in records
     ]
@@ -250,7 +299,9 @@ def finish_rounds(
 
     def finish() -> TrainingRecord:
         files.write_text(output / CURVES_FILE, json.dumps(points, indent=2) + "\n")
-        shutil.copytree(last, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD_FILE))
+        shutil.copytree(
+            last, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(RECORD_FILE)
+        )
         write_card(output, record)
         written = write_record(output, record)
         shutil.rmtree(output / CHECKPOINTS)

@@ -1,5 +1,5 @@
-"""Labelled queries as training examples: here, and in the forms of GPL, Tevatron and sentence-transformers, written and
-read back.
+"""Labelled queries as training examples: here, and in the forms of GPL, Tevatron and
+sentence-transformers, written and read back.
 """
 
 import logging
@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class TrainingPairs:
-    """(query, positive, negatives) with the negatives drawn anew each epoch by (seed, epoch, pair). ``pool``: query id
-    to the corpus rows that its negatives are drawn from; None where there are none. Queries without any are left out,
-    counted.
+    """(query, positive, negatives) with the negatives drawn anew each epoch by (seed, epoch, pair).
+    ``pool``: query id to the corpus rows that its negatives are drawn from; None where there are
+    none. Queries without any are left out, counted.
     """
 
     collection: Collection
@@ -50,11 +50,17 @@ class TrainingPairs:
     clock: EpochClock = field(default_factory=EpochClock)
 
     def __post_init__(self) -> None:
-        judged = [(query, *pair) for query, grades in self.collection.qrels.items() for pair in grades.items()]
+        judged = [
+            (query, *pair)
+            for query, grades in self.collection.qrels.items()
+            for pair in grades.items()
+        ]
         labelled = [(query, document) for query, document, grade in judged if grade > 0]
         rows = self.collection.documents.rows([document for _, document in labelled])
         self.unknown = int((rows < 0).sum())
-        has_pool = np.array([self.pool is None or query in self.pool for query, _ in labelled], bool)
+        has_pool = np.array(
+            [self.pool is None or query in self.pool for query, _ in labelled], bool
+        )
         self.without_negative = int(((rows >= 0) & ~has_pool).sum())
         kept = np.flatnonzero((rows >= 0) & has_pool)
         self.queries = [labelled[i][0] for i in kept]
@@ -91,35 +97,49 @@ class TrainingPairs:
         return rows
 
     def batch_keys(self) -> BatchKeys:
-        """What pairs of a batch must not share: query, documents, and all that are relevant to the query, which would
-        otherwise be trained as negatives.
+        """What pairs of a batch must not share: query, documents, and all that are relevant to the
+        query, which would otherwise be trained as negatives.
         """
         return BatchKeys(len(self.positives), self._keys)
 
     def _keys(self, pair: int) -> list[str]:
         query = self.queries[pair]
         rows = np.union1d(self.rows(pair), self.relevant[query]).astype(np.int64)
-        texts = [self.text_format.document(document) for document in self.collection.documents.take(rows)]
+        texts = [
+            self.text_format.document(document) for document in self.collection.documents.take(rows)
+        ]
         return [self.collection.queries[query], *texts]
 
     def names(self, pairs: Sequence[int]) -> list[str]:
         """Query and document id of pairs, for messages."""
         documents = self.collection.documents.ids(self.positives[list(pairs)].tolist())
         queries = [self.queries[pair] for pair in pairs]
-        return [f"({query!r}, {document!r})" for query, document in zip(queries, documents, strict=True)]
+        return [
+            f"({query!r}, {document!r})" for query, document in zip(queries, documents, strict=True)
+        ]
 
     def truncated(self, model: Any, most: int = 1000) -> dict[str, float]:
-        """The share of queries and of positives that are cut, over at most ``most`` evenly spaced pairs."""
+        """The share of queries and of positives that are cut, over at most ``most`` evenly spaced
+        pairs.
+        """
         pairs = np.arange(0, len(self.positives), -(-len(self.positives) // most))
         queries = [self.collection.queries[self.queries[pair]] for pair in pairs.tolist()]
         documents = self.collection.documents.take(self.positives[pairs])
         texts = [self.text_format.document(document) for document in documents]
-        return {"query": model.truncated_share(queries, "query"), "document": model.truncated_share(texts, "document")}
+        return {
+            "query": model.truncated_share(queries, "query"),
+            "document": model.truncated_share(texts, "document"),
+        }
 
-    def _draw(self, read: Callable[[str], str], batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+    def _draw(
+        self, read: Callable[[str], str], batch: dict[str, list[int]]
+    ) -> dict[str, list[Any]]:
         texts: dict[str, list[Any]] = {column: [] for column in self.columns}
         for pair in batch["pair"]:
-            documents = [self.text_format.document(d) for d in self.collection.documents.take(self.rows(pair))]
+            documents = [
+                self.text_format.document(d)
+                for d in self.collection.documents.take(self.rows(pair))
+            ]
             query = self.collection.queries[self.queries[pair]]
             for column, text in zip(self.columns, [query, *documents], strict=True):
                 texts[column].append(read(text))
@@ -132,7 +152,9 @@ Found = Mapping[str, Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class ExchangeRecord(Record):
-    """What :func:`export` wrote: queries with a relevant document, and how many of them have too few negatives."""
+    """What :func:`export` wrote: queries with a relevant document, and how many of them have too
+    few negatives.
+    """
 
     dataset: str
     split: str
@@ -155,12 +177,14 @@ def export(
     """Write the labelled queries of a collection, with hard negatives, as another tool reads them.
 
     Args:
-        dataset: such as a folder of generated queries; or a file in Tevatron's form, which has its negatives already.
+        dataset: such as a folder of generated queries; or a file in Tevatron's form, which has its
+            negatives already.
         output: the folder to be made.
         form: of :data:`FORMS`.
         models: each finds negatives; known positives are left out.
         split: of the judgements.
-        negatives: of each query and model; in columns and for Tevatron in all, from the models in turn.
+        negatives: of each query and model; in columns and for Tevatron in all, from the models in
+            turn.
         search: how models search.
     """
     if form not in FORMS:
@@ -177,15 +201,24 @@ def export(
         few = FORMS[form](collection, found, folder, negatives)
         files = sorted(path.relative_to(folder).as_posix() for path in files_below(folder))
         queries = len(relevant_rows(collection))
-        record = ExchangeRecord(dataset, str(collection.split), form, list(found), queries, few, files)
+        record = ExchangeRecord(
+            dataset, str(collection.split), form, list(found), queries, few, files
+        )
         record.write(folder / "export.json")
     return record
 
 
-def retrieved_negatives(collection: Collection, models: Sequence[str], depth: int, search: SearchOptions) -> Found:
-    """The best ``depth`` documents of each query by each model, without those that are relevant to it."""
+def retrieved_negatives(
+    collection: Collection, models: Sequence[str], depth: int, search: SearchOptions
+) -> Found:
+    """The best ``depth`` documents of each query by each model, without those that are relevant to
+    it.
+    """
     positives = relevant_rows(collection)
-    most, queries = max(map(len, positives.values())), {query: collection.queries[query] for query in positives}
+    most, queries = (
+        max(map(len, positives.values())),
+        {query: collection.queries[query] for query in positives},
+    )
     with tempfile.TemporaryDirectory() as folder:
         retrievers = Retrievers(collection.documents, Path(folder), search)
         rankings = {model: retrievers.get(model).search(queries, depth + most) for model in models}
@@ -205,17 +238,27 @@ def in_turn(lists: Sequence[np.ndarray], most: int | None = None) -> list[int]:
 
 
 def write_gpl(collection: Collection, found: Found, folder: Path, negatives: int) -> int:
-    """What GPL's trainer takes: the corpus, ``qgen-queries.jsonl``, ``qgen-qrels/train.tsv``, ``hard-negatives.jsonl``;
-    gives the queries without a negative.
+    """What GPL's trainer takes: the corpus, ``qgen-queries.jsonl``, ``qgen-qrels/train.tsv``,
+    ``hard-negatives.jsonl``; gives the queries without a negative.
     """
     link_corpus(collection, folder)
     ids, positives = collection.documents.ids, relevant_rows(collection)
-    queries = ({"_id": query, "text": collection.queries[query], "metadata": {}} for query in positives)
+    queries = (
+        {"_id": query, "text": collection.queries[query], "metadata": {}} for query in positives
+    )
     write_jsonl(folder / "qgen-queries.jsonl", queries)
-    judged = ((query, id, collection.qrels[query][id]) for query, rows in positives.items() for id in ids(rows))
+    judged = (
+        (query, id, collection.qrels[query][id])
+        for query, rows in positives.items()
+        for id in ids(rows)
+    )
     write_qrels(folder / "qgen-qrels" / "train.tsv", judged)
     records = (
-        {"qid": query, "pos": ids(rows), "neg": {model: ids(by[query]) for model, by in found.items()}}
+        {
+            "qid": query,
+            "pos": ids(rows),
+            "neg": {model: ids(by[query]) for model, by in found.items()},
+        }
         for query, rows in positives.items()
     )
     write_jsonl(folder / "hard-negatives.jsonl", records)
@@ -223,32 +266,48 @@ def write_gpl(collection: Collection, found: Found, folder: Path, negatives: int
 
 
 def write_tevatron(collection: Collection, found: Found, folder: Path, negatives: int) -> int:
-    """``train.jsonl`` with the texts of both sides, and ``corpus.jsonl`` and ``queries.jsonl`` for Tevatron's encoder;
-    gives the queries without a negative.
+    """``train.jsonl`` with the texts of both sides, and ``corpus.jsonl`` and ``queries.jsonl`` for
+    Tevatron's encoder; gives the queries without a negative.
     """
 
     def passages(rows: Sequence[int]) -> list[Json]:
         return [{"docid": d.pop("_id"), **d} for d in collection.documents.take(rows)]
 
-    chosen = {q: in_turn([by[q] for by in found.values()], negatives) for q in relevant_rows(collection)}
+    chosen = {
+        q: in_turn([by[q] for by in found.values()], negatives) for q in relevant_rows(collection)
+    }
     records = (
         {
             **{"query_id": query, "query": collection.queries[query]},
-            **{"positive_passages": passages(rows.tolist()), "negative_passages": passages(chosen[query])},
+            **{
+                "positive_passages": passages(rows.tolist()),
+                "negative_passages": passages(chosen[query]),
+            },
         }
         for query, rows in relevant_rows(collection).items()
     )
     write_jsonl(folder / "train.jsonl", records)
-    write_jsonl(folder / "queries.jsonl", ({"query_id": id, "query": text} for id, text in collection.queries.items()))
-    write_jsonl(folder / "corpus.jsonl", ({"docid": id, **texts} for id, texts in collection.documents.items()))
+    write_jsonl(
+        folder / "queries.jsonl",
+        ({"query_id": id, "query": text} for id, text in collection.queries.items()),
+    )
+    write_jsonl(
+        folder / "corpus.jsonl",
+        ({"docid": id, **texts} for id, texts in collection.documents.items()),
+    )
     return sum(not rows for rows in chosen.values())
 
 
 def write_columns(collection: Collection, found: Found, folder: Path, negatives: int) -> int:
-    """``train.parquet`` with the columns query, positive and negative_1 to negative_n, which the losses of
-    sentence-transformers take; gives the queries with fewer negatives, which are left out.
+    """``train.parquet`` with the columns query, positive and negative_1 to negative_n, which the
+    losses of sentence-transformers take; gives the queries with fewer negatives, which are left
+    out.
     """
-    names, few, rows = ["query", "positive", *(f"negative_{n + 1}" for n in range(negatives))], 0, []
+    names, few, rows = (
+        ["query", "positive", *(f"negative_{n + 1}" for n in range(negatives))],
+        0,
+        [],
+    )
     for query, positives in relevant_rows(collection).items():
         chosen = in_turn([by[query] for by in found.values()], negatives)
         few += len(chosen) < negatives
@@ -256,7 +315,9 @@ def write_columns(collection: Collection, found: Found, folder: Path, negatives:
             documents = collection.documents.take([*positives.tolist(), *chosen])
             texts = [TextFormat().document(document) for document in documents]
             hard = texts[len(positives) :]
-            rows += [[collection.queries[query], positive, *hard] for positive in texts[: len(positives)]]
+            rows += [
+                [collection.queries[query], positive, *hard] for positive in texts[: len(positives)]
+            ]
     if not rows:
         raise InputError(f"no query of {collection.name} has {negatives} negatives: ask for fewer")
     Dataset.from_dict(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))).to_parquet(
@@ -286,8 +347,9 @@ def is_tevatron(dataset: str) -> bool:
 
 @contextmanager
 def reading_tevatron(path: Path) -> Iterator[tuple[Collection, Found]]:
-    """The passages, queries and positives of a file in Tevatron's form, as a collection, and its negatives; InputErrors
-    name the line of broken JSON, a missing field, a query that is there twice, or two texts of one passage.
+    """The passages, queries and positives of a file in Tevatron's form, as a collection, and its
+    negatives; InputErrors name the line of broken JSON, a missing field, a query that is there
+    twice, or two texts of one passage.
     """
     queries: dict[str, str] = {}
     sides: dict[str, list[list[str]]] = {}
@@ -298,55 +360,96 @@ def reading_tevatron(path: Path) -> Iterator[tuple[Collection, Found]]:
         grades = {query: dict.fromkeys(positives, 1) for query, (positives, _) in sides.items()}
         write_beir_folder(folder, corpus, queries, {"train": grades}, Path(name))
         collection = load_collection(folder, "train")
-        yield collection, {"tevatron": {query: collection.documents.rows(ids) for query, (_, ids) in sides.items()}}
+        yield (
+            collection,
+            {
+                "tevatron": {
+                    query: collection.documents.rows(ids) for query, (_, ids) in sides.items()
+                }
+            },
+        )
 
 
-def _passages(path: Path, queries: dict[str, str], sides: dict[str, list[list[str]]]) -> Iterator[dict[str, str]]:
-    """Each passage once, as a document; fills the texts of the queries, and ids of their positives and negatives."""
+def _passages(
+    path: Path, queries: dict[str, str], sides: dict[str, list[list[str]]]
+) -> Iterator[dict[str, str]]:
+    """Each passage once, as a document; fills the texts of the queries, and ids of their positives
+    and negatives.
+    """
     seen: dict[str, int] = {}
     for line, record in _records(path):
-        with _naming(path, line, "Tevatron's form, which has query_id, query, positive_passages, negative_passages"):
-            query, both = record["query_id"], [record["positive_passages"], record["negative_passages"]]
+        with _naming(
+            path,
+            line,
+            "Tevatron's form, which has query_id, query, positive_passages, negative_passages",
+        ):
+            query, both = (
+                record["query_id"],
+                [record["positive_passages"], record["negative_passages"]],
+            )
             if query in queries:
-                raise InputError(f"{path}:{line}: query {query!r} a second time; put its passages into one line")
-            queries[query], sides[query] = record["query"], [[passage["docid"] for passage in side] for side in both]
+                raise InputError(
+                    f"{path}:{line}: query {query!r} a second time; put its passages into one line"
+                )
+            queries[query], sides[query] = (
+                record["query"],
+                [[passage["docid"] for passage in side] for side in both],
+            )
             texts = [(p["docid"], p.get("title") or "", p["text"]) for p in chain(*both)]
         for id, title, text in texts:
             if id not in seen:
                 seen[id] = hash((title, text))
                 yield {"_id": id, "title": title, "text": text}
             elif seen[id] != hash((title, text)):
-                raise InputError(f"{path}:{line}: passage {id!r} has another text than before; give it another id")
+                raise InputError(
+                    f"{path}:{line}: passage {id!r} has another text than before; give it another id"
+                )
 
 
 def read_hard_negatives(path: str | Path, collection: Collection) -> dict[str, np.ndarray]:
-    """Query id to corpus rows of its negatives, best first, without known positives, of a file in one of three forms:
+    """Query id to corpus rows of its negatives, best first, without known positives, of a file in
+    one of three forms:
 
-    - ``.jsonl`` with qid, pos and neg, as GPL and sentence-transformers' MS MARCO have it: of its retrievers in turn;
-      ids are texts, numbers or objects with a pid;
-    - ``.jsonl`` or ``.parquet`` with columns of texts: query or anchor, and negative, or negative_1 and so on, as
-      ``mine_hard_negatives`` and ``export`` write them; a text is a document's as a model reads it, or without title;
+    - ``.jsonl`` with qid, pos and neg, as GPL and sentence-transformers' MS MARCO have it: of its
+      retrievers in turn; ids are texts, numbers or objects with a pid;
+    - ``.jsonl`` or ``.parquet`` with columns of texts: query or anchor, and negative, or negative_1
+      and so on, as ``mine_hard_negatives`` and ``export`` write them; a text is a document's as a
+      model reads it, or without title;
     - else a TREC run.
 
-    Queries that the split does not judge, and unknown documents, are left out and counted; an InputError where no query
-    has a negative, or a line is broken.
+    Queries that the split does not judge, and unknown documents, are left out and counted; an
+    InputError where no query has a negative, or a line is broken.
     """
     path, positives, counts = Path(path), relevant_rows(collection), Counter[str]()
     if path.name.endswith((".jsonl", ".jsonl.gz")):
         _, first = next(_records(path), (0, {}))
-        found = _of_ids(path, collection) if "qid" in first or "neg" in first else _of_texts(path, collection)
+        found = (
+            _of_ids(path, collection)
+            if "qid" in first or "neg" in first
+            else _of_texts(path, collection)
+        )
     elif path.suffix == ".parquet":
         found = _of_texts(path, collection)
     else:
-        found = ((query, collection.documents.rows(id for id, _ in hits)) for query, hits in ranked_run(path).items())
+        found = (
+            (query, collection.documents.rows(id for id, _ in hits))
+            for query, hits in ranked_run(path).items()
+        )
     rows_of: dict[str, list[np.ndarray]] = {}
     for query, rows in found:
-        counts += Counter({"of other queries": query not in positives, "with unknown documents": int((rows < 0).any())})
+        counts += Counter(
+            {
+                "of other queries": query not in positives,
+                "with unknown documents": int((rows < 0).any()),
+            }
+        )
         rows = rows[(rows >= 0) & ~np.isin(rows, positives.get(query, []))]
         if query in positives and len(rows):
             rows_of.setdefault(query, []).append(rows)
     if not rows_of:
-        raise InputError(f"{path} has no negative of a query of {collection.name}, split {collection.split}")
+        raise InputError(
+            f"{path} has no negative of a query of {collection.name}, split {collection.split}"
+        )
     for kind, count in counts.items():
         log.warning("%s: %d lines %s", path, count, kind)
     return {query: np.array(in_turn(lists), np.int64) for query, lists in rows_of.items()}
@@ -357,7 +460,10 @@ def _of_ids(path: Path, collection: Collection) -> Iterator[tuple[str, np.ndarra
         with _naming(path, line, "GPL's form, which has qid, pos and neg"):
             ids = [[_id(found) for found in of_one] for of_one in record["neg"].values()]
             query = _id(record["qid"])
-        yield query, np.array(in_turn([collection.documents.rows(of_one) for of_one in ids]), np.int64)
+        yield (
+            query,
+            np.array(in_turn([collection.documents.rows(of_one) for of_one in ids]), np.int64),
+        )
 
 
 def _id(found: Any) -> str:
@@ -368,8 +474,13 @@ def _id(found: Any) -> str:
 
 
 def _of_texts(path: Path, collection: Collection) -> Iterator[tuple[str, np.ndarray]]:
-    """Of columns of texts; a first pass learns which texts are looked for, so that the corpus is streamed once."""
-    form, wanted = "columns of texts, query or anchor, and negative or negative_1 and so on", dict[str, int]()
+    """Of columns of texts; a first pass learns which texts are looked for, so that the corpus is
+    streamed once.
+    """
+    form, wanted = (
+        "columns of texts, query or anchor, and negative or negative_1 and so on",
+        dict[str, int](),
+    )
     for _, texts in _text_rows(path, form):
         wanted.update(dict.fromkeys(texts, -1))
     for row, document in enumerate(collection.documents.values()):
@@ -389,7 +500,9 @@ def _text_rows(path: Path, form: str) -> Iterator[tuple[str, list[str]]]:
         with _naming(path, line, form):
             query = record["query"] if "query" in record else record["anchor"]
             found = [value for name, value in record.items() if name.startswith("negative")]
-            texts = [text for value in found for text in (value if isinstance(value, list) else [value])]
+            texts = [
+                text for value in found for text in (value if isinstance(value, list) else [value])
+            ]
             if not found or not all(isinstance(text, str) for text in (query, *texts)):
                 raise TypeError(f"its columns are {', '.join(record)}")
         yield query, texts
@@ -412,4 +525,6 @@ def _naming(path: Path, line: int, form: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}:{line}: not in {form} ({type(error).__name__}: {error})") from error
+        raise InputError(
+            f"{path}:{line}: not in {form} ({type(error).__name__}: {error})"
+        ) from error

@@ -27,9 +27,12 @@ from beir_cocodr.training.pretrain_data import ContextViews, DocumentViews
 from beir_cocodr.training.trainer import Stage, run_stage
 
 
-def context_provenance(folders: Sequence[str], collections: Sequence[Collection]) -> list[CollectionProvenance]:
-    """The records of folders that ``generate-queries`` made, by hashes and counts; an InputError where a folder is not
-    finished or has the queries of another corpus, or one of ``collections`` has none.
+def context_provenance(
+    folders: Sequence[str], collections: Sequence[Collection]
+) -> list[CollectionProvenance]:
+    """The records of folders that ``generate-queries`` made, by hashes and counts; an InputError
+    where a folder is not finished or has the queries of another corpus, or one of ``collections``
+    has none.
     """
     corpora = {collection.documents.content_hash: collection.name for collection in collections}
     found = []
@@ -55,7 +58,9 @@ def context_provenance(folders: Sequence[str], collections: Sequence[Collection]
     asked = {given.corpus_sha256 for given in found}
     if folders and (missing := [name for sha256, name in corpora.items() if sha256 not in asked]):
         names = ", ".join(missing)
-        raise InputError(f"there are no queries for {names}: name their folder with --queries, or leave the corpus out")
+        raise InputError(
+            f"there are no queries for {names}: name their folder with --queries, or leave the corpus out"
+        )
     return found
 
 
@@ -68,8 +73,9 @@ def pretrain(
     queries: Sequence[str] = (),
     encoder: EncoderOptions = EncoderOptions(),
 ) -> TrainingRecord:
-    """Adapt ``base`` to one or more corpora and save the encoder to ``output``. An InputError: no document has enough
-    text, queries are missing or another corpus's, the objective cannot train this encoder, or ``output`` is taken.
+    """Adapt ``base`` to one or more corpora and save the encoder to ``output``. An InputError: no
+    document has enough text, queries are missing or another corpus's, the objective cannot train
+    this encoder, or ``output`` is taken.
 
     Args:
         corpora: datasets as the command line names them; only their documents are read.
@@ -77,7 +83,8 @@ def pretrain(
         output: folder for the model.
         options: see :class:`PretrainOptions`; its ``objective`` names the method, COCO by default.
         resume: go on from the last checkpoint; a finished output is left as it is.
-        queries: for the objectives qc and cotmae, folders that ``generate-queries`` made of these corpora.
+        queries: for the objectives qc and cotmae, folders that ``generate-queries`` made of these
+            corpora.
         encoder: how ``base`` is loaded.
 
     Source: COCO-DR, section 4.1 and Table 3; query-as-context pre-training, section 3.1.
@@ -105,7 +112,11 @@ def pretrain(
         if record is not None:
             return record
         on_queries = OBJECTIVES[options.objective].on_queries
-        views = ContextViews(queries, model, options) if on_queries else DocumentViews(collections, model, options)
+        views = (
+            ContextViews(queries, model, options)
+            if on_queries
+            else DocumentViews(collections, model, options)
+        )
         stage = _stage(plan, model, base, views, options)
         with _encoder_dropout(model, options.keeps_dropout):
             return run_stage(stage, options, output, resume)
@@ -126,7 +137,9 @@ def _check_queries(options: PretrainOptions, queries: Sequence[str]) -> None:
 
 
 def build_loss(model: Any, options: PretrainOptions) -> nn.Module:
-    """The objective's loss, with gradient caching where a process's batch is larger than its mini-batch."""
+    """The objective's loss, with gradient caching where a process's batch is larger than its
+    mini-batch.
+    """
     return OBJECTIVES[options.objective].loss(model, options, options.cached_mini_batch())
 
 
@@ -142,7 +155,9 @@ def attach_head(model: Any, base: str, options: PretrainOptions) -> str:
 
 
 def attach_decoder(model: Any, base: str, options: PretrainOptions) -> str:
-    """Append CoT-MAE's decoder to a model that has its head; returns where its weights come from."""
+    """Append CoT-MAE's decoder to a model that has its head; returns where its weights come
+    from.
+    """
     shape = (options.decoder, options.decoder_layers, options.decoder_window)
     decoder, origin = build_decoder(model, model[-1], model_source(base), *shape)
     model.append(decoder)
@@ -150,7 +165,11 @@ def attach_decoder(model: Any, base: str, options: PretrainOptions) -> str:
 
 
 def _stage(
-    plan: TrainingPlan, model: Any, base: str, views: DocumentViews | ContextViews, options: PretrainOptions
+    plan: TrainingPlan,
+    model: Any,
+    base: str,
+    views: DocumentViews | ContextViews,
+    options: PretrainOptions,
 ) -> Stage:
     origins = {"language_model_head": attach_head(model, base, options) if options.masked else None}
     if OBJECTIVES[options.objective].decoder:
@@ -171,7 +190,9 @@ def _stage(
 
 
 def _detach_heads(model: Any, folder: Path) -> Json:
-    """Take decoder and head off, so that stock modules remain, and keep them beside it for going on."""
+    """Take decoder and head off, so that stock modules remain, and keep them beside it for going
+    on.
+    """
     for kind, name in ((CoTMAEDecoder, DECODER_FOLDER), (CondenserHead, HEAD_FOLDER)):
         if isinstance(model[-1], kind):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -183,7 +204,9 @@ def _detach_heads(model: Any, folder: Path) -> Json:
 
 @contextmanager
 def _encoder_dropout(model: Any, keep: bool) -> Iterator[None]:
-    """Hold the backbone in evaluation mode at every forward pass, while the head trains with dropout."""
+    """Hold the backbone in evaluation mode at every forward pass, while the head trains with
+    dropout.
+    """
     if keep:
         yield
         return
@@ -191,7 +214,8 @@ def _encoder_dropout(model: Any, keep: bool) -> Iterator[None]:
     def hold(module: Any, inputs: Any) -> None:
         model.transformers_model.eval()
 
-    # The hook stands at the first module because that one calls the backbone's forward method directly.
+    # The hook stands at the first module because that one calls the backbone's forward method
+    # directly.
     hook = model[0].register_forward_pre_hook(hold)
     try:
         yield

@@ -1,4 +1,6 @@
-"""The training sets of pre-training, drawn anew each epoch, and how a batch is tokenised and masked."""
+"""The training sets of pre-training, drawn anew each epoch, and how a batch is tokenised and
+masked.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -42,12 +44,14 @@ _BARE: Json = {
 
 @dataclass
 class MaskingCollator(SentenceTransformerDataCollator):
-    """Tokenises text columns and masks them, so that both passes of gradient caching see the same masks.
+    """Tokenises text columns and masks them, so that both passes of gradient caching see the same
+    masks.
 
     Args:
         columns: names of the text columns.
         maskers: by column; columns without one are left as they are.
-        clock, seed: with the row in the column ``label`` and the column's number they decide the mask.
+        clock, seed: with the row in the column ``label`` and the column's number they decide the
+        mask.
     """
 
     columns: tuple[str, ...] = ()
@@ -62,10 +66,14 @@ class MaskingCollator(SentenceTransformerDataCollator):
             if column not in self.maskers:
                 continue
             ids, masker = batch[f"{column}_input_ids"].numpy(), self.maskers[column]
-            rngs = (np.random.default_rng((self.seed, self.clock.epoch, row, number)) for row in rows)
+            rngs = (
+                np.random.default_rng((self.seed, self.clock.epoch, row, number)) for row in rows
+            )
             masked = [masker(tokens, rng) for tokens, rng in zip(ids, rngs, strict=True)]
             batch[f"{column}_input_ids"] = torch.from_numpy(np.stack([ids for ids, _ in masked]))
-            batch[f"{column}_mlm_labels"] = torch.from_numpy(np.stack([labels for _, labels in masked]))
+            batch[f"{column}_mlm_labels"] = torch.from_numpy(
+                np.stack([labels for _, labels in masked])
+            )
         return batch
 
 
@@ -76,7 +84,8 @@ class Views:
         model: the encoder, for its tokenizer and text format.
         options: see :class:`PretrainOptions`.
         clock: the running epoch.
-        columns: name of each text column, and whether its texts are encoded as "query" or "document".
+        columns: name of each text column, and whether its texts are encoded as "query" or
+        "document".
     """
 
     model: Any
@@ -94,20 +103,29 @@ class Views:
         raise NotImplementedError
 
     def mask_shares(self) -> dict[str, float]:
-        """The share of tokens that is masked, by column; columns without one are left as they are."""
+        """The share of tokens that is masked, by column; columns without one are left as they
+        are.
+        """
         raise NotImplementedError
 
     def collator(self) -> MaskingCollator:
-        """Tokenises the texts behind the model's prompts, cuts them to ``max_length``, and masks them."""
+        """Tokenises the texts behind the model's prompts, cuts them to ``max_length``, and masks
+        them.
+        """
         text_format, options = self.model.text_format, self.options
         prompts = {"query": text_format.query_prompt, "document": text_format.document_prompt}
         return MaskingCollator(
             preprocess_fn=self.model.preprocess,
-            prompts={column: prompts[task] for column, task in self.columns.items() if prompts[task]},
+            prompts={
+                column: prompts[task] for column, task in self.columns.items() if prompts[task]
+            },
             router_mapping=dict(self.columns),
             max_length=options.max_length,
             columns=tuple(self.columns),
-            maskers={name: WholeWordMasker(self.model.tokenizer, share) for name, share in self.mask_shares().items()},
+            maskers={
+                name: WholeWordMasker(self.model.tokenizer, share)
+                for name, share in self.mask_shares().items()
+            },
             clock=self.clock,
             seed=options.seed,
         )
@@ -120,12 +138,16 @@ class Views:
 
 
 def content_tokens(model: Any, max_length: int) -> int:
-    """Tokens, at least 1, of a document beside special ones and prompt; InputError: an unreadable length."""
+    """Tokens, at least 1, of a document beside special ones and prompt; InputError: an unreadable
+    length.
+    """
     tokenizer = model.tokenizer
     positions = getattr(model.transformers_model.config, "max_position_embeddings", None)
     limit = min(positions or max_length, tokenizer.model_max_length)
     if max_length > limit:
-        raise InputError(f"max_length {max_length} is more than the {limit} tokens that this encoder can read")
+        raise InputError(
+            f"max_length {max_length} is more than the {limit} tokens that this encoder can read"
+        )
     prompt = tokenizer(model.text_format.document_prompt, add_special_tokens=False)["input_ids"]
     return max(1, max_length - int(tokenizer.num_special_tokens_to_add()) - len(prompt))
 
@@ -135,13 +157,17 @@ _COUNTED = 10_000
 
 
 def token_counts(documents: Documents, model: Any) -> Ints:
-    """(N, 2) int32: the tokens of each document, special ones not counted, and its characters, of which the first
-    :data:`~beir_cocodr.data.text.MOST_CHARACTERS` are tokenised.
+    """(N, 2) int32: the tokens of each document, special ones not counted, and its characters, of
+    which the first :data:`~beir_cocodr.data.text.MOST_CHARACTERS` are tokenised.
 
-    A corpus is counted once for a tokenizer, by all processes of a run together, and the counts are kept in the cache;
-    what a killed run counted is not counted again. All processes call this.
+    A corpus is counted once for a tokenizer, by all processes of a run together, and the counts are
+    kept in the cache; what a killed run counted is not counted again. All processes call this.
     """
-    described = [documents.content_hash, model.text_format.title_separator, tokenizer_sha256(model.tokenizer)]
+    described = [
+        documents.content_hash,
+        model.text_format.title_separator,
+        tokenizer_sha256(model.tokenizer),
+    ]
     root = cache_folder("token-counts")
     file = root / f"{json_sha256([*described, MOST_CHARACTERS])[:32]}.npy"
     parts = file.with_suffix(".parts")
@@ -166,7 +192,9 @@ def token_counts(documents: Documents, model: Any) -> Ints:
         with filling_cache(root):
             parts.mkdir(exist_ok=True)
             # A tokenizer takes all cores by itself.
-            share_over_ranks(starts, lambda device: count, lambda start: part(start).is_file(), seconds=0)
+            share_over_ranks(
+                starts, lambda device: count, lambda start: part(start).is_file(), seconds=0
+            )
             on_main(merge)
             if not file.is_file():  # of a process with a disk of its own
                 merge()
@@ -178,9 +206,9 @@ def token_counts(documents: Documents, model: Any) -> Ints:
 class DocumentViews(Views):
     """One row of texts per document, drawn anew each epoch, reproducibly by (seed, epoch, row).
 
-    Rows number the documents of all corpora one after another; those without enough spans, two or one by the
-    objective's view, which also draws the texts, give no row and are counted. With ``single_spans``, a document of one
-    span is a pair of it and itself.
+    Rows number the documents of all corpora one after another; those without enough spans, two or
+    one by the objective's view, which also draws the texts, give no row and are counted. With
+    ``single_spans``, a document of one span is a pair of it and itself.
     """
 
     collections: Sequence[Collection]
@@ -194,7 +222,9 @@ class DocumentViews(Views):
         view = OBJECTIVES[self.options.objective].view
         assert view is not None  # objectives on queries have none
         self.view, self.columns = view, dict(view.columns)
-        self.bounds = np.cumsum([0] + [len(collection.documents) for collection in self.collections])
+        self.bounds = np.cumsum(
+            [0] + [len(collection.documents) for collection in self.collections]
+        )
         self.max_tokens = content_tokens(self.model, self.options.max_length)
         counts = [token_counts(collection.documents, self.model) for collection in self.collections]
         tokens, characters = np.concatenate(counts).T
@@ -210,19 +240,35 @@ class DocumentViews(Views):
                 f"{self.options.objective}; lower span_tokens, or join short texts into longer documents"
             )
         if long:
-            log.warning("%d documents have more than %d characters: their rest is not read", long, MOST_CHARACTERS)
+            log.warning(
+                "%d documents have more than %d characters: their rest is not read",
+                long,
+                MOST_CHARACTERS,
+            )
         has = "have two spans" if self.two_spans else "have text"
-        log.info("%s: %d of %d documents %s, the others are left out", names, len(self.rows), len(tokens), has)
+        log.info(
+            "%s: %d of %d documents %s, the others are left out",
+            names,
+            len(self.rows),
+            len(tokens),
+            has,
+        )
 
     def dataset(self) -> Dataset:
         return drawn_dataset("row", self.rows, self._draw)
 
     def mask_shares(self) -> dict[str, float]:
-        return dict.fromkeys(self.columns, self.options.mask_probability) if self.options.masked else {}
+        return (
+            dict.fromkeys(self.columns, self.options.mask_probability)
+            if self.options.masked
+            else {}
+        )
 
     def counts(self) -> dict[str, int]:
         """How many documents are trained on."""
-        return {"documents_with_two_spans" if self.two_spans else "documents_with_text": len(self.rows)}
+        return {
+            "documents_with_two_spans" if self.two_spans else "documents_with_text": len(self.rows)
+        }
 
     def names(self, rows: Sequence[int]) -> list[str]:
         """Documents by row number: "corpus: id", or the id alone where there is one corpus."""
@@ -230,17 +276,25 @@ class DocumentViews(Views):
         if len(self.collections) == 1:
             return ids
         corpora = np.searchsorted(self.bounds, rows, side="right") - 1
-        return [f"{self.collections[number].name}: {id}" for number, id in zip(corpora, ids, strict=True)]
+        return [
+            f"{self.collections[number].name}: {id}"
+            for number, id in zip(corpora, ids, strict=True)
+        ]
 
     def texts_of(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
         """What this epoch sees of documents, a text per column."""
         options, found = self.options, []
-        texts = [self.model.text_format.document(document)[:MOST_CHARACTERS] for document in self._documents(rows)]
+        texts = [
+            self.model.text_format.document(document)[:MOST_CHARACTERS]
+            for document in self._documents(rows)
+        ]
         tokens = self.model.tokenizer(texts, return_offsets_mapping=True, **_BARE)
         for row, text, offsets in zip(rows, texts, tokens["offset_mapping"], strict=True):
             rng = np.random.default_rng((options.seed, self.clock.epoch, row))
             ranges = span_ranges(text, offsets, options.span_tokens, options.flush_probability, rng)
-            found.append(self.view.texts(options, SpannedText(text, offsets, ranges, self.max_tokens), rng))
+            found.append(
+                self.view.texts(options, SpannedText(text, offsets, ranges, self.max_tokens), rng)
+            )
         return found
 
     def _documents(self, rows: Sequence[int]) -> list[dict[str, str]]:
@@ -260,13 +314,14 @@ _MANY = 0.05
 
 @dataclass
 class ContextViews(Views):
-    """One row (passage, context) per passage, drawn anew each epoch, reproducibly by (seed, epoch, row). ``folders``:
-    made by ``generate-queries``; their passages are numbered one after another. An InputError where none has a query,
-    or there are too few documents for a batch.
+    """One row (passage, context) per passage, drawn anew each epoch, reproducibly by (seed, epoch,
+    row). ``folders``: made by ``generate-queries``; their passages are numbered one after another.
+    An InputError where none has a query, or there are too few documents for a batch.
 
-    The context is one of the passage's queries. With probability ``mix`` it is instead the passage before or after it
-    in its document (the nearest that has a query); a passage that is alone in its document is then replaced by two of
-    its spans, and one that has a single span meets a query all the same.
+    The context is one of the passage's queries. With probability ``mix`` it is instead the passage
+    before or after it in its document (the nearest that has a query); a passage that is alone in
+    its document is then replaced by two of its spans, and one that has a single span meets a query
+    all the same.
 
     Source: query-as-context pre-training, sections 3.1 and 5.2.
     """
@@ -282,12 +337,15 @@ class ContextViews(Views):
         tables = [self._load(folder) for folder in self.folders]
         self.passages = concatenate_datasets(tables)
         self.bounds = np.cumsum([0] + [len(table) for table in tables])
-        # (N,) the number of each passage's document over all folders: rows of one document are consecutive.
+        # (N,) the number of each passage's document over all folders: rows of one document are
+        # consecutive.
         starts = [np.diff(table.data.column("row").to_numpy(), prepend=-1) != 0 for table in tables]
         self.document = np.cumsum(np.concatenate(starts))
         names, passages, documents = ", ".join(map(str, self.folders)), len(self), self._documents()
         if not passages:
-            raise InputError(f"no passage of {names} has a query; generate queries with other settings")
+            raise InputError(
+                f"no passage of {names} has a query; generate queries with other settings"
+            )
         if self.batch_keys is not None and documents < self.options.batch_size <= passages:
             raise InputError(
                 f"a batch holds no two passages of one document, and {names} has {documents} documents: "
@@ -297,8 +355,8 @@ class ContextViews(Views):
 
     @property
     def batch_keys(self) -> BatchKeys | None:
-        """What rows of a batch must not share, where they are contrasted with each other: document, passage, context;
-        one would else be trained to be far from its own neighbour, or query.
+        """What rows of a batch must not share, where they are contrasted with each other: document,
+        passage, context; one would else be trained to be far from its own neighbour, or query.
         """
         return BatchKeys(len(self), self._keys) if self.options.objective == "qc" else None
 
@@ -318,10 +376,14 @@ class ContextViews(Views):
             masked = options.decoder == "masked"
             context = {"context": options.decoder_mask_probability} if masked else {}
             return {"passage": options.mask_probability} | context
-        return dict.fromkeys(self.columns, options.mask_probability) if options.mlm_weight > 0 else {}
+        return (
+            dict.fromkeys(self.columns, options.mask_probability) if options.mlm_weight > 0 else {}
+        )
 
     def names(self, rows: Sequence[int]) -> list[str]:
-        """Passages by row number: "document passage 0", after the folder where there are several."""
+        """Passages by row number: "document passage 0", after the folder where there are
+        several.
+        """
         named = []
         for row in map(int, rows):
             passage = self.passages[row]
@@ -345,12 +407,17 @@ class ContextViews(Views):
         return passage["text"], queries[int(rng.integers(len(queries)))]
 
     def counts(self) -> Json:
-        """Passages, documents, queries; the share of texts that are cut, over at most 1,000 rows; with mixed contexts,
-        passages that are alone in their document, and those of them that always meet a query.
+        """Passages, documents, queries; the share of texts that are cut, over at most 1,000 rows;
+        with mixed contexts, passages that are alone in their document, and those of them that
+        always meet a query.
         """
         queries = pc.sum(pc.list_value_length(self.passages.data.column("queries"))).as_py()
         counts = {"passages": len(self), "documents": self._documents(), "queries": queries}
-        return {**counts, "truncated": self._truncated(), **(self._unmixed() if self.options.mix else {})}
+        return {
+            **counts,
+            "truncated": self._truncated(),
+            **(self._unmixed() if self.options.mix else {}),
+        }
 
     def _load(self, folder: str) -> Dataset:
         # The first process writes the table, all map it.
@@ -367,7 +434,9 @@ class ContextViews(Views):
         if places:
             return text, self.passages[places[int(rng.integers(len(places)))]]["text"]
         offsets = self.model.tokenizer(text, return_offsets_mapping=True, **_BARE)["offset_mapping"]
-        spanned = SpannedText(text, offsets, span_ranges(text, offsets, self.options.span_tokens), len(offsets))
+        spanned = SpannedText(
+            text, offsets, span_ranges(text, offsets, self.options.span_tokens), len(offsets)
+        )
         return span_pair(spanned, rng) if len(spanned.ranges) > 1 else None
 
     def _unmixed(self) -> dict[str, int]:
@@ -376,7 +445,9 @@ class ContextViews(Views):
         short = 0
         for begin in range(0, len(alone), 10_000):
             texts = self.passages[alone[begin : begin + 10_000].tolist()]["text"]
-            tokens = self.model.tokenizer([text[:MOST_CHARACTERS] for text in texts], **_BARE)["input_ids"]
+            tokens = self.model.tokenizer([text[:MOST_CHARACTERS] for text in texts], **_BARE)[
+                "input_ids"
+            ]
             short += sum(len(ids) <= self.options.span_tokens for ids in tokens)  # no two spans
         return {"passages_alone": len(alone), "passages_never_mixed": short}
 
@@ -384,7 +455,8 @@ class ContextViews(Views):
         rows, longest = range(0, len(self), -(-len(self) // most)), self.options.max_length
         texts = dict(zip(self.columns, zip(*self.texts_of(rows), strict=True), strict=True))
         shares = {
-            column: self.model.truncated_share(texts[column], task, longest) for column, task in self.columns.items()
+            column: self.model.truncated_share(texts[column], task, longest)
+            for column, task in self.columns.items()
         }
         if shares["passage"] > _MANY:
             log.warning(

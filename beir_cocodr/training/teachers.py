@@ -37,22 +37,29 @@ class Teacher(Protocol):
 
 
 def score_lists(teacher: Teacher, asked: Sequence[tuple[str, str, Ints]]) -> list[np.ndarray]:
-    """:meth:`Teacher.score` for many queries, all at once by a teacher with a method ``score_lists``."""
+    """:meth:`Teacher.score` for many queries, all at once by a teacher with a method
+    ``score_lists``.
+    """
     many = getattr(teacher, "score_lists", None)
-    found: list[np.ndarray] = [teacher.score(*one) for one in asked] if many is None else many(asked)
+    found: list[np.ndarray] = (
+        [teacher.score(*one) for one in asked] if many is None else many(asked)
+    )
     return found
 
 
 def scored_rows(teacher: Teacher, query_id: str, rows: Ints) -> Ints:
-    """Those of (m,) rows that a teacher can score, in their order: of one with a method ``scored``, what it gives."""
+    """Those of (m,) rows that a teacher can score, in their order: of one with a method ``scored``,
+    what it gives.
+    """
     scored = getattr(teacher, "scored", None)
     return rows if scored is None else rows[np.isin(rows, scored(query_id))]
 
 
 @dataclass(frozen=True)
 class TeacherSetting:
-    """What a teacher of this name may be made from: the corpus, the student's text format and what it starts from, a
-    folder for embeddings that lasts as long as the training, and BM25's weight in a fusion, against 1 of the encoder.
+    """What a teacher of this name may be made from: the corpus, the student's text format and what
+    it starts from, a folder for embeddings that lasts as long as the training, and BM25's weight in
+    a fusion, against 1 of the encoder.
     """
 
     name: str
@@ -64,7 +71,9 @@ class TeacherSetting:
     bm25_weight: float = BM25_WEIGHT
 
     def bm25(self) -> BM25:
-        """Over the corpus; in the cache, where all processes of a run make it together and share it."""
+        """Over the corpus; in the cache, where all processes of a run make it together and share
+        it.
+        """
         found = BM25(self.documents, self.text_format)
         if self.documents.content_hash:
             found.keep(cache_folder("bm25"))
@@ -73,21 +82,30 @@ class TeacherSetting:
 
 def find_teacher(setting: TeacherSetting) -> Teacher:
     """The teacher that a name means, by :data:`~beir_cocodr.training.objectives.TEACHERS`."""
-    fitting = (kind for kind in TEACHERS.values() if kind.means is not None and kind.means(setting.name))
+    fitting = (
+        kind for kind in TEACHERS.values() if kind.means is not None and kind.means(setting.name)
+    )
     kind = next(fitting, TEACHERS["cross-encoder"])
     teacher: Teacher = load_object(kind.build)(setting)
     return teacher
 
 
 class CrossEncoderTeacher:
-    """A cross-encoder's raw scores, without the sigmoid that some have; ``batch_size`` pairs at a time.
+    """A cross-encoder's raw scores, without the sigmoid that some have; ``batch_size`` pairs at a
+    time.
 
-    An InputError where the one of this hub name or folder cannot be loaded whole, has no trained classifier, or more
-    than one score. ``texts_cut`` counts scored queries and documents that may have lost words, cut before tokenisation.
+    An InputError where the one of this hub name or folder cannot be loaded whole, has no trained
+    classifier, or more than one score. ``texts_cut`` counts scored queries and documents that may
+    have lost words, cut before tokenisation.
     """
 
     def __init__(
-        self, name: str, documents: Documents, text_format: TextFormat, batch_size: int = 64, device: str | None = None
+        self,
+        name: str,
+        documents: Documents,
+        text_format: TextFormat,
+        batch_size: int = 64,
+        device: str | None = None,
     ) -> None:
         self.model, self._literally = load_cross_encoder(name, device)
         self.documents, self.text_format, self.batch_size = documents, text_format, batch_size
@@ -95,7 +113,9 @@ class CrossEncoderTeacher:
 
     @classmethod
     def of(cls, setting: TeacherSetting) -> Self:
-        return cls(setting.name, setting.documents, setting.text_format, device=setting.encoder.device)
+        return cls(
+            setting.name, setting.documents, setting.text_format, device=setting.encoder.device
+        )
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
         [found] = self.score_lists([(query_id, query, rows)])
@@ -107,7 +127,10 @@ class CrossEncoderTeacher:
         device = torch.device(self.model.device).type
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             raw: Any = self.model.predict(
-                pairs, batch_size=self.batch_size, activation_fn=torch.nn.Identity(), show_progress_bar=False
+                pairs,
+                batch_size=self.batch_size,
+                activation_fn=torch.nn.Identity(),
+                show_progress_bar=False,
             )
         ends = np.cumsum([len(rows) for _, _, rows in asked])
         return np.split(np.asarray(raw, np.float32), ends[:-1])
@@ -140,20 +163,23 @@ class BM25Teacher:
 
 
 class HybridTeacher:
-    """The weighted mean of an encoder's and BM25's scores, each z-normalised over all documents; with feedback those of
-    the encoder for the query that the fusion's best documents move.
+    """The weighted mean of an encoder's and BM25's scores, each z-normalised over all documents;
+    with feedback those of the encoder for the query that the fusion's best documents move.
 
     Args:
         dense: the encoder over the corpus; it stays as it is while the student moves.
         bm25: BM25 over the same corpus.
         bm25_weight: of BM25, against 1 of the encoder.
-        feedback: whether the query is moved, as :class:`~beir_cocodr.retrieval.fusion.Feedback` does.
+        feedback: whether the query is moved, as :class:`~beir_cocodr.retrieval.fusion.Feedback`
+            does.
 
     Attributes:
         fusion: searches as the teacher scores.
     """
 
-    def __init__(self, dense: Dense, bm25: BM25, bm25_weight: float = BM25_WEIGHT, feedback: bool = False) -> None:
+    def __init__(
+        self, dense: Dense, bm25: BM25, bm25_weight: float = BM25_WEIGHT, feedback: bool = False
+    ) -> None:
         self.dense, self.bm25, self.bm25_weight = dense, bm25, bm25_weight
         kind = FusedFeedback if feedback else Hybrid
         self.fusion: Hybrid = kind(dense, bm25, bm25_weight=bm25_weight)
@@ -171,20 +197,28 @@ class HybridTeacher:
         return cls.of(setting, feedback=True)
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
-        moved = self.fusion.move({query_id: query}) if isinstance(self.fusion, FusedFeedback) else None
-        vector = (self.dense.encode_queries([query]) if moved is None else moved)[0].double().numpy()
+        moved = (
+            self.fusion.move({query_id: query}) if isinstance(self.fusion, FusedFeedback) else None
+        )
+        vector = (
+            (self.dense.encode_queries([query]) if moved is None else moved)[0].double().numpy()
+        )
         mean, second = self._moments
         square = vector @ second @ vector  # the mean of the squared scores over all documents
         deviation = np.sqrt(max(square - (vector @ mean) ** 2, 0.0))
         dense = (self.dense.embeddings.rows(rows).double().numpy() - mean) @ vector
         # What is left of equal scores after rounding is no deviation.
-        dense = dense / deviation if deviation > _ROUNDING * np.sqrt(square) else np.zeros(len(rows))
+        dense = (
+            dense / deviation if deviation > _ROUNDING * np.sqrt(square) else np.zeros(len(rows))
+        )
         lexical = z_normalize(self.bm25.scores(query)[None])[0, rows]
         return weighted_mean(dense, lexical, self.bm25_weight).astype(np.float32)
 
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean (d,) and mean outer product (d, d) of all documents, float64, for a query's mean and deviation."""
+        """Mean (d,) and mean outer product (d, d) of all documents, float64, for a query's mean and
+        deviation.
+        """
         width = self.dense.embeddings.dimensions
         total, outer = np.zeros(width), np.zeros((width, width))
         for chunk in self.dense.embeddings.chunks():
@@ -195,8 +229,8 @@ class HybridTeacher:
 
 
 class FileTeacher:
-    """Scores that were computed before: a TREC run, or lines of query id, document id and score by tabs; else an
-    InputError, as for a score that is no number, or a pair that has no score or two.
+    """Scores that were computed before: a TREC run, or lines of query id, document id and score by
+    tabs; else an InputError, as for a score that is no number, or a pair that has no score or two.
     """
 
     def __init__(self, file: Path, documents: Documents) -> None:
@@ -207,31 +241,39 @@ class FileTeacher:
         return cls(Path(setting.name), setting.documents)
 
     def scored(self, query_id: str) -> Ints:
-        """The corpus rows that have a score, in the order of the file; training lists hold no others."""
+        """The corpus rows that have a score, in the order of the file; training lists hold no
+        others.
+        """
         rows = self.documents.rows(self.scores.get(query_id, {}))
         return rows[rows >= 0]
 
     def usable(self, queries: Mapping[str, str], relevant: Mapping[str, Ints]) -> dict[str, str]:
-        """The queries with a score for one of their relevant rows and another document; the others are counted, and an
-        InputError where there are none.
+        """The queries with a score for one of their relevant rows and another document; the others
+        are counted, and an InputError where there are none.
         """
         found = {
-            query: text for query, text in queries.items() if 0 < len(relevant[query]) < len(self.scores.get(query, {}))
+            query: text
+            for query, text in queries.items()
+            if 0 < len(relevant[query]) < len(self.scores.get(query, {}))
         }
-        left_out = (
-            f"{len(queries) - len(found)} of {len(queries)} training queries have no scores of a relevant document"
-        )
+        left_out = f"{len(queries) - len(found)} of {len(queries)} training queries have no scores of a relevant document"
         if not found:
-            raise InputError(f"{self.file}: {left_out} and another one; add them, or take another teacher")
+            raise InputError(
+                f"{self.file}: {left_out} and another one; add them, or take another teacher"
+            )
         if len(found) < len(queries):
             log.warning("%s: %s and another one, and are left out", self.file, left_out)
         return found
 
     def pool(self, query_id: str, best: Ints, known: Ints, count: int) -> Ints:
-        """Of BM25's ``best`` those that have a score, then others that have one and are not ``known``."""
+        """Of BM25's ``best`` those that have a score, then others that have one and are not
+        ``known``.
+        """
         scored = self.scored(query_id)
         first = best[np.isin(best, scored)]
-        return np.concatenate([first, scored[~np.isin(scored, known) & ~np.isin(scored, first)]])[:count]
+        return np.concatenate([first, scored[~np.isin(scored, known) & ~np.isin(scored, first)]])[
+            :count
+        ]
 
     def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
         known = self.scores.get(query_id, {})

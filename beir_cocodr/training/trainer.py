@@ -1,5 +1,5 @@
-"""The one place that trains: the host's trainer with checks, resumable checkpoints, and a complete end. A
-:class:`Stage` says what is trained, and :func:`run_stage` trains it.
+"""The one place that trains: the host's trainer with checks, resumable checkpoints, and a complete
+end. A :class:`Stage` says what is trained, and :func:`run_stage` trains it.
 """
 
 import json
@@ -26,7 +26,13 @@ from sentence_transformers.base.trainer import BaseTrainer
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import get_worker_info
-from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import TrainOutput
 
 from beir_cocodr.arrays import Ints
@@ -51,12 +57,16 @@ class EpochClock(TrainerCallback):
     def __init__(self) -> None:
         self.epoch = 0
 
-    def on_epoch_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
+    def on_epoch_begin(
+        self, args: object, state: TrainerState, control: object, **kwargs: object
+    ) -> None:
         self.epoch = int((state.epoch or 0) + 1e-6)
 
 
 class _Draw:
-    """A row transform pickled without what it holds: to name a data set, the host would pickle model and corpus."""
+    """A row transform pickled without what it holds: to name a data set, the host would pickle
+    model and corpus.
+    """
 
     def __init__(self, draw: Callable[[dict[str, list[int]]], Mapping[str, Any]]) -> None:
         self.draw = draw
@@ -68,12 +78,17 @@ class _Draw:
         return str, (uuid4().hex,)
 
 
-def drawn_dataset(column: str, numbers: Ints, draw: Callable[[dict[str, list[int]]], Mapping[str, Any]]) -> Dataset:
-    """Rows known by a number, drawn when they are read: ``draw`` takes ``{column: numbers}`` and gives the columns."""
+def drawn_dataset(
+    column: str, numbers: Ints, draw: Callable[[dict[str, list[int]]], Mapping[str, Any]]
+) -> Dataset:
+    """Rows known by a number, drawn when they are read: ``draw`` takes ``{column: numbers}`` and
+    gives the columns.
+    """
     return Dataset.from_dict({column: numbers}).with_transform(_Draw(draw))
 
 
-#: Loader workers of a process on a GPU, where nothing else is asked for and there are as many cores.
+#: Loader workers of a process on a GPU, where nothing else is asked for and there are as many
+#: cores.
 _MOST_WORKERS = 4
 
 
@@ -81,12 +96,14 @@ def loader_workers(device: torch.device, asked: int | None) -> int:
     """The processes that prepare batches for one that trains on ``device``."""
     if asked is not None or device.type != "cuda":
         return asked or 0
-    return max(0, min(_MOST_WORKERS, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1))
+    return max(
+        0, min(_MOST_WORKERS, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1)
+    )
 
 
 class _Reading:
-    """A collator's way to read texts, which counts those that lose words in loader workers, whose own counts end with
-    them.
+    """A collator's way to read texts, which counts those that lose words in loader workers, whose
+    own counts end with them.
     """
 
     def __init__(self, model: Any, read: Callable[..., Any]) -> None:
@@ -103,7 +120,9 @@ class _Reading:
 
 @contextmanager
 def _loading(collator: Any, model: Any, workers: int) -> Iterator[None]:
-    """While loader workers, if any, read with ``collator``: what they count is added to the model's ``texts_cut``."""
+    """While loader workers, if any, read with ``collator``: what they count is added to the model's
+    ``texts_cut``.
+    """
     if not workers or not hasattr(model, "texts_cut"):
         yield
         return
@@ -124,15 +143,28 @@ class StepBar(TrainerCallback):
 
     bar: Bar | None = None
 
-    def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
+    def on_train_begin(
+        self, args: object, state: TrainerState, control: object, **kwargs: object
+    ) -> None:
         if state.is_world_process_zero:
-            self.bar = Bar(total=state.max_steps, initial=state.global_step, desc="Training", unit=" steps")
+            self.bar = Bar(
+                total=state.max_steps, initial=state.global_step, desc="Training", unit=" steps"
+            )
 
-    def on_step_end(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
+    def on_step_end(
+        self, args: object, state: TrainerState, control: object, **kwargs: object
+    ) -> None:
         if self.bar is not None:
             self.bar.update()
 
-    def on_log(self, args: object, state: object, control: object, logs: Json | None = None, **kwargs: object) -> None:
+    def on_log(
+        self,
+        args: object,
+        state: object,
+        control: object,
+        logs: Json | None = None,
+        **kwargs: object,
+    ) -> None:
         if self.bar is not None and logs and "loss" in logs:
             self.bar.set_postfix(loss=f"{float(str(logs['loss'])):.4f}", refresh=False)
 
@@ -149,12 +181,16 @@ class NonFiniteTraining(InputError):
 class FiniteGuard(TrainerCallback):
     """Checks every loss before its backward, and every gradient before the weights move by it.
 
-    The message names the step, the examples of the batch, by ``names`` of row numbers, and the newest complete
-    ``checkpoint``, if any; all examples stand in ``nonfinite.json`` in the output folder.
+    The message names the step, the examples of the batch, by ``names`` of row numbers, and the
+    newest complete ``checkpoint``, if any; all examples stand in ``nonfinite.json`` in the output
+    folder.
     """
 
     def __init__(
-        self, output: Path, checkpoint: Callable[[], Path | None], names: Callable[[Sequence[int]], list[str]] | None
+        self,
+        output: Path,
+        checkpoint: Callable[[], Path | None],
+        names: Callable[[Sequence[int]], list[str]] | None,
     ) -> None:
         self.output, self.checkpoint, self.names = output, checkpoint, names
         self.step = 0
@@ -165,7 +201,9 @@ class FiniteGuard(TrainerCallback):
         if not torch.isfinite(loss.detach()).all():
             self._stop(f"the loss is {loss.detach().float().mean().item()}")
 
-    def on_step_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
+    def on_step_begin(
+        self, args: object, state: TrainerState, control: object, **kwargs: object
+    ) -> None:
         self.step = state.global_step + 1
 
     def on_pre_optimizer_step(
@@ -178,9 +216,16 @@ class FiniteGuard(TrainerCallback):
             self._stop("the loss is finite, its gradient is not")
 
     def on_step_end(
-        self, args: object, state: object, control: TrainerControl, model: Any = None, **kwargs: object
+        self,
+        args: object,
+        state: object,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: object,
     ) -> None:
-        if control.should_save and not all(weight.isfinite().all() for weight in model.parameters()):
+        if control.should_save and not all(
+            weight.isfinite().all() for weight in model.parameters()
+        ):
             self._stop("the loss and its gradient are finite, the weights after the step are not")
 
     def _stop(self, what: str) -> None:
@@ -188,7 +233,12 @@ class FiniteGuard(TrainerCallback):
         last = self.checkpoint()
         place = self.output / f"nonfinite{f'-{rank()}' if rank() else ''}.json"
         good = None if last is None else str(last)
-        found = {"step": self.step, "what": what, "examples": examples, "last_good_checkpoint": good}
+        found = {
+            "step": self.step,
+            "what": what,
+            "examples": examples,
+            "last_good_checkpoint": good,
+        }
         write_text(place, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
         batch = f", for the batch {listed(examples)}" if examples else ""
         way = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
@@ -199,33 +249,47 @@ class FiniteGuard(TrainerCallback):
 
 
 class LossState(TrainerCallback):
-    """Saves what a loss knows, but for its ``model``, beside each checkpoint, and gives it from the one resumed."""
+    """Saves what a loss knows, but for its ``model``, beside each checkpoint, and gives it from the
+    one resumed.
+    """
 
     def __init__(self, loss: nn.Module, checkpoint: Path | None) -> None:
         self.loss, self.checkpoint = loss, checkpoint
 
-    def on_train_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:
+    def on_train_begin(
+        self, args: object, state: object, control: object, **kwargs: object
+    ) -> None:
         if self.checkpoint is not None:
             self.loss.load_state_dict(load_file(self.checkpoint / outputs.LOSS_FILE), strict=False)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object
+    ) -> None:
         if finish_step := getattr(self.loss, "finish_step", None):
             finish_step()
         if rank() == 0:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             own = {k: v for k, v in self.loss.state_dict().items() if not k.startswith("model.")}
             with atomic_path(folder / outputs.LOSS_FILE) as temporary:
-                save_file({name: value.detach().cpu().clone() for name, value in own.items()}, temporary)
+                save_file(
+                    {name: value.detach().cpu().clone() for name, value in own.items()}, temporary
+                )
 
 
 class Seal(TrainerCallback):
-    """Records the checksum of every file of a checkpoint, once all processes have written theirs; the last callback."""
+    """Records the checksum of every file of a checkpoint, once all processes have written theirs;
+    the last callback.
+    """
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object
+    ) -> None:
         wait_for_all()
         if rank() == 0:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            write_text(folder / outputs.SEAL_FILE, json.dumps(files_sha256(folder), indent=2) + "\n")
+            write_text(
+                folder / outputs.SEAL_FILE, json.dumps(files_sha256(folder), indent=2) + "\n"
+            )
 
 
 @dataclass(frozen=True)
@@ -235,15 +299,16 @@ class Stage:
     Args:
         plan: what identifies it.
         model: the encoder, trained in place.
-        loss, dataset, collator: as ``SentenceTransformerTrainer`` takes them (collator None: its own).
+        loss, dataset, collator: as ``SentenceTransformerTrainer`` takes them (collator None: its
+            own).
         column_tasks: column name to "query" or "document", for prompts and lengths.
         batch_keys: texts of the rows; two rows that share one are kept out of one batch.
         names: ids of examples by row number, which the column ``label`` holds; for messages.
         details: what the record says of this stage alone.
-        finish: called before the final save, on the first process, to take off what only training needs; what it
-            returns goes to the details.
-        trainer, arguments: the host's classes for another kind of model than a dense encoder; the first has
-            :class:`GuardedTrainer` before it.
+        finish: called before the final save, on the first process, to take off what only training
+            needs; what it returns goes to the details.
+        trainer, arguments: the host's classes for another kind of model than a dense encoder; the
+            first has :class:`GuardedTrainer` before it.
     """
 
     plan: TrainingPlan
@@ -263,8 +328,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class BatchKeys:
-    """For each of so many rows, the texts that no other row of its batch may have; the host's sampler reads it like a
-    dataset.
+    """For each of so many rows, the texts that no other row of its batch may have; the host's
+    sampler reads it like a dataset.
     """
 
     rows: int
@@ -283,8 +348,9 @@ _PASSES, _PASS_SEED = 10, 1_000_003
 
 
 class WholeEpochs(NoDuplicatesBatchSampler):
-    """The host's batches without repeated texts, in every epoch as many as its length says: where few texts differ, the
-    host ends some early, and training that is resumed counts epochs by their length.
+    """The host's batches without repeated texts, in every epoch as many as its length says: where
+    few texts differ, the host ends some early, and training that is resumed counts epochs by their
+    length.
     """
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -302,8 +368,8 @@ class WholeEpochs(NoDuplicatesBatchSampler):
 
 
 class GuardedTrainer(BaseTrainer):
-    """To be put before a host's trainer: batches by our keys, losses looked at, and no model card, which would quote
-    the corpus; training.json says more.
+    """To be put before a host's trainer: batches by our keys, losses looked at, and no model card,
+    which would quote the corpus; training.json says more.
 
     Attributes:
         guard: looks at losses and gradients; also one of the callbacks.
@@ -313,7 +379,9 @@ class GuardedTrainer(BaseTrainer):
     guard: FiniteGuard
     batch_keys: BatchKeys | None = None
 
-    def compute_loss(self, model: Any, inputs: dict[str, Tensor | Any], *args: Any, **settings: Any) -> Any:
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Tensor | Any], *args: Any, **settings: Any
+    ) -> Any:
         labels = inputs.get("label")  # numbers of examples, or a teacher's scores
         self.guard.rows = labels.tolist() if isinstance(labels, Tensor) and labels.ndim == 1 else []
         loss = super().compute_loss(model, inputs, *args, **settings)
@@ -350,8 +418,9 @@ class _Trainer(GuardedTrainer, SentenceTransformerTrainer):
 
 
 def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool) -> TrainingRecord:
-    """Train, save the encoder to ``output``, and last write its training.json and return it; an InputError where no
-    batch can be made of the data, NonFiniteTraining where a loss or gradient is NaN or infinite.
+    """Train, save the encoder to ``output``, and last write its training.json and return it; an
+    InputError where no batch can be made of the data, NonFiniteTraining where a loss or gradient is
+    NaN or infinite.
     """
     start = time.perf_counter()
     checkpoints = output / outputs.CHECKPOINTS
@@ -394,7 +463,8 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         resumed_from=last.name if last else None,
         training_loss=result.training_loss,
         seconds=round(time.perf_counter() - start, 1),
-        details=stage.details | {LOGGED: [[e["step"], e["loss"]] for e in trainer.state.log_history if "loss" in e]},
+        details=stage.details
+        | {LOGGED: [[e["step"], e["loss"]] for e in trainer.state.log_history if "loss" in e]},
         versions=versions(),
         parent=read_record(str(stage.plan.base)),
     )
@@ -407,7 +477,8 @@ def _save(stage: Stage, output: Path, record: TrainingRecord) -> TrainingRecord:
     counts: Json = {} if texts_cut is None else {"texts_cut": texts_cut}
     record = replace(record, details=record.details | counts | stage.finish(output))
     if rules := getattr(getattr(stage.model, "tokenizer", None), "backend_tokenizer", None):
-        # The host sets these two for every batch, and would save those of the last one, if this process had any.
+        # The host sets these two for every batch, and would save those of the last one, if this
+        # process had any.
         rules.no_truncation()
         rules.no_padding()
     stage.model.save_pretrained(str(output), create_model_card=False)
@@ -418,12 +489,17 @@ def _save(stage: Stage, output: Path, record: TrainingRecord) -> TrainingRecord:
 
 
 def planned_steps(max_steps: int, epochs: float, examples: int, batch_size: int) -> int:
-    """The optimiser steps that options ask for: ``max_steps``, or where that is -1 those of the epochs."""
+    """The optimiser steps that options ask for: ``max_steps``, or where that is -1 those of the
+    epochs.
+    """
     return max_steps if max_steps > 0 else max(1, round(epochs * examples / batch_size))
 
 
-#: Before torch 2.13 DDP writes constants such as BERT's positions anew in each pass, which breaks the gradient of two.
-BROADCAST_BUFFERS = None if "forward_sync_buffers" in signature(DistributedDataParallel).parameters else False
+#: Before torch 2.13 DDP writes constants such as BERT's positions anew in each pass, which breaks
+#: the gradient of two.
+BROADCAST_BUFFERS = (
+    None if "forward_sync_buffers" in signature(DistributedDataParallel).parameters else False
+)
 
 
 def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any:
@@ -431,7 +507,9 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
     prompts = {"query": text_format.query_prompt, "document": text_format.document_prompt}
     device = stage.model.device
     if world_size() == 1 and device.type == "cuda" and device.index not in (None, 0):
-        raise InputError(f"training takes the first GPU, not {device}: choose it by CUDA_VISIBLE_DEVICES")
+        raise InputError(
+            f"training takes the first GPU, not {device}: choose it by CUDA_VISIBLE_DEVICES"
+        )
     if options.batch_size % world_size() or (world_size() > 1 and examples < options.batch_size):
         raise InputError(
             f"the batch of {options.batch_size} is split evenly over {world_size()} processes, and has to be "
@@ -458,7 +536,10 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
         max_grad_norm=options.max_grad_norm,
         dataloader_num_workers=loader_workers(device, options.loader_workers),
         seed=options.seed,
-        prompts={column: prompts[task] for column, task in stage.column_tasks.items() if prompts[task]} or None,
+        prompts={
+            column: prompts[task] for column, task in stage.column_tasks.items() if prompts[task]
+        }
+        or None,
         router_mapping=stage.column_tasks,
         save_strategy="steps",
         save_steps=options.save_steps or min(500, max(1, -(-steps // 10))),
@@ -468,7 +549,8 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
         fp16=precision == "float16",
         logging_steps=max(1, min(50, steps // 20)),
         logging_nan_inf_filter=False,
-        dataloader_drop_last=examples >= options.batch_size,  # a last batch that is not full, after full ones
+        dataloader_drop_last=examples
+        >= options.batch_size,  # a last batch that is not full, after full ones
         dataloader_pin_memory=device.type == "cuda",
         report_to="none",
         ddp_broadcast_buffers=BROADCAST_BUFFERS,

@@ -1,1 +1,3 @@
-"""Specifications of the papers' tables and the one runner of all: ``python benchmarks/reproduce --help``."""
+"""Specifications of the papers' tables and the one runner of all: ``python benchmarks/reproduce
+--help``.
+"""

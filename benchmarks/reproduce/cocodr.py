@@ -19,7 +19,9 @@ def corpora(option: str, tasks: Iterable[str]) -> str:
 
 def pretrain(size: str) -> Step:
     """COCO on MS MARCO and the corpora of BEIR."""
-    command = f"pretrain --preset cocodr-{size} --dataset {{data:{TRAIN}}} {corpora('--dataset', TASKS)}"
+    command = (
+        f"pretrain --preset cocodr-{size} --dataset {{data:{TRAIN}}} {corpora('--dataset', TASKS)}"
+    )
     return Step((f"{command} --model {{model:condenser-{size}}} --output {{out}} --resume",))
 
 
@@ -64,18 +66,24 @@ per_task: dict[str, Step] = {}
 
 
 def adapted(kind: str, data: str) -> str:
-    """The name of a model that is made for one collection: generated queries, and QGen's or GPL's training."""
+    """The name of a model that is made for one collection: generated queries, and QGen's or GPL's
+    training.
+    """
     name = f"{kind}/{data}"
     made = f"generate-queries --dataset {{data:{data}}} --generator {{model:beir-generator}} --output {{out}}/queries"
     made += " --per-passage 5 --max-passages 100000"
-    start = {"genq": "{model:tas-b}", "qgen": "{model:gpl-start}", "gpl": "{model:gpl-start}"}.get(kind)
+    start = {"genq": "{model:tas-b}", "qgen": "{model:gpl-start}", "gpl": "{model:gpl-start}"}.get(
+        kind
+    )
     if kind == "gpl-tsdae":
         start = f"{{step:{target_pretrained('tsdae', data)}}}/model"
     if kind in ("genq", "qgen"):
         train = f"finetune --dataset {{out}}/queries --model {start} --output {{out}}/model --loss infonce"
         per_task[name] = Step((made, f"{train} --negatives 0 --batch-size 75 --epochs 1 --resume"))
     else:
-        train = f"adapt --dataset {{data:{data}}} --base {start} --stages gpl --queries {{out}}/queries"
+        train = (
+            f"adapt --dataset {{data:{data}}} --base {start} --stages gpl --queries {{out}}/queries"
+        )
         train += " --teacher {model:reranker} --output {out}/adapted --resume"
         per_task[name] = Step((made, train))
     return name
@@ -86,17 +94,15 @@ def model_of(kind: str, name: str) -> str:
 
 
 def target_pretrained(objective: str, data: str) -> str:
-    """The name of a model that is pre-trained on one target, then distilled on MS MARCO from a cross-encoder (as
-    Wang et al., 2022).
+    """The name of a model that is pre-trained on one target, then distilled on MS MARCO from a
+    cross-encoder (as Wang et al., 2022).
     """
     name, task = f"target/{objective}/{data}", data.split("/")[0]
     start = "{model:condenser-base}" if objective == "condenser-ours" else "{model:distilbert}"
     kind = "condenser" if objective.startswith("condenser") else objective
     first = f"pretrain --objective {kind} {corpora('--dataset', [task])} --model {start} --output {{out}}/pretrained"
     first += " --max-steps 100000 --batch-size 64 --learning-rate 5e-5 --resume"
-    second = (
-        f"distill --loss margin_mse --set positives=1 --dataset {{data:{TRAIN}}} --teacher {{model:reranker}} --model"
-    )
+    second = f"distill --loss margin_mse --set positives=1 --dataset {{data:{TRAIN}}} --teacher {{model:reranker}} --model"
     second += " {out}/pretrained --output {out}/model --max-steps 70000 --batch-size 75 --learning-rate 2e-5 --resume"
     per_task[name] = Step((first, second))
     return name
@@ -134,7 +140,9 @@ def averages(
 ) -> dict[tuple[str, str], Cell]:
     columns = dict.fromkeys(column for _, column in cells)
     return {
-        (kind, column): mean((cells[task, column] for task in tasks), f"{table}|averages|{kind}|{column}")
+        (kind, column): mean(
+            (cells[task, column] for task in tasks), f"{table}|averages|{kind}|{column}"
+        )
         for kind, tasks in kinds.items()
         for column in columns
     }
@@ -143,9 +151,13 @@ def averages(
 def by_task(number: int, title: str, tasks: list[str], kinds: dict[str, list[str]]) -> Table:
     """Tasks by methods, and averages."""
     name, methods = f"table{number}", COCODR[f"table{number}"]["methods"]
-    cells = grid(tasks, methods, lambda task, method: judged(method, task, f"{name}|scores|{task}|{method}"))
+    cells = grid(
+        tasks, methods, lambda task, method: judged(method, task, f"{name}|scores|{task}|{method}")
+    )
     of = (f"{name}|scores", f"{name}|averages")
-    return Table(f"coco-dr-{name}", title, "cocodr", cells | averages(name, cells, kinds), of, judged=further)
+    return Table(
+        f"coco-dr-{name}", title, "cocodr", cells | averages(name, cells, kinds), of, judged=further
+    )
 
 
 _AVERAGES = {"avg": TASKS, "avg_cpt_sub": COCODR["table1"]["avg_cpt_sub_datasets"]}
@@ -153,24 +165,47 @@ _AVERAGES = {"avg": TASKS, "avg_cpt_sub": COCODR["table1"]["avg_cpt_sub_datasets
 
 def table3() -> Table:
     data, rows = COCODR["table3"]["datasets"], COCODR["table3"]["rows"]
-    cells = grid(rows, data, lambda method, task: judged(method, task, f"table3|rows|{method}|{task}"))
+    cells = grid(
+        rows, data, lambda method, task: judged(method, task, f"table3|rows|{method}|{task}")
+    )
     for method in rows:
-        cells[method, "avg"] = mean((cells[method, task] for task in data), f"table3|rows|{method}|avg")
-    return Table("coco-dr-table3", "Domain adaptation on five tasks, nDCG@10", "cocodr", cells, ("table3|rows",))
+        cells[method, "avg"] = mean(
+            (cells[method, task] for task in data), f"table3|rows|{method}|avg"
+        )
+    return Table(
+        "coco-dr-table3",
+        "Domain adaptation on five tasks, nDCG@10",
+        "cocodr",
+        cells,
+        ("table3|rows",),
+    )
 
 
 def table6() -> Table:
     """Similarities of MS MARCO and BEIR, and ANCE less BM25."""
-    step = Step((f"shift --source {{data:{TRAIN}}} {corpora('--target', TASKS)} --output {{out}} --overwrite",))
+    step = Step(
+        (
+            f"shift --source {{data:{TRAIN}}} {corpora('--target', TASKS)} --output {{out}} --overwrite",
+        )
+    )
     per_task["shift"] = step
-    keys = {"query_intent_similarity": "query_type_jaccard", "document_lexical_similarity": "document_jaccard"}
-    rivals = {"ance_bert_minus_bm25": "ance-bert", "ance_cocondenser_minus_bm25": "cocondenser-base"}
+    keys = {
+        "query_intent_similarity": "query_type_jaccard",
+        "document_lexical_similarity": "document_jaccard",
+    }
+    rivals = {
+        "ance_bert_minus_bm25": "ance-bert",
+        "ance_cocondenser_minus_bm25": "cocondenser-base",
+    }
 
     def cell(task: str, column: str) -> Cell:
         published = f"table6|rows|{task}|{column}"
         if column in rivals:
             return difference(judged(rivals[column], task, ""), judged("bm25", task, ""), published)
-        parts = [Cell("shift", f"shift.json:targets[dataset={{data:{p}}}]|{keys[column]}") for p in parts_of(task)]
+        parts = [
+            Cell("shift", f"shift.json:targets[dataset={{data:{p}}}]|{keys[column]}")
+            for p in parts_of(task)
+        ]
         return mean(parts, published)
 
     cells = grid(TASKS, COCODR["table6"]["columns"], cell)
@@ -201,8 +236,14 @@ def episodes(figure: int, tasks: list[str]) -> Table:
 
 
 def figure5() -> Table:
-    """Gains beside the losses of pre-training and of source clusters, and alignment and uniformity."""
-    of, before, after = corpora("--dataset", TASKS), "{step:coco-dr-base-no-idro}", "{step:coco-dr-base}"
+    """Gains beside the losses of pre-training and of source clusters, and alignment and
+    uniformity.
+    """
+    of, before, after = (
+        corpora("--dataset", TASKS),
+        "{step:coco-dr-base-no-idro}",
+        "{step:coco-dr-base}",
+    )
     for start in ("condenser-base", "cocondenser-base"):
         compared = f"representation {of} --model {{model:{start}}} --model {{step:coco-base}}"
         per_task[f"representation/{start}"] = Step((f"{compared} --output {{out}} --overwrite",))
@@ -218,21 +259,36 @@ def figure5() -> Table:
             case "left: reduction of COCO's loss":
                 return spans("cocondenser-base", "change|contrastive_loss_reduction", task)
             case "left: gain":
-                return difference(judged("coco-dr-base-no-idro", task, ""), judged("cocondenser-base", task, ""))
+                return difference(
+                    judged("coco-dr-base-no-idro", task, ""), judged("cocondenser-base", task, "")
+                )
             case "right: reduction of the nearest cluster's loss":
-                read = [f"source_clusters.json:targets|{{data:{part}}}|reduction" for part in parts_of(task)]
+                read = [
+                    f"source_clusters.json:targets|{{data:{part}}}|reduction"
+                    for part in parts_of(task)
+                ]
                 return mean(Cell("source-clusters", path) for path in read)
             case "right: gain":
-                return difference(judged("coco-dr-base", task, ""), judged("coco-dr-base-no-idro", task, ""))
+                return difference(
+                    judged("coco-dr-base", task, ""), judged("coco-dr-base-no-idro", task, "")
+                )
         kind, model = column.removeprefix("middle: ").split(" of ")
         start = "condenser-base" if model == "Condenser" else "cocondenser-base"
         name = "{step:coco-base}" if model == "COCO" else f"{{model:{start}}}"
         return spans(start, f"models|{name}|{kind}", task)
 
-    middle = [f"middle: {kind} of {m}" for m in ("Condenser", "coCondenser", "COCO") for kind in _SPANS]
+    middle = [
+        f"middle: {kind} of {m}" for m in ("Condenser", "coCondenser", "COCO") for kind in _SPANS
+    ]
     left = ["left: reduction of COCO's loss", "left: gain"]
-    cells = grid(TASKS, [*left, *middle, "right: reduction of the nearest cluster's loss", "right: gain"], cell)
-    return Table("coco-dr-figure5", "What COCO and iDRO change, beside their gains", "cocodr", cells)
+    cells = grid(
+        TASKS,
+        [*left, *middle, "right: reduction of the nearest cluster's loss", "right: gain"],
+        cell,
+    )
+    return Table(
+        "coco-dr-figure5", "What COCO and iDRO change, beside their gains", "cocodr", cells
+    )
 
 
 _SPANS = ("alignment", "uniformity")

@@ -28,7 +28,9 @@ def _commands() -> Any:
 
 
 def unavailable(words: list[str]) -> str:
-    """Why no such command can be run yet; "" where it can. Nothing is run, and no file is looked at."""
+    """Why no such command can be run yet; "" where it can. Nothing is run, and no file is looked
+    at.
+    """
     if words[0] == "make":
         return ""
     command, rest = _commands(), words
@@ -52,7 +54,11 @@ def _unknown(words: list[str]) -> str:
 
     for flag, value in pairwise(words):
         kind = value.partition(":")[0].partition("@")[0]
-        if flag in ("--model", "--base") and kind in KINDS and ModelSpec.parse(value).kind == "dense":
+        if (
+            flag in ("--model", "--base")
+            and kind in KINDS
+            and ModelSpec.parse(value).kind == "dense"
+        ):
             return f"models of the kind {kind}: are not there"
         if flag == "--preset" and value not in PRESETS:
             return f"there is no preset {value}"
@@ -65,7 +71,16 @@ def shown(words: list[str], gpus: int) -> list[str]:
         return ["python", "benchmarks/reproduce/make.py", *words[1:]]
     if _is_distributed(words) and gpus > 1:
         own = ["--"] if "--start" in words else []  # torchrun takes it for one of its own
-        return ["torchrun", "--standalone", "--nproc-per-node", str(gpus), "-m", *own, "beir_cocodr.cli", *words]
+        return [
+            "torchrun",
+            "--standalone",
+            "--nproc-per-node",
+            str(gpus),
+            "-m",
+            *own,
+            "beir_cocodr.cli",
+            *words,
+        ]
     return ["beir-cocodr", *words]
 
 
@@ -74,12 +89,16 @@ def _is_distributed(words: list[str]) -> bool:
 
 
 def run(words: list[str], log: Path, gpus: int, inside: bool) -> None:
-    """Run a command with its output in a file, in this process with ``inside``; a RuntimeError with its last line."""
+    """Run a command with its output in a file, in this process with ``inside``; a RuntimeError with
+    its last line.
+    """
     with log.open("a") as file:
         if inside:
             status = _inside(words, file)
         else:
-            status = subprocess.run([sys.executable, *_module(words, gpus)], stdout=file, stderr=file).returncode
+            status = subprocess.run(
+                [sys.executable, *_module(words, gpus)], stdout=file, stderr=file
+            ).returncode
     if status:
         lines = log.read_text().strip().splitlines() or [f"exit status {status}"]
         raise RuntimeError(lines[-1])

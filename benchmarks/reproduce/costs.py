@@ -1,7 +1,9 @@
-"""What a step will cost before it starts: hours, memory of a GPU, disk, from throughputs and the FLOPs of its commands.
+"""What a step will cost before it starts: hours, memory of a GPU, disk, from throughputs and the
+FLOPs of its commands.
 
-A pass over a text costs 2 P FLOPs a token for P weights, training three times that, gradient caching once more. What a
-GPU sustains stands in throughputs.json, with its machine and date where it was measured, else as an assumption.
+A pass over a text costs 2 P FLOPs a token for P weights, training three times that, gradient
+caching once more. What a GPU sustains stands in throughputs.json, with its machine and date where
+it was measured, else as an assumption.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ OTHERS = {
     "trec-covid-v2": (129_192, 50),
 }
 
-#: Bytes a weight in training: weights, gradients and two moments in fp32; and of a saved checkpoint: without gradients.
+#: Bytes a weight in training: weights, gradients and two moments in fp32; and of a saved
+#: checkpoint: without gradients.
 _TRAINING_BYTES, _CHECKPOINT_BYTES = 16, 12
 
 #: Bytes that a layer keeps of a token for the backward pass, in numbers of its width (bf16).
@@ -80,7 +83,9 @@ def size(data: str) -> tuple[int, int]:
     if task in OTHERS:
         return OTHERS[task]
     documents, queries = _SIZES[task]["documents"], _SIZES[task]["test_queries"]
-    return (documents // len(FORUMS), queries // len(FORUMS)) if "/" in data else (documents, queries)
+    return (
+        (documents // len(FORUMS), queries // len(FORUMS)) if "/" in data else (documents, queries)
+    )
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,12 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         largest = max(self.gpu_gib, other.gpu_gib)
-        return Cost(self.hours + other.hours, largest, self.disk_gib + other.disk_gib, self.steps + other.steps)
+        return Cost(
+            self.hours + other.hours,
+            largest,
+            self.disk_gib + other.disk_gib,
+            self.steps + other.steps,
+        )
 
 
 @cache
@@ -103,14 +113,24 @@ def throughputs() -> Any:
     found = json.loads((HERE / "throughputs.json").read_text())
     if BM25_RESULTS.is_file():
         measured = json.loads(BM25_RESULTS.read_text())
-        seconds = measured["parts"]["one"]["query_ms"] / 1000 * _MARCO / measured["settings"]["documents"]
+        seconds = (
+            measured["parts"]["one"]["query_ms"] / 1000 * _MARCO / measured["settings"]["documents"]
+        )
         why = f"measured over {measured['settings']['documents']:,} documents {measured['date'][:10]}, in proportion"
-        found["bm25_queries_per_second_and_core"] = {"measured": True, "value": round(1 / seconds, 1), "why": why}
+        found["bm25_queries_per_second_and_core"] = {
+            "measured": True,
+            "value": round(1 / seconds, 1),
+            "why": why,
+        }
     if GPU_RESULTS.is_file():
         measured = json.loads(GPU_RESULTS.read_text())
         encode = measured.get("parts", {}).get("encode", {})
         if encode.get("tflops") and measured.get("device", "").startswith("cuda"):
-            found["gpu"] |= {"measured": True, "device": measured["gpu"], "sustained_tflops": encode["tflops"]}
+            found["gpu"] |= {
+                "measured": True,
+                "device": measured["gpu"],
+                "sustained_tflops": encode["tflops"],
+            }
             found["gpu"]["why"] = f"encoding in bf16, measured {measured['date'][:10]}"
     return found
 
@@ -171,19 +191,27 @@ def _command(command: str, gpus: int, steps: Mapping[str, Step]) -> Cost:
 
     def encoding(name: str) -> float:
         """FLOPs of encoding a collection's documents."""
-        cut = int(given.get("--document-length", LENGTHS.get(name, LENGTHS["msmarco"])["doc_max_len"]))
+        cut = int(
+            given.get("--document-length", LENGTHS.get(name, LENGTHS["msmarco"])["doc_max_len"])
+        )
         return 2 * weights * cut * share * size(name)[0]
 
     def training(texts: int, length: float, count: int, mini: int) -> tuple[float, float]:
         """FLOPs and GiB of a GPU for so many steps of so many texts."""
         cached = texts / gpus > mini
         held = min(mini, texts / gpus) * length * shape.layers * shape.width * _ACTIVATIONS
-        return (8 if cached else 6) * weights * texts * length * count, (weights * _TRAINING_BYTES + held) / GIB
+        return (8 if cached else 6) * weights * texts * length * count, (
+            weights * _TRAINING_BYTES + held
+        ) / GIB
 
     if kind == "encode":
         documents = size(data[0])[0]
         width = 4 if "fp32" in words else 2
-        return Cost(_hours(encoding(data[0]), gpus), weights * 4 / GIB + 4, documents * shape.width * width / GIB)
+        return Cost(
+            _hours(encoding(data[0]), gpus),
+            weights * 4 / GIB + 4,
+            documents * shape.width * width / GIB,
+        )
     if kind in ("evaluate", "qpp"):
         documents, queries = size(data[0])
         bm25 = " bm25" in command or "@bm25" in command
@@ -193,18 +221,32 @@ def _command(command: str, gpus: int, steps: Mapping[str, Step]) -> Cost:
         pairs = 1000 * queries * 2 * weights * 200 * share if "rerank" in command else 0.0
         if "--word-vectors" in words:
             reading += documents / throughputs()["word_vector_documents_per_second"]["value"] / 3600
-        return Cost(reading + _hours(2 * documents * queries * shape.width + again + pairs, 1), 8, 1)
+        return Cost(
+            reading + _hours(2 * documents * queries * shape.width + again + pairs, 1), 8, 1
+        )
     if kind == "generate-queries":
         documents = min(size(data[0])[0], int(given.get("--max-passages", 10**12)))
         passages = documents * (8 if data[0] == "msmarco-documents" else 1)
         tokens = passages * int(given["--per-passage"]) * 20
         read = 2 * weights * passages * 144 * share
-        return Cost(_hours(read, gpus) + _hours(2 * weights * tokens, gpus, True), 16, passages * 1_500 / GIB)
+        return Cost(
+            _hours(read, gpus) + _hours(2 * weights * tokens, gpus, True),
+            16,
+            passages * 1_500 / GIB,
+        )
     if kind == "pretrain":
         options = options_of(words, gpus)
         documents = sum(size(name)[0] for name in data)
-        count = options.max_steps if options.max_steps > 0 else int(options.epochs * documents / options.batch_size)
-        length = (options.span_tokens + 2) if options.objective not in ("qc", "cotmae") else options.max_length * share
+        count = (
+            options.max_steps
+            if options.max_steps > 0
+            else int(options.epochs * documents / options.batch_size)
+        )
+        length = (
+            (options.span_tokens + 2)
+            if options.objective not in ("qc", "cotmae")
+            else options.max_length * share
+        )
         flops, memory = training(2 * options.batch_size, length, count, options.mini_batch_size)
         return Cost(_hours(flops, gpus), memory, 2 * checkpoint + documents * 600 / GIB, count)
     if kind == "finetune":
@@ -212,17 +254,28 @@ def _command(command: str, gpus: int, steps: Mapping[str, Step]) -> Cost:
         queries = TRAIN_QUERIES if data == [TRAIN] else 500_000
         documents = size(TRAIN)[0] if data == [TRAIN] else 100_000
         rounds = options.episodes + options.stages
-        count = options.max_steps if options.max_steps > 0 else int(options.epochs * queries / options.batch_size)
+        count = (
+            options.max_steps
+            if options.max_steps > 0
+            else int(options.epochs * queries / options.batch_size)
+        )
         texts, length = options.batch_size * (2 + options.negatives), 128 * share
         flops, memory = training(texts, length, count, options.mini_batch_size)
         mining = (rounds - 1) * 2 * weights * documents * length
         lexical = queries / throughputs()["bm25_queries_per_second_and_core"]["value"] / 16 / 3600
         return Cost(
-            _hours(rounds * flops + mining, gpus) + lexical, memory, rounds * 2 * checkpoint + 14, rounds * count
+            _hours(rounds * flops + mining, gpus) + lexical,
+            memory,
+            rounds * 2 * checkpoint + 14,
+            rounds * count,
         )
     if kind == "distill":
         options = options_of(words, gpus)
-        count = options.max_steps if options.max_steps > 0 else int(options.epochs * TRAIN_QUERIES / options.batch_size)
+        count = (
+            options.max_steps
+            if options.max_steps > 0
+            else int(options.epochs * TRAIN_QUERIES / options.batch_size)
+        )
         texts = options.batch_size * (1 + options.list_size)
         flops, memory = training(texts, 128 * share, count, options.mini_batch_size)
         teacher = 2 * BASE.millions * 1e6 * 192 * share * TRAIN_QUERIES * 2 * options.list_size
@@ -231,7 +284,9 @@ def _command(command: str, gpus: int, steps: Mapping[str, Step]) -> Cost:
     if kind == "adapt":  # GPL: 140,000 steps of 32 lists of two, one pseudo-labelling
         documents = size(data[0])[0]
         flops, memory = training(32 * 3, 250 * share, 140_000, 32)
-        return Cost(_hours(flops, 1) + _hours(encoding(data[0]) * 3, 1), memory, checkpoint * 3, 140_000)
+        return Cost(
+            _hours(flops, 1) + _hours(encoding(data[0]) * 3, 1), memory, checkpoint * 3, 140_000
+        )
     if kind == "resample evaluate":
         return _regimes(words, given, command, steps, gpus)
     if kind in ("overlap", "resample restrain", "resample resttest"):
@@ -242,8 +297,12 @@ def _command(command: str, gpus: int, steps: Mapping[str, Step]) -> Cost:
     return Cost()
 
 
-def _regimes(words: list[str], given: dict[str, str], command: str, steps: Mapping[str, Step], gpus: int) -> Cost:
-    """Architectures of every set of a resampling: trained on all GPUs, and the corpus encoded for each."""
+def _regimes(
+    words: list[str], given: dict[str, str], command: str, steps: Mapping[str, Step], gpus: int
+) -> Cost:
+    """Architectures of every set of a resampling: trained on all GPUs, and the corpus encoded for
+    each.
+    """
     [name] = [match[2] for match in PLACEHOLDER.finditer(command) if match[1] == "step"][:1]
     sizes = [int(found) for found in re.findall(r"--size (\d+)", " ".join(steps[name].commands))]
     queries = [s for s in sizes for _ in range(2)] or [int(TRAIN_QUERIES * 0.8)] * 5
@@ -254,11 +313,15 @@ def _regimes(words: list[str], given: dict[str, str], command: str, steps: Mappi
     settings = PRESETS[given["--preset"]]["resample evaluate"]
     texts = 2 * float(settings["epochs"]) * sum(queries)
     flops = len(trained) * 6 * weights * texts * 128 * share
-    measured = float(settings["epochs"]) / float(settings["select_epochs"]) * 500 * 101  # of held-out queries
+    measured = (
+        float(settings["epochs"]) / float(settings["select_epochs"]) * 500 * 101
+    )  # of held-out queries
     flops += len(trained) * len(queries) * 2 * weights * measured * 128 * share
     ood = [match[2] for match in PLACEHOLDER.finditer(command) if match[1] == "data"]
     documents = _MARCO + sum(size(one)[0] for one in ood)
     search = len(trained) * len(queries) * 2 * weights * documents * 128 * share
     count = int(len(trained) * texts / 2 / int(settings["batch_size"]))
-    hours = _hours(flops, gpus) + _hours(search, max(1, min(gpus, len(trained))))  # each model is searched with on one
+    hours = _hours(flops, gpus) + _hours(
+        search, max(1, min(gpus, len(trained)))
+    )  # each model is searched with on one
     return Cost(hours, 20, len(trained) * len(queries) * 1.3, count)

@@ -32,8 +32,12 @@ TESTS = f"--test {{data:{DL19}}} --test {{data:{DL20}}}"
 
 def regimes(sets: str, architectures: str, start: str, measures: str, more: str = "") -> Step:
     """Architectures trained and judged on all sets of a resampling."""
-    command = f"resample evaluate --folder {{step:{sets}}} --architecture {architectures} --start {start}"
-    return Step((f'{command} --output {{out}} --measures "{measures}" {_BUDGET}{more} --drop-models',))
+    command = (
+        f"resample evaluate --folder {{step:{sets}}} --architecture {architectures} --start {start}"
+    )
+    return Step(
+        (f'{command} --output {{out}} --measures "{measures}" {_BUDGET}{more} --drop-models',)
+    )
 
 
 _DL, _MARCO = "nDCG@10 R@100", "RR@10 R@100"
@@ -62,9 +66,15 @@ STEPS: dict[str, Step] = {
         )
     ),
     "restrain-45k": Step(
-        (f"resample restrain --train {{data:{TRAIN}}} {TESTS} {_ENCODER} --output {{out}} --size {SIZES['45k']}",)
+        (
+            f"resample restrain --train {{data:{TRAIN}}} {TESTS} {_ENCODER} --output {{out}} --size {SIZES['45k']}",
+        )
     ),
-    RESTTEST: Step((f"resample resttest --train {{data:{TRAIN}}} --test {{data:{DEV}}} {_ENCODER} --output {{out}}",)),
+    RESTTEST: Step(
+        (
+            f"resample resttest --train {{data:{TRAIN}}} --test {{data:{DEV}}} {_ENCODER} --output {{out}}",
+        )
+    ),
     "restrain-all": regimes(RESTRAIN, _ALL, _BERT, _DL),
     "resttest-all": regimes(RESTTEST, _ALL, _BERT, _MARCO),
     "strategies-restrain": regimes("restrain-45k", "dense,dense-hard,dense-distilled", _BERT, _DL),
@@ -82,16 +92,24 @@ for _start, _weights in STARTS.items():
     STEPS[f"start-{_start}-resttest"] = regimes(RESTTEST, "dense", _weights, _MARCO)
 for _data in (DL19, DL20):
     STEPS[f"overlap/{_data}"] = Step(
-        (f"overlap --train {{data:{TRAIN}}} --test {{data:{_data}}} {_ENCODER} --output {{out}} --overwrite",)
+        (
+            f"overlap --train {{data:{TRAIN}}} --test {{data:{_data}}} {_ENCODER} --output {{out}} --overwrite",
+        )
     )
 
 _NAMES = {"ndcg@10": "nDCG@10", "mrr@10": "RR@10", "recall@100": "R@100"}
 
-_REGIMES = {"inter": ("interpolation", 1), "extra": ("extrapolation", 1), "change_percent": ("gap", 100)}
+_REGIMES = {
+    "inter": ("interpolation", 1),
+    "extra": ("extrapolation", 1),
+    "change_percent": ("gap", 100),
+}
 
 
 def score(step: str, architecture: str, measure: str, kind: str, path: str, group: int = 0) -> Cell:
-    """A score of a regime or the gap between both, of an architecture; ``group``: which size, from the smallest."""
+    """A score of a regime or the gap between both, of an architecture; ``group``: which size, from
+    the smallest.
+    """
     name, factor = _REGIMES[kind]
     read = f"regimes.json:rows[model={architecture}]#{group}|measures|{_NAMES[measure]}|{name}"
     return Cell(step, read, path, factor)
@@ -114,7 +132,9 @@ def table3() -> Table:
 
 
 def table4() -> Table:
-    """Duplicates: of each test set the first queries and their nearest training queries, as texts."""
+    """Duplicates: of each test set the first queries and their nearest training queries, as
+    texts.
+    """
 
     def cell(row: str, column: str) -> Cell:
         data, number = row.split(", ")
@@ -122,19 +142,30 @@ def table4() -> Table:
 
     rows = [f"{data}, {number}" for data in (DL20, DL19) for number in (1, 2, 3)]
     cells = grid(rows, ["text", "training_text", "similarity"], cell)
-    return Table("extrapolation-table4", "Test queries and nearest training queries", "extrapolation", cells)
+    return Table(
+        "extrapolation-table4", "Test queries and nearest training queries", "extrapolation", cells
+    )
 
 
 def table5() -> Table:
     def cell(row: str, column: str) -> Cell:
         kind, regime = column.split(", ")
         name = _REGIMES[regime][0]
-        read = [f"regimes.json:alignment[collection={{data:{part}}},regime={name}]|{kind}" for part in parts_of(row)]
-        return mean((Cell("alignment", path) for path in read), f"table5|rows|{row}|{kind}|{regime}")
+        read = [
+            f"regimes.json:alignment[collection={{data:{part}}},regime={name}]|{kind}"
+            for part in parts_of(row)
+        ]
+        return mean(
+            (Cell("alignment", path) for path in read), f"table5|rows|{row}|{kind}|{regime}"
+        )
 
-    both = [f"{kind}, {regime}" for kind in ("spearman", "kendall") for regime in ("inter", "extra")]
+    both = [
+        f"{kind}, {regime}" for kind in ("spearman", "kendall") for regime in ("inter", "extra")
+    ]
     title = "Rank correlation of either regime with collections outside the distribution"
-    return Table("extrapolation-table5", title, "extrapolation", grid(_OOD, both, cell), ("table5|rows",))
+    return Table(
+        "extrapolation-table5", title, "extrapolation", grid(_OOD, both, cell), ("table5|rows",)
+    )
 
 
 def table6() -> Table:
@@ -144,24 +175,40 @@ def table6() -> Table:
         path = f"table6|rows|{size}|{model}|{measure}|{kind}"
         return score("restrain-all", _MODELS[model], measure, kind, path, list(SIZES).index(size))
 
-    rows = [f"{size}, {model}" for size, found in EXTRAPOLATION["table6"]["rows"].items() for model in found]
+    rows = [
+        f"{size}, {model}"
+        for size, found in EXTRAPOLATION["table6"]["rows"].items()
+        for model in found
+    ]
     cells = grid(rows, columns("ndcg@10", "recall@100"), cell)
-    return Table("extrapolation-table6", "ReSTrain on TREC DL 2019 and 2020", "extrapolation", cells, ("table6|rows",))
+    return Table(
+        "extrapolation-table6",
+        "ReSTrain on TREC DL 2019 and 2020",
+        "extrapolation",
+        cells,
+        ("table6|rows",),
+    )
 
 
 def table7() -> Table:
     def cell(model: str, column: str) -> Cell:
         measure, kind = column.split(", ")
-        return score("resttest-all", _MODELS[model], measure, kind, f"table7|rows|{model}|{measure}|{kind}")
+        return score(
+            "resttest-all", _MODELS[model], measure, kind, f"table7|rows|{model}|{measure}|{kind}"
+        )
 
     cells = grid(_MODELS, columns("mrr@10", "recall@100"), cell)
-    return Table("extrapolation-table7", "ReSTTest on MS MARCO dev", "extrapolation", cells, ("table7|rows",))
+    return Table(
+        "extrapolation-table7", "ReSTTest on MS MARCO dev", "extrapolation", cells, ("table7|rows",)
+    )
 
 
 _SETS = {"trec-dl-2019+2020": "restrain", "msmarco": "resttest"}
 
 
-def by_sets(number: int, title: str, found: dict[str, tuple[str, str]], measures: dict[str, list[str]]) -> Table:
+def by_sets(
+    number: int, title: str, found: dict[str, tuple[str, str]], measures: dict[str, list[str]]
+) -> Table:
     """Rows, each a step's name without its set and an architecture, by both sets."""
 
     def cell(row: str, column: str) -> Cell:

@@ -20,7 +20,11 @@ _TOKENS = (64, 256)
 def distill(beta: str = "") -> Step:
     """MRL from TAS-B, taught by a cross-encoder."""
     command = f"distill --preset mrl --dataset {{data:{TRAIN}}} --model {{model:tas-b}} --teacher {{model:teacher}}"
-    return Step((f"{command} --output {{out}} --max-steps 50000{f' --set beta={beta}' if beta else ''} --resume",))
+    return Step(
+        (
+            f"{command} --output {{out}} --max-steps 50000{f' --set beta={beta}' if beta else ''} --resume",
+        )
+    )
 
 
 BETAS = list(MRL["table4"]["rows"])
@@ -57,7 +61,9 @@ def passages(table: str, methods: list[str], title: str) -> Table:
     def cell(row: str, column: str) -> Cell:
         name, measure = column.split(", ")
         method = f"mrl-beta-{row}" if row in BETAS else row
-        return judged(method, _SETS[name], _MEASURES[measure], f"{table}|rows|{row}|{name}|{measure}")
+        return judged(
+            method, _SETS[name], _MEASURES[measure], f"{table}|rows|{row}|{name}|{measure}"
+        )
 
     columns = [
         f"{name}, {measure}"
@@ -72,19 +78,39 @@ def table3() -> Table:
     """Storage and latency of one vector a passage, in fp32 as there, and of many."""
     store = f"encode --dataset {{data:{DEV}}} --model {{step:mrl}} --output {{out}}/store --precision fp32"
     judge = f"evaluate --dataset {{data:{DEV}}} --model {{step:mrl}} --store {{out}}/store --output {{out}}/judged"
-    steps["storage"] = Step((f"{store} --processes {{gpus}}", f"{judge} --measures RR@10 --overwrite"))
+    steps["storage"] = Step(
+        (f"{store} --processes {{gpus}}", f"{judge} --measures RR@10 --overwrite")
+    )
     path = "table3|rows|{}|{}"
-    size = tuple(Cell("storage", f"store/store.json:{key}", factor=f) for key, f in (("documents", 4e-9), _WIDTH))
-    many = judgements.cell("colbertv2-indexed", "colbert@tokens:{model:colbertv2}", DEV, "RR@10", tokens=_TOKENS)
+    size = tuple(
+        Cell("storage", f"store/store.json:{key}", factor=f)
+        for key, f in (("documents", 4e-9), _WIDTH)
+    )
+    many = judgements.cell(
+        "colbertv2-indexed", "colbert@tokens:{model:colbertv2}", DEV, "RR@10", tokens=_TOKENS
+    )
     late = "the disk that an index of token vectors takes is in no record; benchmarks/late_interaction.py measures it"
     seconds = "judged/results.json:models|*|search_seconds"
     cells = {
-        ("single", "gigabytes"): Cell(combine="product", parts=size, published=path.format("single", "gigabytes")),
-        ("single", "milliseconds"): Cell("storage", seconds, path.format("single", "milliseconds"), 1000 / 6980),
+        ("single", "gigabytes"): Cell(
+            combine="product", parts=size, published=path.format("single", "gigabytes")
+        ),
+        ("single", "milliseconds"): Cell(
+            "storage", seconds, path.format("single", "milliseconds"), 1000 / 6980
+        ),
         ("multi", "gigabytes"): Cell(published=path.format("multi", "gigabytes"), why=late),
-        ("multi", "milliseconds"): Cell(many.step, seconds, path.format("multi", "milliseconds"), 1000 / 6980),
+        ("multi", "milliseconds"): Cell(
+            many.step, seconds, path.format("multi", "milliseconds"), 1000 / 6980
+        ),
     }
-    return Table("mrl-table3", "Storage and latency of one and of many vectors", "mrl", cells, ("table3|rows",), 0)
+    return Table(
+        "mrl-table3",
+        "Storage and latency of one and of many vectors",
+        "mrl",
+        cells,
+        ("table3|rows",),
+        0,
+    )
 
 
 _WIDTH = ("dimensions", 1.0)
@@ -92,11 +118,23 @@ _WIDTH = ("dimensions", 1.0)
 
 def table5() -> Table:
     rows, data = MRL["table5"]["rows"], MRL["table5"]["datasets"]
-    cells = grid(rows, data, lambda method, name: judged(method, name, "nDCG@10", f"table5|rows|{method}|{name}"))
-    return Table("mrl-table5", "Without training on the target, nDCG@10", "mrl", cells, ("table5|rows",))
+    cells = grid(
+        rows,
+        data,
+        lambda method, name: judged(method, name, "nDCG@10", f"table5|rows|{method}|{name}"),
+    )
+    return Table(
+        "mrl-table5", "Without training on the target, nDCG@10", "mrl", cells, ("table5|rows",)
+    )
 
 
-_PREDICTORS = {"max-var": "MaxVAR", "max-scq": "MaxSCQ", "avg-idf": "AvgIDF", "scs": "SCS", "max-pmi": "MaxPMI"}
+_PREDICTORS = {
+    "max-var": "MaxVAR",
+    "max-scq": "MaxSCQ",
+    "avg-idf": "AvgIDF",
+    "scs": "SCS",
+    "max-pmi": "MaxPMI",
+}
 _PREDICTORS |= {"p-clarity": "P_clarity", "max-dc": "MaxDC", "mrl-sigma-norm": "‖σ²‖"}
 
 
@@ -113,7 +151,9 @@ def table6() -> Table:
 
     columns = [f"{data}, {kind}" for data in (DL19, DL20) for kind in ("pearson", "kendall")]
     cells = grid(MRL["table6"]["rows"], columns, cell)
-    return Table("mrl-table6", "Correlation of predictors with nDCG@10", "mrl", cells, ("table6|rows",))
+    return Table(
+        "mrl-table6", "Correlation of predictors with nDCG@10", "mrl", cells, ("table6|rows",)
+    )
 
 
 steps: dict[str, Step] = {}

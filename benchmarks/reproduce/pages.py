@@ -27,12 +27,26 @@ START, END = "<!-- commands -->", "<!-- end of commands -->"
 HERE = ("<!-- run here -->", "<!-- end of what was run here -->")
 RESULTS = Path(__file__).parents[1] / "results" / "reproduce"
 
-#: Kinds of steps of which a page shows one: they are made for every task, and for every model and collection.
-ONE_OF_MANY = ("judged/", "genq/", "qgen/", "gpl/", "gpl-tsdae/", "target/", "qpp/", "overlap/", "start-", "mrl-beta-")
+#: Kinds of steps of which a page shows one: they are made for every task, and for every model and
+#: collection.
+ONE_OF_MANY = (
+    "judged/",
+    "genq/",
+    "qgen/",
+    "gpl/",
+    "gpl-tsdae/",
+    "target/",
+    "qpp/",
+    "overlap/",
+    "start-",
+    "mrl-beta-",
+)
 
 
 def block(paper: str) -> str:
-    """The commands of all steps of a paper, of a kind that there are many of the first, as the plans have them."""
+    """The commands of all steps of a paper, of a kind that there are many of the first, as the
+    plans have them.
+    """
     place = Workshop(PAPERS[paper], PaperScale(Path("DATA")), Path("runs/reproduce/paper") / paper)
     lines: list[str] = []
     seen: dict[str, int] = {}
@@ -57,22 +71,34 @@ def block(paper: str) -> str:
 
 
 def run_here() -> str:
-    """What ``--scale here`` made of every table: cells with a figure of ours, and the seconds of their steps."""
-    lines = ["| table | cells | with a figure of ours | seconds | date |", "| --- | ---: | ---: | ---: | --- |"]
+    """What ``--scale here`` made of every table: cells with a figure of ours, and the seconds of
+    their steps.
+    """
+    lines = [
+        "| table | cells | with a figure of ours | seconds | date |",
+        "| --- | ---: | ---: | ---: | --- |",
+    ]
     for name in TABLES:
         found = json.loads((RESULTS / f"{name}.here.json").read_text())
         cells = [cell for row in found["cells"].values() for cell in row.values()]
         ours, seconds = sum(cell["ours"] is not None for cell in cells), found["seconds"]["all"]
         lines.append(f"| {name} | {len(cells)} | {ours} | {seconds:.0f} | {found['date']} |")
     on = found["machine"]
-    return "\n".join([*lines, "", f"On {on['cores']} cores of {on['cpu']}, with {on['memory_gib']} GiB."])
+    return "\n".join(
+        [*lines, "", f"On {on['cores']} cores of {on['cpu']}, with {on['memory_gib']} GiB."]
+    )
 
 
 def wrapped(words: list[str], width: int = 110) -> Iterator[str]:
     """A command on lines that fit a page, an option and its value on one."""
     parts: list[str] = []
     for word in map(shlex.quote, shown(words, 8)):
-        if parts and parts[-1].startswith("--") and " " not in parts[-1] and not word.startswith("-"):
+        if (
+            parts
+            and parts[-1].startswith("--")
+            and " " not in parts[-1]
+            and not word.startswith("-")
+        ):
             parts[-1] += f" {word}"
         else:
             parts.append(word)

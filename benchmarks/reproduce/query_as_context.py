@@ -18,7 +18,9 @@ COUNTS = (1, 5, 10, 20)
 
 
 def generate(count: int) -> Step:
-    """Queries for passages of MS MARCO's documents; a part of a GPU each, so that eight work side by side."""
+    """Queries for passages of MS MARCO's documents; a part of a GPU each, so that eight work side
+    by side.
+    """
     command = f"generate-queries --dataset {{data:{_CORPUS}}} --generator {{model:doc2query}} --output {{out}}"
     return Step((f"{command} --per-passage {count} --passage-tokens 144 --batch-size 256",))
 
@@ -38,13 +40,16 @@ def finetune(start: str, kind: str) -> Step:
     return Step((f"{command} --resume",))
 
 
-#: A passage meets another passage of its document (the baselines), a query, or either with equal chance.
+#: A passage meets another passage of its document (the baselines), a query, or either with equal
+#: chance.
 _MIXES = {"": " --mix 1", "-qc": "", "-mixed": " --mix 0.5"}
 
 TRAINED: dict[str, Step] = {"queries": generate(max(COUNTS))}
 for _kind in ("cocondenser", "cotmae"):
     _variants = {f"{_kind}{suffix}": pretrain(_kind, more) for suffix, more in _MIXES.items()}
-    _variants |= {f"{_kind}-qc-C{count}": pretrain(_kind, "", count) for count in COUNTS if count != 5}
+    _variants |= {
+        f"{_kind}-qc-C{count}": pretrain(_kind, "", count) for count in COUNTS if count != 5
+    }
     for _name, _step in _variants.items():
         TRAINED |= {f"pretrained/{_name}": _step, _name: finetune(f"pretrained/{_name}", _kind)}
 
@@ -71,7 +76,9 @@ def table1() -> Table:
             for column in _COLUMNS:
                 path = f"table1|{group}|{row}|{column.replace(', ', '|')}"
                 if row.endswith("-paper"):
-                    cells[row, column] = Cell(published=path, why="quoted by the paper from its forerunner, too")
+                    cells[row, column] = Cell(
+                        published=path, why="quoted by the paper from its forerunner, too"
+                    )
                 else:
                     name, number = row.rsplit("-retriever", 1)
                     name = name.removesuffix("-120k").removesuffix("-50k")
@@ -95,9 +102,13 @@ def table2() -> Table:
     for kind in kinds:
         gains = tuple(difference(cells[task, f"{kind}-qc"], cells[task, kind]) for task in _PUBLIC)
         path = f"table2|datasets_improved|{kind}"
-        cells["tasks improved", f"{kind}-qc"] = Cell(combine="improved", parts=gains, published=path)
+        cells["tasks improved", f"{kind}-qc"] = Cell(
+            combine="improved", parts=gains, published=path
+        )
     of = ("table2|datasets_improved",)
-    return Table("query-as-context-table2", "BEIR, nDCG@10 in percent", "query_as_context", cells, of, 1)
+    return Table(
+        "query-as-context-table2", "BEIR, nDCG@10 in percent", "query_as_context", cells, of, 1
+    )
 
 
 def variants(number: int, title: str, rows: dict[str, str]) -> Table:
@@ -119,7 +130,11 @@ TABLES = [
     variants(
         4,
         "Passages that meet queries, passages or both, percent",
-        {f"{k}, {what}": f"{k}{s}" for k in _BOTH for s, what in (("-qc", "queries"), ("-mixed", "both"))},
+        {
+            f"{k}, {what}": f"{k}{s}"
+            for k in _BOTH
+            for s, what in (("-qc", "queries"), ("-mixed", "both"))
+        },
     ),
 ]
 

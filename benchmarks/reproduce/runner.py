@@ -1,13 +1,14 @@
-"""Tables of the papers, made again: planned, run, gone on with after a kill, and printed beside what was published.
+"""Tables of the papers, made again: planned, run, gone on with after a kill, and printed beside
+what was published.
 
     python benchmarks/reproduce coco-dr-table2 --plan
     python benchmarks/reproduce coco-dr-table2 --data DATA --download
     python benchmarks/reproduce coco-dr-table2 --scale here
 
-``--scale paper`` trains and judges as the paper did, and prints the published figure and the gap beside ours. ``--scale
-here`` runs the same path with tiny encoders on parts of embedded documentation: nothing it prints can be compared. A
-step that is finished is not run again, one that was killed goes on; a step that fails stops no other. A cell without a
-figure says why.
+``--scale paper`` trains and judges as the paper did, and prints the published figure and the gap
+beside ours. ``--scale here`` runs the same path with tiny encoders on parts of embedded
+documentation: nothing it prints can be compared. A step that is finished is not run again, one that
+was killed goes on; a step that fails stops no other. A cell without a figure says why.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ from reproduce.scales import HereScale, PaperScale, Scale, resolve
 from reproduce.shared import BY_HAND
 from reproduce.specification import COMBINATIONS, Cell, Paper, Step, Table, mean, read
 
-PAPERS = {paper.name: paper for paper in (cocodr.PAPER, mrl.PAPER, query_as_context.PAPER, extrapolation.PAPER)}
+PAPERS = {
+    paper.name: paper
+    for paper in (cocodr.PAPER, mrl.PAPER, query_as_context.PAPER, extrapolation.PAPER)
+}
 TABLES = {table.name: (paper, table) for paper in PAPERS.values() for table in paper.tables}
 
 
@@ -46,9 +50,7 @@ def _split(line: str) -> tuple[str, ...]:
     return tuple(shlex.split(line))
 
 
-NOT_COMPARABLE = (
-    "Not comparable: it shows that the path runs (tiny random encoders, parts of documentation, few steps)."
-)
+NOT_COMPARABLE = "Not comparable: it shows that the path runs (tiny random encoders, parts of documentation, few steps)."
 
 
 @dataclass
@@ -79,7 +81,9 @@ class Workshop:
     def same(self, name: str) -> str:
         """The first step that runs the same commands: at a small scale many do."""
         if name not in self._names:
-            key = tuple(resolve(command, self.scale, self.folder) for command in self.steps[name].commands)
+            key = tuple(
+                resolve(command, self.scale, self.folder) for command in self.steps[name].commands
+            )
             self._names[name] = self._first.setdefault(key, name)
         return self._names[name]
 
@@ -93,7 +97,9 @@ class Workshop:
     def words(self, name: str) -> list[list[str]]:
         """The commands as they are run."""
         out = self.folder(name)
-        lines = [resolve(command, self.scale, self.folder, out) for command in self.steps[name].commands]
+        lines = [
+            resolve(command, self.scale, self.folder, out) for command in self.steps[name].commands
+        ]
         return [self.scale.words([*_split(line)]) for line in lines]
 
     def order(self, name: str) -> Iterator[str]:
@@ -105,13 +111,19 @@ class Workshop:
     def progress(self, name: str) -> dict[str, Any]:
         """Which commands are finished, and how long they took."""
         file = self._record(name)
-        return json.loads(file.read_text()) if file.is_file() else {"finished": 0, "seconds": [], "commands": []}
+        return (
+            json.loads(file.read_text())
+            if file.is_file()
+            else {"finished": 0, "seconds": [], "commands": []}
+        )
 
     def done(self, name: str) -> bool:
         return bool(self.progress(name)["finished"] == len(self.steps[name].commands))
 
     def cannot(self, name: str, look: bool = True) -> str:
-        """Why a step cannot be run, or why one that it needs cannot; ``look``: whether collections have to be here."""
+        """Why a step cannot be run, or why one that it needs cannot; ``look``: whether collections
+        have to be here.
+        """
         for one in self.order(name):
             for words in self.words(one):
                 if reason := unavailable(words):
@@ -179,7 +191,9 @@ NOT_ASKED = "not asked for"
 
 
 def further_models(shop: Workshop, table: Table, models: Sequence[str]) -> Table:
-    """The table with a column for each model that the command line names, and of the others the published figures."""
+    """The table with a column for each model that the command line names, and of the others the
+    published figures.
+    """
     if not models:
         return table
     assert table.judged is not None
@@ -195,7 +209,9 @@ def further_models(shop: Workshop, table: Table, models: Sequence[str]) -> Table
         for column in [name for name in table.columns if name not in models]:
             old = table.cells[row, column]
             parts = tuple(cells[task, column] for task in averages.get(row, ()))
-            new = replace(old, parts=parts) if parts else Cell(published=old.published, why=NOT_ASKED)
+            new = (
+                replace(old, parts=parts) if parts else Cell(published=old.published, why=NOT_ASKED)
+            )
             cells[row, column] = new
     shop.steps |= cocodr.judgements.steps
     return replace(table, cells=cells)
@@ -229,7 +245,9 @@ def chosen(table: Table, rows: Sequence[str], columns: Sequence[str]) -> Table:
 
 
 def plan(shop: Workshop, table: Table) -> dict[str, Any]:
-    """What making a table takes: commands in order, collections, costs, and the cells that cannot be made."""
+    """What making a table takes: commands in order, collections, costs, and the cells that cannot
+    be made.
+    """
     reasons: dict[str, list[str]] = {}
     names: dict[str, None] = {}
     for (row, column), cell in table.cells.items():
@@ -238,7 +256,9 @@ def plan(shop: Workshop, table: Table) -> dict[str, Any]:
         if why:
             reasons.setdefault(why, []).append(f"{row}, {column}")
         else:
-            names |= dict.fromkeys(shop.same(one) for step in cell.steps() for one in shop.order(step))
+            names |= dict.fromkeys(
+                shop.same(one) for step in cell.steps() for one in shop.order(step)
+            )
     found, total = [], Cost()
     for name in names:
         step = shop.steps[name]
@@ -246,9 +266,23 @@ def plan(shop: Workshop, table: Table) -> dict[str, Any]:
         total += guess
         lines = [shlex.join(shown(words, shop.gpus)) for words in shop.words(name)]
         disk = guess.disk_gib if not step.discard else 0
-        found.append({"step": name, "done": shop.done(name), "commands": lines, **vars(guess), "kept_gib": disk})
+        found.append(
+            {
+                "step": name,
+                "done": shop.done(name),
+                "commands": lines,
+                **vars(guess),
+                "kept_gib": disk,
+            }
+        )
     data = sorted({data for name in names for data in shop.steps[name].needs("data")})
-    return {"table": table.name, "steps": found, "data": data, "reasons": reasons, "total": vars(total)}
+    return {
+        "table": table.name,
+        "steps": found,
+        "data": data,
+        "reasons": reasons,
+        "total": vars(total),
+    }
 
 
 def describe_plan(shop: Workshop, table: Table, commands: bool = True) -> str:
@@ -296,12 +330,15 @@ def describe_data(shop: Workshop, name: str) -> str:
 
 
 def results(shop: Workshop, table: Table) -> dict[str, Any]:
-    """All cells: ours, the published figure and the gap at the paper's scale, or why there is no figure.
+    """All cells: ours, the published figure and the gap at the paper's scale, or why there is no
+    figure.
 
     Averages over rows are of those rows that have a figure of ours, the published ones too.
     """
     averages, cells = means(table), dict(table.cells)
-    made = {row for (row, _), cell in cells.items() if row not in averages and not shop.figure(cell)[1]}
+    made = {
+        row for (row, _), cell in cells.items() if row not in averages and not shop.figure(cell)[1]
+    }
     over = {row: [part for part in parts if part in made] for row, parts in averages.items()}
     for (row, column), cell in table.cells.items():
         if over.get(row) and len(over[row]) < len(averages[row]):
@@ -316,7 +353,9 @@ def results(shop: Workshop, table: Table) -> dict[str, Any]:
             if published is not None and isinstance(ours, (int, float)):
                 entry["gap"] = ours - published
         entries.setdefault(row, {})[column] = entry
-    names = dict.fromkeys(shop.same(one) for c in table.cells.values() for s in c.steps() for one in shop.order(s))
+    names = dict.fromkeys(
+        shop.same(one) for c in table.cells.values() for s in c.steps() for one in shop.order(s)
+    )
     seconds = {name: sum(shop.progress(name)["seconds"]) for name in names if shop.done(name)}
     return {
         "table": table.name,
@@ -328,7 +367,9 @@ def results(shop: Workshop, table: Table) -> dict[str, Any]:
         "versions": versions(),
         "seconds": {"all": round(sum(seconds.values()), 1), "steps": seconds},
         "other_sizes": other_sizes(shop, table) if shop.scale.name == "paper" else {},
-        "averages": {row: f"{len(over[row])} of {len(parts)}" for row, parts in averages.items() if over[row]},
+        "averages": {
+            row: f"{len(over[row])} of {len(parts)}" for row, parts in averages.items() if over[row]
+        },
         "cells": entries,
     }
 
@@ -336,13 +377,20 @@ def results(shop: Workshop, table: Table) -> dict[str, Any]:
 def other_sizes(shop: Workshop, table: Table) -> dict[str, str]:
     """Collections that are judged, and are not of the published sizes: another version."""
     found = {}
-    for step in {s for cell in table.cells.values() for s in cell.steps() if s.startswith("judged/") and shop.done(s)}:
+    for step in {
+        s
+        for cell in table.cells.values()
+        for s in cell.steps()
+        if s.startswith("judged/") and shop.done(s)
+    }:
         [data] = shop.steps[step].needs("data")
         record = json.loads((shop.folder(step) / "judged" / "results.json").read_text())
         ours = (record["documents"], record["queries"])
         if "/" not in data and ours != size(data):
             published = " and ".join(f"{number:,}" for number in size(data))
-            found[data] = f"{ours[0]:,} documents and {ours[1]:,} queries, published {published}: another version"
+            found[data] = (
+                f"{ours[0]:,} documents and {ours[1]:,} queries, published {published}: another version"
+            )
     return found
 
 
@@ -382,20 +430,40 @@ def _cell(entry: dict[str, Any], digits: int) -> str:
 
 def options() -> argparse.ArgumentParser:
     """The runner's command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", nargs="*", help=f"{', '.join(TABLES)}; or a paper: {', '.join(PAPERS)}; or all")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "table", nargs="*", help=f"{', '.join(TABLES)}; or a paper: {', '.join(PAPERS)}; or all"
+    )
     parser.add_argument("--scale", choices=("paper", "here"), default="paper")
-    parser.add_argument("--plan", action="store_true", help="print commands, collections and costs; run nothing")
+    parser.add_argument(
+        "--plan", action="store_true", help="print commands, collections and costs; run nothing"
+    )
     parser.add_argument("--short", action="store_true", help="of a plan: no commands")
-    parser.add_argument("--data", type=Path, help="folder of folders in BEIR's form, named as BEIR names them")
-    parser.add_argument("--download", action="store_true", help="let ir_datasets download what is missing")
+    parser.add_argument(
+        "--data", type=Path, help="folder of folders in BEIR's form, named as BEIR names them"
+    )
+    parser.add_argument(
+        "--download", action="store_true", help="let ir_datasets download what is missing"
+    )
     parser.add_argument("--gpus", type=int, default=8, help="of this machine")
-    parser.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="only these, and means over them")
+    parser.add_argument(
+        "--rows", nargs="+", default=[], metavar="ROW", help="only these, and means over them"
+    )
     parser.add_argument("--columns", nargs="+", default=[], metavar="COLUMN", help="only these")
-    parser.add_argument("--model", action="append", default=[], help="a further column of a table by tasks; repeat")
-    parser.add_argument("--results", type=Path, help="folder that TABLE.SCALE.json is written to, too")
-    parser.add_argument("--inside", action="store_true", help="run all commands in this process, without torchrun")
-    parser.add_argument("--output", type=Path, help="default: runs/reproduce/SCALE; run again, it goes on")
+    parser.add_argument(
+        "--model", action="append", default=[], help="a further column of a table by tasks; repeat"
+    )
+    parser.add_argument(
+        "--results", type=Path, help="folder that TABLE.SCALE.json is written to, too"
+    )
+    parser.add_argument(
+        "--inside", action="store_true", help="run all commands in this process, without torchrun"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="default: runs/reproduce/SCALE; run again, it goes on"
+    )
     return parser
 
 
@@ -422,9 +490,14 @@ def main(arguments: list[str] | None = None) -> None:
     failed = False
     for name in names:
         paper, table = TABLES[name]
-        for what, wanted, known in (("row", given.rows, table.rows), ("column", given.columns, table.columns)):
+        for what, wanted, known in (
+            ("row", given.rows, table.rows),
+            ("column", given.columns, table.columns),
+        ):
             if unknown := set(wanted) - set(known):
-                parser.error(f"{name} has no {what} {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+                parser.error(
+                    f"{name} has no {what} {', '.join(sorted(unknown))}; there are {', '.join(known)}"
+                )
         if given.model and table.judged is None:
             parser.error(f"{name} takes no further model; those by tasks do")
         shop = shops[paper.name]
@@ -456,5 +529,7 @@ def _named(wanted: str, parser: argparse.ArgumentParser) -> list[str]:
     if wanted in PAPERS:
         return [table.name for table in PAPERS[wanted].tables]
     if wanted not in TABLES:
-        parser.error(f"there is no table {wanted}; there are {', '.join(TABLES)}; papers: {', '.join(PAPERS)}; all")
+        parser.error(
+            f"there is no table {wanted}; there are {', '.join(TABLES)}; papers: {', '.join(PAPERS)}; all"
+        )
     return [wanted]

@@ -1,4 +1,6 @@
-"""What stands for collections, weights and numbers of GPUs: at the papers' scale, and on two cores to see the path."""
+"""What stands for collections, weights and numbers of GPUs: at the papers' scale, and on two cores
+to see the path.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ class PaperScale:
         found = self.data(name)
         if not found.startswith("irds:"):
             where = BY_HAND.get(name.split("/")[0])
-            return "" if Path(found).is_dir() else f"{name} is not to be had: make {found} of {where}"
+            return (
+                "" if Path(found).is_dir() else f"{name} is not to be had: make {found} of {where}"
+            )
         if self.download or is_cached(found.removeprefix("irds:")):
             return ""
         return f"{name} is not to be had: no folder, and not in the cache of ir_datasets; --download gets it"
@@ -94,10 +98,13 @@ def is_cached(identifier: str) -> bool:
     top, _, name = identifier.partition("/")
     if top != "beir":
         return any(
-            (home / top / part).exists() for part in ("collection.tsv", "collectionandqueries.tar.gz", "docs.pklz4")
+            (home / top / part).exists()
+            for part in ("collection.tsv", "collectionandqueries.tar.gz", "docs.pklz4")
         )
     unpacked = [home / identifier / part for part in ("docs.pklz4", "queries.json", "test.qrels")]
-    archive = home / top / ("cqadupstack" if name.startswith("cqadupstack/") else name) / "source.zip"
+    archive = (
+        home / top / ("cqadupstack" if name.startswith("cqadupstack/") else name) / "source.zip"
+    )
     return all(part.exists() for part in unpacked) or archive.is_file()
 
 
@@ -106,7 +113,13 @@ _FEW = {"--max-steps": "2", "--batch-size": "8", "--mini-batch-size": "8"}
 
 _SET = {
     "pretrain": ("warmup=0",),
-    "finetune": ("warmup=0", "clusters=2", "gradient_layers=null", "negatives=1", "kmeans_restarts=1"),
+    "finetune": (
+        "warmup=0",
+        "clusters=2",
+        "gradient_layers=null",
+        "negatives=1",
+        "kmeans_restarts=1",
+    ),
     "distill": ("warmup=0", "refresh_steps=2", "candidates=10"),
     "resample evaluate": ("warmup=0", "mlm_steps=2", "rerank=5", "list_size=4", "negatives=1"),
 }
@@ -117,7 +130,8 @@ _LEFT_OUT = ("--processes", "--backend", "--epochs", "--teacher-batch-size", "--
 
 @dataclass(frozen=True)
 class HereScale:
-    """Parts of embedded documentation for collections, tiny random encoders for weights, a few steps for trainings.
+    """Parts of embedded documentation for collections, tiny random encoders for weights, a few
+    steps for trainings.
 
     Args:
         work: folder for what is made.
@@ -134,11 +148,18 @@ class HereScale:
     DOMAINS = ("numpy", "scipy", "sklearn")
 
     def data(self, name: str) -> str:
-        kind = "msmarco" if name.startswith("trec-dl") else name.partition("-")[0]  # one corpus, as there
+        kind = (
+            "msmarco" if name.startswith("trec-dl") else name.partition("-")[0]
+        )  # one corpus, as there
         domain = self.DOMAINS[zlib.crc32(kind.encode()) % len(self.DOMAINS)]
         folder = self.work / "data" / domain
         if not folder.is_dir():
-            cut(f"apidocs/{domain}", folder, self.documents, {"train": self.train_queries, "test": self.queries})
+            cut(
+                f"apidocs/{domain}",
+                folder,
+                self.documents,
+                {"train": self.train_queries, "test": self.queries},
+            )
         return str(folder)
 
     def model(self, name: str) -> str:
@@ -149,7 +170,11 @@ class HereScale:
             corpus = Path(self.data(name)) / "corpus.jsonl"
             texts = [json.loads(line)["text"] for line in corpus.read_text().splitlines()]
             draft = folder.with_name(folder.name + ".draft")
-            make = tiny_colbert if name == "colbertv2" else partial(tiny, cross=name in ("reranker", "teacher"))
+            make = (
+                tiny_colbert
+                if name == "colbertv2"
+                else partial(tiny, cross=name in ("reranker", "teacher"))
+            )
             make(draft, texts, zlib.crc32(name.encode()))
             draft.rename(folder)
         return str(folder)
@@ -163,16 +188,24 @@ class HereScale:
         if kind in ("adapt", "resample evaluate"):
             del options["--mini-batch-size"]
         options |= (
-            {"--passage-tokens": "32", "--per-passage": "2", "--batch-size": "8"} if kind == "generate-queries" else {}
+            {"--passage-tokens": "32", "--per-passage": "2", "--batch-size": "8"}
+            if kind == "generate-queries"
+            else {}
         )
         options |= {"--sample": "32", "--batch-size": "8"} if kind == "representation" else {}
-        options |= {"--clusters": "2", "--sample": "20", "--cases": "1"} if kind == "source-clusters" else {}
+        options |= (
+            {"--clusters": "2", "--sample": "20", "--cases": "1"}
+            if kind == "source-clusters"
+            else {}
+        )
         found = _without(words, {*_LEFT_OUT, *options})
         if kind == "make":
             return ["make", "tiny", *words[2:]]
         if kind == "resample restrain":
             sizes = ("4", "8", "12")[: words.count("--size")]
-            found = _without(found, {"--size"}) + [word for size in sizes for word in ("--size", size)]
+            found = _without(found, {"--size"}) + [
+                word for size in sizes for word in ("--size", size)
+            ]
         found += [word for pair in options.items() for word in pair]
         if kind == "resample evaluate" and "dense-hard" in " ".join(words):
             found += ["--set", "hard_negatives=bm25"]
@@ -197,26 +230,46 @@ def _without(words: list[str], options: set[str]) -> list[str]:
 
 
 def cut(dataset: str, folder: Path, documents: int, queries: dict[str, int]) -> None:
-    """A BEIR folder of some documents of a collection, with their queries in the splits train and test."""
+    """A BEIR folder of some documents of a collection, with their queries in the splits train and
+    test.
+    """
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.io import draft_folder, write_text
 
     splits = {split: load_collection(dataset, split) for split in ("train", "test")}
     chooser = random.Random(42)
     qrels = {
-        split: {q: found.qrels[q] for q in chooser.sample(sorted(found.qrels), min(queries[split], len(found.qrels)))}
+        split: {
+            q: found.qrels[q]
+            for q in chooser.sample(sorted(found.qrels), min(queries[split], len(found.qrels)))
+        }
         for split, found in splits.items()
     }
     corpus = splits["test"].documents
-    kept = {document for judged in qrels.values() for grades in judged.values() for document in grades}
+    kept = {
+        document for judged in qrels.values() for grades in judged.values() for document in grades
+    }
     kept |= set(chooser.sample(sorted(corpus), min(documents, len(corpus))))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with draft_folder(folder) as draft:
         (draft / "qrels").mkdir()
         lines = [{"_id": name, **content} for name, content in corpus.items() if name in kept]
         write_text(draft / "corpus.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        texts = [(query, splits[split].queries[query]) for split, judged in qrels.items() for query in judged]
-        write_text(draft / "queries.jsonl", "".join(json.dumps({"_id": q, "text": t}) + "\n" for q, t in texts))
+        texts = [
+            (query, splits[split].queries[query])
+            for split, judged in qrels.items()
+            for query in judged
+        ]
+        write_text(
+            draft / "queries.jsonl",
+            "".join(json.dumps({"_id": q, "text": t}) + "\n" for q, t in texts),
+        )
         for split, judged in qrels.items():
-            rows = [f"{q}\t{d}\t{grade}\n" for q, grades in judged.items() for d, grade in grades.items()]
-            write_text(draft / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore\n" + "".join(rows))
+            rows = [
+                f"{q}\t{d}\t{grade}\n"
+                for q, grades in judged.items()
+                for d, grade in grades.items()
+            ]
+            write_text(
+                draft / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore\n" + "".join(rows)
+            )

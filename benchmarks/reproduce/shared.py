@@ -1,4 +1,6 @@
-"""What several papers' tables share: collections, published weights, and how a model is judged on a collection."""
+"""What several papers' tables share: collections, published weights, and how a model is judged on a
+collection.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ FORUMS = "android english gaming gis mathematica physics programmers stats tex u
 
 TRAIN, DEV, DL19, DL20 = "msmarco-train", "msmarco-dev", "trec-dl-2019", "trec-dl-2020"
 
-#: Collections whose ids in ir_datasets are not beir/NAME; the paper's sizes of Touché are those of its second version.
+#: Collections whose ids in ir_datasets are not beir/NAME; the paper's sizes of Touché are those of
+#: its second version.
 IRDS = {
     TRAIN: "msmarco-passage/train/judged",
     DEV: "msmarco-passage/dev/small",
@@ -74,8 +77,8 @@ def lengths(data: str) -> tuple[int, int]:
 
 
 class Judgements:
-    """Steps that judge models on collections, made as cells ask for them, and shared by all tables of a paper;
-    ``precision`` of the stores: an MRL's variances are lost in fp16.
+    """Steps that judge models on collections, made as cells ask for them, and shared by all tables
+    of a paper; ``precision`` of the stores: an MRL's variances are lost in fp16.
     """
 
     def __init__(self, measures: str = "nDCG@10", precision: str = "fp16") -> None:
@@ -92,15 +95,18 @@ class Judgements:
         factor: float = 1.0,
         tokens: tuple[int, int] | None = None,
     ) -> Cell:
-        """One model on one collection: encoded to a store, which goes once it is judged, or BM25 and what rests on it
-        as they are.
+        """One model on one collection: encoded to a store, which goes once it is judged, or BM25
+        and what rests on it as they are.
 
         Args:
             label: of the model, in names of folders.
             model: as ``--model`` takes it, with placeholders.
         """
         if data == "cqadupstack":
-            parts = (self.cell(label, model, f"{data}/{forum}", measure, "", factor, tokens) for forum in FORUMS)
+            parts = (
+                self.cell(label, model, f"{data}/{forum}", measure, "", factor, tokens)
+                for forum in FORUMS
+            )
             return mean(parts, published)
         name = f"judged/{label}/{data}"
         query, document = tokens or lengths(data)
@@ -108,7 +114,9 @@ class Judgements:
         judge = f"evaluate --dataset {{data:{data}}} --model {model} --output {{out}}/judged --overwrite {cut}"
         judge += f' --measures "{self.measures}"'
         store = f"--precision {self.precision} --backend bf16 --processes {{gpus}}"
-        encode = f"encode --dataset {{data:{data}}} --model {model} --output {{out}}/store {store} {cut}"
+        encode = (
+            f"encode --dataset {{data:{data}}} --model {model} --output {{out}}/store {store} {cut}"
+        )
         if is_encoder(model):
             self.steps[name] = Step((encode, f"{judge} --store {{out}}/store"), discard=("store",))
         else:

@@ -1,8 +1,10 @@
-"""What a table of a paper is made of: steps, which fill folders by commands, and cells, which read what steps wrote.
+"""What a table of a paper is made of: steps, which fill folders by commands, and cells, which read
+what steps wrote.
 
-A command is a line of ``beir-cocodr`` without its name, or one of ``make`` (:mod:`reproduce.make`). In it stand, for
-what a scale puts there, ``{out}`` for the step's own folder, ``{step:NAME}`` for another one's, ``{data:NAME}`` for a
-collection, ``{model:NAME}`` for published weights, ``{gpus}`` for their number.
+A command is a line of ``beir-cocodr`` without its name, or one of ``make`` (:mod:`reproduce.make`).
+In it stand, for what a scale puts there, ``{out}`` for the step's own folder, ``{step:NAME}`` for
+another one's, ``{data:NAME}`` for a collection, ``{model:NAME}`` for published weights, ``{gpus}``
+for their number.
 """
 
 from __future__ import annotations
@@ -89,7 +91,11 @@ class Cell:
 
     def steps(self) -> list[str]:
         """Names of all steps that it is read from."""
-        return list(dict.fromkeys([self.step] * bool(self.step) + [s for part in self.parts for s in part.steps()]))
+        return list(
+            dict.fromkeys(
+                [self.step] * bool(self.step) + [s for part in self.parts for s in part.steps()]
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,9 @@ class Paper:
     tables: Sequence[Table]
 
 
-def grid(rows: Iterable[str], columns: Iterable[str], cell: Callable[[str, str], Cell]) -> dict[tuple[str, str], Cell]:
+def grid(
+    rows: Iterable[str], columns: Iterable[str], cell: Callable[[str, str], Cell]
+) -> dict[tuple[str, str], Cell]:
     """A cell for every row and column."""
     columns = list(columns)
     return {(row, column): cell(row, column) for row in rows for column in columns}
@@ -160,8 +168,9 @@ _SELECTOR = re.compile(r"([^\[\]]+)\[([^\[\]]*)\](?:#(\d+))?")
 
 
 def read(folder: Path, what: str) -> Any:
-    """What FILE:PATH names: keys parted by "|"; "*" is a mapping's only key, KEY[a=1,b=x] the record of a list that has
-    these values, with #1 behind it the second one. A LookupError where there is none.
+    """What FILE:PATH names: keys parted by "|"; "*" is a mapping's only key, KEY[a=1,b=x] the
+    record of a list that has these values, with #1 behind it the second one. A LookupError where
+    there is none.
     """
     name, path = what.split(":", 1)
     found: Any = json.loads((folder / name).read_text())
@@ -169,7 +178,11 @@ def read(folder: Path, what: str) -> Any:
         selected = _SELECTOR.fullmatch(part)
         if selected:
             wanted = dict(pair.split("=", 1) for pair in selected[2].split(",") if pair)
-            matching = [one for one in found[selected[1]] if all(str(one[k]) == v for k, v in wanted.items())]
+            matching = [
+                one
+                for one in found[selected[1]]
+                if all(str(one[k]) == v for k, v in wanted.items())
+            ]
             found = matching[int(selected[3] or 0)]
         elif part == "*":
             [found] = found.values()

@@ -82,11 +82,14 @@ def test_values_that_are_missing_or_not_finite_are_left_out_and_counted():
 
 
 @pytest.mark.parametrize(
-    ("values", "quality"), [([1, 1, 1, 1], [0.1, 0.2, 0.3, 0.4]), ([1, 2, 3], [0.5] * 3), ([1, 2], [0.1, 0.2])]
+    ("values", "quality"),
+    [([1, 1, 1, 1], [0.1, 0.2, 0.3, 0.4]), ([1, 2, 3], [0.5] * 3), ([1, 2], [0.1, 0.2])],
 )
 def test_nothing_is_said_of_constants_and_of_two_queries(values, quality):
     row = one(values, quality)
-    assert {value for key, value in vars(row).items() if key.startswith(("pearson", "kendall"))} == {None}
+    assert {
+        value for key, value in vars(row).items() if key.startswith(("pearson", "kendall"))
+    } == {None}
 
 
 def test_holm_is_over_predictors_within_a_coefficient():
@@ -95,7 +98,9 @@ def test_holm_is_over_predictors_within_a_coefficient():
     values = {f"p{i}": by_id(rng.random(20)) for i in range(4)} | {"constant": by_id([1] * 20)}
     rows = correlations(values, quality, Correlation)
     for name in ("pearson", "kendall"):
-        assert [getattr(row, f"{name}_p_holm") for row in rows] == holm([getattr(row, f"{name}_p") for row in rows])
+        assert [getattr(row, f"{name}_p_holm") for row in rows] == holm(
+            [getattr(row, f"{name}_p") for row in rows]
+        )
         assert getattr(rows[-1], f"{name}_p_holm") is None
 
 
@@ -146,7 +151,10 @@ def test_predictors_of_a_model_stand_beside_the_others(beir_folder, tmp_path):
 def test_queries_without_known_terms_are_counted_and_never_zero(tmp_path):
     (tmp_path / "qrels").mkdir()
     (tmp_path / "corpus.jsonl").write_text(
-        "".join(f'{{"_id": "d{i}", "text": "{text}"}}\n' for i, text in enumerate(["wing flow", "drag wing"]))
+        "".join(
+            f'{{"_id": "d{i}", "text": "{text}"}}\n'
+            for i, text in enumerate(["wing flow", "drag wing"])
+        )
     )
     texts = ["wing flow", "drag", "zebra zebras", "the", "flow"]
     (tmp_path / "queries.jsonl").write_text(
@@ -165,7 +173,9 @@ def test_queries_without_known_terms_are_counted_and_never_zero(tmp_path):
 
 
 def test_rounding_of_sums_breaks_no_tie(tmp_path):
-    """Three postings with tf 6 have no variance, whatever the rounding of their mean makes of it."""
+    """Three postings with tf 6 have no variance, whatever the rounding of their mean makes of
+    it.
+    """
     (tmp_path / "corpus.jsonl").write_text(
         "".join(f'{{"_id": "d{i}", "text": "{("wing " * 6 + "drag ")}"}}\n' for i in range(3))
     )

@@ -15,7 +15,9 @@ from beir_cocodr.report.pictures import qpp_picture
 
 def draw(path, values, quality, measure):
     rows = correlations(values, quality, Correlation)
-    record = SimpleNamespace(model="a $model", dataset="a_dataset", measure=measure, predictors=rows)
+    record = SimpleNamespace(
+        model="a $model", dataset="a_dataset", measure=measure, predictors=rows
+    )
     qpp_picture(path, Prediction(record, values, quality))
 
 
@@ -25,7 +27,9 @@ def test_picture_is_a_png_with_a_panel_a_predictor(tmp_path, panels):
     from matplotlib.image import imread
 
     quality = {f"q{i}": i / 9 for i in range(10)}
-    values = {f"$p_{p}": {q: v * p + math.sin(9 * v) for q, v in quality.items()} for p in range(panels)}
+    values = {
+        f"$p_{p}": {q: v * p + math.sin(9 * v) for q, v in quality.items()} for p in range(panels)
+    }
     values["$p_0"]["q3"] = math.nan
     path = tmp_path / "qpp.png"
     draw(path, values, quality, "nDCG@10")
@@ -66,7 +70,9 @@ def test_without_matplotlib_a_picture_is_refused_before_any_work_and_else_left_o
 ):
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "matplotlib" else find(name, *rest)
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "matplotlib" else find(name, *rest),
     )
     dataset = ("--dataset", str(beir_folder), "--json")
     status, _, err = command(capsys, *dataset, "--output", str(tmp_path / "asked"), "--picture")

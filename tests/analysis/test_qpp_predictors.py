@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.analysis.predictors import PREDICTORS, TermStatistics, avg_idf, max_pmi, max_scq, max_var, scs
+from beir_cocodr.analysis.predictors import (
+    PREDICTORS,
+    TermStatistics,
+    avg_idf,
+    max_pmi,
+    max_scq,
+    max_var,
+    scs,
+)
 from beir_cocodr.data.documents import Documents
 
 words = st.sampled_from("wing flow drag lift layer plate".split())
@@ -21,8 +29,14 @@ queries = st.lists(words | st.just("zebra"), max_size=6).map(" ".join)
 
 
 def statistics_of(texts: list[str]) -> TermStatistics:
-    columns = {"id": [f"d{i}" for i in range(len(texts))], "title": [""] * len(texts), "text": texts}
-    table = pa.table({name: pa.array(column, pa.large_string()) for name, column in columns.items()})
+    columns = {
+        "id": [f"d{i}" for i in range(len(texts))],
+        "title": [""] * len(texts),
+        "text": texts,
+    }
+    table = pa.table(
+        {name: pa.array(column, pa.large_string()) for name, column in columns.items()}
+    )
     return TermStatistics(Documents(table, "0" * 64), analyzer="none")
 
 
@@ -40,7 +54,9 @@ def slow(texts: list[str], query: str) -> dict[str, float]:
     deviations = []
     for word in asked:
         weights = [
-            (1 + math.log(document[word])) * math.log(1 + n / df[word]) for document in documents if word in document
+            (1 + math.log(document[word])) * math.log(1 + n / df[word])
+            for document in documents
+            if word in document
         ]
         mean = sum(weights) / len(weights)
         deviations.append(math.sqrt(sum((weight - mean) ** 2 for weight in weights) / len(weights)))
@@ -81,7 +97,9 @@ def test_an_example_by_hand():
     assert avg_idf(statistics, terms) == pytest.approx((math.log(2) + math.log(4)) / 2)
     assert max_scq(statistics, terms) == pytest.approx((1 + math.log(5)) * math.log(3))
     assert max_var(statistics, terms) == pytest.approx(math.log(3) * math.log(3 / 2) / 2)
-    assert scs(statistics, terms) == pytest.approx(2 / 3 * math.log2(2 / 3 * 8 / 5) + 1 / 3 * math.log2(8 / 3))
+    assert scs(statistics, terms) == pytest.approx(
+        2 / 3 * math.log2(2 / 3 * 8 / 5) + 1 / 3 * math.log2(8 / 3)
+    )
     assert max_pmi(statistics, terms) == pytest.approx(math.log2(4 * 1 / (2 * 1)))
 
 
@@ -108,4 +126,6 @@ def test_counts_of_a_large_corpus_do_not_overflow():
         df = np.array([3_000_000, 3_000_000])
         postings = statistics_of(["wing flow"] * 3).postings
 
-    assert max_pmi(Large(), np.array([0, 1])) == pytest.approx(math.log2(10_000_000 * 3 / 3_000_000**2))
+    assert max_pmi(Large(), np.array([0, 1])) == pytest.approx(
+        math.log2(10_000_000 * 3 / 3_000_000**2)
+    )

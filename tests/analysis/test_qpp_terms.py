@@ -20,8 +20,14 @@ corpora = st.lists(st.lists(words, max_size=8).map(" ".join), min_size=1, max_si
 
 
 def documents_of(texts: list[str]) -> Documents:
-    columns = {"id": [f"d{i}" for i in range(len(texts))], "title": [""] * len(texts), "text": texts}
-    table = pa.table({name: pa.array(column, pa.large_string()) for name, column in columns.items()})
+    columns = {
+        "id": [f"d{i}" for i in range(len(texts))],
+        "title": [""] * len(texts),
+        "text": texts,
+    }
+    table = pa.table(
+        {name: pa.array(column, pa.large_string()) for name, column in columns.items()}
+    )
     return Documents(table, "0" * 64)
 
 
@@ -31,13 +37,20 @@ def column(statistics: TermStatistics, word: str) -> int:
 
 
 def test_counts_of_an_example_by_hand():
-    statistics = TermStatistics(documents_of(["wing wing flow", "the flows", "", "drag wings wing wing"]))
+    statistics = TermStatistics(
+        documents_of(["wing wing flow", "the flows", "", "drag wings wing wing"])
+    )
     assert (statistics.documents, statistics.length) == (4, 8)
     wing, flow, drag = (column(statistics, word) for word in ("wing", "flow", "drag"))
     assert statistics.df[[wing, flow, drag]].tolist() == [2, 2, 1]
     assert statistics.cf[[wing, flow, drag]].tolist() == [5, 2, 1]
     assert statistics.frequencies(wing).tolist() == [2, 3]
-    assert statistics.postings.toarray()[:, [wing, flow, drag]].tolist() == [[2, 1, 0], [0, 1, 0], [0, 0, 0], [3, 0, 1]]
+    assert statistics.postings.toarray()[:, [wing, flow, drag]].tolist() == [
+        [2, 1, 0],
+        [0, 1, 0],
+        [0, 0, 0],
+        [3, 0, 1],
+    ]
 
 
 def test_query_terms_are_stemmed_repeated_and_the_unknown_counted():
@@ -72,7 +85,9 @@ def test_frequencies_are_those_of_a_loop(texts):
 
 
 def test_the_terms_are_those_of_our_bm25(beir_folder):
-    """A word is known to the statistics where BM25 scores a document for it, and in as many documents."""
+    """A word is known to the statistics where BM25 scores a document for it, and in as many
+    documents.
+    """
     documents = load_collection(beir_folder).documents
     statistics, bm25 = TermStatistics(documents), BM25(documents)
     for word in "wing wings electing the flow zebra pressure a as shelf".split():

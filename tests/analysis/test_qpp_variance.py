@@ -23,7 +23,14 @@ def test_an_mrl_brings_its_variance_and_others_nothing(beir_folder, tiny_bert, t
     variance = model.encode_distribution([text], "query")[1][0]
     assert found["‖σ²‖"]["q20"] == pytest.approx(float((variance**2).sum() ** 0.5), rel=1e-5)
     assert found["Σ log σ²"]["q20"] == pytest.approx(float(variance.log().sum()), rel=1e-5)
-    arguments = ["--dataset", str(beir_folder), "--model", str(tmp_path / "mrl"), "--output", str(tmp_path / "o")]
+    arguments = [
+        "--dataset",
+        str(beir_folder),
+        "--model",
+        str(tmp_path / "mrl"),
+        "--output",
+        str(tmp_path / "o"),
+    ]
     with pytest.raises(SystemExit) as status:
         main(["qpp", *arguments, "--json"])
     assert not status.value.code

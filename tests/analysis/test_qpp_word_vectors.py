@@ -1,4 +1,6 @@
-"""MaxDC and P_clarity of given vectors, against loops and SciPy's Gaussians; and of vectors that are trained."""
+"""MaxDC and P_clarity of given vectors, against loops and SciPy's Gaussians; and of vectors that
+are trained.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def drawn():
 def test_max_dc_counts_neighbours_of_the_best_linked_term(drawn, alpha):
     degrees = {}
     for term in (4, 17, 30):
-        cosines = [float(drawn.vectors[term] @ other) for row, other in enumerate(drawn.vectors) if row != term]
+        cosines = [
+            float(drawn.vectors[term] @ other)
+            for row, other in enumerate(drawn.vectors)
+            if row != term
+        ]
         degrees[term] = sum(cosine >= alpha * max(cosines) for cosine in cosines)
         assert drawn.max_dc(np.array([term]), alpha) == degrees[term]
     assert drawn.max_dc(np.array([*degrees]), alpha) == max(degrees.values())
@@ -40,14 +46,18 @@ def test_p_clarity_is_the_divergence_of_the_query_from_the_collection(drawn):
     mixture = drawn.mixture(clusters=4)
     parts = [
         share * multivariate_normal(mean, np.diag(variance)).pdf(drawn.vectors.astype(float))
-        for share, mean, variance in zip(mixture.weights_, mixture.means_, mixture.covariances_, strict=True)
+        for share, mean, variance in zip(
+            mixture.weights_, mixture.means_, mixture.covariances_, strict=True
+        )
     ]
     generated = np.stack(parts, axis=1) / np.sum(parts, axis=0)[:, None]
     collection = drawn.generated(mixture)
     np.testing.assert_allclose(collection, drawn.shares @ generated, rtol=1e-6)
     for terms in ([5], [1, 2, 50], range(60)):
         expected = entropy(generated[list(terms)].mean(axis=0), collection, base=2)
-        assert drawn.p_clarity(np.array(terms), mixture, collection) == pytest.approx(expected, rel=1e-6)
+        assert drawn.p_clarity(np.array(terms), mixture, collection) == pytest.approx(
+            expected, rel=1e-6
+        )
         assert expected >= 0
 
 
@@ -69,7 +79,16 @@ def test_vectors_are_of_terms_that_stand_there_five_times_and_are_the_same_again
 
 
 def test_the_command_has_both_where_they_are_asked_for(beir_folder, tmp_path, capsys, monkeypatch):
-    asked = ["qpp", "--dataset", str(beir_folder), "--model", "bm25", "--output", str(tmp_path / "o"), "--json"]
+    asked = [
+        "qpp",
+        "--dataset",
+        str(beir_folder),
+        "--model",
+        "bm25",
+        "--output",
+        str(tmp_path / "o"),
+        "--json",
+    ]
     with pytest.raises(SystemExit) as status:
         main([*asked, "--word-vectors"])
     assert not status.value.code

@@ -1,4 +1,6 @@
-"""Representation: closed forms on the sphere, direct formulas in float64, and real tiny encoders."""
+"""Representation: closed forms on the sphere, direct formulas in float64, and real tiny
+encoders.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def tensor(rows) -> torch.Tensor:
 def test_alignment_of_the_same_an_orthogonal_and_an_opposite_direction():
     first = tensor([[3, 0], [1, 0], [0, 0.5], [1, 0]])
     second = tensor([[7, 0], [0, 2], [0, -9], [1, math.sqrt(3)]])
-    assert alignment(first, second).tolist() == pytest.approx([0, 2, 4, 1], abs=1e-12)  # 60 degrees: 1
+    assert alignment(first, second).tolist() == pytest.approx(
+        [0, 2, 4, 1], abs=1e-12
+    )  # 60 degrees: 1
 
 
 def test_uniformity_of_one_point_two_opposite_points_a_cross_and_a_simplex():
@@ -63,7 +67,8 @@ def test_uniformity_of_one_point_two_opposite_points_a_cross_and_a_simplex():
 def test_uniformity_of_a_uniform_circle_is_a_bessel_function(points, temperature):
     angles = 2 * np.pi * np.arange(points) / points
     found = uniformity(tensor(np.c_[np.cos(angles), np.sin(angles)]), temperature)
-    # Over the circle the mean of exp(-2t(1 - cos)) is exp(-2t) I0(2t), here without the pair with itself.
+    # Over the circle the mean of exp(-2t(1 - cos)) is exp(-2t) I0(2t), here without the pair with
+    # itself.
     mean = math.exp(-2 * temperature) * i0(2 * temperature)
     assert found == pytest.approx(math.log((points * mean - 1) / (points - 1)), abs=1e-12)
 
@@ -100,7 +105,10 @@ class Lookup:
     """An encoder whose embeddings are given: a text is a row number."""
 
     def __init__(self, rows, similarity="dot"):
-        self.rows, self.similarity_fn_name = torch.as_tensor(np.asarray(rows, np.float32)), similarity
+        self.rows, self.similarity_fn_name = (
+            torch.as_tensor(np.asarray(rows, np.float32)),
+            similarity,
+        )
 
     def get_embedding_dimension(self):
         return self.rows.shape[1]
@@ -120,7 +128,9 @@ def test_measures_are_those_of_the_definitions_batch_by_batch(similarity):
     found = measure_spans(Lookup(rows, similarity), pairs(7), RepresentationOptions(batch_size=3))
     wide = rows.astype(np.float64)
     unit = wide / np.linalg.norm(wide, axis=1, keepdims=True)
-    np.testing.assert_allclose(found.alignment, ((unit[::2] - unit[1::2]) ** 2).sum(axis=1), atol=1e-12)
+    np.testing.assert_allclose(
+        found.alignment, ((unit[::2] - unit[1::2]) ** 2).sum(axis=1), atol=1e-12
+    )
     sides = [math.log(np.mean(np.exp(-2 * pdist(unit[i::2], "sqeuclidean")))) for i in (0, 1)]
     assert found.uniformity == pytest.approx(np.mean(sides), abs=1e-12)
     vectors, scale = (unit, 20.0) if similarity == "cosine" else (wide, 1.0)
@@ -134,7 +144,9 @@ def test_measures_are_those_of_the_definitions_batch_by_batch(similarity):
 
 
 def test_an_encoder_without_distinctions_has_the_loss_of_chance():
-    found = measure_spans(Lookup(np.ones((20, 4))), pairs(10), RepresentationOptions(batch_size=5)).record()
+    found = measure_spans(
+        Lookup(np.ones((20, 4))), pairs(10), RepresentationOptions(batch_size=5)
+    ).record()
     assert found.alignment == pytest.approx(0, abs=1e-12)
     assert found.uniformity == pytest.approx(0, abs=1e-12)
     assert found.contrastive_loss == pytest.approx(math.log(2 * 5 - 1), abs=1e-6)
@@ -142,7 +154,9 @@ def test_an_encoder_without_distinctions_has_the_loss_of_chance():
 
 def test_a_perfect_encoder_is_aligned_and_uniform_and_has_no_loss():
     rows = np.repeat(np.eye(8), 2, axis=0)  # both spans of a document at one corner
-    before = measure_spans(Lookup(np.ones((16, 8)), "cosine"), pairs(8), RepresentationOptions(batch_size=8))
+    before = measure_spans(
+        Lookup(np.ones((16, 8)), "cosine"), pairs(8), RepresentationOptions(batch_size=8)
+    )
     after = measure_spans(Lookup(rows, "cosine"), pairs(8), RepresentationOptions(batch_size=8))
     change = after.change(before, comparable=True)
     assert after.record().alignment == pytest.approx(0, abs=1e-12)
@@ -161,7 +175,9 @@ def test_embeddings_that_are_not_finite_name_their_document():
 def drawn(folder, tokenizer, size=20, seed=42, span_tokens=12):
     documents = load_collection(folder, labels="none").documents
     model = SimpleNamespace(tokenizer=tokenizer, text_format=TextFormat())
-    return sample_span_pairs(documents, model, RepresentationOptions(sample=size, seed=seed, span_tokens=span_tokens))
+    return sample_span_pairs(
+        documents, model, RepresentationOptions(sample=size, seed=seed, span_tokens=span_tokens)
+    )
 
 
 def test_pairs_are_two_different_spans_of_one_document(beir_folder, wordpiece):
@@ -170,12 +186,19 @@ def test_pairs_are_two_different_spans_of_one_document(beir_folder, wordpiece):
     assert len(set(found.ids)) == 20
     for id, first, second in zip(found.ids, found.first, found.second, strict=True):
         text = TextFormat().document(documents[id])
-        places = sorted((text.index(span), text.index(span) + len(span)) for span in (first, second))
+        places = sorted(
+            (text.index(span), text.index(span) + len(span)) for span in (first, second)
+        )
         assert places[0][1] <= places[1][0]
-        assert all(len(wordpiece(span, add_special_tokens=False)["input_ids"]) <= 12 for span in (first, second))
+        assert all(
+            len(wordpiece(span, add_special_tokens=False)["input_ids"]) <= 12
+            for span in (first, second)
+        )
 
 
-def test_pairs_depend_on_the_seed_alone_and_a_smaller_sample_is_the_start_of_a_larger(beir_folder, wordpiece):
+def test_pairs_depend_on_the_seed_alone_and_a_smaller_sample_is_the_start_of_a_larger(
+    beir_folder, wordpiece
+):
     found = drawn(beir_folder, wordpiece)
     assert found == drawn(beir_folder, wordpiece)
     assert drawn(beir_folder, wordpiece, size=7).first == found.first[:7]
@@ -216,11 +239,14 @@ def test_report_is_what_the_parts_give(report, beir_folder, tiny_bert, changed_b
     model = COCODR(str(tiny_bert))
     found = drawn(beir_folder, model.tokenizer, size=24)
     vectors = [
-        model.encode_document(side, convert_to_tensor=True).double().cpu() for side in (found.first, found.second)
+        model.encode_document(side, convert_to_tensor=True).double().cpu()
+        for side in (found.first, found.second)
     ]
     before = corpus.models[str(tiny_bert)]
     assert before.alignment == pytest.approx(alignment(*vectors).mean().item(), rel=1e-6)
-    assert before.uniformity == pytest.approx(np.mean([uniformity(side) for side in vectors]), rel=1e-6)
+    assert before.uniformity == pytest.approx(
+        np.mean([uniformity(side) for side in vectors]), rel=1e-6
+    )
     low, high = before.alignment_interval
     assert low < before.alignment < high
     assert (corpus.sampled, corpus.batches, corpus.left_over) == (24, 3, 0)
@@ -231,7 +257,9 @@ def test_report_is_what_the_parts_give(report, beir_folder, tiny_bert, changed_b
         assert getattr(corpus.change, name) == pytest.approx(difference, abs=1e-12)
 
 
-def test_a_model_whose_texts_hardly_differ_is_less_uniform_and_nearer_to_chance(report, tiny_bert, changed_bert):
+def test_a_model_whose_texts_hardly_differ_is_less_uniform_and_nearer_to_chance(
+    report, tiny_bert, changed_bert
+):
     [corpus] = report.datasets.values()
     before, after = (corpus.models[str(folder)] for folder in (tiny_bert, changed_bert))
     assert after.uniformity > before.uniformity
@@ -256,10 +284,14 @@ def test_losses_of_dot_product_and_cosine_are_not_compared(beir_folder, tiny_ber
     assert change.alignment is not None
 
 
-def test_reduction_of_the_loss_stands_against_the_gain(report, beir_folder, tiny_bert, changed_bert, tmp_path):
+def test_reduction_of_the_loss_stands_against_the_gain(
+    report, beir_folder, tiny_bert, changed_bert, tmp_path
+):
     models = [str(tiny_bert), str(changed_bert)]
     judged = evaluate(str(beir_folder), models, tmp_path / "judged")
-    found = representation([str(beir_folder)], models, SMALL, [tmp_path / "judged" / "results.json"])
+    found = representation(
+        [str(beir_folder)], models, SMALL, [tmp_path / "judged" / "results.json"]
+    )
     values = [judged.models[model].measures["nDCG@10"] for model in models]
     change = found.datasets[str(beir_folder)].change
     assert change.gain == pytest.approx(values[1] - values[0])
@@ -323,7 +355,16 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
 
 
 def test_command_line(capsys, beir_folder, tiny_bert, changed_bert, tmp_path):
-    arguments = ["--dataset", str(beir_folder), "--sample", "24", "--batch-size", "10", "--span-tokens", "12"]
+    arguments = [
+        "--dataset",
+        str(beir_folder),
+        "--sample",
+        "24",
+        "--batch-size",
+        "10",
+        "--span-tokens",
+        "12",
+    ]
     models = ["--model", str(tiny_bert), "--model", str(changed_bert)]
     status, out, _ = run(capsys, *arguments, *models, "--json", "--output", str(tmp_path))
     assert status == 0

@@ -26,11 +26,16 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 
 
-def collection(folder: Path, texts: list, queries: list[str] = (), split: str | None = "test") -> str:
+def collection(
+    folder: Path, texts: list, queries: list[str] = (), split: str | None = "test"
+) -> str:
     """A BEIR folder; a text may be a (title, text) pair. All queries are judged."""
     folder.mkdir(parents=True)
     pairs = [("", text) if isinstance(text, str) else text for text in texts]
-    lines = [json.dumps({"_id": f"d{i}", "title": title, "text": text}) for i, (title, text) in enumerate(pairs)]
+    lines = [
+        json.dumps({"_id": f"d{i}", "title": title, "text": text})
+        for i, (title, text) in enumerate(pairs)
+    ]
     (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
     if queries:
         lines = [json.dumps({"_id": f"q{i}", "text": text}) for i, text in enumerate(queries)]
@@ -58,7 +63,11 @@ def by_python(texts: list[str]) -> Counter:
 
 
 def test_words_of_title_and_text_are_counted(tmp_path):
-    texts = [("Wing flow", "The wing's flow: 2 wings."), ("", "FLOW_rate café नमस्ते"), ("only title", "")]
+    texts = [
+        ("Wing flow", "The wing's flow: 2 wings."),
+        ("", "FLOW_rate café नमस्ते"),
+        ("only title", ""),
+    ]
     found = counted(collection(tmp_path / "c", texts))
     assert found == by_python([part for pair in texts for part in pair])
     assert (found["wing"], found["flow"], found["s"], found["नमस्ते"]) == (2, 2, 1, 1)
@@ -87,7 +96,12 @@ def test_merging_early_and_often_changes_nothing(tmp_path, monkeypatch):
 
 
 def test_similarities_by_hand(tmp_path):
-    source = collection(tmp_path / "s", ["wing wing flow", ("wing", "")], ["what is it", "is it", "it", "it"], "train")
+    source = collection(
+        tmp_path / "s",
+        ["wing wing flow", ("wing", "")],
+        ["what is it", "is it", "it", "it"],
+        "train",
+    )
     target = collection(tmp_path / "t", ["wing drag", "flow drag"], ["what is it", "when is it"])
     found = shift(source, [target])
     # Words: 3/4, 1/4, 0 and 1/4, 1/4, 1/2. Types: 1/4, 1/4, 1/2, 0 and 1/2, 0, 0, 1/2.
@@ -105,7 +119,9 @@ def test_a_collection_is_at_no_distance_from_itself(beir_folder):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=9), min_size=2, max_size=2))
+@given(
+    st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=9), min_size=2, max_size=2)
+)
 def test_similarity_of_documents_is_that_of_dense_counts_and_symmetric(tmp_path_factory, sides):
     root = tmp_path_factory.mktemp("sides")
     folders = [collection(root / str(i), [" ".join(words)]) for i, words in enumerate(sides)]
@@ -181,7 +197,10 @@ def judged(tmp_path_factory):
         file = root / f"r{i}" / "results.json"
         report = json.loads(file.read_text())
         record = report["models"]["words"]
-        report["models"]["dense"] = record | {"model": "m", "measures": {"nDCG@10": 0.2 * i, "R@100": 0.5}}
+        report["models"]["dense"] = record | {
+            "model": "m",
+            "measures": {"nDCG@10": 0.2 * i, "R@100": 0.5},
+        }
         file.write_text(json.dumps(report))
         files.append(file)
     return source, targets, files
@@ -193,7 +212,9 @@ def test_scores_stand_against_similarity(judged, tmp_path):
     found.write(tmp_path / "shift.json")
     assert Shift.read(tmp_path / "shift.json") == found
     assert set(found.scores) == {"words", "dense"}
-    assert [found.scores["dense"][target] for target in targets] == pytest.approx([0, 0.2, 0.4, 0.6])
+    assert [found.scores["dense"][target] for target in targets] == pytest.approx(
+        [0, 0.2, 0.4, 0.6]
+    )
     row = found.correlations["dense"][0]
     x = [found.document_jaccard[target] for target in targets]
     reference = stats.pearsonr(x, [0, 0.2, 0.4, 0.6])
@@ -215,12 +236,21 @@ def test_scores_are_differences_to_a_baseline_by_label_or_model(judged):
 def test_a_picture_is_drawn_where_there_are_results(judged, tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     source, targets, files = judged
-    several = ["--source", source, *(part for target in targets for part in ("--target", target)), "--json"]
+    several = [
+        "--source",
+        source,
+        *(part for target in targets for part in ("--target", target)),
+        "--json",
+    ]
     results = [part for file in files[:3] for part in ("--results", str(file))]
     status, out, _ = run(capsys, *several, *results, "--output", str(tmp_path / "a"))
     assert (status, json.loads(out)["picture"]) == (0, "shift.png")
     assert (tmp_path / "a" / "shift.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["run.json", "shift.json", "shift.png"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [
+        "run.json",
+        "shift.json",
+        "shift.png",
+    ]
     status, out, _ = run(capsys, *several, "--output", str(tmp_path / "b"))
     assert (status, json.loads(out)["picture"]) == (0, None)
     assert not (tmp_path / "b" / "shift.png").exists()
@@ -323,7 +353,9 @@ shift.Unigrams.of(load_collection(sys.argv[1], labels="none").documents, chunk_r
 assert "torch" not in sys.modules
 print(pyarrow.default_memory_pool().max_memory())
 """
-    done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, folder], capture_output=True, text=True, check=True
+    )
     return int(done.stdout)
 
 
@@ -331,7 +363,10 @@ def test_memory_does_not_grow_with_documents_and_torch_is_not_imported(tmp_path)
     rng = np.random.default_rng(0)
     words = np.array([f"word{i}" for i in range(300)])
     sizes = (1000, 20_000)
-    folders = [collection(tmp_path / str(n), [" ".join(rng.choice(words, 20)) for _ in range(n)]) for n in sizes]
+    folders = [
+        collection(tmp_path / str(n), [" ".join(rng.choice(words, 20)) for _ in range(n)])
+        for n in sizes
+    ]
     small, large = map(peak_memory, folders)
     assert 0 < large < 1.5 * small
     assert large < (Path(folders[1]) / "corpus.jsonl").stat().st_size / 2

@@ -46,7 +46,12 @@ def test_counts_have_all_nine_types_in_order():
     counts = query_type_counts(["what is it", "is it", "it is", "it was", "when was it"])
     assert len(QUERY_TYPES) == 9
     assert list(counts) == list(QUERY_TYPES)
-    assert {name: n for name, n in counts.items() if n} == {"what": 1, "when": 1, "yes/no": 1, "declarative": 2}
+    assert {name: n for name, n in counts.items() if n} == {
+        "what": 1,
+        "when": 1,
+        "yes/no": 1,
+        "declarative": 2,
+    }
 
 
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=30))
@@ -59,7 +64,9 @@ def test_every_query_has_exactly_one_type(queries):
 
 def test_weighted_jaccard_by_hand():
     # Shares 3/4, 1/4, 0 and 1/4, 1/4, 1/2: minima 1/2, maxima 3/2.
-    assert weighted_jaccard(np.array([3, 1, 0]), np.array([10, 10, 20])) == pytest.approx(1 / 3, abs=1e-15)
+    assert weighted_jaccard(np.array([3, 1, 0]), np.array([10, 10, 20])) == pytest.approx(
+        1 / 3, abs=1e-15
+    )
     assert weighted_jaccard(np.array([1, 0]), np.array([0, 7])) == 0
     assert weighted_jaccard(np.array([5.0, 5.0]), np.array([0.1, 0.1])) == 1
 
@@ -67,7 +74,11 @@ def test_weighted_jaccard_by_hand():
 counts = st.lists(st.integers(0, 1000), min_size=1, max_size=12)
 
 
-@given(st.integers(1, 12).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 999), min_size=n, max_size=n)] * 2)))
+@given(
+    st.integers(1, 12).flatmap(
+        lambda n: st.tuples(*[st.lists(st.integers(0, 999), min_size=n, max_size=n)] * 2)
+    )
+)
 def test_weighted_jaccard_is_symmetric_in_0_to_1_and_1_for_equals_alone(pair):
     first, second = (np.array(side) for side in pair)
     assume(first.any() and second.any())

@@ -38,7 +38,11 @@ def test_similarity_of_a_cluster_is_the_mean_over_all_pairs(seed, queries, targe
     labels = rng.integers(0, k, queries)
     found = cluster_similarities(source, labels, target, k)
     for cluster in range(k):
-        pairs = [float(q.astype(np.float64) @ t) for q in source[labels == cluster] for t in target.astype(np.float64)]
+        pairs = [
+            float(q.astype(np.float64) @ t)
+            for q in source[labels == cluster]
+            for t in target.astype(np.float64)
+        ]
         assert found[cluster] == (pytest.approx(np.mean(pairs), abs=1e-9) if pairs else -math.inf)
 
 
@@ -51,7 +55,9 @@ class Lookup:
     """An encoder whose embeddings are given: a query's text and a document's are row numbers."""
 
     def __init__(self, queries, documents, similarity):
-        self.queries, self.documents = (torch.as_tensor(np.asarray(v, np.float32)) for v in (queries, documents))
+        self.queries, self.documents = (
+            torch.as_tensor(np.asarray(v, np.float32)) for v in (queries, documents)
+        )
         self.similarity_fn_name = similarity
 
     def encode_queries(self, texts, **options):
@@ -74,8 +80,13 @@ def test_losses_are_those_of_single_triplets_averaged(similarity):
     queries, documents = rng.normal(size=(300, 4)), rng.normal(size=(20, 4))
     rows = rng.integers(0, 20, size=(300, 4))
     texts = {f"q{i}": str(i) for i in range(300)}
-    losses, embeddings = source_losses(Lookup(queries, documents, similarity), Numbers(), texts, rows)
-    q, d = queries.astype(np.float32).astype(np.float64), documents.astype(np.float32).astype(np.float64)
+    losses, embeddings = source_losses(
+        Lookup(queries, documents, similarity), Numbers(), texts, rows
+    )
+    q, d = (
+        queries.astype(np.float32).astype(np.float64),
+        documents.astype(np.float32).astype(np.float64),
+    )
     if similarity == "cosine":
         q, d = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (q, d))
     for i in (0, 7, 255, 256, 299):
@@ -87,7 +98,12 @@ def test_losses_are_those_of_single_triplets_averaged(similarity):
 
 def test_a_loss_that_is_not_finite_names_its_query():
     with pytest.raises(InputError, match=r"'q7'.*finite"):
-        source_losses(Lookup([[np.nan, 1]], np.ones((2, 2)), "dot"), Numbers(), {"q7": "0"}, np.array([[0, 1]]))
+        source_losses(
+            Lookup([[np.nan, 1]], np.ones((2, 2)), "dot"),
+            Numbers(),
+            {"q7": "0"},
+            np.array([[0, 1]]),
+        )
 
 
 def test_triplets_are_a_positive_and_no_other_relevant_document(beir_folder):
@@ -138,7 +154,9 @@ def report(study):
 def test_nearest_cluster_losses_and_gains_follow_from_the_parts(study, report):
     (source, *targets), models, results = study
     collection = load_collection(source, "train")
-    triplets = sample_triplets(collection, COCODR(models[0]).text_format, SourceClusterOptions(sample=14, negatives=2))
+    triplets = sample_triplets(
+        collection, COCODR(models[0]).text_format, SourceClusterOptions(sample=14, negatives=2)
+    )
     losses = [source_losses(COCODR(model), collection.documents, *triplets)[0] for model in models]
     sizes = [cluster.queries for cluster in report.clusters]
     assert sum(sizes) == 14
@@ -166,7 +184,9 @@ def test_cases_are_the_largest_changes_with_gains_on_both_sides(study, report):
             record = json.loads(file.read_text())["models"][model]
             lines = (file.parent / record["per_query"]).read_text().splitlines()
             column = lines[0].split("\t").index("nDCG@10")
-            found.append({line.split("\t")[0]: float(line.split("\t")[column]) for line in lines[1:]})
+            found.append(
+                {line.split("\t")[0]: float(line.split("\t")[column]) for line in lines[1:]}
+            )
         return {query: found[1][query] - value for query, value in found[0].items()}
 
     of_source, of_target = changes(results[0]), changes(results[1])
@@ -226,7 +246,16 @@ def test_command_line(capsys, study, tmp_path):
     (source, *targets), models, results = study
     arguments = ["source-clusters", "--source", source, "--before", models[0], "--after", models[1]]
     arguments += [part for target in targets for part in ("--target", target)]
-    arguments += ["--clusters", "3", "--sample", "14", "--negatives", "2", "--output", str(tmp_path)]
+    arguments += [
+        "--clusters",
+        "3",
+        "--sample",
+        "14",
+        "--negatives",
+        "2",
+        "--output",
+        str(tmp_path),
+    ]
     arguments += [part for file in results for part in ("--results", str(file))]
     with pytest.raises(SystemExit) as status:
         main([*arguments, "--json"])

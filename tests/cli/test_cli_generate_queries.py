@@ -38,8 +38,19 @@ def test_the_record_is_printed_and_every_option_reaches_it(capsys, beir_folder, 
     selection = {"dedupe": True, "filter_retriever": "bm25", "filter_top": 5, "analyzer": "none"}
     options = {"bm25_analyzer": "none"} | settings | selection
     del options["analyzer"], options["dedupe"]
-    given = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    data = ["--dataset", str(beir_folder), "--output", str(tmp_path / "o"), "--generator", "lexical"]
+    given = [
+        part
+        for name, value in options.items()
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    data = [
+        "--dataset",
+        str(beir_folder),
+        "--output",
+        str(tmp_path / "o"),
+        "--generator",
+        "lexical",
+    ]
     status, out, _ = run(capsys, *data, "--dedupe", *given)
     record = json.loads(out)
     assert status == 0

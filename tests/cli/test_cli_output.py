@@ -18,12 +18,16 @@ COMMAND = [sys.executable, "-m", "beir_cocodr.cli"]
 
 @pytest.fixture
 def corpus(tmp_path) -> Path:
-    (tmp_path / "é.jsonl").write_text(2 * '{"_id": "é", "title": "", "text": "wing"}\n', encoding="utf-8")
+    (tmp_path / "é.jsonl").write_text(
+        2 * '{"_id": "é", "title": "", "text": "wing"}\n', encoding="utf-8"
+    )
     return tmp_path / "é.jsonl"
 
 
 def run(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *map(str, arguments)], stderr=subprocess.PIPE, text=True, check=False, **settings)
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], stderr=subprocess.PIPE, text=True, check=False, **settings
+    )
 
 
 def test_a_terminal_without_utf_8(corpus):
@@ -64,9 +68,13 @@ def test_a_path_that_is_not_utf_8(beir_folder, tmp_path):
     assert "report.html" in completed(main, ["report", str(output)]).stdout
 
 
-@pytest.mark.parametrize("arguments", [["--model", "a" * 300], ["--model", "minilm", "--store", "a" * 300]])
+@pytest.mark.parametrize(
+    "arguments", [["--model", "a" * 300], ["--model", "minilm", "--store", "a" * 300]]
+)
 def test_a_name_that_is_too_long(arguments, beir_folder, tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
-        main(["evaluate", "--dataset", str(beir_folder), *arguments, "--output", str(tmp_path / "o")])
+        main(
+            ["evaluate", "--dataset", str(beir_folder), *arguments, "--output", str(tmp_path / "o")]
+        )
     assert end.value.code == 2
     assert "too long" in capsys.readouterr().err

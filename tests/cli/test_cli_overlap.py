@@ -27,7 +27,9 @@ QUERIES = {
 
 def write(folder: Path, corpus, queries, **splits) -> Path:
     (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(document) + "\n" for document in corpus))
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps(document) + "\n" for document in corpus)
+    )
     lines = (json.dumps({"_id": id, "text": text}) + "\n" for id, text in queries.items())
     (folder / "queries.jsonl").write_text("".join(lines))
     for split, judged in splits.items():
@@ -45,7 +47,9 @@ def folder(tmp_path) -> str:
 
 def test_the_whole_report(folder, tmp_path):
     report = overlap(folder, folder)
-    labels = {(row.minimum, row.grade): (row.overlapping, row.share) for row in report.label_overlap}
+    labels = {
+        (row.minimum, row.grade): (row.overlapping, row.share) for row in report.label_overlap
+    }
     assert labels == {(1, 2): (1, 1 / 3), (1, 1): (2, 2 / 3), (2, 2): (0, 0), (2, 1): (1, 1 / 3)}
     assert report.exact_duplicates == RepeatedQueries(1, 1 / 3, {"q1": ["t1"]})
     assert report.near_duplicates == RepeatedQueries(1, 1 / 3, {"q2": ["t2"]})
@@ -55,7 +59,11 @@ def test_the_whole_report(folder, tmp_path):
     assert (nearest.similarity, nearest.encoder) == ("words", None)
     pairs = {row.query: (row.training_query, row.similarity) for row in nearest.queries}
     assert pairs == {"q1": ("t1", 1.0), "q2": ("t2", 1.0), "q3": (None, 0.0)}
-    assert (nearest.mean, nearest.median, nearest.least) == (pytest.approx(2 / 3, abs=1e-5), 1.0, 0.0)
+    assert (nearest.mean, nearest.median, nearest.least) == (
+        pytest.approx(2 / 3, abs=1e-5),
+        1.0,
+        0.0,
+    )
     histogram = nearest.histogram
     assert len(histogram.edges) == len(histogram.counts) + 1 == 21
     assert (histogram.counts[0], histogram.counts[-1], sum(histogram.counts)) == (1, 2, 3)
@@ -69,9 +77,19 @@ def test_the_files(folder, tmp_path, capsys):
     assert json.loads((tmp_path / "o" / "overlap.json").read_text()) == json.loads(out)
     assert Overlap.read(tmp_path / "o" / "overlap.json") == overlap(folder, folder)
     lines = (tmp_path / "o" / "nearest.tsv").read_text().splitlines()
-    assert lines[0].split("\t") == ["query", "training_query", "similarity", "text", "training_text"]
+    assert lines[0].split("\t") == [
+        "query",
+        "training_query",
+        "similarity",
+        "text",
+        "training_text",
+    ]
     assert lines[3].split("\t") == ["q3", "", "0.0", "library loans", ""]
-    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == ["nearest.tsv", "overlap.json", "run.json"]
+    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == [
+        "nearest.tsv",
+        "overlap.json",
+        "run.json",
+    ]
 
 
 def test_nearest_by_an_encoder_is_by_cosine(folder, tiny_bert):
@@ -145,5 +163,7 @@ def test_words_do_not_need_torch(folder):
         "except SystemExit as status:\n    assert status.code == 0, status.code\n"
         "print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "False"

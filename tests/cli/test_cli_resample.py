@@ -34,16 +34,40 @@ def wrong(folder, tmp_path) -> dict[str, list[str]]:
     (swapped / "qrels" / "old.tsv").rename(swapped / "qrels" / "test.tsv")
     renamed = tmp_path / "renamed"
     shutil.copytree(folder, renamed)
-    texts = (renamed / "queries.jsonl").read_text().replace('"_id": "q80"', '"_id": "q1"').splitlines()
+    texts = (
+        (renamed / "queries.jsonl").read_text().replace('"_id": "q80"', '"_id": "q1"').splitlines()
+    )
     texts = [line for line in texts if '"q1"' not in line or line == texts[80]]
     (renamed / "queries.jsonl").write_text("\n".join(texts) + "\n")
     qrels = (renamed / "qrels" / "test.tsv").read_text().replace("q80\t", "q1\t")
     (renamed / "qrels" / "test.tsv").write_text(qrels)
     here = ["--train", str(folder), "--test", str(folder)]
     return {
-        "the test set is larger": ["restrain", "--train", str(swapped), "--test", str(swapped), "--size", "2"],
-        "test set is larger than the training set": ["resttest", "--train", str(swapped), "--test", str(swapped)],
-        "has one text in .* and another": ["restrain", "--train", str(folder), "--test", str(renamed), "--k", "1"],
+        "the test set is larger": [
+            "restrain",
+            "--train",
+            str(swapped),
+            "--test",
+            str(swapped),
+            "--size",
+            "2",
+        ],
+        "test set is larger than the training set": [
+            "resttest",
+            "--train",
+            str(swapped),
+            "--test",
+            str(swapped),
+        ],
+        "has one text in .* and another": [
+            "restrain",
+            "--train",
+            str(folder),
+            "--test",
+            str(renamed),
+            "--k",
+            "1",
+        ],
         "no training queries are left; take at most 40": ["restrain", *here, "--size", "41"],
         "no training queries are left for": ["restrain", *here, "--k", "79"],
         "a --size or a --k": ["restrain", *here],
@@ -59,7 +83,9 @@ def wrong(folder, tmp_path) -> dict[str, list[str]]:
 
 def test_bad_input_is_status_2_one_line_and_nothing_written(wrong, tiny_cosine, tmp_path, capsys):
     for message, arguments in wrong.items():
-        options = ["--encoder", str(tiny_cosine), "--output", str(tmp_path / "o")] if arguments else []
+        options = (
+            ["--encoder", str(tiny_cosine), "--output", str(tmp_path / "o")] if arguments else []
+        )
         with pytest.raises(SystemExit) as status:
             main(["resample", *arguments, *options])
         captured = capsys.readouterr()
@@ -83,10 +109,26 @@ def test_the_command_line_end_to_end(folder, tiny_cosine, tmp_path, capsys):
         assert printed == json.loads((output / "manifest.json").read_text())
         assert (output / "queries.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(SystemExit) as status:
-        main(["resample", "restrain", "--k", "2", *common, "--output", str(tmp_path / "k"), "--no-picture"])
+        main(
+            [
+                "resample",
+                "restrain",
+                "--k",
+                "2",
+                *common,
+                "--output",
+                str(tmp_path / "k"),
+                "--no-picture",
+            ]
+        )
     assert "interpolation (k = 2)" in capsys.readouterr().out
     assert not (tmp_path / "k" / "queries.png").exists()
-    for arguments in (["resample"], ["resample", "restrain"], ["resample", "resttest"], ["overlap"]):
+    for arguments in (
+        ["resample"],
+        ["resample", "restrain"],
+        ["resample", "resttest"],
+        ["overlap"],
+    ):
         with pytest.raises(SystemExit) as status:
             main([*arguments, "--help"])
         assert status.value.code in (0, None)
@@ -99,5 +141,7 @@ def test_help_loads_nothing_heavy():
         "try:\n    main(['resample', 'restrain', '--help'])\nexcept SystemExit:\n    pass\n"
         "print([name for name in ('torch', 'transformers', 'faiss', 'scipy') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]"

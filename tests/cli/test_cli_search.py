@@ -37,7 +37,16 @@ def test_help_costs_no_torch(command):
 def test_encode_and_search_from_the_command_line(capsys, caplog, beir_folder, tiny_bert, tmp_path):
     store, output = tmp_path / "store", tmp_path / "deep" / "my.run"
     arguments = ["encode", "--dataset", beir_folder, "--model", tiny_bert, "--output", store]
-    settings = ["--shard-size", 20, "--precision", "fp16", "--token-budget", 500, "--document-length", 50]
+    settings = [
+        "--shard-size",
+        20,
+        "--precision",
+        "fp16",
+        "--token-budget",
+        500,
+        "--document-length",
+        50,
+    ]
     with caplog.at_level(logging.INFO):
         status, out, _ = run(capsys, *arguments, *settings)
     assert status == 0
@@ -46,9 +55,23 @@ def test_encode_and_search_from_the_command_line(capsys, caplog, beir_folder, ti
     status, out, _ = run(capsys, *arguments, *settings, "--json")
     assert status == 0
     report = json.loads(out)
-    assert (report["documents_encoded"], report["precision"], report["document_length"]) == (0, "fp16", 50)
+    assert (report["documents_encoded"], report["precision"], report["document_length"]) == (
+        0,
+        "fp16",
+        50,
+    )
 
-    arguments = ["search", "--store", store, "--dataset", beir_folder, "--output", output, "--top-k", 5]
+    arguments = [
+        "search",
+        "--store",
+        store,
+        "--dataset",
+        beir_folder,
+        "--output",
+        output,
+        "--top-k",
+        5,
+    ]
     status, out, _ = run(capsys, *arguments)
     assert status == 0
     assert "16 queries, 5 documents each of 48" in out
@@ -68,7 +91,11 @@ def test_encode_and_search_from_the_command_line(capsys, caplog, beir_folder, ti
     assert thesis.read_text() == "do not lose this\n"
     status, out, _ = run(capsys, *arguments, "--split", "train", "--json", "--overwrite")
     report = json.loads(out)
-    assert (report["split"], report["queries"], report["store"]["model"]["name"]) == ("train", 16, str(tiny_bert))
+    assert (report["split"], report["queries"], report["store"]["model"]["name"]) == (
+        "train",
+        16,
+        str(tiny_bert),
+    )
 
 
 def test_a_text_is_searched_for_without_store_or_output(capsys, beir_folder, tiny_cosine):
@@ -80,7 +107,9 @@ def test_a_text_is_searched_for_without_store_or_output(capsys, beir_folder, tin
     assert "**wing**" in lines[1]
     status, out, _ = run(capsys, *given, "--top-k", 3, "supersonic wing", "--json")
     found = json.loads(out)
-    assert [hit["id"] for hit in found["queries"][0]["hits"]] == [line.split()[2] for line in lines[::2]]
+    assert [hit["id"] for hit in found["queries"][0]["hits"]] == [
+        line.split()[2] for line in lines[::2]
+    ]
     status, out, _ = run(capsys, *given, "qwertz")
     assert (status, "nothing" in out) == (0, True)
     fused = ["search", "--dataset", beir_folder, "--model", f"hybrid:{tiny_cosine}", "wing"]
@@ -117,11 +146,16 @@ def test_a_store_says_which_model_searches_it_and_nothing_is_encoded(
     capsys, monkeypatch, beir_folder, tiny_bert, tmp_path
 ):
     store = tmp_path / "store"
-    assert run(capsys, "encode", "--dataset", beir_folder, "--model", tiny_bert, "--output", store)[0] == 0
+    assert (
+        run(capsys, "encode", "--dataset", beir_folder, "--model", tiny_bert, "--output", store)[0]
+        == 0
+    )
     from beir_cocodr.retrieval.dense import Dense
 
     monkeypatch.setattr(Dense, "encode_corpus", None)
-    status, out, _ = run(capsys, "search", "--dataset", beir_folder, "--store", store, "--json", "wing")
+    status, out, _ = run(
+        capsys, "search", "--dataset", beir_folder, "--store", store, "--json", "wing"
+    )
     assert status == 0
     assert json.loads(out)["model"] == str(tiny_bert)
 
@@ -137,7 +171,10 @@ def test_a_store_says_which_model_searches_it_and_nothing_is_encoded(
         (["--model", "bm25", "--queries", "none.txt", "wing"], "one of them"),
         (["--output", "r", "wing"], "--store"),
         (["--output", "r", "--store", "s", "--bm25-analyzer", "none"], "leave out --bm25-analyzer"),
-        (["--output", "r", "--store", "s", "--title-separator", "x"], "leave out --title-separator"),
+        (
+            ["--output", "r", "--store", "s", "--title-separator", "x"],
+            "leave out --title-separator",
+        ),
         (["--model", "minlm", "wing"], "did you mean minilm"),
         (["--model", "bm25", "--bm25-analyzer", "klingon", "wing"], "klingon"),
     ],
@@ -237,7 +274,9 @@ def test_the_address_of_a_cluster_may_be_left_out(capsys, monkeypatch, tmp_path,
 
     monkeypatch.setattr(cli_search, "load_plugin", {"ray search": search}.__getitem__)
     monkeypatch.setattr(
-        store_run, "search", lambda *arguments, **settings: asked.append(None) or SimpleNamespace(to_json=dict)
+        store_run,
+        "search",
+        lambda *arguments, **settings: asked.append(None) or SimpleNamespace(to_json=dict),
     )
     given = ["search", "--store", "s", "--dataset", "d", "--output", tmp_path / "r"]
     status, _, _ = run(capsys, *given, *words, *([] if "--json" in words else ["--json"]))

@@ -1,4 +1,6 @@
-"""What stands around results: groups of the help, the last lines, the version, and what libraries may print."""
+"""What stands around results: groups of the help, the last lines, the version, and what libraries
+may print.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,15 @@ def run(capsys, *arguments: str) -> tuple[int, str, list[str]]:
 
 
 def leaves() -> dict[str, object]:
-    groups = {name: getattr(command, "commands", None) for name, command in PROGRAM.commands.items()}
+    groups = {
+        name: getattr(command, "commands", None) for name, command in PROGRAM.commands.items()
+    }
     found = {name: command for name, command in PROGRAM.commands.items() if groups[name] is None}
-    return found | {f"{name} {part}": leaf for name, parts in groups.items() for part, leaf in (parts or {}).items()}
+    return found | {
+        f"{name} {part}": leaf
+        for name, parts in groups.items()
+        for part, leaf in (parts or {}).items()
+    }
 
 
 def test_every_command_has_a_row_and_every_row_a_command():
@@ -59,15 +67,28 @@ def test_what_follows_can_be_typed(name, capsys):
 
 
 def test_settings_stand_in_the_ending_as_a_shell_reads_them():
-    sentence, following = guide.ending("compare", {"dataset": "my files", "output": "a'b", "models": ["x"]})
+    sentence, following = guide.ending(
+        "compare", {"dataset": "my files", "output": "a'b", "models": ["x"]}
+    )
     assert "'my files'" in sentence
     assert shlex.split(following)[-1] == "a'b"
     lines = guide.ending("pretrain", {"dataset": ["a", "b"], "model": "m", "output": "o"})
     assert "a b" in lines[0]
 
 
-def test_a_command_ends_with_its_files_and_the_next_command_and_results_stay_alone(capsys, beir_folder, tmp_path):
-    given = ["evaluate", "--dataset", str(beir_folder), "--model", "bm25", "--output", str(tmp_path / "o"), "--json"]
+def test_a_command_ends_with_its_files_and_the_next_command_and_results_stay_alone(
+    capsys, beir_folder, tmp_path
+):
+    given = [
+        "evaluate",
+        "--dataset",
+        str(beir_folder),
+        "--model",
+        "bm25",
+        "--output",
+        str(tmp_path / "o"),
+        "--json",
+    ]
     status, out, err = run(capsys, *given)
     assert (status, json.loads(out)["dataset"]) == (0, str(beir_folder))
     assert str(tmp_path / "o") in err[-2]
@@ -77,7 +98,9 @@ def test_a_command_ends_with_its_files_and_the_next_command_and_results_stay_alo
 
 
 def test_showing_settings_does_nothing_and_ends_with_nothing(capsys):
-    status, _, err = run(capsys, "pretrain", "--dataset", "x", "--model", "x", "--output", "o", "--show-config")
+    status, _, err = run(
+        capsys, "pretrain", "--dataset", "x", "--model", "x", "--output", "o", "--show-config"
+    )
     assert (status, err) == (0, [])
 
 
@@ -95,7 +118,9 @@ def test_what_is_passed_on_is_left_as_it_is(capsys, monkeypatch):
     assert passed == words * 2
 
 
-@pytest.mark.parametrize("given", [["--corpus", "FOLDER"], ["--corpus=FOLDER"], ["--dataset", "FOLDER"]])
+@pytest.mark.parametrize(
+    "given", [["--corpus", "FOLDER"], ["--corpus=FOLDER"], ["--dataset", "FOLDER"]]
+)
 def test_the_older_name_of_the_dataset_goes_on_working(capsys, beir_folder, given):
     words = [word.replace("FOLDER", str(beir_folder)) for word in given]
     status, out, _ = run(capsys, "validate", *words)
@@ -103,15 +128,25 @@ def test_the_older_name_of_the_dataset_goes_on_working(capsys, beir_folder, give
 
 
 def test_what_stands_after_two_dashes_is_text(capsys, beir_folder):
-    status, out, _ = run(capsys, "search", "--dataset", str(beir_folder), "--model", "bm25", "--", "--corpus")
+    status, out, _ = run(
+        capsys, "search", "--dataset", str(beir_folder), "--model", "bm25", "--", "--corpus"
+    )
     assert (status, "nothing has a word of '--corpus'" in out) == (0, True)
 
 
-@pytest.mark.parametrize("name", [name for name, command in leaves().items() if "resample" not in name])
+@pytest.mark.parametrize(
+    "name", [name for name, command in leaves().items() if "resample" not in name]
+)
 def test_a_single_collection_is_called_dataset_everywhere(name):
     flags = {flag for parameter in leaves()[name].params for flag in parameter.opts}
     assert "--corpus" not in flags
-    assert flags & {"--dataset", "--source", "--train"} or name in ("quickstart", "doctor", "try", "irds", "pyserini")
+    assert flags & {"--dataset", "--source", "--train"} or name in (
+        "quickstart",
+        "doctor",
+        "try",
+        "irds",
+        "pyserini",
+    )
 
 
 def test_the_version_comes_from_one_place(capsys):
@@ -131,7 +166,10 @@ def test_commands_stand_in_groups(capsys):
 def test_libraries_are_heard_only_when_asked_for(capsys, beir_folder, monkeypatch):
     for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_DISABLE_PROGRESS_BARS"):
         monkeypatch.delenv(name, raising=False)
-    note, noise = logging.LogRecord("transformers", logging.WARNING, "", 0, "x", None, None), guide.Noise()
+    note, noise = (
+        logging.LogRecord("transformers", logging.WARNING, "", 0, "x", None, None),
+        guide.Noise(),
+    )
     own = logging.LogRecord("beir_cocodr.io", logging.INFO, "", 0, "x", None, None)
     for words, heard in (
         (["validate"], False),

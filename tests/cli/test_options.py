@@ -80,8 +80,16 @@ def test_given_flags_are_a_dict():
 @pytest.mark.parametrize(
     ("kind", "name", "expected"),
     [
-        (PretrainOptions, "epochs", "Passes over the data."),  # a default of its own, help from above
-        (PretrainOptions, "objective", "coco (default), mlm, condenser, cocondenser, simcse, ict or tsdae"),
+        (
+            PretrainOptions,
+            "epochs",
+            "Passes over the data.",
+        ),  # a default of its own, help from above
+        (
+            PretrainOptions,
+            "objective",
+            "coco (default), mlm, condenser, cocondenser, simcse, ict or tsdae",
+        ),
         (FinetuneOptions, "weighting", "erm (alike; default), idro, groupdro, cvar"),
         (GenerationOptions, "dedupe", "--no-dedupe"),
     ],

@@ -40,7 +40,9 @@ def blobs(sizes, seed=0, dimensions=6, spread=0.1):
 @pytest.mark.parametrize("cap", [2, 256])
 def test_separated_groups_are_found(method, seed, cap):
     points, truth = blobs([30, 12, 50, 8, 25, 40], seed)
-    found = cluster_queries(points, 6, seed, method=method, max_points_per_centroid=50 if cap == 2 else cap)
+    found = cluster_queries(
+        points, 6, seed, method=method, max_points_per_centroid=50 if cap == 2 else cap
+    )
     assert adjusted_rand_score(found.labels, truth) == 1
     assert found.labels.dtype == np.int64
     assert found.centroids.dtype == np.float32
@@ -63,7 +65,10 @@ def test_more_restarts_and_iterations_are_never_worse(method):
     best = cost(iterations=100, restarts=8)
     alone = min(
         float(((points - c.centroids[c.labels]) ** 2).sum())
-        for c in (cluster_queries(points, 12, s, min_size=1, method=method, iterations=100) for s in range(3, 11))
+        for c in (
+            cluster_queries(points, 12, s, min_size=1, method=method, iterations=100)
+            for s in range(3, 11)
+        )
     )
     assert best == pytest.approx(alone, rel=1e-5)
 
@@ -77,7 +82,9 @@ def test_the_two_libraries_agree_on_what_is_not_separated():
 
 @both
 def test_k_means_runs_until_nothing_moves(method):
-    """Where groups are not separated, the first centroids are no means, and one iteration leaves them 0.15 away."""
+    """Where groups are not separated, the first centroids are no means, and one iteration leaves
+    them 0.15 away.
+    """
     points = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
     found = cluster_queries(points, 6, method=method, min_size=1)
     means = [points[found.labels == label].mean(axis=0) for label in range(6)]
@@ -98,7 +105,9 @@ def test_a_sample_trains_and_all_are_assigned(method, monkeypatch):
     points, truth = blobs([400, 300, 500])
     name, trained = {"faiss": "_faiss", "scikit-learn": "_scikit_learn"}[method], []
     run = getattr(clusters, name)
-    monkeypatch.setattr(clusters, name, lambda sample, *rest: trained.append(len(sample)) or run(sample, *rest))
+    monkeypatch.setattr(
+        clusters, name, lambda sample, *rest: trained.append(len(sample)) or run(sample, *rest)
+    )
     found = cluster_queries(points, 3, method=method, max_points_per_centroid=20)
     assert trained == [60]
     assert adjusted_rand_score(found.labels, truth) == 1
@@ -109,7 +118,12 @@ def test_normalised_directions(method):
     rng = np.random.default_rng(0)
     points, truth = blobs([20, 20, 20], dimensions=16)
     stretched = points * rng.uniform(0.01, 100, size=(60, 1)).astype(np.float32)
-    assert adjusted_rand_score(cluster_queries(stretched, 3, normalize=True, method=method).labels, truth) == 1
+    assert (
+        adjusted_rand_score(
+            cluster_queries(stretched, 3, normalize=True, method=method).labels, truth
+        )
+        == 1
+    )
     with_zero = np.concatenate([stretched, np.zeros((2, 16), np.float32)])
     labels = cluster_queries(with_zero, 4, normalize=True, method=method).labels
     assert labels[-1] == labels[-2]
@@ -138,8 +152,13 @@ def test_small_clusters_are_folded_and_named(method, caplog):
     message = record.getMessage()
     assert record.levelno == logging.WARNING
     for label in small:
-        named = ", ".join(repr(id) for id, own in zip(ids, whole.labels, strict=True) if own == label)
-        assert f"cluster {label} ({'query' if whole.sizes[label] == 1 else 'queries'} {named})" in message
+        named = ", ".join(
+            repr(id) for id, own in zip(ids, whole.labels, strict=True) if own == label
+        )
+        assert (
+            f"cluster {label} ({'query' if whole.sizes[label] == 1 else 'queries'} {named})"
+            in message
+        )
     assert "lower --clusters, or set min_size to 1" in message
 
 

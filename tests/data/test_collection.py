@@ -116,13 +116,17 @@ def test_labels_optional_and_none(folder: Path) -> None:
         ("a.jsonl", '\ufeff{"_id": 7, "text": "one"}\r\n\n', [("7", "", "one")]),
     ],
 )
-def test_lone_corpus_files(tmp_path: Path, name: str, content: str, expected: list[tuple[str, ...]]) -> None:
+def test_lone_corpus_files(
+    tmp_path: Path, name: str, content: str, expected: list[tuple[str, ...]]
+) -> None:
     plain, zipped = tmp_path / name, tmp_path / f"{name}.gz"
     plain.write_text(content, newline="")
     zipped.write_bytes(gzip.compress(content.encode()))
     for path in (plain, zipped):
         documents = load_collection(path, labels="optional").documents
-        assert [tuple(document.values()) for document in documents.take(range(len(documents)))] == expected
+        assert [
+            tuple(document.values()) for document in documents.take(range(len(documents)))
+        ] == expected
     with pytest.raises(InputError, match=r"corpus file .*no queries"):
         load_collection(plain)
 
@@ -166,7 +170,11 @@ REFUSED = [
     ("corpus.jsonl", GOOD + '{"_id": "d1", "text": "x"\n', r":2: broken JSON at column \d+"),
     ("corpus.jsonl", GOOD + '["d1"]\n', r":2: broken JSON: not an object"),
     ("corpus.jsonl", GOOD + "[" * 100_000 + "\n", r":2: broken JSON"),
-    ("corpus.jsonl", GOOD.encode() + b'{"_id": "d1", "text": "caf\xe9"}\n', r":2: not UTF-8 at byte 27"),
+    (
+        "corpus.jsonl",
+        GOOD.encode() + b'{"_id": "d1", "text": "caf\xe9"}\n',
+        r":2: not UTF-8 at byte 27",
+    ),
     ("corpus.jsonl", GOOD + '{"_id": "d1", "text": "\\ud800"}\n', r":2: .*half a character"),
     ("corpus.jsonl", GOOD + '{"text": "x"}\n', r":2: .*id"),
     ("corpus.jsonl", GOOD + '{"_id": null, "text": "x"}\n', r":2: .*id"),
@@ -201,7 +209,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "content", "message"), REFUSED)
-def test_refused_with_file_and_line(folder: Path, name: str, content: str | bytes, message: str) -> None:
+def test_refused_with_file_and_line(
+    folder: Path, name: str, content: str | bytes, message: str
+) -> None:
     path = folder / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(InputError, match=message) as caught:
@@ -222,7 +232,9 @@ def test_missing_parts_say_what_there_is(folder: Path, tmp_path: Path) -> None:
         load_collection(folder, labels="none")
 
 
-@pytest.mark.parametrize("dataset", ["nonesuch", Path("nonesuch"), "scifat", "apidocs/nonesuch", "irds:nonesuch"])
+@pytest.mark.parametrize(
+    "dataset", ["nonesuch", Path("nonesuch"), "scifat", "apidocs/nonesuch", "irds:nonesuch"]
+)
 def test_unknown_collections_are_one_line(dataset: str | Path) -> None:
     with pytest.raises(InputError) as caught:
         load_collection(dataset)
@@ -230,7 +242,9 @@ def test_unknown_collections_are_one_line(dataset: str | Path) -> None:
     assert repr(str(dataset).rpartition("/")[2].rpartition(":")[2]) in str(caught.value)
 
 
-def test_an_empty_name_is_not_the_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_name_is_not_the_current_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder)
     with pytest.raises(InputError, match="no name"):
         load_collection("")
@@ -261,7 +275,9 @@ def test_damaged_gzip_is_refused(folder: Path) -> None:
 
 
 def cached(tmp_path: Path) -> list[tuple[str, int]]:
-    return sorted((path.name, path.stat().st_ino) for path in (tmp_path / "cache" / "corpora").iterdir())
+    return sorted(
+        (path.name, path.stat().st_ino) for path in (tmp_path / "cache" / "corpora").iterdir()
+    )
 
 
 def test_a_corpus_is_converted_once(folder: Path, tmp_path: Path) -> None:
@@ -293,7 +309,9 @@ def test_a_damaged_cache_is_made_again(folder: Path, tmp_path: Path) -> None:
         assert file.read_bytes() == whole
 
 
-def test_a_cache_that_cannot_be_written_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(folder / "corpus.jsonl" / "below"))
     with pytest.raises(InputError, match="BEIR_COCODR_CACHE"):
         load_collection(folder)
@@ -314,7 +332,9 @@ def test_processes_may_race_and_load_without_the_stack(tmp_path: Path) -> None:
 
     def load(_: int) -> str:
         command = [sys.executable, "-c", _LOAD, str(path)]
-        return subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ}).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, env={**os.environ}
+        ).stdout
 
     with ThreadPoolExecutor(3) as pool:
         hashes = set(pool.map(load, range(3)))

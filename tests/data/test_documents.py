@@ -1,4 +1,6 @@
-"""The corpus table against a plain dictionary, its tie order against Python's own sorting of bytes."""
+"""The corpus table against a plain dictionary, its tie order against Python's own sorting of
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def documents_of(corpus: dict[str, tuple[str, str]], batch: int) -> Documents:
     rows = [(id, title, text) for id, (title, text) in corpus.items()]
     schema = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text")])
     batches = [
-        pa.record_batch([pa.array(column, pa.large_string()) for column in zip(*part, strict=True)], schema=schema)
+        pa.record_batch(
+            [pa.array(column, pa.large_string()) for column in zip(*part, strict=True)],
+            schema=schema,
+        )
         for part in (rows[start : start + batch] for start in range(0, len(rows), batch))
     ]
     return Documents(pa.Table.from_batches(batches, schema), "0" * 64)
@@ -62,7 +67,9 @@ def test_rows_and_take_in_any_order(corpus, batch, strangers, random) -> None:
 
 
 @given(corpora, st.integers(1, 5), st.integers(1, 6))
-def test_chunks_are_the_corpus_cut_to_size(corpus: dict[str, tuple[str, str]], batch: int, size: int) -> None:
+def test_chunks_are_the_corpus_cut_to_size(
+    corpus: dict[str, tuple[str, str]], batch: int, size: int
+) -> None:
     chunks = list(documents_of(corpus, batch).chunks(size))
     assert [len(chunk) for chunk in chunks[:-1]] == [size] * max(len(chunks) - 1, 0)
     assert [document for chunk in chunks for document in chunk] == [
@@ -71,7 +78,9 @@ def test_chunks_are_the_corpus_cut_to_size(corpus: dict[str, tuple[str, str]], b
 
 
 @given(corpora, st.integers(1, 5))
-def test_tie_ranks_sort_ids_descending_by_bytes(corpus: dict[str, tuple[str, str]], batch: int) -> None:
+def test_tie_ranks_sort_ids_descending_by_bytes(
+    corpus: dict[str, tuple[str, str]], batch: int
+) -> None:
     documents = documents_of(corpus, batch)
     by_rank = {int(rank): id for id, rank in zip(corpus, documents.tie_ranks(), strict=True)}
     descending = sorted(corpus, key=lambda id: id.encode(), reverse=True)
@@ -105,7 +114,9 @@ def test_unknown_ids_and_rows_are_refused() -> None:
 def corpus_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "corpus.jsonl"
-    lines = (json.dumps({"_id": f"d{n}", "title": f"t{n}", "text": "x" * 2000}) for n in range(20_000))
+    lines = (
+        json.dumps({"_id": f"d{n}", "title": f"t{n}", "text": "x" * 2000}) for n in range(20_000)
+    )
     path.write_text("\n".join(lines))
     return path
 
@@ -119,7 +130,9 @@ def test_pickling_sends_the_path_and_not_the_corpus(corpus_file: Path) -> None:
     assert received.table.equals(documents.table)
 
 
-def test_the_content_hash_knows_order_and_borders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_content_hash_knows_order_and_borders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
     corpora = [
         [("a", "b", "c"), ("d", "e", "f")],
@@ -131,7 +144,10 @@ def test_the_content_hash_knows_order_and_borders(tmp_path: Path, monkeypatch: p
     for number, corpus in enumerate([*corpora, corpora[0]]):
         path = tmp_path / f"{number}.jsonl"
         path.write_text(
-            "".join(json.dumps({"_id": id, "title": title, "text": text}) + "\n" for id, title, text in corpus)
+            "".join(
+                json.dumps({"_id": id, "title": title, "text": text}) + "\n"
+                for id, title, text in corpus
+            )
         )
         hashes.append(load_collection(path, labels="none").documents.content_hash)
     assert len(set(hashes[:4])) == 4
@@ -149,13 +165,17 @@ print(len(documents), peak() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux only")
-def test_a_corpus_is_converted_without_being_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_is_converted_without_being_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "corpus.jsonl"
     with path.open("w") as file:
         for number in range(60_000):
             file.write(json.dumps({"_id": str(number), "text": f"{number} " + "y" * 4000}) + "\n")
-    measured = subprocess.run([sys.executable, "-c", _MEASURE, str(path)], capture_output=True, text=True, check=True)
+    measured = subprocess.run(
+        [sys.executable, "-c", _MEASURE, str(path)], capture_output=True, text=True, check=True
+    )
     count, grown = map(int, measured.stdout.split())
     assert count == 60_000
     assert grown < path.stat().st_size / 2

@@ -24,9 +24,13 @@ def folder(tmp_path: Path) -> Path:
     place = tmp_path / "mine"
     (place / "deep dir").mkdir(parents=True)
     (place / "a.txt").write_text("Plain words about a wing.\n")
-    (place / "deep dir" / "b.md").write_text("# Guide\n\nHello.\n\n## Install > it\n\nClone it.\n\n## Use\n\nSearch.\n")
+    (place / "deep dir" / "b.md").write_text(
+        "# Guide\n\nHello.\n\n## Install > it\n\nClone it.\n\n## Use\n\nSearch.\n"
+    )
     (place / "c.csv").write_text("id,title,text\n1,one,first record\n2,two,second record\n")
-    (place / "d.jsonl").write_text('{"text": "a record without id"}\n{"text": "a record without id"}\n')
+    (place / "d.jsonl").write_text(
+        '{"text": "a record without id"}\n{"text": "a record without id"}\n'
+    )
     (place / "picture.png").write_bytes(b"\x89PNG")
     (place / ".git").mkdir()
     (place / ".git" / "hidden.txt").write_text("hidden")
@@ -38,9 +42,16 @@ def test_a_folder_of_files_is_a_corpus(folder):
     shown = {id.partition("#")[0]: value for id, value in found.items()}
     assert list(shown) == ["a.txt", "c.csv", "d.jsonl", "deep%20dir/b.md"]
     assert shown["a.txt"] == ("a", "Plain words about a wing.")
-    assert (found["c.csv#1"], found["c.csv#2"]) == (("one", "first record"), ("two", "second record"))
+    assert (found["c.csv#1"], found["c.csv#2"]) == (
+        ("one", "first record"),
+        ("two", "second record"),
+    )
     sections = [value for id, value in found.items() if id.startswith("deep%20dir/b.md#")]
-    assert sections == [("Guide", "Hello."), ("Guide > Install - it", "Clone it."), ("Guide > Use", "Search.")]
+    assert sections == [
+        ("Guide", "Hello."),
+        ("Guide > Install - it", "Clone it."),
+        ("Guide > Use", "Search."),
+    ]
     same = [id for id in found if id.startswith("d.jsonl")]
     assert same[1] == f"{same[0]}-2"
     source = resolve_source(folder, "test")
@@ -76,12 +87,20 @@ def test_ids_stay_where_texts_do_and_only_changed_files_are_read_again(folder, m
     assert sorted(read[2:]) == ["b.md", "e.txt"]
     kept = {id for id in before if not id.startswith("c.csv") and before[id][1] != "Hello."}
     assert {id: after[id] for id in kept} == {id: before[id] for id in kept}
-    assert {text for id, (_, text) in after.items() if id not in before} == {"Welcome.", "More.", "new"}
+    assert {text for id, (_, text) in after.items() if id not in before} == {
+        "Welcome.",
+        "More.",
+        "new",
+    }
     assert not {id for id in after if id.startswith("c.csv")}
     (folder / "a.txt").unlink()
     guide.unlink()
     texts(folder)
-    [cached] = [path for path in file_folder.cache_folder("files").glob("*.json") if str(folder) in path.read_text()]
+    [cached] = [
+        path
+        for path in file_folder.cache_folder("files").glob("*.json")
+        if str(folder) in path.read_text()
+    ]
     assert list(json.loads(cached.read_text())) == [str(folder / "e.txt")]
 
 
@@ -95,7 +114,9 @@ def test_long_texts_are_cut_by_sentences(tmp_path):
     for start in ("a.txt#", "b.csv#x#"):
         parts = [text for id, (_, text) in found.items() if id.startswith(start)]
         assert " ".join(parts) == " ".join(words)
-        assert all(part.endswith("it says.") and 100 < count_units(part) <= 180 for part in parts[:-1])
+        assert all(
+            part.endswith("it says.") and 100 < count_units(part) <= 180 for part in parts[:-1]
+        )
     assert len(texts(f"{tmp_path}?words=40")) > len(found)
 
 

@@ -1,4 +1,6 @@
-"""Each format says what its file says: titles, sections, records; a broken file is one error that names it."""
+"""Each format says what its file says: titles, sections, records; a broken file is one error that
+names it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from beir_cocodr.data.defects import ignore, raise_errors
-from beir_cocodr.data.file_formats import PACKAGES, Columns, Content, Section, read_content, read_table
+from beir_cocodr.data.file_formats import (
+    PACKAGES,
+    Columns,
+    Content,
+    Section,
+    read_content,
+    read_table,
+)
 from beir_cocodr.errors import InputError
 
 MARKDOWN = """---
@@ -121,7 +130,10 @@ def write_pdf(path: Path, *pages: str) -> None:
     """A PDF of lines of text, as its standard has them."""
     kids = " ".join(f"{3 + 2 * i} 0 R" for i in range(len(pages)))
     font = "/Font << /F1 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >>"
-    parts = ["<< /Type /Catalog /Pages 2 0 R >>", f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>"]
+    parts = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+    ]
     for i, page in enumerate(pages):
         lines = " T* ".join(f"({line}) Tj" for line in page.split("\n"))
         drawn = f"BT /F1 12 Tf 14 TL 72 700 Td {lines} ET"
@@ -168,7 +180,10 @@ def test_a_broken_file_is_one_error(tmp_path, suffix):
         read(tmp_path / f"a{suffix}")
 
 
-RECORDS = [{"Id": "1", "Title": "one", "Body": 'a "b",\nc'}, {"Id": "2", "Title": "two", "Body": "ä"}]
+RECORDS = [
+    {"Id": "1", "Title": "one", "Body": 'a "b",\nc'},
+    {"Id": "2", "Title": "two", "Body": "ä"},
+]
 CSV = 'Id,Title,Body\n1,one,"a ""b"",\nc"\n2,two,ä\n'
 
 
@@ -178,7 +193,10 @@ def write_tables(folder: Path) -> list[Path]:
     (folder / "c.tsv").write_text(CSV.replace(",", "\t").replace('""\t\nc', '"",\nc'))
     (folder / "d.csv.gz").write_bytes(gzip.compress(CSV.encode()))
     pq.write_table(pa.Table.from_pylist(RECORDS), folder / "e.parquet")
-    pa_lines = ('{"Id": "1", "Title": "one", "Body": "a \\"b\\",\\nc"}\n', '{"Id": "2", "Title": "two", "Body": "ä"}\n')
+    pa_lines = (
+        '{"Id": "1", "Title": "one", "Body": "a \\"b\\",\\nc"}\n',
+        '{"Id": "2", "Title": "two", "Body": "ä"}\n',
+    )
     (folder / "f.jsonl").write_text("".join(pa_lines))
     return sorted(folder.iterdir())
 
@@ -187,14 +205,18 @@ def test_tables_of_every_kind_have_the_same_records(tmp_path):
     for path in write_tables(tmp_path):
         rows = [row[1:] for row in read_table(path, Columns(), raise_errors)]
         assert rows == [("1", "one", 'a "b",\nc'), ("2", "two", "ä")], path
-        named = [row[1:] for row in read_table(path, Columns(("Title", "Body"), "", "Id"), raise_errors)]
+        named = [
+            row[1:] for row in read_table(path, Columns(("Title", "Body"), "", "Id"), raise_errors)
+        ]
         assert named == [("1", "", 'one\na "b",\nc'), ("2", "", "two\nä")]
 
 
 def test_a_compressed_table_that_is_damaged_is_named(tmp_path):
     rows = "".join(f"{n},text {n * 7919}\n" for n in range(20_000))
     whole = gzip.compress(f"id,text\n{rows}".encode())
-    for place in range(20, len(whole), len(whole) // 20):  # zlib's own error, a wrong checksum, or broken lines
+    for place in range(
+        20, len(whole), len(whole) // 20
+    ):  # zlib's own error, a wrong checksum, or broken lines
         broken = bytearray(whole)
         broken[place] ^= 0xFF
         (tmp_path / "a.csv.gz").write_bytes(broken)

@@ -108,7 +108,10 @@ def test_a_table_is_read_back_as_it_was_written(tmp_path):
 
 def test_a_query_that_is_judged_in_part_is_left_out_and_counted(tmp_path):
     table = tmp_path / "t"
-    begun = [replace(PAIR, query_id="q2"), replace(PAIR, query_id="q2", document_id="d2", judgement=None)]
+    begun = [
+        replace(PAIR, query_id="q2"),
+        replace(PAIR, query_id="q2", document_id="d2", judgement=None),
+    ]
     write_annotation_candidates(table, [PAIR, *begun, replace(PAIR, query_id="gone", query="")])
     found = load_judgements(table).of({"q1": "", "q2": ""})
     assert list(found.queries) == ["q1"]
@@ -127,9 +130,18 @@ def test_a_query_that_is_judged_in_part_is_left_out_and_counted(tmp_path):
         ("query_id\tdocument_id\tjudgement\nq1\td1\n", ":2: 2 columns, not 3"),
         ("query_id\tdocument_id\tjudgement\nq1\td1\t1.0\n", ":2: grade '1.0'"),
         ("query_id\tdocument_id\tjudgement\n\td1\t1\n", ":2: no id"),
-        ("query_id\tdocument_id\tjudgement\tquery_probability\nq\td\t1\tx\n", ":2: query_probability is 'x'"),
-        ("query_id\tdocument_id\tjudgement\tdocument_probability\nq\td\t1\t0\n", ":2: document_probability is 0"),
-        ('{"time": "t", "query_id": "q", "document_id": "d", "grade": 1}\n{"time": \n', ":2: broken JSON"),
+        (
+            "query_id\tdocument_id\tjudgement\tquery_probability\nq\td\t1\tx\n",
+            ":2: query_probability is 'x'",
+        ),
+        (
+            "query_id\tdocument_id\tjudgement\tdocument_probability\nq\td\t1\t0\n",
+            ":2: document_probability is 0",
+        ),
+        (
+            '{"time": "t", "query_id": "q", "document_id": "d", "grade": 1}\n{"time": \n',
+            ":2: broken JSON",
+        ),
         ('{"time": "t", "query_id": "q", "document_id": "d"}\n', ":1: grade: "),
         ('{"time": "t", "query_id": "q", "document_id": "d", "grade": "yes"}\n', ":1: grade"),
         ('{"time": "t", "document_id": "d", "grade": 1}\n', ":1: neither query_id nor query"),

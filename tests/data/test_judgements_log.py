@@ -1,4 +1,6 @@
-"""The log of judgements: what was answered stands in it, once, whoever writes and however a process ends."""
+"""The log of judgements: what was answered stands in it, once, whoever writes and however a process
+ends.
+"""
 
 import json
 import signal
@@ -9,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beir_cocodr.data.judgements import LOG_FILE, QRELS_FILE, Asked, JudgementLog, load_judgements, typed_id
+from beir_cocodr.data.judgements import (
+    LOG_FILE,
+    QRELS_FILE,
+    Asked,
+    JudgementLog,
+    load_judgements,
+    typed_id,
+)
 from beir_cocodr.errors import InputError
 
 WING = Asked("wing in a flow")
@@ -24,10 +33,17 @@ def test_a_judgement_is_written_at_once_and_a_doubled_one_once(tmp_path):
     for _ in range(2):
         log.judge(WING, "d1", 1)
     log.judge(Asked("wing  in a flow "), "d2", 0)
-    assert [(line["document_id"], line["grade"]) for line in lines(tmp_path)] == [("d1", 1), ("d2", 0)]
+    assert [(line["document_id"], line["grade"]) for line in lines(tmp_path)] == [
+        ("d1", 1),
+        ("d2", 0),
+    ]
     assert log.version == 2
     assert log.grades == {typed_id(WING.text): {"d1": 1, "d2": 0}}
-    assert load_judgements(tmp_path / QRELS_FILE).qrels == log.grades == load_judgements(tmp_path / LOG_FILE).qrels
+    assert (
+        load_judgements(tmp_path / QRELS_FILE).qrels
+        == log.grades
+        == load_judgements(tmp_path / LOG_FILE).qrels
+    )
 
 
 def test_undo_restores_what_was_before_and_a_doubled_undo_undoes_once(tmp_path):
@@ -48,7 +64,10 @@ def test_undo_restores_what_was_before_and_a_doubled_undo_undoes_once(tmp_path):
 
 
 steps = st.tuples(
-    st.sampled_from(["judge", "undo"]), st.integers(0, 1), st.integers(0, 2), st.sampled_from([0, 1, None])
+    st.sampled_from(["judge", "undo"]),
+    st.integers(0, 1),
+    st.integers(0, 2),
+    st.sampled_from([0, 1, None]),
 )
 
 
@@ -91,7 +110,9 @@ for number in range(100_000):
 
 def test_two_writers_that_are_killed_lose_nothing_and_double_nothing(tmp_path):
     writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), name], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), name], stdout=subprocess.PIPE, text=True
+        )
         for name in "ab"
     ]
     answered = {writer: [writer.stdout.readline() for _ in range(15)] for writer in writers}

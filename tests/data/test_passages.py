@@ -13,9 +13,22 @@ from beir_cocodr.data.text import token_counter, word_counter
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import named_counter
 
-PIECES = ["wing ", "supersonic flow ", "A b. ", "Drag? ", "unbreakable" * 3, "今日は。", "\n\n", "é\u0301 ", "😀"]
+PIECES = [
+    "wing ",
+    "supersonic flow ",
+    "A b. ",
+    "Drag? ",
+    "unbreakable" * 3,
+    "今日は。",
+    "\n\n",
+    "é\u0301 ",
+    "😀",
+]
 TEXT = st.lists(
-    st.one_of(st.sampled_from(PIECES), st.text(st.characters(exclude_categories=["Cs"]), max_size=5)), max_size=40
+    st.one_of(
+        st.sampled_from(PIECES), st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+    ),
+    max_size=40,
 ).map("".join)
 
 
@@ -38,10 +51,14 @@ def test_nothing_is_lost_the_order_is_kept_and_the_bound_is_held(counters, data)
     titles = [data.draw(st.integers(0, len(text))) for text in texts]
     for text, ranges in zip(texts, split_passages(texts, count, limit, titles=titles), strict=True):
         parts = [text[start:end] for start, end in ranges]
-        assert [c for part in parts for c in part if not c.isspace()] == [c for c in text if not c.isspace()]
+        assert [c for part in parts for c in part if not c.isspace()] == [
+            c for c in text if not c.isspace()
+        ]
         assert all(first[1] <= second[0] for first, second in pairwise(ranges))
         assert all(part and part == part.strip() for part in parts)
-        assert all(n <= limit or len(part) == 1 for part, n in zip(parts, count(parts), strict=True))
+        assert all(
+            n <= limit or len(part) == 1 for part, n in zip(parts, count(parts), strict=True)
+        )
 
 
 @settings(deadline=None)

@@ -13,11 +13,16 @@ from beir_cocodr.data import passages as sentences
 from beir_cocodr.data.passages import sentence_ranges
 
 SPACES = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
-TEXT = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from([*SPACES, *".!?。।؟\"'()"])))
+TEXT = st.text(
+    st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from([*SPACES, *".!?。।؟\"'()"]))
+)
 
 
 @settings(deadline=None)
-@given(TEXT, st.sampled_from(["en", "de", "ja", "zh", "ar", "hi", "hy", "my", "am", "no such language"]))
+@given(
+    TEXT,
+    st.sampled_from(["en", "de", "ja", "zh", "ar", "hi", "hy", "my", "am", "no such language"]),
+)
 def test_nothing_but_white_space_is_lost_and_the_order_is_kept(text, language):
     ranges = sentence_ranges(text, language)
     kept = [c for start, end in ranges for c in text[start:end] if not c.isspace()]
@@ -50,7 +55,8 @@ def test_the_marks_of_other_scripts_end_sentences_without_naming_the_language():
 
 
 def test_wide_white_space_behind_a_mark_stops_nothing():
-    # Each of these panicked in sentencex 1.0.32, as every white space of several bytes is liable to.
+    # Each of these panicked in sentencex 1.0.32, as every white space of several bytes is liable
+    # to.
     for text in ("I\u2028.]a» ?B", "]1?;\nI\u3000.:x", "!?\u1680\u2029 \u2003 a!"):
         assert sentence_ranges(text)
     wide = {ord(space) for space in SPACES if ord(space) > 0x7F}

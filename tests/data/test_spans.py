@@ -7,11 +7,15 @@ from hypothesis import strategies as st
 
 from beir_cocodr.data.spans import SpannedText, span_pair, span_ranges
 
-WORD = st.sampled_from(["flow", "wing", "boundary", "heat.", "layer!", "of", "a", "drag?", "shock;", "数据。", "x" * 9])
+WORD = st.sampled_from(
+    ["flow", "wing", "boundary", "heat.", "layer!", "of", "a", "drag?", "shock;", "数据。", "x" * 9]
+)
 
 
 def offsets(text: str) -> list[tuple[int, int]]:
-    """Character ranges of pieces of at most three letters, as a subword tokenizer would give them."""
+    """Character ranges of pieces of at most three letters, as a subword tokenizer would give
+    them.
+    """
     ranges, at = [], 0
     for word in text.split():
         at = text.index(word, at)
@@ -21,10 +25,15 @@ def offsets(text: str) -> list[tuple[int, int]]:
 
 
 def split_spans(text: str, tokens: list[tuple[int, int]], *settings: object) -> list[str]:
-    return [text[tokens[first][0] : tokens[last - 1][1]] for first, last in span_ranges(text, tokens, *settings)]
+    return [
+        text[tokens[first][0] : tokens[last - 1][1]]
+        for first, last in span_ranges(text, tokens, *settings)
+    ]
 
 
-@given(words=st.lists(WORD, min_size=1, max_size=80), limit=st.integers(1, 30), seed=st.integers(0, 5))
+@given(
+    words=st.lists(WORD, min_size=1, max_size=80), limit=st.integers(1, 30), seed=st.integers(0, 5)
+)
 def test_spans_cover_the_text_in_order_and_keep_to_the_limit(words, limit, seed):
     text = " ".join(words)
     tokens = offsets(text)
@@ -64,7 +73,9 @@ def test_a_random_flush_makes_more_spans_and_is_reproducible():
 def test_a_pair_is_two_different_spans(count, seed):
     spans = [str(i) for i in range(count)]
     places = [(i, i + 1) for i in range(count)]
-    first, second = span_pair(SpannedText("".join(spans), places, places, count), np.random.default_rng(seed))
+    first, second = span_pair(
+        SpannedText("".join(spans), places, places, count), np.random.default_rng(seed)
+    )
     assert first != second
     assert {first, second} <= set(spans)
 
@@ -81,5 +92,7 @@ def test_more_tokens_than_a_span_has_are_two_spans(wordpiece, limit):
         "wing " * limit + "\u200b",
     ]
     for text in texts:
-        tokens = wordpiece(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        tokens = wordpiece(text, add_special_tokens=False, return_offsets_mapping=True)[
+            "offset_mapping"
+        ]
         assert len(tokens) <= limit or len(split_spans(text, tokens, limit)) >= 2

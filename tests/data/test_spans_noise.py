@@ -19,14 +19,18 @@ def test_about_the_ratio_of_the_words_is_deleted_and_the_order_stays():
     assert set(kept) <= set(words)
 
 
-@pytest.mark.parametrize("text", ["数据库系统的翼型流动" * 200, "ฉันรักภาษาไทย" * 200, "データベース" * 300])
+@pytest.mark.parametrize(
+    "text", ["数据库系统的翼型流动" * 200, "ฉันรักภาษาไทย" * 200, "データベース" * 300]
+)
 def test_characters_are_deleted_where_a_script_has_no_spaces(text):
     left = delete_words(text, 0.6, rng(0))
     assert len(left) == pytest.approx(0.4 * len(text), rel=0.1)
     assert set(left) <= set(text)
 
 
-@given(text=st.text(max_size=40), seed=st.integers(0, 50), ratio=st.sampled_from([0.0, 0.3, 0.6, 1.0]))
+@given(
+    text=st.text(max_size=40), seed=st.integers(0, 50), ratio=st.sampled_from([0.0, 0.3, 0.6, 1.0])
+)
 def test_what_is_left_is_made_of_the_text_and_never_empty(text, seed, ratio):
     left = delete_words(text, ratio, rng(seed))
     assert bool(left.strip()) is bool(text.strip())

@@ -28,7 +28,9 @@ def test_only_a_text_that_is_far_too_long_is_cut():
     assert len(cut_text(text * 10, 512)[0]) == 64 * 512
 
 
-def test_a_text_of_megabytes_has_the_vector_of_its_beginning_and_takes_no_minutes(tiny_bert, caplog):
+def test_a_text_of_megabytes_has_the_vector_of_its_beginning_and_takes_no_minutes(
+    tiny_bert, caplog
+):
     model = load_encoder(tiny_bert)
     text = "wing flow shock " * 500_000  # 8 MB: tokenised whole, it takes half a minute
     begin = time.process_time()
@@ -50,7 +52,10 @@ def write_with_spaces(folder: Path) -> Path:
     (folder / "qrels").mkdir(parents=True)
     words = ["wing", "flow", "drag", "lift"]
     documents = [word + " " * 40_000 * (i < 2) + " heat plate" for i, word in enumerate(words)]
-    for name, texts in (("corpus", documents), ("queries", ["wing" + " " * 40_000 + "heat", *words[1:]])):
+    for name, texts in (
+        ("corpus", documents),
+        ("queries", ["wing" + " " * 40_000 + "heat", *words[1:]]),
+    ):
         lines = [json.dumps({"_id": f"{name[0]}{i}", "text": text}) for i, text in enumerate(texts)]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     for split in ("train", "test"):
@@ -61,7 +66,9 @@ def write_with_spaces(folder: Path) -> Path:
 
 def test_records_count_the_texts_that_lost_words(tiny_bert, tmp_path):
     data = str(write_with_spaces(tmp_path / "data"))
-    found = evaluate(data, {"plain": str(tiny_bert), "fused": f"hybrid:{tiny_bert}"}, tmp_path / "o")
+    found = evaluate(
+        data, {"plain": str(tiny_bert), "fused": f"hybrid:{tiny_bert}"}, tmp_path / "o"
+    )
     assert found.models["plain"].retrieval["texts_cut"] == 3
     written = json.loads((tmp_path / "o" / "results.json").read_text())
     assert written["models"]["plain"]["retrieval"]["texts_cut"] == 3

@@ -27,7 +27,9 @@ def words(tokenizer, ids: np.ndarray) -> list[list[int]]:
 def test_whole_words_within_the_budget(wordpiece, count, seed):
     rng = np.random.default_rng(seed)
     text = sentences(rng, seed % 4, count)
-    ids = np.array(wordpiece(text, padding="max_length", max_length=120, truncation=True)["input_ids"])
+    ids = np.array(
+        wordpiece(text, padding="max_length", max_length=120, truncation=True)["input_ids"]
+    )
     masked, labels = WholeWordMasker(wordpiece)(ids, rng)
     picked = set(np.flatnonzero(labels != IGNORED).tolist())
     ordinary = sum(len(word) for word in words(wordpiece, ids))
@@ -73,12 +75,27 @@ def test_byte_level_vocabularies_mark_beginnings_instead():
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    pieces = ["<mask>", "<s>", "</s>", "<pad>", "Ġwing", "Ġdrag", "Ġsuper", "sonic", "Ġflow", "Ġheat"]
+    pieces = [
+        "<mask>",
+        "<s>",
+        "</s>",
+        "<pad>",
+        "Ġwing",
+        "Ġdrag",
+        "Ġsuper",
+        "sonic",
+        "Ġflow",
+        "Ġheat",
+    ]
     model = models.WordLevel({piece: i for i, piece in enumerate(pieces)}, unk_token="<pad>")
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, mask_token="<mask>", bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+        tokenizer_object=tokenizer,
+        mask_token="<mask>",
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
     )
     masker = WholeWordMasker(fast, probability=0.5)
     ids = np.array([1, 6, 7, 4, 6, 7, 5, 2])

@@ -34,18 +34,24 @@ def test_an_encoder_reads_them_as_text(kind, tiny_bert, tmp_path):
     special = torch.isin(features["input_ids"], torch.tensor(tokens))
     ordinary = special & (features["input_ids"] != model.tokenizer.pad_token_id)
     ordinary &= features["input_ids"] != model.tokenizer.unk_token_id
-    assert ordinary.sum(1).tolist() == [3 if kind is MRL else 2] * len(SPELLED)  # what the tokenizer puts there itself
+    assert ordinary.sum(1).tolist() == [3 if kind is MRL else 2] * len(
+        SPELLED
+    )  # what the tokenizer puts there itself
     assert model.truncated_share([SPELLED[0]], "document") == 0
     model.save_pretrained(str(tmp_path))
     np.testing.assert_array_equal(load_encoder(tmp_path).encode_document(SPELLED), found)
     if kind is COCODR:
-        np.testing.assert_array_equal(SentenceTransformer(str(tmp_path)).encode_document(SPELLED), found)
+        np.testing.assert_array_equal(
+            SentenceTransformer(str(tmp_path)).encode_document(SPELLED), found
+        )
 
 
 def test_texts_without_them_are_read_as_before(tiny_cosine):
     texts = ["wing flow", "a [ b ] < s > of it", "drag"]
     plain = SentenceTransformer(str(tiny_cosine))
-    np.testing.assert_array_equal(COCODR(tiny_cosine).encode_document(texts), plain.encode_document(texts))
+    np.testing.assert_array_equal(
+        COCODR(tiny_cosine).encode_document(texts), plain.encode_document(texts)
+    )
 
 
 def test_those_of_a_prompt_are_meant(tiny_bert):
@@ -59,7 +65,9 @@ def test_those_of_a_prompt_are_meant(tiny_bert):
 
 def test_tokens_are_counted_as_they_are_read(tiny_bert):
     tokenizer = load_tokenizer(str(tiny_bert))
-    assert token_counter(tokenizer).count(SPELLED) == token_counter(tokenizer).count(list(map(parted, SPELLED)))
+    assert token_counter(tokenizer).count(SPELLED) == token_counter(tokenizer).count(
+        list(map(parted, SPELLED))
+    )
 
 
 @pytest.fixture
@@ -69,7 +77,9 @@ def unigram(tmp_path):
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0), ("▁wing", -3.0), *letters]
     backend = Tokenizer(models.Unigram(pieces, unk_id=2))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    fast = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", pad_token="<pad>", unk_token="<unk>")
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="</s>", pad_token="<pad>", unk_token="<unk>"
+    )
     fast.save_pretrained(tmp_path / "unigram")
     return fast
 

@@ -32,7 +32,10 @@ def write(root: Path, corpus: bytes | None, queries: bytes | None, **qrels: byte
 
 
 def places(defects: list[Defect]) -> set[tuple[str, str, str, int | None, str | None]]:
-    return {(defect.severity, defect.kind, Path(defect.file).name, defect.line, defect.id) for defect in defects}
+    return {
+        (defect.severity, defect.kind, Path(defect.file).name, defect.line, defect.id)
+        for defect in defects
+    }
 
 
 def test_everything_at_once_with_file_line_and_id(tmp_path: Path) -> None:
@@ -57,7 +60,10 @@ def test_everything_at_once_with_file_line_and_id(tmp_path: Path) -> None:
         b'{"_id": "q2", "text": "again"}',
         b'{"text": "no id"}',
     ]
-    qrels = HEADER + b"q1\td1\t1\nq9\td1\t1\nq1\tgone\t1\nq1\td2\t1.0\nq2\td2\t0\nq2\td2\t0\nq3\td\xff\t1\n"
+    qrels = (
+        HEADER
+        + b"q1\td1\t1\nq9\td1\t1\nq1\tgone\t1\nq1\td2\t1.0\nq2\td2\t0\nq2\td2\t0\nq3\td\xff\t1\n"
+    )
     folder = write(tmp_path / "bad", b"\n".join(corpus), b"\n".join(queries), test=qrels)
     defects = validate(folder)
     assert places(defects) == {
@@ -86,7 +92,9 @@ def test_everything_at_once_with_file_line_and_id(tmp_path: Path) -> None:
     assert len(defects) == 21
     crlf = next(defect for defect in defects if defect.kind == "CRLF")
     assert crlf.times == 2
-    texts = next(defect for defect in defects if defect.kind == "query texts equal to document texts")
+    texts = next(
+        defect for defect in defects if defect.kind == "query texts equal to document texts"
+    )
     assert "line 11" in texts.message
     counts = summarize(defects)
     assert counts["white space in ids"] == 2
@@ -105,7 +113,9 @@ def test_missing_parts_do_not_stop_it(tmp_path: Path) -> None:
     }
     split = next(defect for defect in validate(folder, "test") if defect.kind == "missing split")
     assert "train" in split.message
-    assert places(validate(folder, "test", labels="optional")) == {("error", "broken JSON", "corpus.jsonl", 1, None)}
+    assert places(validate(folder, "test", labels="optional")) == {
+        ("error", "broken JSON", "corpus.jsonl", 1, None)
+    }
     empty = tmp_path / "empty"
     empty.mkdir()
     assert ("error", "missing file", "corpus.jsonl", None, None) in places(validate(empty))
@@ -113,7 +123,9 @@ def test_missing_parts_do_not_stop_it(tmp_path: Path) -> None:
 
 def test_a_good_collection_and_a_lone_corpus_have_no_defects(tmp_path: Path) -> None:
     corpus = b'{"_id": "d", "title": "t", "text": "x"}\n'
-    folder = write(tmp_path / "good", corpus, b'{"_id": "q", "text": "y"}\n', test=HEADER + b"q\td\t1\n")
+    folder = write(
+        tmp_path / "good", corpus, b'{"_id": "q", "text": "y"}\n', test=HEADER + b"q\td\t1\n"
+    )
     assert validate(folder) == []
     assert validate(folder / "corpus.jsonl") == []
     assert places(validate(folder / "corpus.jsonl", labels="required")) == {
@@ -143,12 +155,16 @@ bad_records = st.fixed_dictionaries(
 )
 bad_lines = st.one_of(
     bad_records.map(lambda record: json.dumps(record).encode()),
-    st.sampled_from([b"", b"  ", b"{", b"[]", b"\xff\xfe", b'{"_id": "u", "text": "\\udc00"}', b"\xef\xbb\xbf"]),
+    st.sampled_from(
+        [b"", b"  ", b"{", b"[]", b"\xff\xfe", b'{"_id": "u", "text": "\\udc00"}', b"\xef\xbb\xbf"]
+    ),
 )
 
 
 @st.composite
-def files(draw: st.DrawFn, good: st.SearchStrategy[list[bytes]], bad: st.SearchStrategy[bytes]) -> bytes:
+def files(
+    draw: st.DrawFn, good: st.SearchStrategy[list[bytes]], bad: st.SearchStrategy[bytes]
+) -> bytes:
     """A file of good lines, in every fourth case with one bad line somewhere."""
     lines = draw(good)
     if draw(st.integers(0, 3)) == 0:
@@ -164,7 +180,11 @@ def mostly(draw: st.DrawFn, content: st.SearchStrategy[bytes]) -> bytes | None:
 
 @st.composite
 def good_lines(draw: st.DrawFn) -> list[bytes]:
-    ids = draw(st.lists(st.sampled_from(["a", "b", "c", "d", "naïve", "翼", 1, 2]), unique=True, min_size=1))
+    ids = draw(
+        st.lists(
+            st.sampled_from(["a", "b", "c", "d", "naïve", "翼", 1, 2]), unique=True, min_size=1
+        )
+    )
     key = draw(st.sampled_from(["_id", "id"]))
     return [json.dumps({key: id, **draw(blemishes)}).encode() for id in ids]
 
@@ -178,7 +198,9 @@ def good_qrels(draw: st.DrawFn) -> list[bytes]:
     return header + [layout.format(*triple).encode() for triple in triples]
 
 
-bad_qrels = st.sampled_from([b"a\tb\t1.0", b"a\tb", b"a b\tc\t1", b"\tb\t1", b"a\tb\tc\t1", b"a\tb\t-1", b"\xff"])
+bad_qrels = st.sampled_from(
+    [b"a\tb\t1.0", b"a\tb", b"a b\tc\t1", b"\tb\t1", b"a\tb\tc\t1", b"a\tb\t-1", b"\xff"]
+)
 json_files = files(good_lines(), bad_lines)
 qrels_files = files(good_qrels(), bad_qrels)
 
@@ -195,7 +217,9 @@ def test_an_error_is_what_loading_refuses(corpus, queries, qrels, labels, lone) 
     environment = patch.dict(os.environ)
     with tempfile.TemporaryDirectory() as name, environment:
         os.environ["BEIR_COCODR_CACHE"] = f"{name}/cache"
-        folder = write(Path(name) / "toy", corpus, queries, **({} if qrels is None else {"test": qrels}))
+        folder = write(
+            Path(name) / "toy", corpus, queries, **({} if qrels is None else {"test": qrels})
+        )
         dataset = folder / "corpus.jsonl" if lone and corpus is not None else folder
         defects = validate(dataset, labels=labels)
         errors = [defect for defect in defects if defect.severity == "error"]
@@ -207,9 +231,12 @@ def test_an_error_is_what_loading_refuses(corpus, queries, qrels, labels, lone) 
             return
         counts = load_collection(dataset, labels=labels).counts
     warned = summarize(defects)
-    # Validation looks at every query, loading at those of the split; the texts only validation compares.
+    # Validation looks at every query, loading at those of the split; the texts only validation
+    # compares.
     warned.pop("query texts equal to document texts", None)
-    assert counts.pop("query ids equal to document ids", 0) <= warned.pop("query ids equal to document ids", 0)
+    assert counts.pop("query ids equal to document ids", 0) <= warned.pop(
+        "query ids equal to document ids", 0
+    )
     assert counts == warned
 
 
@@ -219,5 +246,7 @@ def test_validation_needs_none_of_the_stack(tmp_path: Path) -> None:
         "import sys; from beir_cocodr.data.validation import validate; print(len(validate(sys.argv[1])));"
         "assert not {'torch', 'transformers', 'beir', 'ir_datasets'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True
+    )
     assert int(done.stdout) == len(validate(folder))

@@ -22,12 +22,19 @@ from beir_cocodr.report.evaluation_tables import verdict_tables
 from beir_cocodr.report.html.verdict import label_free_headline
 from beir_cocodr.report.terminal import print_tables
 
-OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell", "no difference": "no difference"}
+OPPOSITE = {
+    "better": "worse",
+    "worse": "better",
+    "cannot tell": "cannot tell",
+    "no difference": "no difference",
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def calibrated():
-    """Tiny collections are unlike those of the packaged calibration, by which nothing would be decided."""
+    """Tiny collections are unlike those of the packaged calibration, by which nothing would be
+    decided.
+    """
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(label_free, "load_calibration", calibrated_by_crops)
         yield
@@ -77,7 +84,9 @@ def test_a_copy_cannot_be_told_from_its_original(unlabelled):
 
 def test_the_report_says_what_it_rests_on_and_is_written(unlabelled, capsys):
     report, output, models = unlabelled
-    assert json.loads((output / "comparison.json").read_text()) == json.loads(json.dumps(report.to_json()))
+    assert json.loads((output / "comparison.json").read_text()) == json.loads(
+        json.dumps(report.to_json())
+    )
     assert ComparisonRecord.read(output / "comparison.json") == report
     assert not report.labels
     told = report.pseudo_queries
@@ -116,7 +125,9 @@ def test_noise_on_the_weights_of_a_real_encoder_is_found_out(distinct, minilm, t
             weight.add_(weight.std() * torch.randn(weight.shape, generator=generator))
 
     changed(minilm, tmp_path / "noised", change)
-    report = compare_models([minilm, str(tmp_path / "noised")], str(distinct), labels=False, samples=40)
+    report = compare_models(
+        [minilm, str(tmp_path / "noised")], str(distinct), labels=False, samples=40
+    )
     [pair] = report.pairs
     assert pair.verdict == "worse"
     for estimator in ("held-out crops", "generated queries"):
@@ -135,7 +146,9 @@ def test_a_corpus_alone_is_judged_on_generated_queries(distinct, clean, damaged,
 
 
 def test_too_little_to_see_is_cannot_tell(clean, damaged, tmp_path):
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "wing"}\n{"_id": "2", "text": "heat flow"}\n')
+    (tmp_path / "corpus.jsonl").write_text(
+        '{"_id": "1", "text": "wing"}\n{"_id": "2", "text": "heat flow"}\n'
+    )
     report = compare_models([clean, damaged], str(tmp_path / "corpus.jsonl"))
     [pair] = report.pairs
     assert pair.verdict == "cannot tell"
@@ -143,7 +156,9 @@ def test_too_little_to_see_is_cannot_tell(clean, damaged, tmp_path):
     print_tables(*verdict_tables(report))
 
 
-def test_the_estimate_its_interval_and_the_record_of_the_calibration_are_told(distinct, clean, damaged, capsys):
+def test_the_estimate_its_interval_and_the_record_of_the_calibration_are_told(
+    distinct, clean, damaged, capsys
+):
     report = compare_models([clean, damaged], str(distinct), labels=False, samples=40)
     [pair] = report.pairs
     assert (pair.verdict, pair.rule) == ("worse", "calibrated")
@@ -159,7 +174,9 @@ def test_the_estimate_its_interval_and_the_record_of_the_calibration_are_told(di
 
 def test_confidence_is_not_carried_to_what_is_unlike(distinct, clean, damaged, monkeypatch, capsys):
     monkeypatch.setattr(
-        label_free, "load_calibration", lambda: replace(calibrated_by_crops(), ranges={"documents": (1e5, 1e6)})
+        label_free,
+        "load_calibration",
+        lambda: replace(calibrated_by_crops(), ranges={"documents": (1e5, 1e6)}),
     )
     report = compare_models([clean, damaged], str(distinct), labels=False, samples=40)
     [pair] = report.pairs
@@ -201,7 +218,9 @@ def test_wins_ties_and_losses_by_hand(distinct, tmp_path):
     print_tables(*verdict_tables(report))
 
 
-def test_with_labels_the_damaged_copy_is_worse_and_holm_is_over_all_pairs(distinct, clean, damaged, copied, tmp_path):
+def test_with_labels_the_damaged_copy_is_worse_and_holm_is_over_all_pairs(
+    distinct, clean, damaged, copied, tmp_path
+):
     models = [clean, damaged, copied]
     report = compare_models(models, str(distinct), tmp_path, measures="nDCG@10")
     assert pair_of(report, models[0], damaged).verdict == "worse"
@@ -266,14 +285,31 @@ def filled(table, qrels, target, most=None):
     return target
 
 
-def test_what_was_wanted_is_judged_and_read_back(unlabelled, distinct, clean, damaged, tmp_path, capsys):
-    """The pairs that a comparison asks for are judged, and the next one decides with them and asks for others."""
+def test_what_was_wanted_is_judged_and_read_back(
+    unlabelled, distinct, clean, damaged, tmp_path, capsys
+):
+    """The pairs that a comparison asks for are judged, and the next one decides with them and asks
+    for others.
+    """
     _, output, _ = unlabelled
     qrels = load_collection(str(distinct)).qrels
     table = filled(output / "labels_wanted.tsv", qrels, tmp_path / "judged.tsv", most=45)
-    arguments = ["compare", clean, damaged, "bm25", "--dataset", str(distinct), "--samples", "40", "--wanted", "25"]
+    arguments = [
+        "compare",
+        clean,
+        damaged,
+        "bm25",
+        "--dataset",
+        str(distinct),
+        "--samples",
+        "40",
+        "--wanted",
+        "25",
+    ]
     with pytest.raises(SystemExit) as status:
-        main([*arguments, "--judgements", str(table), "--output", str(tmp_path / "again"), "--json"])
+        main(
+            [*arguments, "--judgements", str(table), "--output", str(tmp_path / "again"), "--json"]
+        )
     assert not status.value.code
     found = json.loads(capsys.readouterr().out)
     few = found["few_labels"]
@@ -285,15 +321,27 @@ def test_what_was_wanted_is_judged_and_read_back(unlabelled, distinct, clean, da
     assert (pair["verdict"], pair["rule"]) == ("worse", "judged")
     assert "4 judged queries alone" in pair["reason"]
     judged = {(row["query_id"], row["document_id"]) for row in found["labels_wanted"]["pairs"]}
-    lines = [line.split("\t") for line in (tmp_path / "again" / "labels_wanted.tsv").read_text().splitlines()[1:]]
+    lines = [
+        line.split("\t")
+        for line in (tmp_path / "again" / "labels_wanted.tsv").read_text().splitlines()[1:]
+    ]
     assert sum(bool(line[2]) for line in lines) == 45  # nothing that was judged is lost
     assert [line[2] for line in lines[45:]] == [""] * 25
     assert {tuple(line[:2]) for line in lines[45:]} == judged
     assert not judged & {tuple(line[:2]) for line in lines[:45]}
     # The table is not written over without having been read.
-    filled(tmp_path / "again" / "labels_wanted.tsv", qrels, tmp_path / "again" / "labels_wanted.tsv")
+    filled(
+        tmp_path / "again" / "labels_wanted.tsv", qrels, tmp_path / "again" / "labels_wanted.tsv"
+    )
     with pytest.raises(InputError, match=r"labels_wanted\.tsv holds judgements of .* --judgements"):
-        compare_models([clean, damaged], str(distinct), tmp_path / "again", labels=False, samples=40, overwrite=True)
+        compare_models(
+            [clean, damaged],
+            str(distinct),
+            tmp_path / "again",
+            labels=False,
+            samples=40,
+            overwrite=True,
+        )
     record = ComparisonRecord.from_json(found, "stdout")
     headline = label_free_headline(record, {model: model for model in record.models})
     assert headline.sentence.startswith("By 4 judged queries and estimates")
@@ -306,7 +354,9 @@ def test_one_encoder_stands_for_all_its_uses(distinct, clean, tmp_path):
     qrels = load_collection(str(distinct)).qrels
     for query in list(qrels)[:12]:
         for document in [*qrels[query], "d0", "d1"]:
-            log_judgement(tmp_path / "log", document, qrels[query].get(document, 0), "", query_id=query)
+            log_judgement(
+                tmp_path / "log", document, qrels[query].get(document, 0), "", query_id=query
+            )
     log_judgement(tmp_path / "log", "no-such-document", 0, "", query_id=query)
     found = compare_models([clean], str(distinct), samples=20, judgements=tmp_path / "log")
     assert set(found.models) == set(ways_to_use(clean))

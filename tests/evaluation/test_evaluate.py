@@ -23,7 +23,9 @@ def report(beir_folder, tiny_bert, tmp_path_factory):
 
 def test_results_say_what_the_numbers_depend_on(report, beir_folder):
     found, output = report
-    assert json.loads((output / "results.json").read_text()) == json.loads(json.dumps(found.to_json()))
+    assert json.loads((output / "results.json").read_text()) == json.loads(
+        json.dumps(found.to_json())
+    )
     assert (found.documents, found.queries, found.identical_ids) == (48, 16, "keep")
     dense = found.models["dense"]
     assert dense.retrieval["similarity"] == "dot"
@@ -59,7 +61,9 @@ def test_runs_are_valid_and_per_query_scores_average_to_the_measures(report, bei
 
 
 def check_with_other_tools(found, output, collection):
-    """The run files scored by pytrec_eval agree to 1e-6, by BEIR, which rounds to five places, to 1e-5."""
+    """The run files scored by pytrec_eval agree to 1e-6, by BEIR, which rounds to five places, to
+    1e-5.
+    """
     import ir_measures
     import pytrec_eval
     from beir.retrieval.evaluation import EvaluateRetrieval
@@ -73,7 +77,9 @@ def check_with_other_tools(found, output, collection):
         ours = record.measures["nDCG@10"]
         assert sum(scores) / len(collection.qrels) == pytest.approx(ours, abs=1e-6)
         if not record.queries_without_results:
-            ndcg, *_ = EvaluateRetrieval.evaluate(collection.qrels, run, [10], ignore_identical_ids=False)
+            ndcg, *_ = EvaluateRetrieval.evaluate(
+                collection.qrels, run, [10], ignore_identical_ids=False
+            )
             assert ndcg["NDCG@10"] == pytest.approx(ours, abs=1e-5)
 
 
@@ -129,7 +135,9 @@ def test_unknown_policy_and_no_model(beir_folder, tmp_path):
         ("time", 0.581, (0.6237, 0.8847)),
     ],
 )
-def test_reference_points_of_real_collections(real_collections, minilm, tmp_path, name, dense, bm25):
+def test_reference_points_of_real_collections(
+    real_collections, minilm, tmp_path, name, dense, bm25
+):
     models = ["bm25"] + ([minilm, f"hybrid:{minilm}", f"feedback:{minilm}"] if dense else [])
     search = SearchOptions()
     if dense:  # one store for the three models of one encoder
@@ -148,12 +156,18 @@ def test_reference_points_of_real_collections(real_collections, minilm, tmp_path
         assert figures(f"hybrid:{minilm}")[0] == pytest.approx(0.669, abs=0.003)
         assert figures(f"feedback:{minilm}")[0] == pytest.approx(0.618, abs=0.003)
         half = SearchOptions(stores=(tmp_path / "store",))
-        found = evaluate(str(real_collections / name), [f"hybrid:{minilm}"], tmp_path / "half", search=half)
+        found = evaluate(
+            str(real_collections / name), [f"hybrid:{minilm}"], tmp_path / "half", search=half
+        )
         assert figures(f"hybrid:{minilm}")[0] == pytest.approx(0.670, abs=0.003)
 
 
-def test_a_file_of_judgements_judges_in_place_of_labels(report, beir_folder, tiny_bert, tmp_path, capsys):
-    """The same labels from a file give the same figures; nDCG@10 by the judged queries alone is the measure's."""
+def test_a_file_of_judgements_judges_in_place_of_labels(
+    report, beir_folder, tiny_bert, tmp_path, capsys
+):
+    """The same labels from a file give the same figures; nDCG@10 by the judged queries alone is the
+    measure's.
+    """
     labelled, _ = report
     corpus = tmp_path / "corpus"
     corpus.mkdir()

@@ -41,18 +41,31 @@ def test_the_same_run_again_replaces_its_results(judged, beir_folder):
     before = content(judged)
     evaluate(str(beir_folder), ["bm25"], judged)
     after = content(judged)
-    assert before.keys() == after.keys() == {"bm25.run", "bm25.per_query.tsv", "results.json", "run.json", "notes.txt"}
-    assert all(before[name] == after[name] for name in before if name != "results.json")  # which has the seconds
+    assert (
+        before.keys()
+        == after.keys()
+        == {"bm25.run", "bm25.per_query.tsv", "results.json", "run.json", "notes.txt"}
+    )
+    assert all(
+        before[name] == after[name] for name in before if name != "results.json"
+    )  # which has the seconds
 
 
-@pytest.mark.parametrize("change", [{"measures": "R@5"}, {"split": "train"}, {"top_k": 7}, {"queries": 3}])
+@pytest.mark.parametrize(
+    "change", [{"measures": "R@5"}, {"split": "train"}, {"top_k": 7}, {"queries": 3}]
+)
 def test_another_run_is_refused_or_replaces_all(change, judged, beir_folder):
     before = content(judged)
     with pytest.raises(InputError, match=r"another run .*--overwrite"):
         evaluate(str(beir_folder), ["bm25"], judged, **change)
     assert content(judged) == before
     evaluate(str(beir_folder), {"other": "bm25"}, judged, overwrite=True, **change)
-    assert content(judged).keys() == {"other.run", "other.per_query.tsv", "results.json", "run.json"}
+    assert content(judged).keys() == {
+        "other.run",
+        "other.per_query.tsv",
+        "results.json",
+        "run.json",
+    }
 
 
 def test_what_is_not_ours_is_never_written_over(judged, beir_folder, tmp_path):
@@ -68,7 +81,8 @@ def test_what_is_not_ours_is_never_written_over(judged, beir_folder, tmp_path):
         with pytest.raises(InputError, match=r"training.json"):
             evaluate(str(beir_folder), ["bm25"], model, overwrite=overwrite)
     assert content(model) == {"training.json": b"{}"}
-    # Files that are no results are no obstacle, and results of an earlier version are known by their names.
+    # Files that are no results are no obstacle, and results of an earlier version are known by
+    # their names.
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt").write_text("x")
     evaluate(str(beir_folder), ["bm25"], tmp_path / "data")

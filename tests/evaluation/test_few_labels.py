@@ -29,7 +29,10 @@ DOCUMENTS = "abcdefghijklmnop"
 
 
 @settings(deadline=None)
-@given(st.permutations(DOCUMENTS), st.dictionaries(st.sampled_from(DOCUMENTS), st.integers(-1, 3), min_size=1))
+@given(
+    st.permutations(DOCUMENTS),
+    st.dictionaries(st.sampled_from(DOCUMENTS), st.integers(-1, 3), min_size=1),
+)
 def test_where_all_is_judged_it_is_ndcg_as_trec_eval_has_it(found, grades):
     run = {"q": {document: float(-rank) for rank, document in enumerate(found)}}
     judged = {"q": {document: max(grade, 0) for document, grade in grades.items()}}
@@ -38,7 +41,9 @@ def test_where_all_is_judged_it_is_ndcg_as_trec_eval_has_it(found, grades):
 
 
 def test_a_document_that_was_drawn_stands_for_those_that_were_not():
-    """Four relevant documents in a row, each drawn with probability 1/2: two that were drawn have the value of four."""
+    """Four relevant documents in a row, each drawn with probability 1/2: two that were drawn have
+    the value of four.
+    """
     discounts = 1 / np.log2(np.arange(2, 6))
     found = sampled_ndcg(list("abcd"), {"a": 1, "d": 1}, {"a": 0.5, "d": 0.5})
     assert found == pytest.approx(2 * (discounts[0] + discounts[3]) / discounts.sum())
@@ -49,24 +54,37 @@ def test_the_sequence_ends_where_the_mixture_of_likelihood_ratios_says(queries):
     """At its end, ∫ exp(λS − λ²V/2) dN(λ; 0, ρ²) is 1/α (Ville's inequality), by quadrature."""
     alpha, deviation = 0.1, 0.3
     rho = optimize.brentq(
-        lambda rho: optimize.approx_fprime([30.0], lambda t: width_at(t[0], rho) * math.sqrt(t[0]), 1e-6)[0], 0.05, 3
+        lambda rho: optimize.approx_fprime(
+            [30.0], lambda t: width_at(t[0], rho) * math.sqrt(t[0]), 1e-6
+        )[0],
+        0.05,
+        3,
     )
     total = queries * half_width(queries, deviation) / deviation  # S in units of the deviation
     ratio, _ = integrate.quad(
-        lambda x: math.exp(x * total - x * x * queries / 2) * stats.norm.pdf(x, scale=rho), -9, 9, points=[0, 0.3, 1]
+        lambda x: math.exp(x * total - x * x * queries / 2) * stats.norm.pdf(x, scale=rho),
+        -9,
+        9,
+        points=[0, 0.3, 1],
     )
     assert ratio == pytest.approx(1 / alpha, rel=1e-3)
 
 
 def width_at(t, rho, alpha=0.1):
-    return math.sqrt(2 * (t * rho**2 + 1) / (t * rho) ** 2 * math.log(math.sqrt(t * rho**2 + 1) / alpha))
+    return math.sqrt(
+        2 * (t * rho**2 + 1) / (t * rho) ** 2 * math.log(math.sqrt(t * rho**2 + 1) / alpha)
+    )
 
 
 def ever_missed(interval_of, runs=250, seed=5):
-    """The share of runs in which an interval misses the mean at any of the looks, between 10 and 300 queries."""
+    """The share of runs in which an interval misses the mean at any of the looks, between 10 and
+    300 queries.
+    """
     rng, looks = np.random.default_rng(seed), np.unique(np.geomspace(10, 300, 40).astype(int))
     sizes = rng.gamma(0.5, 1.0, 400)
-    population = np.where(rng.random(400) < 0.4, 0.0, np.clip(rng.normal(0.03, 0.2, 400) * (0.4 + sizes), -1, 1))
+    population = np.where(
+        rng.random(400) < 0.4, 0.0, np.clip(rng.normal(0.03, 0.2, 400) * (0.4 + sizes), -1, 1)
+    )
     chances = 0.5 / 400 + 0.5 * sizes / sizes.sum()
     missed = 0
     for _ in range(runs):
@@ -78,7 +96,9 @@ def ever_missed(interval_of, runs=250, seed=5):
 
 
 def test_the_sequence_covers_however_often_one_looks_and_a_usual_interval_does_not():
-    """Skewed, bounded differences with many ties, queries drawn unevenly; 250 runs, so up to 0.1 + 2 × 0.019."""
+    """Skewed, bounded differences with many ties, queries drawn unevenly; 250 runs, so up to 0.1 +
+    2 × 0.019.
+    """
 
     def usual(values, weights):
         shares = weights / weights.sum()
@@ -86,7 +106,10 @@ def test_the_sequence_covers_however_often_one_looks_and_a_usual_interval_does_n
         width = NORMAL * math.sqrt(np.square(shares * (values - mean)).sum())
         return mean - width, mean + width
 
-    assert ever_missed(lambda values, weights: JudgedGain.of(values, weights, 0.5, 0.01).interval) <= 0.138
+    assert (
+        ever_missed(lambda values, weights: JudgedGain.of(values, weights, 0.5, 0.01).interval)
+        <= 0.138
+    )
     assert ever_missed(usual) > 0.3
 
 
@@ -94,7 +117,11 @@ def test_the_sequence_covers_however_often_one_looks_and_a_usual_interval_does_n
 def test_how_many_more_is_the_first_number_that_settles_it(difference):
     found = more_queries(difference, 0.15, 12, 0.01)
     first = next(
-        (n for n in range(12, 10_001) if half_width(n, 0.15) < difference or difference + half_width(n, 0.15) <= 0.01),
+        (
+            n
+            for n in range(12, 10_001)
+            if half_width(n, 0.15) < difference or difference + half_width(n, 0.15) <= 0.01
+        ),
         None,
     )
     assert found == (None if first is None else first - 12)
@@ -107,7 +134,8 @@ def test_of_two_models_the_estimate_is_the_mean_weighted_by_precision():
     found = Expected(np.array([0.0, 0.1]), 0.03**2 * apart, 0.5 * apart)
     mean, deviation = found.posterior(scores, np.ones(25)).difference(0, 1)
     gaps = scores[:, 1] - scores[:, 0]
-    # In ten of 34 parts the variance is the one that is expected: its size from all, its shape from the distances.
+    # In ten of 34 parts the variance is the one that is expected: its size from all, its shape from
+    # the distances.
     error = gaps.var(ddof=0) * 25
     usual = (error + 10 * 0.25**2 * 0.5) / 34
     error = (error + 10 * usual) / 34 / 25
@@ -138,7 +166,9 @@ def judgements(grades, **changes):
 
 
 def test_queries_weigh_by_the_inverse_of_their_probability():
-    judged = judgements({q: {"d": 1} for q in "abc"}, a={"probability": 0.1}, b={"probability": 0.4})
+    judged = judgements(
+        {q: {"d": 1} for q in "abc"}, a={"probability": 0.1}, b={"probability": 0.4}
+    )
     # 10, 2.5, and for the one that was not drawn their mean.
     assert query_weights(judged) == pytest.approx(np.array([10, 2.5, 6.25]) / 6.25)
     assert judged.drawn

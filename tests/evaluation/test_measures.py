@@ -17,12 +17,15 @@ def judged():
     rng = np.random.default_rng(0)
     documents = [f"d{i}" for i in range(60)]
     qrels = {
-        f"q{i}": {str(d): int(rng.integers(0, 4)) for d in rng.choice(documents, 12, replace=False)} for i in range(15)
+        f"q{i}": {str(d): int(rng.integers(0, 4)) for d in rng.choice(documents, 12, replace=False)}
+        for i in range(15)
     }
     results = {}
     for query in qrels:
         scores = np.sort(np.round(rng.random(50), 1))[::-1]  # many ties
-        results[query] = list(zip(rng.permutation(documents)[:50].tolist(), scores.tolist(), strict=True))
+        results[query] = list(
+            zip(rng.permutation(documents)[:50].tolist(), scores.tolist(), strict=True)
+        )
     return qrels, results
 
 
@@ -44,7 +47,9 @@ def test_equal_to_beir_where_all_queries_have_results(judged):
     qrels, results = judged
     ours = score_queries(parse_measures("nDCG@10 R@30"), qrels, results)
     run = {query: dict(found) for query, found in copy.deepcopy(results).items()}
-    ndcg, _, recall, _ = EvaluateRetrieval.evaluate(qrels, run, [10, 30], ignore_identical_ids=False)
+    ndcg, _, recall, _ = EvaluateRetrieval.evaluate(
+        qrels, run, [10, 30], ignore_identical_ids=False
+    )
     assert ours["nDCG@10"].mean() == pytest.approx(ndcg["NDCG@10"], abs=1e-5)
     assert ours["R@30"].mean() == pytest.approx(recall["Recall@30"], abs=1e-5)
 
@@ -68,7 +73,10 @@ def test_queries_without_results_score_zero(judged):
     qrels, results = judged
     fewer = dict(results) | {"q3": []}
     del fewer["q4"]
-    all_of, some = (score_queries(parse_measures("nDCG@10"), qrels, found)["nDCG@10"] for found in (results, fewer))
+    all_of, some = (
+        score_queries(parse_measures("nDCG@10"), qrels, found)["nDCG@10"]
+        for found in (results, fewer)
+    )
     assert some[3] == some[4] == 0
     np.testing.assert_array_equal(np.delete(some, [3, 4]), np.delete(all_of, [3, 4]))
     assert not score_queries(parse_measures("nDCG@10"), qrels, {})["nDCG@10"].any()
@@ -93,7 +101,15 @@ def test_a_cutoff_that_ends_the_process_is_one_line(name):
 
 def test_file_names_are_safe_and_unique():
     names = file_names(
-        ["minilm", "hybrid:minilm", "a/b/final", "c/final", "hybrid:/x/final", "base + COCO, fused", ".."]
+        [
+            "minilm",
+            "hybrid:minilm",
+            "a/b/final",
+            "c/final",
+            "hybrid:/x/final",
+            "base + COCO, fused",
+            "..",
+        ]
     )
     assert list(names.values()) == [
         "minilm", "hybrid-minilm", "final", "final-2", "hybrid-final", "base-+-COCO-fused", "model",

@@ -33,14 +33,20 @@ def test_t_test_is_two_tailed_and_paired():
     test = two(a, b)
     assert test.t_p == pytest.approx(2 * stats.t.sf(abs(t), 39))
     assert test.difference == pytest.approx(difference.mean())
-    assert (test.wins, test.ties, test.losses) == ((difference > 0).sum(), 0, (difference < 0).sum())
+    assert (test.wins, test.ties, test.losses) == (
+        (difference > 0).sum(),
+        0,
+        (difference < 0).sum(),
+    )
 
 
 def test_interval_is_close_to_the_normal_one_and_reproducible():
     values = np.random.default_rng(2).normal(0.5, 0.2, size=400)
     low, high = interval(values)
     half = 1.96 * values.std(ddof=1) / 20
-    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.1 * half)
+    assert (low, high) == pytest.approx(
+        (values.mean() - half, values.mean() + half), abs=0.1 * half
+    )
     assert interval(values) == (low, high)
 
 

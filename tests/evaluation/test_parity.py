@@ -33,7 +33,9 @@ def write(folder: Path, qrels: Grades, run: Scores) -> tuple[Path, str]:
         "\n".join(json.dumps({"_id": q, "text": "text"}) for q in qrels.keys() | run.keys())
     )
     judged = [f"{q}\t{d}\t{g}" for q, grades in qrels.items() for d, g in grades.items()]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n")
+    (folder / "qrels" / "test.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n"
+    )
     file = folder / "x.run"
     rows = [f"{q} Q0 {d} 1 {s!r} tag\n" for q, found in run.items() for d, s in found.items()]
     file.write_text("".join(rows))
@@ -53,9 +55,13 @@ def causes(found: SimpleNamespace) -> list[str]:
 
 
 def test_missing_queries_alone_the_published_example(tmp_path):
-    """ECOSYSTEM's case: one of two queries found perfectly is 0.5 for one tool and 1.0 for the others."""
+    """ECOSYSTEM's case: one of two queries found perfectly is 0.5 for one tool and 1.0 for the
+    others.
+    """
     qrels = {"q1": {"d1": 1}, "q2": {"d2": 1}}
-    report = parity(*write(tmp_path, qrels, {"q1": {"d1": 2.0, "d3": 1.0}}), measures="nDCG@10 RR@10")
+    report = parity(
+        *write(tmp_path, qrels, {"q1": {"d1": 2.0, "d3": 1.0}}), measures="nDCG@10 RR@10"
+    )
     for tool in ("beir", "pytrec_eval"):
         found = told(report, "nDCG@10", tool)
         assert (found.reference, found.value) == (0.5, 1.0)
@@ -99,7 +105,9 @@ def test_ties_alone_three_tools_three_orders(tmp_path):
 
 def test_scores_that_are_equal_in_float32_only(tmp_path):
     qrels = {"q": {"d1": 1}}
-    report = parity(*write(tmp_path, qrels, {"q": {"d1": 1 + 1e-9, "d2": 1.0}}), measures="RR@10 nDCG@10")
+    report = parity(
+        *write(tmp_path, qrels, {"q": {"d1": 1 + 1e-9, "d2": 1.0}}), measures="RR@10 nDCG@10"
+    )
     found = told(report, "RR@10", "pytrec_eval")
     assert (found.reference, found.value) == (1.0, 0.5)
     assert causes(found) == ["ties"]
@@ -132,7 +140,9 @@ def test_cutoffs_alone(tmp_path):
 
 
 def test_rounding_alone(tmp_path):
-    report = parity(*write(tmp_path, {"q": {"d1": 1}}, {"q": {"x": 3.0, "y": 2.0, "d1": 1.0}}), measures="RR")
+    report = parity(
+        *write(tmp_path, {"q": {"d1": 1}}, {"q": {"x": 3.0, "y": 2.0, "d1": 1.0}}), measures="RR"
+    )
     [cause] = told(report, "RR", "beir").causes
     assert cause.cause == "rounding"
     assert told(report, "RR", "beir").value == 0.33333
@@ -146,7 +156,10 @@ def test_queries_that_are_not_judged_and_queries_without_relevant_documents(tmp_
     report = parity(*write(tmp_path, qrels, run), measures="nDCG@10 R_cap@2 RR@2")
     assert report.explained
     assert all(row.differences[0].causes == [] for row in report.measures)
-    assert (report.queries["not_judged"], report.queries["judged_without_relevant_documents"]) == (1, 1)
+    assert (report.queries["not_judged"], report.queries["judged_without_relevant_documents"]) == (
+        1,
+        1,
+    )
     notes = " ".join(report.notes)
     assert "1 queries of the run are not judged" in notes
     assert "KeyError" in notes
@@ -183,7 +196,11 @@ def test_all_causes_together(tmp_path):
     assert report.explained
     assert causes(told(report, "R_cap@2", "beir")) == ["identical ids", "ties", "capping"]
     assert causes(told(report, "nDCG@3", "beir")) == ["identical ids", "queries without results"]
-    assert causes(told(report, "RR@2", "pytrec_eval")) == ["ties", "cutoff", "queries without results"]
+    assert causes(told(report, "RR@2", "pytrec_eval")) == [
+        "ties",
+        "cutoff",
+        "queries without results",
+    ]
     for row in report.measures:
         for found in row.differences:
             effects = sum(cause.effect for cause in found.causes)
@@ -227,14 +244,22 @@ IDS = ["d1", "d2", "d3", "d4", "d5", "q1", "q2", "é"]
 QUERIES = ["q1", "q2", "q3", "d1"]
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     qrels=st.dictionaries(
-        st.sampled_from(QUERIES), st.dictionaries(st.sampled_from(IDS), st.integers(-1, 2), min_size=1), min_size=1
+        st.sampled_from(QUERIES),
+        st.dictionaries(st.sampled_from(IDS), st.integers(-1, 2), min_size=1),
+        min_size=1,
     ),
     run=st.dictionaries(
         st.sampled_from([*QUERIES, "q9"]),
-        st.dictionaries(st.sampled_from(IDS), st.sampled_from([0.0, -1.0, 0.5, 0.5 + 1e-9, 2.0, 1 / 3]), min_size=1),
+        st.dictionaries(
+            st.sampled_from(IDS),
+            st.sampled_from([0.0, -1.0, 0.5, 0.5 + 1e-9, 2.0, 1 / 3]),
+            min_size=1,
+        ),
     ),
 )
 def test_any_run_is_explained(tmp_path, qrels, run):
@@ -278,7 +303,9 @@ def test_what_no_cause_explains_is_said(tmp_path, monkeypatch):
     assert "unexplained" in console.export_text()
 
 
-@pytest.mark.parametrize("name", ["R", "Judged@10", "nDCG(dcg='exp-log2')@10", "R_cap", "R_cap@0", "bogus", ""])
+@pytest.mark.parametrize(
+    "name", ["R", "Judged@10", "nDCG(dcg='exp-log2')@10", "R_cap", "R_cap@0", "bogus", ""]
+)
 def test_measures_that_the_tools_do_not_share(tmp_path, name):
     file, folder = write(tmp_path, {"q": {"d1": 1}}, {"q": {"d1": 1.0}})
     with pytest.raises(InputError, match="measure"):

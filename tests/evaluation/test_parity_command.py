@@ -22,9 +22,18 @@ def test_command_line(tmp_path, capsys):
     data = ["--parity", str(file), "--dataset", folder]
     status, out, _ = command(capsys, *data)
     assert status == 0
-    for said in ("nDCG@10", "R_cap@100", "identical ids", "ties", "queries without results", "every difference"):
+    for said in (
+        "nDCG@10",
+        "R_cap@100",
+        "identical ids",
+        "ties",
+        "queries without results",
+        "every difference",
+    ):
         assert said in out
-    status, out, _ = command(capsys, *data, "--measures", "RR@2", "--json", "--output", str(tmp_path / "o"))
+    status, out, _ = command(
+        capsys, *data, "--measures", "RR@2", "--json", "--output", str(tmp_path / "o")
+    )
     report = json.loads(out)
     assert [row["measure"] for row in report["measures"]] == ["RR@2"]
     assert json.loads((tmp_path / "o" / "parity.json").read_text()) == report

@@ -27,17 +27,22 @@ def test_weights_by_hand():
 
 
 rankings = st.dictionaries(
-    st.sampled_from(["q1", "q2", "q3"]), st.permutations("abcdefghijklmn").map(lambda p: ranked(*p[:12]))
+    st.sampled_from(["q1", "q2", "q3"]),
+    st.permutations("abcdefghijklmn").map(lambda p: ranked(*p[:12])),
 )
 
 
 @given(rankings, rankings)
 def test_a_weight_is_what_the_label_changes(first, second):
-    """Labelling the pair as relevant changes the difference of DCG@10, and so the comparison, by as much."""
+    """Labelling the pair as relevant changes the difference of DCG@10, and so the comparison, by as
+    much.
+    """
 
     def dcg(results, query, relevant):
         found = [document for document, _ in results.get(query, [])[:10]]
-        return sum(1 / np.log2(2 + place) for place, document in enumerate(found) if document == relevant)
+        return sum(
+            1 / np.log2(2 + place) for place, document in enumerate(found) if document == relevant
+        )
 
     rows = annotation_candidates(first, second, count=10_000)
     weights = {(row.query_id, row.document_id): row.weight for row in rows}
@@ -51,7 +56,9 @@ def test_a_weight_is_what_the_label_changes(first, second):
 
 def test_judged_pairs_and_equal_lists_are_left_out():
     lists = {"q": ranked("x", "y")}, {"q": ranked("y", "x")}
-    assert [row.document_id for row in annotation_candidates(*lists, judged={"q": {"x": 0}})] == ["y"]
+    assert [row.document_id for row in annotation_candidates(*lists, judged={"q": {"x": 0}})] == [
+        "y"
+    ]
     assert annotation_candidates(lists[0], lists[0]) == []
     assert len(annotation_candidates(*lists, count=1)) == 1
 
@@ -59,7 +66,12 @@ def test_judged_pairs_and_equal_lists_are_left_out():
 def test_the_queries_that_differ_most_come_first_among_equal_weights():
     first = {"q1": ranked("x", "s"), "q2": ranked("x", "y", "z")}
     second = {"q1": ranked("y", "s"), "q2": ranked("u", "v", "w")}
-    assert [row.query_id for row in annotation_candidates(first, second)][:4] == ["q2", "q2", "q1", "q1"]
+    assert [row.query_id for row in annotation_candidates(first, second)][:4] == [
+        "q2",
+        "q2",
+        "q1",
+        "q1",
+    ]
 
 
 def test_the_file_has_a_row_a_line_whatever_the_texts_hold(tmp_path):
@@ -78,7 +90,9 @@ def many(count, seed, queries=60):
     noise = rng.random(queries) * 12
     return {
         f"m{m}": {
-            f"q{q}": ranked(*[order[i] for i in np.argsort(np.arange(40) + noise[q] * rng.random(40))])
+            f"q{q}": ranked(
+                *[order[i] for i in np.argsort(np.arange(40) + noise[q] * rng.random(40))]
+            )
             for q in range(queries)
         }
         for m in range(count)
@@ -86,26 +100,35 @@ def many(count, seed, queries=60):
 
 
 def test_what_is_drawn_has_the_probability_that_is_written():
-    """Of one query over 400 seeds; inclusion by systematic sampling is exact, and so is its number."""
+    """Of one query over 400 seeds; inclusion by systematic sampling is exact, and so is its
+    number.
+    """
     results = many(4, 2, queries=1)
     drawn = [draw_candidates(results, "m0", "m1", count=10, seed=seed) for seed in range(400)]
     assert {len(pairs) for pairs in drawn} == {PER_QUERY}
     chances, times = {}, {}
     for pair in (pair for pairs in drawn for pair in pairs):
         times[pair.document_id] = times.get(pair.document_id, 0) + 1
-        assert chances.setdefault(pair.document_id, pair.document_probability) == pair.document_probability
+        assert (
+            chances.setdefault(pair.document_id, pair.document_probability)
+            == pair.document_probability
+        )
         assert pair.query_probability == 1
     pool = {d for found in results.values() for d, _ in found["q0"][:10]}
     assert set(times) == pool
     assert len(pool) > PER_QUERY
     assert sum(chances.values()) == pytest.approx(PER_QUERY)
     for document, chance in chances.items():
-        assert times[document] / 400 == pytest.approx(chance, abs=4 * np.sqrt(chance * (1 - chance) / 400) + 1e-9)
+        assert times[document] / 400 == pytest.approx(
+            chance, abs=4 * np.sqrt(chance * (1 - chance) / 400) + 1e-9
+        )
 
 
 def test_queries_on_which_the_models_differ_are_drawn_more_often_and_weights_undo_it():
     results = many(3, 4)
-    differ = {q: len({d for found in results.values() for d, _ in found[q][:10]}) for q in results["m0"]}
+    differ = {
+        q: len({d for found in results.values() for d, _ in found[q][:10]}) for q in results["m0"]
+    }
     size = np.array(list(differ.values()), float)
     means, weighted, truth = [], [], size.mean()
     for seed in range(150):
@@ -127,7 +150,9 @@ def test_later_draws_go_on_with_the_same_sample_and_queries_come_whole():
     done = {pair.query_id for pair in first}
     assert more[: len(first)] == first
     assert draw_candidates(results, "m0", "m1", done, count=90 - len(first)) == more[len(first) :]
-    sizes = [sum(pair.query_id == query for pair in more) for query in {pair.query_id for pair in more}]
+    sizes = [
+        sum(pair.query_id == query for pair in more) for query in {pair.query_id for pair in more}
+    ]
     assert set(sizes) == {10}
     same = {"a": results["m0"], "b": results["m0"]}
     assert draw_candidates(same, "a", "b") == []

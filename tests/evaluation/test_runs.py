@@ -57,7 +57,10 @@ def test_nothing_to_read(tmp_path):
 def test_a_broken_run_is_one_line_with_its_place(content, message, tmp_path):
     path = tmp_path / "broken.run"
     path.write_bytes(content)
-    for read in (read_trec_run, lambda path: run_tops(path, 10)):  # of parity and comparison, and of the report
+    for read in (
+        read_trec_run,
+        lambda path: run_tops(path, 10),
+    ):  # of parity and comparison, and of the report
         with pytest.raises(InputError, match=message):
             read(path)
 

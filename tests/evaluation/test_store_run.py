@@ -1,4 +1,6 @@
-"""Evaluation with embeddings that encode has written: the same results, and nothing encoded again."""
+"""Evaluation with embeddings that encode has written: the same results, and nothing encoded
+again.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +33,23 @@ def stores(tmp_path_factory, beir_folder, tiny_bert, tiny_cosine) -> dict[str, P
 
 
 def refuse_to_encode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(COCODR, "encode_corpus", lambda *args, **kwargs: pytest.fail("encoded again"))
+    monkeypatch.setattr(
+        COCODR, "encode_corpus", lambda *args, **kwargs: pytest.fail("encoded again")
+    )
 
 
-def test_results_are_those_without_a_store(stores, beir_folder, tiny_bert, tiny_cosine, tmp_path, monkeypatch):
+def test_results_are_those_without_a_store(
+    stores, beir_folder, tiny_bert, tiny_cosine, tmp_path, monkeypatch
+):
     """Alone, fused with BM25 and with feedback; the store is found whatever its model is called."""
     models = {"dot": str(tiny_bert), "cosine": str(tiny_cosine)}
-    models |= {f"{kind} of cosine": f"{kind}:{tiny_cosine}" for kind in ("hybrid", "rrf", "feedback")}
+    models |= {
+        f"{kind} of cosine": f"{kind}:{tiny_cosine}" for kind in ("hybrid", "rrf", "feedback")
+    }
     models["bm25"] = "bm25"
-    expected = evaluate(str(beir_folder), models, tmp_path / "without", top_k=20, measures="nDCG@10 R@20")
+    expected = evaluate(
+        str(beir_folder), models, tmp_path / "without", top_k=20, measures="nDCG@10 R@20"
+    )
     moved = tmp_path / "moved"
     moved.symlink_to(tiny_bert)
     models["dot"] = str(moved)
@@ -61,7 +71,9 @@ def test_results_are_those_without_a_store(stores, beir_folder, tiny_bert, tiny_
         assert runs[0].keys() == runs[1].keys()
         for query, documents in runs[0].items():
             assert list(runs[1][query]) == list(documents)
-            np.testing.assert_allclose(list(runs[1][query].values()), list(documents.values()), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(
+                list(runs[1][query].values()), list(documents.values()), rtol=1e-5, atol=1e-5
+            )
     described = {name: model.retrieval for name, model in found.models.items()}
     assert described["dot"]["store"]["precision"] == "fp32"
     assert described["hybrid of cosine"]["dense"]["store"] == described["cosine"]["store"]
@@ -72,7 +84,16 @@ def test_results_are_those_without_a_store(stores, beir_folder, tiny_bert, tiny_
 def test_from_the_command_line_and_beside_a_model_without_a_store(
     stores, beir_folder, tiny_bert, tiny_cosine, tmp_path, capsys
 ):
-    given = ["evaluate", "--dataset", beir_folder, "--model", tiny_bert, "--model", tiny_cosine, "--json"]
+    given = [
+        "evaluate",
+        "--dataset",
+        beir_folder,
+        "--model",
+        tiny_bert,
+        "--model",
+        tiny_cosine,
+        "--json",
+    ]
     given += ["--store", stores["dot"], "--output", tmp_path / "o"]
     with pytest.raises(SystemExit) as status:
         main([str(word) for word in given])
@@ -103,5 +124,10 @@ def test_what_does_not_fit_is_refused_before_anything_is_searched(
         (tmp_path / "folded", str(tmp_path / "mrl"), {}, "MRL in int8.*fp32"),
     ):
         with pytest.raises(InputError, match=expected):
-            evaluate(str(beir_folder), [model], output, search=SearchOptions(stores=(stored,), **settings))
+            evaluate(
+                str(beir_folder),
+                [model],
+                output,
+                search=SearchOptions(stores=(stored,), **settings),
+            )
     assert not list(output.rglob("*.run"))

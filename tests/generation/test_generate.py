@@ -1,4 +1,6 @@
-"""The folder that ``generate-queries`` makes: whole, shared, killed, selected, and read by the hosts."""
+"""The folder that ``generate-queries`` makes: whole, shared, killed, selected, and read by the
+hosts.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.generation.shards import GenerationRecord
 
 SMALL = GenerationOptions(passage_tokens=30, shard_documents=5)
-SAMPLED = GenerationOptions(passage_tokens=30, per_passage=2, max_length=12, batch_size=8, shard_documents=4)
+SAMPLED = GenerationOptions(
+    passage_tokens=30, per_passage=2, max_length=12, batch_size=8, shard_documents=4
+)
 
 
 def lines(folder: Path) -> list[dict]:
@@ -63,7 +67,9 @@ def test_every_query_belongs_to_its_passage(whole, beir_folder):
         passage = text[place["start"] : place["end"]]
         assert passage == passage.strip()
         assert len(words(passage)) <= 30
-        assert set(words(query["text"])) <= set(words(passage)) | set(words(documents[document]["title"]))
+        assert set(words(query["text"])) <= set(words(passage)) | set(
+            words(documents[document]["title"])
+        )
         per_passage[document, place["number"]] += 1
     assert max(per_passage.values()) == 5
     counts = record.counts
@@ -86,7 +92,14 @@ def test_beir_and_gpl_and_we_read_the_folder(whole, beir_folder):
     assert [defect for defect in validate(output, "train") if defect.severity == "error"] == []
     assert (output / "corpus.jsonl").resolve() == (beir_folder / "corpus.jsonl").resolve()
     assert json.loads((output / "generation.json").read_text()) == record.to_json()
-    names = {"corpus.jsonl", "queries.jsonl", "qrels", "qgen-queries.jsonl", "qgen-qrels", "generation.json"}
+    names = {
+        "corpus.jsonl",
+        "queries.jsonl",
+        "qrels",
+        "qgen-queries.jsonl",
+        "qgen-qrels",
+        "generation.json",
+    }
     assert {path.name for path in output.iterdir()} == names
 
 
@@ -115,11 +128,17 @@ def test_a_finished_folder_is_kept_and_another_plan_refused(whole, beir_folder, 
     assert (output / "queries.jsonl").stat().st_mtime_ns == stamp
     with pytest.raises(InputError, match=r"plan .*settings: seed\b"):
         generate_queries(
-            beir_folder, "lexical", output, GenerationOptions(passage_tokens=30, shard_documents=5, seed=1)
+            beir_folder,
+            "lexical",
+            output,
+            GenerationOptions(passage_tokens=30, shard_documents=5, seed=1),
         )
     with pytest.raises(InputError, match=r"plan .*selection: dedupe\b"):
         generate_queries(
-            beir_folder, "lexical", output, GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True)
+            beir_folder,
+            "lexical",
+            output,
+            GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True),
         )
     with pytest.raises(InputError, match=r"plan .*generator: kind"):
         generate_queries(beir_folder, str(tiny_t5), output, SMALL, device="cpu")
@@ -136,7 +155,10 @@ def test_a_begun_folder_refuses_another_plan_too(beir_folder, tmp_path):
     generate_queries(beir_folder, "lexical", tmp_path, SMALL, part=(1, 2))
     with pytest.raises(InputError, match=r"plan .*settings: per_passage"):
         generate_queries(
-            beir_folder, "lexical", tmp_path, GenerationOptions(passage_tokens=30, shard_documents=5, per_passage=2)
+            beir_folder,
+            "lexical",
+            tmp_path,
+            GenerationOptions(passage_tokens=30, shard_documents=5, per_passage=2),
         )
     # What only selects may change while nothing was selected.
     selecting = GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True)
@@ -155,7 +177,9 @@ def _generate(folder: Path, model: Path, output: Path) -> None:
     generate_queries(str(folder), str(model), output, SAMPLED, device="cpu")
 
 
-def test_killed_and_resumed_it_is_the_same_as_uninterrupted(beir_folder, tiny_t5, tmp_path, monkeypatch):
+def test_killed_and_resumed_it_is_the_same_as_uninterrupted(
+    beir_folder, tiny_t5, tmp_path, monkeypatch
+):
     killed, uninterrupted = tmp_path / "killed", tmp_path / "whole"
     generating = process(_generate, beir_folder, tiny_t5, killed)
     try:
@@ -168,7 +192,9 @@ def test_killed_and_resumed_it_is_the_same_as_uninterrupted(beir_folder, tiny_t5
     done = {path: path.stat().st_mtime_ns for path in killed.glob("shards/0*.jsonl")}
     assert 3 <= len(done) < 12
     assert not (killed / "generation.json").exists()
-    (killed / "shards" / ".000011.jsonl.torn").write_text('{"half')  # what a killed writer leaves behind
+    (killed / "shards" / ".000011.jsonl.torn").write_text(
+        '{"half'
+    )  # what a killed writer leaves behind
     untouched = []
     real = query_generation._finish
 
@@ -259,4 +285,6 @@ def test_processes_at_the_same_time(whole, beir_folder, tmp_path):
     processes = [subprocess.Popen([*program, "--shard", part]) for part in ("1/2", "2/2", "2/2")]
     assert [process.wait(120) for process in processes] == [0, 0, 0]
     assert content(tmp_path / "o") == content(whole[0])
-    assert {path.name for path in (tmp_path / "o").iterdir()} == {path.name for path in whole[0].iterdir()}
+    assert {path.name for path in (tmp_path / "o").iterdir()} == {
+        path.name for path in whole[0].iterdir()
+    }

@@ -19,11 +19,21 @@ def lines(folder: Path) -> list[dict]:
 
 
 def test_of_equal_texts_the_first_stays(beir_folder, fixed, tmp_path):
-    fixed(lambda passage: ["what is it?", f"passage {passage.row}", "what is it?", f"number {passage.number}"])
+    fixed(
+        lambda passage: [
+            "what is it?",
+            f"passage {passage.row}",
+            "what is it?",
+            f"number {passage.number}",
+        ]
+    )
     plain = generate_queries(beir_folder, "fixed", tmp_path / "plain", SMALL)
     texts = [query["text"] for query in lines(tmp_path / "plain")]
     deduped = generate_queries(
-        beir_folder, "fixed", tmp_path / "deduped", GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True)
+        beir_folder,
+        "fixed",
+        tmp_path / "deduped",
+        GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True),
     )
     kept = [(query["_id"], query["text"]) for query in lines(tmp_path / "deduped")]
     first = {}
@@ -38,7 +48,8 @@ def test_of_equal_texts_the_first_stays(beir_folder, fixed, tmp_path):
 def test_the_filter_keeps_queries_that_find_their_document(fixed, tmp_path):
     (tmp_path / "corpus.jsonl").write_text(
         "".join(
-            json.dumps({"_id": f"d{i}", "title": "", "text": f"alpha{i} beta{i} gamma{i} shared"}) + "\n"
+            json.dumps({"_id": f"d{i}", "title": "", "text": f"alpha{i} beta{i} gamma{i} shared"})
+            + "\n"
             for i in range(12)
         )
     )
@@ -49,7 +60,9 @@ def test_the_filter_keeps_queries_that_find_their_document(fixed, tmp_path):
     assert [query["text"] for query in lines(tmp_path / "o")] == [f"alpha{i}" for i in range(12)]
     assert record.counts["inconsistent"] == 24
     assert record.counts["queries"] == 12
-    fixed(lambda p: ["shared"])  # all documents score alike, so that the last id by its bytes comes first
+    fixed(
+        lambda p: ["shared"]
+    )  # all documents score alike, so that the last id by its bytes comes first
     three = GenerationOptions(filter_retriever="bm25", filter_top=3)
     generate_queries(tmp_path / "corpus.jsonl", "fixed", tmp_path / "p", three)
     assert {query["metadata"]["document"] for query in lines(tmp_path / "p")} == {"d9", "d8", "d7"}
@@ -58,11 +71,18 @@ def test_the_filter_keeps_queries_that_find_their_document(fixed, tmp_path):
         generate_queries(tmp_path / "corpus.jsonl", "fixed", tmp_path / "q", options)
     # What was generated is still there for another filter.
     plain = GenerationOptions(shard_documents=5)
-    assert generate_queries(tmp_path / "corpus.jsonl", "fixed", tmp_path / "q", plain).counts["queries"] == 12
+    assert (
+        generate_queries(tmp_path / "corpus.jsonl", "fixed", tmp_path / "q", plain).counts[
+            "queries"
+        ]
+        == 12
+    )
 
 
 def test_a_dense_filter(beir_folder, tiny_cosine, tmp_path):
-    options = GenerationOptions(passage_tokens=30, filter_retriever=f"hybrid:{tiny_cosine}", filter_top=3)
+    options = GenerationOptions(
+        passage_tokens=30, filter_retriever=f"hybrid:{tiny_cosine}", filter_top=3
+    )
     record = generate_queries(beir_folder, "lexical", tmp_path, options)
     counts = record.counts
     assert record.selection["bm25_weight"] == 0.5
@@ -79,19 +99,29 @@ def test_a_dense_filter(beir_folder, tiny_cosine, tmp_path):
 def test_empty_and_enormous_queries_are_counted(beir_folder, fixed, tmp_path):
     kinds = ["", " \n\t\x00", "q" * 5000, "fine\x07 one\nhere "]
     fixed(lambda passage: [kinds[passage.row % 4]])
-    record = generate_queries(beir_folder, "fixed", tmp_path, GenerationOptions(passage_tokens=200, max_length=10))
+    record = generate_queries(
+        beir_folder, "fixed", tmp_path, GenerationOptions(passage_tokens=200, max_length=10)
+    )
     counts = record.counts
-    assert (counts["generated"], counts["empty"], counts["cut"], counts["queries"]) == (48, 24, 12, 24)
+    assert (counts["generated"], counts["empty"], counts["cut"], counts["queries"]) == (
+        48,
+        24,
+        12,
+        24,
+    )
     assert counts["passages_without_query"] == 24
     assert {query["text"] for query in lines(tmp_path)} == {"q" * 160, "fine one here"}
 
 
 @pytest.mark.parametrize(
-    ("corpus", "message"), [(["apple", "pear", "plum"], r"3 passages .*0 queries"), (["", "  "], "no document .*text")]
+    ("corpus", "message"),
+    [(["apple", "pear", "plum"], r"3 passages .*0 queries"), (["", "  "], "no document .*text")],
 )
 def test_a_corpus_that_gives_no_query_is_one_clear_error(tmp_path, corpus, message):
     file = tmp_path / "corpus.jsonl"
-    file.write_text("".join(json.dumps({"_id": str(i), "text": t}) + "\n" for i, t in enumerate(corpus)))
+    file.write_text(
+        "".join(json.dumps({"_id": str(i), "text": t}) + "\n" for i, t in enumerate(corpus))
+    )
     with pytest.raises(InputError, match=message):
         generate_queries(file, "lexical", tmp_path / "o", SMALL)
     assert not list((tmp_path / "o").rglob("*"))

@@ -60,27 +60,37 @@ def test_the_models_own_settings_do_not_survive(tiny_t5):
     assert all(len({query.text for query in found}) == 1 for found in queries)
     inputs = generator.tokenizer(TEXTS[0], return_tensors="pt")
     greedy = generator.model.generate(
-        input_ids=inputs["input_ids"], num_beams=1, do_sample=False, max_new_tokens=12, max_length=None
+        input_ids=inputs["input_ids"],
+        num_beams=1,
+        do_sample=False,
+        max_new_tokens=12,
+        max_length=None,
     )
     assert queries[0][0].text == generator.tokenizer.decode(greedy[0, 1:], skip_special_tokens=True)
 
 
 def test_top_k_bounds_what_is_sampled(tiny_t5):
     """Of the first tokens of many samples none is outside the k most likely ones."""
-    generator = ModelGenerator(str(tiny_t5), GenerationOptions(top_k=3, top_p=1.0, per_passage=60, max_length=1), "cpu")
+    generator = ModelGenerator(
+        str(tiny_t5), GenerationOptions(top_k=3, top_p=1.0, per_passage=60, max_length=1), "cpu"
+    )
     watched = Watched(generator)
     generator.generate(PASSAGES[:1], 0)
     inputs = generator.tokenizer(TEXTS[0], return_tensors="pt")
     start = torch.tensor([[generator.model.config.decoder_start_token_id]])
     with torch.no_grad():
-        logits = generator.model(input_ids=inputs["input_ids"], decoder_input_ids=start).logits[0, -1]
+        logits = generator.model(input_ids=inputs["input_ids"], decoder_input_ids=start).logits[
+            0, -1
+        ]
     likely = set(logits.topk(3).indices.tolist())
     assert set(watched.calls[0][1][:, 1].tolist()) == likely
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
 def test_every_query_belongs_to_its_passage(tiny_t5, batch_size):
-    options = GenerationOptions(per_passage=3, max_length=8, batch_size=batch_size, prefix="the wing: ")
+    options = GenerationOptions(
+        per_passage=3, max_length=8, batch_size=batch_size, prefix="the wing: "
+    )
     generator = ModelGenerator(str(tiny_t5), options, "cpu")
     watched = Watched(generator)
     made = generator.generate(PASSAGES, 0).queries
@@ -114,7 +124,9 @@ def test_a_shard_is_the_same_whatever_came_before_and_no_other_shard_is(tiny_t5)
 
 
 def test_of_a_causal_model_only_the_first_line_behind_the_prompt_is_kept(tiny_gpt2):
-    generator = ModelGenerator(str(tiny_gpt2), GenerationOptions(per_passage=2, max_length=30), "cpu")
+    generator = ModelGenerator(
+        str(tiny_gpt2), GenerationOptions(per_passage=2, max_length=30), "cpu"
+    )
     assert generator.kind == "causal"
     newline = generator.tokenizer("\n")["input_ids"]
     end = generator.tokenizer.eos_token_id
@@ -123,7 +135,9 @@ def test_of_a_causal_model_only_the_first_line_behind_the_prompt_is_kept(tiny_gp
 
     def plant(output, inputs):
         prompt = inputs["input_ids"].repeat_interleave(2, 0)
-        ids = torch.tensor(generator.tokenizer(planted)["input_ids"] + [end]).expand(len(prompt), -1)
+        ids = torch.tensor(generator.tokenizer(planted)["input_ids"] + [end]).expand(
+            len(prompt), -1
+        )
         return torch.cat([prompt, ids], 1)
 
     watched = Watched(generator)
@@ -131,20 +145,28 @@ def test_of_a_causal_model_only_the_first_line_behind_the_prompt_is_kept(tiny_gp
     [(inputs, output)] = watched.calls
     prompts = [generator.template.replace("{passage}", text) for text in TEXTS]
     read = generator.tokenizer.batch_decode(inputs["input_ids"], skip_special_tokens=True)
-    assert sorted(read) == sorted(prompts)  # padded on the left, so that each ends in its last token
+    assert sorted(read) == sorted(
+        prompts
+    )  # padded on the left, so that each ends in its last token
     assert (inputs["attention_mask"][:, -1] == 1).all()
     for text, queries in zip(TEXTS, plain.queries, strict=True):
         row = read.index(generator.template.replace("{passage}", text))
         width = inputs["input_ids"].shape[1]
         for j, query in enumerate(queries):
-            written = generator.tokenizer.decode(output[2 * row + j, width:], skip_special_tokens=True)
+            written = generator.tokenizer.decode(
+                output[2 * row + j, width:], skip_special_tokens=True
+            )
             assert query.text == written.split("\n")[0]
     Watched(generator, plant)
-    assert {query.text for found in generator.generate(PASSAGES, 0).queries for query in found} == {"a query"}
+    assert {query.text for found in generator.generate(PASSAGES, 0).queries for query in found} == {
+        "a query"
+    }
 
 
 def test_what_did_not_end_by_itself_is_cut(tiny_gpt2):
-    generator = ModelGenerator(str(tiny_gpt2), GenerationOptions(per_passage=40, max_length=12), "cpu")
+    generator = ModelGenerator(
+        str(tiny_gpt2), GenerationOptions(per_passage=40, max_length=12), "cpu"
+    )
     watched = Watched(generator)
     [queries] = generator.generate(PASSAGES[:1], 0).queries
     [(inputs, output)] = watched.calls
@@ -157,10 +179,14 @@ def test_what_did_not_end_by_itself_is_cut(tiny_gpt2):
 def test_a_passage_that_does_not_fit_is_cut_and_counted_and_the_prompt_is_not(tiny_gpt2):
     long = "wing " * 200
     passages = [*PASSAGES, Passage(9, 0, 0, len(long), long, "")]
-    generator = ModelGenerator(str(tiny_gpt2), GenerationOptions(per_passage=1, max_length=20), "cpu")
+    generator = ModelGenerator(
+        str(tiny_gpt2), GenerationOptions(per_passage=1, max_length=20), "cpu"
+    )
     watched = Watched(generator)
     assert generator.generate(passages, 0).counts == {"passages_cut": 1}
-    read = generator.tokenizer.batch_decode(watched.calls[0][0]["input_ids"], skip_special_tokens=True)
+    read = generator.tokenizer.batch_decode(
+        watched.calls[0][0]["input_ids"], skip_special_tokens=True
+    )
     [cut] = [prompt for prompt in read if prompt.count("wing") > 1]
     assert cut.startswith("Passage: wing ")
     assert cut.endswith("wing\nSearch query:")
@@ -170,9 +196,13 @@ def test_a_passage_that_does_not_fit_is_cut_and_counted_and_the_prompt_is_not(ti
 
 
 def test_a_passage_of_megabytes_is_cut_before_it_is_tokenised_and_counted(tiny_gpt2):
-    generator = ModelGenerator(str(tiny_gpt2), GenerationOptions(per_passage=1, max_length=20), "cpu")
+    generator = ModelGenerator(
+        str(tiny_gpt2), GenerationOptions(per_passage=1, max_length=20), "cpu"
+    )
     count, read = generator.counter.count, []
-    generator.counter = SimpleNamespace(count=lambda texts: read.extend(map(len, texts)) or count(texts))
+    generator.counter = SimpleNamespace(
+        count=lambda texts: read.extend(map(len, texts)) or count(texts)
+    )
     texts = ["wing " * 1_000_000, " " * 1_000_000 + "wing"]
     passages = [Passage(row, 0, 0, len(text), text, "") for row, text in enumerate(texts)]
     assert generator.generate(passages, 0).counts == {"passages_cut": 2}
@@ -182,7 +212,9 @@ def test_a_passage_of_megabytes_is_cut_before_it_is_tokenised_and_counted(tiny_g
 def test_prefix_and_prompt(tiny_t5, tiny_gpt2, tmp_path):
     named = tmp_path / "all-with_prefix-t5"
     shutil.copytree(tiny_t5, named)
-    assert ModelGenerator(str(named), GenerationOptions(), "cpu").template == "text2query: {passage}"
+    assert (
+        ModelGenerator(str(named), GenerationOptions(), "cpu").template == "text2query: {passage}"
+    )
     assert ModelGenerator(str(named), GenerationOptions(prefix=""), "cpu").template == "{passage}"
     options = GenerationOptions(prefix="x ", prompt="About {passage}, one asks")
     assert ModelGenerator(str(tiny_gpt2), options, "cpu").template == "x About {passage}, one asks"
@@ -226,7 +258,8 @@ def test_models_that_cannot_write_are_refused(tiny_bert, tiny_mlm, tiny_t5, tiny
 
 def test_the_description_tells_models_apart(tiny_t5, tiny_gpt2, tmp_path):
     first, again, other = (
-        ModelGenerator(str(folder), GenerationOptions(), "cpu").describe() for folder in (tiny_t5, tiny_t5, tiny_gpt2)
+        ModelGenerator(str(folder), GenerationOptions(), "cpu").describe()
+        for folder in (tiny_t5, tiny_t5, tiny_gpt2)
     )
     assert first == again
     assert first["sha256"] != other["sha256"]
@@ -272,7 +305,9 @@ def test_a_model_that_is_not_whole_or_whose_settings_are_not_its_own(tiny_gpt2, 
 
 @pytest.mark.parametrize("prompt", [None, "<|endoftext|>Passage: {passage}\nQuery:"])
 def test_special_tokens_of_a_passage_are_text_and_those_of_the_prompt_are_meant(prompt, tiny_gpt2):
-    generator = ModelGenerator(str(tiny_gpt2), GenerationOptions(prompt=prompt, max_length=4), "cpu")
+    generator = ModelGenerator(
+        str(tiny_gpt2), GenerationOptions(prompt=prompt, max_length=4), "cpu"
+    )
     watched = Watched(generator)
     text = "wing<|endoftext|>flow"
     generator.generate([Passage(0, 0, 0, len(text), text, "")], 0)

@@ -1,4 +1,6 @@
-"""The lexical generator against its definition: every query's words, tf-idf by brute force, repeatability."""
+"""The lexical generator against its definition: every query's words, tf-idf by brute force,
+repeatability.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ import pytest
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.passages import Passage, sentence_ranges
 from beir_cocodr.data.text import TextFormat, words
-from beir_cocodr.generation.lexical import LexicalGenerator, count_document_frequencies, inverse_document_frequencies
+from beir_cocodr.generation.lexical import (
+    LexicalGenerator,
+    count_document_frequencies,
+    inverse_document_frequencies,
+)
 from beir_cocodr.generation.options import GenerationOptions
 
 
@@ -32,7 +38,8 @@ def texts(documents):
 def passages_of(documents, texts):
     titles = [document["title"] for document in documents.values()]
     return [
-        Passage(row, 0, 0, len(text), text, title) for row, (text, title) in enumerate(zip(texts, titles, strict=True))
+        Passage(row, 0, 0, len(text), text, title)
+        for row, (text, title) in enumerate(zip(texts, titles, strict=True))
     ]
 
 
@@ -81,7 +88,9 @@ def test_terms_are_the_best_ten_by_tf_idf(made, texts):
     passages, generated = made
     for passage, queries in zip(passages, generated.queries, strict=True):
         tf = Counter(words(passage.text))
-        weight = {word: (1 + math.log(n)) * math.log(1 + len(texts) / df[word]) for word, n in tf.items()}
+        weight = {
+            word: (1 + math.log(n)) * math.log(1 + len(texts) / df[word]) for word, n in tf.items()
+        }
         tenth = sorted(weight.values())[-10:][0]
         for query in queries:
             if query.text != passage.title and not query.text.endswith(" ."):
@@ -118,7 +127,11 @@ def test_a_passage_is_no_query_of_itself():
     assert one("apple") == []
     assert one("Apple!", title="Apple!") == []
     assert one("...") == []
-    assert set(one("apple tart recipe.", per_passage=50)) == {"apple tart", "apple recipe", "tart recipe"}
+    assert set(one("apple tart recipe.", per_passage=50)) == {
+        "apple tart",
+        "apple recipe",
+        "tart recipe",
+    }
 
 
 def test_languages_without_spaces():
@@ -155,7 +168,11 @@ def test_neither_the_process_nor_torch_is_in_it(beir_folder, tmp_path):
         arguments = ["generate-queries", "--dataset", str(beir_folder), "--output", str(output)]
         environment = os.environ | {"PYTHONHASHSEED": seed}
         done = subprocess.run(
-            [sys.executable, "-c", _RUN, *arguments], capture_output=True, text=True, check=True, env=environment
+            [sys.executable, "-c", _RUN, *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
         )
         assert done.stdout.splitlines()[-1] == "False"
         files.append(Path(output / "queries.jsonl").read_bytes())

@@ -35,7 +35,8 @@ def expected(folder, most):
         row = int(documents.rows([place["document"]])[0])
         passages[place["document"], row, place["number"], text].append(query["text"])
     return [
-        dict(zip(("document", "row", "number", "text"), key, strict=True)) | {"queries": queries[:most]}
+        dict(zip(("document", "row", "number", "text"), key, strict=True))
+        | {"queries": queries[:most]}
         for key, queries in passages.items()
     ]
 

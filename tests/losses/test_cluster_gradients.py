@@ -13,7 +13,12 @@ from torch import nn
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.losses import cluster_gradients as cluster_gram
-from beir_cocodr.losses.cluster_gradients import gram_of, module_gram, selected_modules, sketched_gradients
+from beir_cocodr.losses.cluster_gradients import (
+    gram_of,
+    module_gram,
+    selected_modules,
+    sketched_gradients,
+)
 from beir_cocodr.losses.dro import IDROLoss
 from beir_cocodr.models.cocodr import COCODR
 
@@ -24,7 +29,9 @@ PRESENT = MEMBERS.unique().tolist()
 
 @pytest.fixture(scope="module")
 def backbones(tmp_path_factory, wordpiece) -> dict[str, Path]:
-    """Folders of four kinds of tiny transformers, dropout 0.1, and LayerNorms that are not the identity."""
+    """Folders of four kinds of tiny transformers, dropout 0.1, and LayerNorms that are not the
+    identity.
+    """
     from transformers import (
         BertConfig,
         BertModel,
@@ -37,8 +44,18 @@ def backbones(tmp_path_factory, wordpiece) -> dict[str, Path]:
     )
 
     size = len(wordpiece)
-    shape = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 40}
-    shared = {"vocab_size": size, "max_position_embeddings": 160, "initializer_range": 0.2, "pad_token_id": 0}
+    shape = {
+        "hidden_size": 24,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 3,
+        "intermediate_size": 40,
+    }
+    shared = {
+        "vocab_size": size,
+        "max_position_embeddings": 160,
+        "initializer_range": 0.2,
+        "pad_token_id": 0,
+    }
     distil = {"dim": 24, "n_layers": 3, "n_heads": 3, "hidden_dim": 40}
     torch.manual_seed(0)
     made = {
@@ -122,7 +139,9 @@ def assert_equal_grams(ours: torch.Tensor, expected: torch.Tensor, tolerance: fl
     """Relative to the lengths of the two gradients."""
     lengths = expected.diagonal().sqrt()
     assert (lengths[PRESENT] > 1e-4).all()
-    difference = (ours - expected)[PRESENT][:, PRESENT] / (lengths[:, None] * lengths)[PRESENT][:, PRESENT]
+    difference = (ours - expected)[PRESENT][:, PRESENT] / (lengths[:, None] * lengths)[PRESENT][
+        :, PRESENT
+    ]
     assert difference.abs().max() <= tolerance
     absent = [k for k in range(K) if k not in PRESENT]
     assert ours[absent].abs().max() == ours[:, absent].abs().max() == 0
@@ -146,7 +165,9 @@ CASES = [
 def test_one_backward_is_k_calls_over_three_steps(backbones, kind, pooling, negatives, dtype):
     """With dropout on: the same state of the random numbers gives the same masks."""
     model = encoder(backbones[kind], pooling, dtype)
-    losses = {name: Recorded(model, K, gram=name) for name in ("one_backward", "k_calls", "batched")}
+    losses = {
+        name: Recorded(model, K, gram=name) for name in ("one_backward", "k_calls", "batched")
+    }
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     # 1e-10 and 1e-5 of each gradient, hence twice that of the product of two
     tolerance = 2e-10 if dtype == torch.float64 else 2e-5
@@ -163,7 +184,9 @@ def test_one_backward_is_k_calls_over_three_steps(backbones, kind, pooling, nega
             shares = (loss.weights / loss.weights[PRESENT].sum()).tolist()
             value = loss(columns, MEMBERS)
             means = {k: each[k == MEMBERS].mean().item() for k in PRESENT}
-            assert value.item() == pytest.approx(sum(shares[k] * means[k] for k in PRESENT), rel=1e-5)
+            assert value.item() == pytest.approx(
+                sum(shares[k] * means[k] for k in PRESENT), rel=1e-5
+            )
             value.backward()
             loss.finish_step()
             assert_equal_grams(loss.last, expected, tolerance)
@@ -238,7 +261,9 @@ def test_the_training_gradients_are_the_same_bits_with_and_without(backbones, gr
         model.zero_grad()
         torch.manual_seed(0)
         loss(batch(model), MEMBERS).backward()
-        found.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+        found.append(
+            {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        )
         loss.finish_step()
     assert found[0].keys() == found[1].keys()
     for name, gradient in found[0].items():
@@ -265,7 +290,9 @@ def test_nothing_stays_in_the_model(backbones, gram):
 def test_nothing_is_captured_or_moved_without_gradients(backbones):
     model = encoder(backbones["bert"]).eval()
     loss = Recorded(model, K)
-    state = {name: value.clone() for name, value in loss.state_dict().items() if "model." not in name}
+    state = {
+        name: value.clone() for name, value in loss.state_dict().items() if "model." not in name
+    }
     with torch.no_grad():
         value = loss(batch(model), MEMBERS)
     loss.finish_step()
@@ -303,7 +330,9 @@ def test_what_a_step_holds_is_let_go(backbones):
     loss = IDROLoss(model, K)
     caught = []
     layer = loss.watched[0]
-    handle = layer.register_forward_hook(lambda module, inputs, output: caught.append(weakref.ref(output)))
+    handle = layer.register_forward_hook(
+        lambda module, inputs, output: caught.append(weakref.ref(output))
+    )
     value = loss(batch(model), MEMBERS)
     handle.remove()
     value.backward()
@@ -315,7 +344,9 @@ def test_what_a_step_holds_is_let_go(backbones):
 
 
 def tokens(module: nn.Module, t: int = 50, seed: int = 0, dtype: torch.dtype = torch.float64):
-    """Inputs, output gradients and slots (0, 1, 3 of 4) of a module, and the gradients by autograd."""
+    """Inputs, output gradients and slots (0, 1, 3 of 4) of a module, and the gradients by
+    autograd.
+    """
     generator = torch.Generator().manual_seed(seed)
     width = module.normalized_shape[0] if isinstance(module, nn.LayerNorm) else module.in_features
     inputs = torch.randn(t, width, generator=generator, dtype=dtype)
@@ -364,7 +395,9 @@ def test_the_sketch_is_right_in_expectation(name):
     given, rows = tokens(module)
     exact = rows @ rows.T
     seeds, size = 500, 6
-    drawn = torch.stack([gram_of(sketched_gradients(module, given, 4, size, (s, 7))) for s in range(seeds)])
+    drawn = torch.stack(
+        [gram_of(sketched_gradients(module, given, 4, size, (s, 7))) for s in range(seeds)]
+    )
     error = drawn.std(dim=0) / seeds**0.5
     assert ((drawn.mean(dim=0) - exact).abs() <= 5 * error + 1e-9 * exact.abs().max()).all()
     if name == "layer norm":
@@ -378,9 +411,13 @@ def test_the_two_sides_of_a_sketch_are_independent():
     """One projection for both sides would see the traces of square gradients, such as Xᵀ X."""
     module = nn.Linear(12, 12, bias=False).double()
     (inputs, _, slots), _ = tokens(module)
-    rows = torch.stack([(inputs[slots == slot].T @ inputs[slots == slot]).flatten() for slot in range(4)])
+    rows = torch.stack(
+        [(inputs[slots == slot].T @ inputs[slots == slot]).flatten() for slot in range(4)]
+    )
     exact, given, seeds = rows @ rows.T, (inputs, inputs, slots), 500
-    drawn = torch.stack([gram_of(sketched_gradients(module, given, 4, 6, (s, 0))) for s in range(seeds)])
+    drawn = torch.stack(
+        [gram_of(sketched_gradients(module, given, 4, 6, (s, 0))) for s in range(seeds)]
+    )
     error = drawn.std(dim=0) / seeds**0.5
     assert ((drawn.mean(dim=0) - exact).abs() <= 5 * error + 1e-9).all()
     assert (error / exact.diagonal().max()).max() < 0.05
@@ -418,12 +455,18 @@ def test_a_wide_sketch_of_a_step_comes_near_its_exact_products(backbones):
     torch.testing.assert_close(again.last, first, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("total", "expected"), [(12, [9, 10, 11]), (24, [22, 23]), (6, [4, 5]), (2, [0, 1])])
+@pytest.mark.parametrize(
+    ("total", "expected"), [(12, [9, 10, 11]), (24, [22, 23]), (6, [4, 5]), (2, [0, 1])]
+)
 def test_three_layers_of_twelve_and_two_of_others(wordpiece, tmp_path, total, expected):
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
-        vocab_size=len(wordpiece), hidden_size=4, num_hidden_layers=total, num_attention_heads=1, intermediate_size=4
+        vocab_size=len(wordpiece),
+        hidden_size=4,
+        num_hidden_layers=total,
+        num_attention_heads=1,
+        intermediate_size=4,
     )
     BertModel(config).save_pretrained(tmp_path)
     wordpiece.save_pretrained(tmp_path)

@@ -23,7 +23,9 @@ from beir_cocodr.models.condenser import build_head
 def test_identical_embeddings_give_the_logarithm_of_the_candidates(batch, normalize):
     embeddings = torch.full((2 * batch, 5), 0.3)
     expected = math.log(2 * batch - 1)
-    assert coco_contrastive_loss(embeddings, 3.0, normalize).item() == pytest.approx(expected, abs=1e-6)
+    assert coco_contrastive_loss(embeddings, 3.0, normalize).item() == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 @given(batch=st.integers(1, 6), scale=st.floats(0.1, 5), seed=st.integers(0, 1000))
@@ -41,7 +43,9 @@ def test_permuting_documents_and_swapping_spans_leaves_the_loss():
     embeddings = torch.randn(12, 8, generator=torch.Generator().manual_seed(0))
     order = torch.randperm(6, generator=torch.Generator().manual_seed(1))
     permuted = embeddings.view(6, 2, 8)[order].flip(1).reshape(12, 8)
-    assert coco_contrastive_loss(permuted).item() == pytest.approx(coco_contrastive_loss(embeddings).item(), abs=1e-5)
+    assert coco_contrastive_loss(permuted).item() == pytest.approx(
+        coco_contrastive_loss(embeddings).item(), abs=1e-5
+    )
 
 
 def test_hard_negatives_are_candidates_of_every_row_and_targets_of_none():
@@ -49,7 +53,9 @@ def test_hard_negatives_are_candidates_of_every_row_and_targets_of_none():
     negatives = np.random.default_rng(4).normal(size=(5, 4))
     losses = []
     for i in range(6):
-        scores = [float(c[i] @ c[j]) for j in range(6) if j != i] + [float(c[i] @ n) for n in negatives]
+        scores = [float(c[i] @ c[j]) for j in range(6) if j != i] + [
+            float(c[i] @ n) for n in negatives
+        ]
         losses.append(math.log(sum(math.exp(s) for s in scores)) - float(c[i] @ c[i ^ 1]))
     arguments = (torch.from_numpy(c), 1.0, False, torch.from_numpy(negatives))
     assert coco_contrastive_loss(*arguments).item() == pytest.approx(np.mean(losses), abs=1e-9)
@@ -84,7 +90,9 @@ def gradients(loss, features):
     loss.model.zero_grad()
     value = loss(copy.deepcopy(features))
     value.backward()
-    found = {name: p.grad.clone() for name, p in loss.model.named_parameters() if p.grad is not None}
+    found = {
+        name: p.grad.clone() for name, p in loss.model.named_parameters() if p.grad is not None
+    }
     return value.item(), found
 
 
@@ -117,7 +125,9 @@ def test_permuting_the_documents_of_a_batch_leaves_loss_and_gradient(tiny_mlm):
     model.eval()
     features = columns(model, True, number=3)
     order = torch.randperm(7, generator=torch.Generator().manual_seed(1))
-    permuted = [{k: v[order] if torch.is_tensor(v) else v for k, v in column.items()} for column in features]
+    permuted = [
+        {k: v[order] if torch.is_tensor(v) else v for k, v in column.items()} for column in features
+    ]
     value, whole = gradients(COCOLoss(model), features)
     other_value, other = gradients(COCOLoss(model), permuted)
     assert other_value == pytest.approx(value, abs=1e-5)
@@ -159,7 +169,11 @@ def test_language_model_loss_is_the_mean_over_all_masked_tokens(tiny_mlm):
         summed, tokens = 0.0, 0
         for column in both:
             count = int((column["mlm_labels"] != IGNORED).sum())
-            output = host(column["input_ids"], attention_mask=column["attention_mask"], labels=column["mlm_labels"])
+            output = host(
+                column["input_ids"],
+                attention_mask=column["attention_mask"],
+                labels=column["mlm_labels"],
+            )
             summed, tokens = summed + output.loss.item() * count, tokens + count
     assert total - without == pytest.approx(summed / tokens, abs=1e-4)
     assert alone == pytest.approx(summed / tokens, abs=1e-5)
@@ -186,16 +200,26 @@ def test_in_the_hosts_matryoshka_loss_it_is_summed_over_leading_numbers(request,
     found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     expected = 0.0
-    first, second, negatives = (model(copy.deepcopy(column))["sentence_embedding"] for column in features)
+    first, second, negatives = (
+        model(copy.deepcopy(column))["sentence_embedding"] for column in features
+    )
     for size, weight in ((32, 1.0), (8, 0.5)):
-        cut = [torch.nn.functional.normalize(part[:, :size], dim=-1) for part in (first, second, negatives)]
+        cut = [
+            torch.nn.functional.normalize(part[:, :size], dim=-1)
+            for part in (first, second, negatives)
+        ]
         spans = torch.stack(cut[:2], dim=1).flatten(0, 1)
         expected = expected + weight * coco_contrastive_loss(spans, inner.scale, negatives=cut[2])
     expected.backward()
     assert value.item() == pytest.approx(expected.item(), abs=1e-5)
     assert found
     assert (
-        max(float((found[name] - p.grad).abs().max()) for name, p in model.named_parameters() if name in found) < 1e-5
+        max(
+            float((found[name] - p.grad).abs().max())
+            for name, p in model.named_parameters()
+            if name in found
+        )
+        < 1e-5
     )
 
 

@@ -43,7 +43,9 @@ def build(kind: str, folder: str, mini_batch_size: int | None):
 
 
 def batch(kind: str, folder: str, rows: slice) -> list[dict[str, torch.Tensor]]:
-    """Some rows of the global batch; the second half has far longer texts, so more masked tokens."""
+    """Some rows of the global batch; the second half has far longer texts, so more masked
+    tokens.
+    """
     from test_coco import columns
 
     model = COCODR(folder)
@@ -67,11 +69,15 @@ def gradients(loss: torch.nn.Module, features: list[dict[str, torch.Tensor]]):
 
 def work(rank: int, folder: str, output: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{output}/meet", rank=rank, world_size=RANKS)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{output}/meet", rank=rank, world_size=RANKS
+    )
     found = {}
     for name, (kind, mini_batch_size) in CASES.items():
         model, loss = build(kind, folder, mini_batch_size)
-        wrapped = DistributedDataParallel(model, find_unused_parameters=True, broadcast_buffers=BROADCAST_BUFFERS)
+        wrapped = DistributedDataParallel(
+            model, find_unused_parameters=True, broadcast_buffers=BROADCAST_BUFFERS
+        )
         for holder in (loss, getattr(loss, "loss", None)):
             if hasattr(holder, "model"):
                 holder.model = wrapped  # what the host's trainer does
@@ -84,7 +90,9 @@ def work(rank: int, folder: str, output: str) -> None:
 @pytest.fixture(scope="module")
 def ranks(tiny_mlm, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.start_processes(work, (str(tiny_mlm), str(folder)), nprocs=RANKS, start_method="forkserver")
+    multiprocessing.start_processes(
+        work, (str(tiny_mlm), str(folder)), nprocs=RANKS, start_method="forkserver"
+    )
     return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(RANKS)]
 
 
@@ -99,7 +107,9 @@ def test_two_processes_make_the_gradient_of_one(ranks, tiny_mlm, case):
         assert max(float(g.abs().max()) for g in whole.values()) > 1e-3
         for name, gradient in whole.items():
             within = 1e-5 * max(1.0, float(gradient.norm()))  # a scale of 20 makes both larger
-            torch.testing.assert_close(ours[name], gradient, atol=within, rtol=1e-5, msg=f"{case}: {name}")
+            torch.testing.assert_close(
+                ours[name], gradient, atol=within, rtol=1e-5, msg=f"{case}: {name}"
+            )
 
 
 def test_the_slices_hold_different_numbers_of_masked_tokens(tiny_mlm):

@@ -17,7 +17,9 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
 
 
-def loop(query: np.ndarray, documents: np.ndarray, target: int, scale: float, cosine: bool) -> float:
+def loop(
+    query: np.ndarray, documents: np.ndarray, target: int, scale: float, cosine: bool
+) -> float:
     """The definition, one exponential at a time."""
     scores = []
     for document in documents:
@@ -41,8 +43,12 @@ def test_equal_documents_give_the_logarithm_of_their_number(negatives, normalize
 
 def test_one_negative_is_the_softplus_of_the_margin():
     query, documents = torch.tensor([[1.0, 0.0]]), torch.tensor([[[2.0, 5.0], [3.5, -7.0]]])
-    assert triplet_losses(query, documents).item() == pytest.approx(math.log1p(math.exp(1.5)), abs=1e-6)
-    assert triplet_losses(query, documents, 2.0).item() == pytest.approx(math.log1p(math.exp(3)), abs=1e-6)
+    assert triplet_losses(query, documents).item() == pytest.approx(
+        math.log1p(math.exp(1.5)), abs=1e-6
+    )
+    assert triplet_losses(query, documents, 2.0).item() == pytest.approx(
+        math.log1p(math.exp(3)), abs=1e-6
+    )
     cosines = 2 / math.sqrt(29), 3.5 / math.sqrt(61.25)
     expected = math.log1p(math.exp(20 * (cosines[1] - cosines[0])))
     assert triplet_losses(query, documents, 20.0, True).item() == pytest.approx(expected, abs=1e-5)
@@ -57,11 +63,18 @@ def test_one_negative_is_the_softplus_of_the_margin():
 )
 def test_equals_the_definition_written_as_a_loop(rows, negatives, scale, cosine, seed):
     queries, documents = normal(rows, 5, seed=seed), normal(rows, 1 + negatives, 5, seed=seed + 1)
-    expected = [loop(queries[i].numpy(), documents[i].numpy(), 0, scale, cosine) for i in range(rows)]
-    assert triplet_losses(queries, documents, scale, cosine).numpy() == pytest.approx(expected, rel=1e-9)
+    expected = [
+        loop(queries[i].numpy(), documents[i].numpy(), 0, scale, cosine) for i in range(rows)
+    ]
+    assert triplet_losses(queries, documents, scale, cosine).numpy() == pytest.approx(
+        expected, rel=1e-9
+    )
     candidates = documents.flatten(0, 1)
     targets = torch.arange(rows) * (1 + negatives)
-    expected = [loop(queries[i].numpy(), candidates.numpy(), int(targets[i]), scale, cosine) for i in range(rows)]
+    expected = [
+        loop(queries[i].numpy(), candidates.numpy(), int(targets[i]), scale, cosine)
+        for i in range(rows)
+    ]
     losses = in_batch_losses(queries, candidates, targets, scale, cosine)
     assert losses.numpy() == pytest.approx(expected, rel=1e-9)
 
@@ -102,5 +115,7 @@ def test_half_precision_vectors_get_float32_scores(dtype):
 
 def test_extreme_scores_stay_finite():
     queries = torch.tensor([[1.0]])
-    losses = [triplet_losses(queries, torch.tensor([[[a], [b]]])).item() for a, b in [(0, 1e4), (1e4, 0)]]
+    losses = [
+        triplet_losses(queries, torch.tensor([[[a], [b]]])).item() for a, b in [(0, 1e4), (1e4, 0)]
+    ]
     assert losses == [pytest.approx(1e4), 0.0]

@@ -34,7 +34,9 @@ def decoded(folder, kind):
 
 
 def columns(model, kind):
-    """Passages of different lengths, 30% masked, and contexts, 45% masked for the masked decoder."""
+    """Passages of different lengths, 30% masked, and contexts, 45% masked for the masked
+    decoder.
+    """
     rng = np.random.default_rng(0)
     passages = [sentences(rng, i % 4, 1 + i % 3) for i in range(ROWS)]
     contexts = [" ".join(text.split()[: 2 + i]) for i, text in enumerate(passages)]
@@ -64,7 +66,10 @@ def bert_layers(decoder, config):
         parts = [attention.self.query, attention.self.key, attention.self.value]
         with torch.no_grad():
             for part, weight, bias in zip(
-                parts, ours.self_attn.in_proj_weight.chunk(3), ours.self_attn.in_proj_bias.chunk(3), strict=True
+                parts,
+                ours.self_attn.in_proj_weight.chunk(3),
+                ours.self_attn.in_proj_bias.chunk(3),
+                strict=True,
             ):
                 part.weight.copy_(weight)
                 part.bias.copy_(bias)
@@ -81,12 +86,20 @@ def bert_layers(decoder, config):
 
 
 def gpt2_layers(decoder, config):
-    """transformers' GPT2Blocks with the weights of our decoder, and its last norm, as in the released decoder."""
+    """transformers' GPT2Blocks with the weights of our decoder, and its last norm, as in the
+    released decoder.
+    """
     from transformers import GPT2Config
     from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
-    sizes = {"n_embd": config.hidden_size, "n_head": config.num_attention_heads, "n_inner": config.intermediate_size}
-    config = GPT2Config(**sizes, activation_function="gelu", layer_norm_epsilon=config.layer_norm_eps)
+    sizes = {
+        "n_embd": config.hidden_size,
+        "n_head": config.num_attention_heads,
+        "n_inner": config.intermediate_size,
+    }
+    config = GPT2Config(
+        **sizes, activation_function="gelu", layer_norm_epsilon=config.layer_norm_eps
+    )
     config._attn_implementation = "eager"
     layers = []
     for number, ours in enumerate(decoder.layers):
@@ -110,7 +123,9 @@ def norm_of(norm):
 
 
 def reference(folder, model, kind, passages, contexts):
-    """Encoder and decoder losses, (masked tokens of all passages) and (labels of all contexts) averaged."""
+    """Encoder and decoder losses, (masked tokens of all passages) and (labels of all contexts)
+    averaged.
+    """
     from transformers import BertForMaskedLM
 
     theirs = BertForMaskedLM.from_pretrained(folder).eval()
@@ -120,7 +135,9 @@ def reference(folder, model, kind, passages, contexts):
         length = int(passages["attention_mask"][i].sum())
         ids, labels = passages["input_ids"][i, :length], passages["mlm_labels"][i, :length]
         states = theirs.bert(input_ids=ids[None]).last_hidden_state
-        encoder.append(F.cross_entropy(theirs.cls(states)[0], labels, reduction="none")[labels != -100])
+        encoder.append(
+            F.cross_entropy(theirs.cls(states)[0], labels, reduction="none")[labels != -100]
+        )
         length = int(contexts["attention_mask"][i].sum())
         ids = contexts["input_ids"][i, :length]
         embedded = theirs.bert.embeddings(input_ids=ids[None])
@@ -159,14 +176,18 @@ def test_equals_the_reference_from_transformers_layers(kind, weight, tiny_mlm):
         if parameter.grad is None:
             assert "pooler" in name
         else:
-            torch.testing.assert_close(parameter.grad, backbone[name].grad, atol=1e-4, rtol=1e-4, msg=name)
+            torch.testing.assert_close(
+                parameter.grad, backbone[name].grad, atol=1e-4, rtol=1e-4, msg=name
+            )
 
 
 def gradients(loss, features):
     loss.model.zero_grad()
     value = loss(copy.deepcopy(features))
     (3 * value).backward()
-    found = {name: p.grad.clone() for name, p in loss.model.named_parameters() if p.grad is not None}
+    found = {
+        name: p.grad.clone() for name, p in loss.model.named_parameters() if p.grad is not None
+    }
     return value.item(), found
 
 
@@ -186,7 +207,9 @@ def test_accumulated_and_whole_gradients_agree(request, folder, kind, size):
 def test_a_batch_of_parts_is_embedded_once(tiny_mlm):
     model = decoded(tiny_mlm, "autoregressive")
     sizes = []
-    model[0].register_forward_hook(lambda module, inputs, output: sizes.append(len(output["input_ids"])))
+    model[0].register_forward_hook(
+        lambda module, inputs, output: sizes.append(len(output["input_ids"]))
+    )
     CoTMAELoss(model, mini_batch_size=3)(columns(model, "autoregressive")).backward()
     assert sizes == [3, 3, 1]
 
@@ -207,7 +230,9 @@ def test_next_tokens_are_labelled_up_to_the_last():
 
 
 def test_accumulation_is_the_gradient_of_the_sum():
-    """Also where a parameter acts in one part only, or two parameters have one gradient, or none."""
+    """Also where a parameter acts in one part only, or two parameters have one gradient, or
+    none.
+    """
     data = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     both = [nn.Parameter(torch.ones(3)) for _ in range(2)]
     once, never = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))

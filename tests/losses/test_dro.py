@@ -15,7 +15,13 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 
 from beir_cocodr import losses
 from beir_cocodr.errors import InputError
-from beir_cocodr.losses.dro import ClusterLoss, CVaRLoss, GroupDROLoss, cvar_weights, group_dro_weights
+from beir_cocodr.losses.dro import (
+    ClusterLoss,
+    CVaRLoss,
+    GroupDROLoss,
+    cvar_weights,
+    group_dro_weights,
+)
 from beir_cocodr.models.cocodr import COCODR
 
 K = 5
@@ -34,9 +40,15 @@ class Given(torch.nn.Module):
 def step(seed: int, members: list[int]):
     """Columns with gradients, labels, and the mean losses (K,) and counts (K,) by a loop."""
     rng = np.random.default_rng(seed)
-    columns = [{"x": torch.tensor(rng.normal(size=(len(members), 4)), requires_grad=True)} for _ in range(3)]
+    columns = [
+        {"x": torch.tensor(rng.normal(size=(len(members), 4)), requires_grad=True)}
+        for _ in range(3)
+    ]
     query, positive, negative = (column["x"].detach().numpy() for column in columns)
-    each = [math.log1p(math.exp(float(q @ (n - p)))) for q, p, n in zip(query, positive, negative, strict=True)]
+    each = [
+        math.log1p(math.exp(float(q @ (n - p))))
+        for q, p, n in zip(query, positive, negative, strict=True)
+    ]
     losses, counts = [0.0] * K, [0] * K
     for cluster, loss in zip(members, each, strict=True):
         losses[cluster] += loss
@@ -70,23 +82,32 @@ def test_erm_is_the_plain_mean():
 
 
 def test_group_dro_is_the_papers_algorithm():
-    """Algorithm 1: q of the seen groups is multiplied by exp(η ℓ), normalised, and the loss is q·ℓ."""
+    """Algorithm 1: q of the seen groups is multiplied by exp(η ℓ), normalised, and the loss is
+    q·ℓ.
+    """
     loss = GroupDROLoss(Given(), K, eta=0.3)
     q = [1 / K] * K
     for columns, members, _, means, counts in steps():
         q = [weight * math.exp(0.3 * mean) for weight, mean in zip(q, means, strict=True)]
         q = [weight / sum(q) for weight in q]
         value = loss(columns, members)
-        assert value.item() == pytest.approx(sum(a * b for a, b in zip(q, means, strict=True)), abs=1e-12)
+        assert value.item() == pytest.approx(
+            sum(a * b for a, b in zip(q, means, strict=True)), abs=1e-12
+        )
         assert loss.weights.tolist() == pytest.approx(q, abs=1e-12)
-        factors_of_examples(value, columns, members, [a / max(1, n) for a, n in zip(q, counts, strict=True)])
+        factors_of_examples(
+            value, columns, members, [a / max(1, n) for a, n in zip(q, counts, strict=True)]
+        )
     assert np.ptp(q) > 0.05
 
 
 @given(seed=st.integers(0, 10_000), k=st.integers(1, 8), eta=st.floats(0, 2))
 def test_group_dro_lifts_by_loss_and_stays_a_distribution(seed, k, eta):
     rng = np.random.default_rng(seed)
-    before, losses = torch.from_numpy(rng.dirichlet(np.ones(k))), torch.from_numpy(rng.uniform(0, 5, k))
+    before, losses = (
+        torch.from_numpy(rng.dirichlet(np.ones(k))),
+        torch.from_numpy(rng.uniform(0, 5, k)),
+    )
     after = group_dro_weights(before, losses, eta)
     assert after.sum().item() == pytest.approx(1, abs=1e-12)
     ratios = (after / before).numpy()
@@ -110,7 +131,10 @@ def greedy(losses, sizes, alpha: float, eps: float):
 
 
 @given(
-    seed=st.integers(0, 100_000), k=st.integers(1, 10), alpha=st.floats(0.05, 1), eps=st.sampled_from([0, 0.01, 0.3])
+    seed=st.integers(0, 100_000),
+    k=st.integers(1, 10),
+    alpha=st.floats(0.05, 1),
+    eps=st.sampled_from([0, 0.01, 0.3]),
 )
 def test_cvar_is_the_greedy_walk(seed, k, alpha, eps):
     rng = np.random.default_rng(seed)
@@ -121,7 +145,9 @@ def test_cvar_is_the_greedy_walk(seed, k, alpha, eps):
     if eps == 0 and boundary is not None:
         assert (sizes / sizes.sum() * ours).sum() == pytest.approx(1, abs=1e-9)
     order = rng.permutation(k)
-    permuted = cvar_weights(torch.from_numpy(losses[order]), torch.from_numpy(sizes[order]), alpha, eps)
+    permuted = cvar_weights(
+        torch.from_numpy(losses[order]), torch.from_numpy(sizes[order]), alpha, eps
+    )
     assert permuted.numpy() == pytest.approx(ours[order], abs=1e-9)
 
 
@@ -149,7 +175,9 @@ def test_cvar_over_steps():
     averages, sizes, weights, seen = [0.0] * K, [1.0] * K, [1.0] * K, set()
     for columns, members, each, means, counts in steps():
         value, before = loss(columns, members), weights  # a step's loss is of the weights before it
-        expected = sum(before[m] * own for m, own in zip(members.tolist(), each, strict=True)) / len(each)
+        expected = sum(
+            before[m] * own for m, own in zip(members.tolist(), each, strict=True)
+        ) / len(each)
         assert value.item() == pytest.approx(expected, abs=1e-12)
         for k in range(K):
             if counts[k]:
@@ -234,10 +262,14 @@ def test_in_batch_erm_is_the_hosts_infonce(request, folder, negatives):
     rng = np.random.default_rng(0)
     columns = [
         {k: v for k, v in model.preprocess(texts).items() if torch.is_tensor(v)}
-        for texts in ([sentences(rng, i % 4, 1 + i % 3) for i in range(6)] for _ in range(2 + negatives))
+        for texts in (
+            [sentences(rng, i % 4, 1 + i % 3) for i in range(6)] for _ in range(2 + negatives)
+        )
     ]
     host = MultipleNegativesRankingLoss(
-        model, scale=20.0 if cosine else 1.0, similarity_fct=util.cos_sim if cosine else util.dot_score
+        model,
+        scale=20.0 if cosine else 1.0,
+        similarity_fct=util.cos_sim if cosine else util.dot_score,
     )
     ours = ClusterLoss(model, K, in_batch=True)
     found = []
@@ -250,4 +282,6 @@ def test_in_batch_erm_is_the_hosts_infonce(request, folder, negatives):
     assert value == pytest.approx(expected, rel=1e-5)
     assert len(own) == len(gradients)
     size = max(gradient.abs().max() for gradient in gradients)
-    assert all((a - b).abs().max() <= 1e-5 * max(1, size) for a, b in zip(own, gradients, strict=True))
+    assert all(
+        (a - b).abs().max() <= 1e-5 * max(1, size) for a, b in zip(own, gradients, strict=True)
+    )

@@ -1,4 +1,6 @@
-"""iDRO's weights against the specification written again in numpy, and against a numerical minimiser."""
+"""iDRO's weights against the specification written again in numpy, and against a numerical
+minimiser.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,23 @@ from beir_cocodr.losses.dro import IDROLoss, idro_weights, idro_weights_in_close
 from beir_cocodr.models.cocodr import COCODR
 
 K = 6
-# (query's topic, cluster) of the examples of three fixed batches: clusters 4 and 5 come late or never.
+# (query's topic, cluster) of the examples of three fixed batches: clusters 4 and 5 come late or
+# never.
 BATCHES = [[0, 0, 1, 2, 2, 3], [1, 1, 0, 4, 4, 4], [3, 2, 2, 0, 3, 1]]
 
 
 def published(h, losses, counts, gradients, alpha=0.25, rho=0.05, ema=0.1, eps=0.01):
-    """Section 2 of the specification, steps 2 to 4, loop by loop. ``gradients``: (K, P), 0 where absent."""
+    """Section 2 of the specification, steps 2 to 4, loop by loop. ``gradients``: (K, P), 0 where
+    absent.
+    """
     k = len(h)
     directions = [g / (1e-12 + math.sqrt(float(g @ g))) for g in gradients]
     exponents = np.zeros(k)
     for j in range(k):
-        r = [(losses[i] * losses[j]) ** alpha * float(directions[i] @ directions[j]) for i in range(k)]
+        r = [
+            (losses[i] * losses[j]) ** alpha * float(directions[i] @ directions[j])
+            for i in range(k)
+        ]
         exponents[j] = rho * sum(r) / k if counts[j] else 0.0
     exponents -= exponents.max()
     moved = [h[j] ** ema * math.exp(exponents[j]) * (counts[j] > 0) for j in range(k)]
@@ -67,16 +75,24 @@ def batch(model: COCODR, clusters: list[int], negatives: int = 1):
     columns = []
     for column in range(2 + negatives):
         rng = np.random.default_rng(column)
-        texts = [sentences(rng, cluster % 4, 1 + (i + column) % 3) for i, cluster in enumerate(clusters)]
+        texts = [
+            sentences(rng, cluster % 4, 1 + (i + column) % 3) for i, cluster in enumerate(clusters)
+        ]
         columns.append({k: v for k, v in model.preprocess(texts).items() if torch.is_tensor(v)})
     return columns
 
 
 def by_autograd(model: COCODR, clusters: list[int]):
-    """(K) differentiable mean losses, 0 where absent, and (K, P) gradients over the last two layers."""
-    query, positive, negative = (model(dict(c))["sentence_embedding"] for c in batch(model, clusters))
+    """(K) differentiable mean losses, 0 where absent, and (K, P) gradients over the last two
+    layers.
+    """
+    query, positive, negative = (
+        model(dict(c))["sentence_embedding"] for c in batch(model, clusters)
+    )
     each = torch.log1p(torch.exp((query * negative).sum(1) - (query * positive).sum(1)))
-    layers = [p for name, p in model.named_parameters() if re.search(r"encoder\.layer\.[23]\.", name)]
+    layers = [
+        p for name, p in model.named_parameters() if re.search(r"encoder\.layer\.[23]\.", name)
+    ]
     assert len(layers) == 2 * 16
     losses, gradients = [], []
     for cluster in range(K):
@@ -106,7 +122,9 @@ def test_published_loss_and_weights_while_a_model_trains(deep_bert, dtype, gram)
         losses, gradients = by_autograd(other, clusters)
         expected = sum(weight * part for weight, part in zip(h.tolist(), losses, strict=True))
         expected.backward()  # with the weights from before this step
-        assert value.item() == pytest.approx(expected.item(), rel=1e-5 if dtype == torch.float32 else 1e-9)
+        assert value.item() == pytest.approx(
+            expected.item(), rel=1e-5 if dtype == torch.float32 else 1e-9
+        )
         values = [part.item() for part in losses]
         h = published(h, values, [clusters.count(k) for k in range(K)], gradients)
         assert loss.weights.numpy() == pytest.approx(h, abs=1e-6)
@@ -117,7 +135,9 @@ def test_published_loss_and_weights_while_a_model_trains(deep_bert, dtype, gram)
 
 
 def test_stable_divides_the_factors_of_a_batch_by_their_sum(deep_bert):
-    """And keeps the weights of absent clusters, so that the loss is a weighted mean of the present ones."""
+    """And keeps the weights of absent clusters, so that the loss is a weighted mean of the present
+    ones.
+    """
     model = COCODR(str(deep_bert)).eval()
     loss = IDROLoss(model, K)
     loss.weights.copy_(torch.tensor([0.1, 0.3, 0.05, 0.05, 0.2, 0.3], dtype=torch.float64))
@@ -192,7 +212,9 @@ def test_a_cluster_without_gradient_is_neither_lifted_nor_lifts_others():
     without = np.delete(np.arange(K), 2)
     # Same clusters without it: the mean is still over K, so rho is scaled to match.
     fewer = gradients[without]
-    alone = moved(weights[without], losses[without], counts[without], fewer @ fewer.T, rho=0.05 * 5 / 6)
+    alone = moved(
+        weights[without], losses[without], counts[without], fewer @ fewer.T, rho=0.05 * 5 / 6
+    )
     assert ours[without] / ours[0] == pytest.approx(alone / alone[0])
     nothing = moved(weights, losses, counts, np.zeros((K, K)))
     assert nothing == pytest.approx(1 / K)
@@ -200,7 +222,9 @@ def test_a_cluster_without_gradient_is_neither_lifted_nor_lifts_others():
 
 def test_losses_of_zero_are_no_trouble():
     weights, _, counts, _, gram = drawn(7)
-    assert moved(weights, np.zeros(K), counts, gram, ema=1.0) == pytest.approx(weights / weights.sum())
+    assert moved(weights, np.zeros(K), counts, gram, ema=1.0) == pytest.approx(
+        weights / weights.sum()
+    )
 
 
 def test_the_clamp_lets_the_sum_pass_one():
@@ -216,7 +240,14 @@ def test_permuting_clusters_permutes_weights(seed, absent):
     order = np.random.default_rng(seed).permutation(K)
     for kind in ("reset", "keep"):
         ours = moved(weights, losses, counts, gram, absent=kind, rho=1.0)
-        permuted = moved(weights[order], losses[order], counts[order], gram[np.ix_(order, order)], absent=kind, rho=1.0)
+        permuted = moved(
+            weights[order],
+            losses[order],
+            counts[order],
+            gram[np.ix_(order, order)],
+            absent=kind,
+            rho=1.0,
+        )
         assert permuted == pytest.approx(ours[order], abs=1e-12)
         assert ours.min() >= 0.01
 
@@ -288,7 +319,9 @@ def test_mode_paper(deep_bert):
         present = [k for k in range(K) if k in clusters]
         alphas = values**0.5 / np.mean(values[present] ** 0.5)
         value = loss(batch(model, clusters), torch.tensor(clusters))
-        assert value.item() == pytest.approx(sum(alphas[k] * weights[k] * values[k] for k in present))
+        assert value.item() == pytest.approx(
+            sum(alphas[k] * weights[k] * values[k] for k in present)
+        )
         value.backward()
         loss.finish_step()
         gains = np.zeros(K)
@@ -338,7 +371,9 @@ def test_settings_that_do_not_exist_are_refused(deep_bert, settings):
 
 
 def test_an_overflowing_backward_leaves_the_weights(deep_bert):
-    """float16's loss scaler finds its level by overflows, and skips the steps in which they occur."""
+    """float16's loss scaler finds its level by overflows, and skips the steps in which they
+    occur.
+    """
     model = COCODR(str(deep_bert)).eval()
     loss = IDROLoss(model, K)
     labels = torch.tensor(BATCHES[0])
@@ -346,7 +381,9 @@ def test_an_overflowing_backward_leaves_the_weights(deep_bert):
         before = loss.weights.clone()
         (loss(batch(model, BATCHES[0]), labels) * scale).backward()
         if not moves:
-            assert not all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+            assert not all(
+                p.grad.isfinite().all() for p in model.parameters() if p.grad is not None
+            )
         model.zero_grad()
         loss.finish_step()
         assert loss.weights.isfinite().all()

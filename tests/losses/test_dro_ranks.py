@@ -18,7 +18,8 @@ from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.training.trainer import BROADCAST_BUFFERS
 
 RANKS, STEPS, K = 2, 3, 6
-# The first half is the first rank's: clusters 0 and 4 are on one rank only, 3 on both unevenly, 5 on none.
+# The first half is the first rank's: clusters 0 and 4 are on one rank only, 3 on both unevenly, 5
+# on none.
 MEMBERS = [[0, 3, 3, 3, 2, 3, 4, 1], [2, 2, 1, 3, 0, 0, 0, 3], [1, 1, 1, 1, 2, 4, 4, 2]]
 CASES = {
     "idro": (IDROLoss, {}),
@@ -42,7 +43,9 @@ def batch(model: COCODR, step: int) -> list[dict[str, torch.Tensor]]:
     columns = []
     for column in range(4):
         rng = np.random.default_rng((step, column))
-        texts = [sentences(rng, k % 4, 1 + (i + column) % 3, 7) for i, k in enumerate(MEMBERS[step])]
+        texts = [
+            sentences(rng, k % 4, 1 + (i + column) % 3, 7) for i, k in enumerate(MEMBERS[step])
+        ]
         columns.append({k: v for k, v in model.preprocess(texts).items() if torch.is_tensor(v)})
     return columns
 
@@ -57,7 +60,9 @@ def train(case: str, folder: str, rank: int = 0, ranks: int = 1) -> dict[str, to
     loss = kind(model, K, **settings)
     trained = model
     if ranks > 1:
-        trained = DistributedDataParallel(model, find_unused_parameters=True, broadcast_buffers=BROADCAST_BUFFERS)
+        trained = DistributedDataParallel(
+            model, find_unused_parameters=True, broadcast_buffers=BROADCAST_BUFFERS
+        )
         loss.model = trained  # what the host's trainer does
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     part = slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)
@@ -84,7 +89,9 @@ def work(rank: int, folder: str, output: str) -> None:
         init_method=f"file://{output}/meet",
         rank=rank,
         world_size=RANKS,
-        timeout=timedelta(seconds=60),  # a collective that only one of them calls fails instead of hanging
+        timeout=timedelta(
+            seconds=60
+        ),  # a collective that only one of them calls fails instead of hanging
     )
     torch.save({case: train(case, folder, rank, RANKS) for case in CASES}, f"{output}/{rank}.pt")
     dist.destroy_process_group()
@@ -93,7 +100,9 @@ def work(rank: int, folder: str, output: str) -> None:
 @pytest.fixture(scope="module")
 def ranks(two_layer_bert, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.start_processes(work, (str(two_layer_bert), str(folder)), nprocs=RANKS, start_method="forkserver")
+    multiprocessing.start_processes(
+        work, (str(two_layer_bert), str(folder)), nprocs=RANKS, start_method="forkserver"
+    )
     return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(RANKS)]
 
 
@@ -107,8 +116,12 @@ def test_two_processes_do_what_one_does(ranks, two_layer_bert, case):
     assert first.keys() == second.keys() == whole.keys()
     for name, expected in whole.items():
         if name.startswith("value"):  # a rank's own share; their mean is the loss
-            torch.testing.assert_close((first[name] + second[name]) / 2, expected, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(
+                (first[name] + second[name]) / 2, expected, rtol=1e-5, atol=1e-5
+            )
             assert abs(first[name] - second[name]) > 1e-3
             continue
         assert torch.equal(first[name], second[name]), name
-        torch.testing.assert_close(first[name], expected, rtol=1e-5, atol=1e-5, msg=f"{case}: {name}")
+        torch.testing.assert_close(
+            first[name], expected, rtol=1e-5, atol=1e-5, msg=f"{case}: {name}"
+        )

@@ -16,7 +16,9 @@ from beir_cocodr.losses.lambdarank import LambdaRankDistillationLoss, lambda_ran
 from beir_cocodr.models.mrl import MRL
 
 QUERIES = [" ".join(sentences(np.random.default_rng(i), i % 4, 1).split()[:4]) for i in range(6)]
-LISTS = [[sentences(np.random.default_rng(10 * i + j), i % 4, 1 + j) for j in range(3)] for i in range(6)]
+LISTS = [
+    [sentences(np.random.default_rng(10 * i + j), i % 4, 1 + j) for j in range(3)] for i in range(6)
+]
 TEACHER = torch.randn(6, 3, generator=torch.Generator().manual_seed(5))
 ROUTES = {"query": "query"} | {f"document_{j}": "document" for j in (1, 2, 3)}
 
@@ -38,8 +40,9 @@ def by_pairs(student, teacher, mask=None, reduction="sum"):
 
 
 def lambda_mrr(student, teacher):
-    """The earlier published loss of this kind (CL-DRD, "lambda MRR"), from its formula: over all pairs with y_i > y_j
-    of the whole batch, the mean of |1/rank_i − 1/rank_j| · log(1 + exp(s_j − s_i)).
+    """The earlier published loss of this kind (CL-DRD, "lambda MRR"), from its formula: over all
+    pairs with y_i > y_j of the whole batch, the mean of |1/rank_i − 1/rank_j| · log(1 + exp(s_j −
+    s_i)).
     """
     rank = (student[:, None, :] > student[:, :, None]).sum(dim=2) + 1
     weights = (1 / rank[:, :, None] - 1 / rank[:, None, :]).abs()
@@ -53,7 +56,9 @@ def scores(rows, count, seed, dtype=torch.float64):
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_sum_over_pairs(reduction):
-    student = torch.tensor([[1.0, 1.0, -0.5, 2.0], [0.3, 0.2, 0.1, 0.0]], dtype=torch.float64)  # with ties
+    student = torch.tensor(
+        [[1.0, 1.0, -0.5, 2.0], [0.3, 0.2, 0.1, 0.0]], dtype=torch.float64
+    )  # with ties
     teacher = torch.tensor([[2.0, 0.0, 2.0, -1.0], [0.0, 1.0, 2.0, 2.0]], dtype=torch.float64)
     found = lambda_rank_distillation_loss(student, teacher, reduction=reduction)
     torch.testing.assert_close(found, by_pairs(student, teacher, reduction=reduction))
@@ -63,7 +68,10 @@ def test_sum_over_pairs(reduction):
 def test_the_mean_is_the_earlier_published_loss_in_value_and_gradient(dtype):
     teacher = scores(7, 9, 1, dtype).round(decimals=1)  # with a few ties
     ours, theirs = (scores(7, 9, 0, dtype).mul(3).requires_grad_() for _ in range(2))
-    found, expected = (lambda_rank_distillation_loss(ours, teacher, reduction="mean"), lambda_mrr(theirs, teacher))
+    found, expected = (
+        lambda_rank_distillation_loss(ours, teacher, reduction="mean"),
+        lambda_mrr(theirs, teacher),
+    )
     found.backward()
     expected.backward()
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
@@ -84,7 +92,9 @@ def test_in_batch_documents_are_below_all_others_and_tied(reduction):
     found = lambda_rank_distillation_loss(student, listed, mask, reduction)
     all_known = F.pad(listed, (0, 6), value=-torch.inf)
     torch.testing.assert_close(found, by_pairs(student, all_known, mask, reduction))
-    torch.testing.assert_close(found, lambda_rank_distillation_loss(student, all_known, mask, reduction))
+    torch.testing.assert_close(
+        found, lambda_rank_distillation_loss(student, all_known, mask, reduction)
+    )
     (gradient,) = torch.autograd.grad(found, student)
     assert (gradient[~mask] == 0).all()
     assert (gradient[:, 3:][mask[:, 3:]] > 0).all()  # every in-batch document is pushed down
@@ -136,8 +146,14 @@ def test_without_pairs_the_loss_is_zero_and_can_be_differentiated():
 lists = st.integers(1, 3).flatmap(
     lambda rows: st.integers(1, 6).flatmap(
         lambda n: st.tuples(
-            st.lists(st.lists(st.integers(-50, 50), min_size=n, max_size=n, unique=True), min_size=rows, max_size=rows),
-            st.lists(st.lists(st.integers(-3, 3), min_size=n, max_size=n), min_size=rows, max_size=rows),
+            st.lists(
+                st.lists(st.integers(-50, 50), min_size=n, max_size=n, unique=True),
+                min_size=rows,
+                max_size=rows,
+            ),
+            st.lists(
+                st.lists(st.integers(-3, 3), min_size=n, max_size=n), min_size=rows, max_size=rows
+            ),
             st.permutations(range(n)),
         )
     )
@@ -152,7 +168,9 @@ def test_invariants(drawn, shift, reduction):
     loss = lambda_rank_distillation_loss(student, teacher, reduction=reduction)
     order = drawn[2]
     assert loss >= 0
-    permuted = lambda_rank_distillation_loss(student[:, order], teacher[:, order], reduction=reduction)
+    permuted = lambda_rank_distillation_loss(
+        student[:, order], teacher[:, order], reduction=reduction
+    )
     shifted = lambda_rank_distillation_loss(student + shift, teacher, reduction=reduction)
     monotone = lambda_rank_distillation_loss(student, teacher.exp(), reduction=reduction)
     for same in (permuted, shifted, monotone, by_pairs(student, teacher, reduction=reduction)):
@@ -161,13 +179,18 @@ def test_invariants(drawn, shift, reduction):
 
 def encoder(kind: str, tiny_bert, tiny_cosine):
     """An encoder whose gradients do not depend on dropout."""
-    model = {"mrl": MRL, "dot": COCODR, "cosine": COCODR}[kind](str(tiny_cosine if kind == "cosine" else tiny_bert))
+    model = {"mrl": MRL, "dot": COCODR, "cosine": COCODR}[kind](
+        str(tiny_cosine if kind == "cosine" else tiny_bert)
+    )
     return model.eval()
 
 
 def columns(model, lists=LISTS):
     made = []
-    for task, texts in [("query", QUERIES), *(("document", list(column)) for column in zip(*lists, strict=True))]:
+    for task, texts in [
+        ("query", QUERIES),
+        *(("document", list(column)) for column in zip(*lists, strict=True)),
+    ]:
         made.append(dict(model.preprocess(texts, task=task)) | {"task": task})
     return made
 
@@ -184,12 +207,18 @@ def test_on_an_encoder_it_is_the_loss_of_its_own_similarity(kind, in_batch, tiny
     model = encoder(kind, tiny_bert, tiny_cosine)
     found = LambdaRankDistillationLoss(model, in_batch=in_batch)(columns(model), TEACHER)
     query = model.encode_query(QUERIES, convert_to_tensor=True)
-    documents = model.encode_document([text for row in LISTS for text in row], convert_to_tensor=True)
+    documents = model.encode_document(
+        [text for row in LISTS for text in row], convert_to_tensor=True
+    )
     scale = {"mrl": 0.5, "dot": 1.0, "cosine": 20.0}[kind]
     student = scale * model.similarity(query, documents).reshape(6, 6, 3)  # (B, B, n)
     own = student[torch.arange(6), torch.arange(6)]
-    others = student.flatten(1)[~torch.eye(6, dtype=torch.bool).repeat_interleave(3, dim=1)].reshape(6, 15)
-    expected = lambda_rank_distillation_loss(torch.cat([own, others], dim=1) if in_batch else own, TEACHER)
+    others = student.flatten(1)[
+        ~torch.eye(6, dtype=torch.bool).repeat_interleave(3, dim=1)
+    ].reshape(6, 15)
+    expected = lambda_rank_distillation_loss(
+        torch.cat([own, others], dim=1) if in_batch else own, TEACHER
+    )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -197,7 +226,9 @@ def test_on_an_encoder_it_is_the_loss_of_its_own_similarity(kind, in_batch, tiny
 def test_cached_and_uncached_gradients_agree(kind, tiny_bert, tiny_cosine):
     model = encoder(kind, tiny_bert, tiny_cosine)
     whole = gradients(model, LambdaRankDistillationLoss(model)(columns(model), TEACHER))
-    cached = gradients(model, LambdaRankDistillationLoss(model, mini_batch_size=4)(columns(model), TEACHER))
+    cached = gradients(
+        model, LambdaRankDistillationLoss(model, mini_batch_size=4)(columns(model), TEACHER)
+    )
     assert whole.keys() == cached.keys()
     largest = max(gradient.abs().max() for gradient in whole.values())
     for name, gradient in whole.items():
@@ -227,7 +258,9 @@ def test_a_place_without_a_document_is_nobodys_document(mini_batch_size, tiny_be
     losses, changed = [], [list(row) for row in LISTS]
     changed[1][2], changed[4][0] = "", "wing"
     for lists_ in (LISTS, changed):
-        loss = LambdaRankDistillationLoss(model, mini_batch_size=mini_batch_size)(columns(model, lists_), labels)
+        loss = LambdaRankDistillationLoss(model, mini_batch_size=mini_batch_size)(
+            columns(model, lists_), labels
+        )
         losses.append((loss.detach(), gradients(model, loss)))
     torch.testing.assert_close(losses[0][0], losses[1][0])
     for name, gradient in losses[0][1].items():
@@ -277,7 +310,9 @@ def test_the_hosts_trainer_trains_every_part_of_an_mrl(mini_batch_size, tiny_ber
             disable_tqdm=True,
             **changes,
         )
-        return SentenceTransformerTrainer(model=model, args=arguments, train_dataset=Dataset.from_dict(rows), loss=loss)
+        return SentenceTransformerTrainer(
+            model=model, args=arguments, train_dataset=Dataset.from_dict(rows), loss=loss
+        )
 
     with pytest.raises(InputError, match="router_mapping"):
         trainer().train()
@@ -293,4 +328,6 @@ def test_the_hosts_trainer_trains_every_part_of_an_mrl(mini_batch_size, tiny_ber
     resumed = trainer(router_mapping=ROUTES)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     np.testing.assert_array_equal(resumed.model.encode_document(LISTS[0]), trained)
-    np.testing.assert_array_equal(MRL.load(tmp_path / "checkpoint-2").encode_document(LISTS[0]), trained)
+    np.testing.assert_array_equal(
+        MRL.load(tmp_path / "checkpoint-2").encode_document(LISTS[0]), trained
+    )

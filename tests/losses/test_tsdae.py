@@ -14,7 +14,10 @@ from beir_cocodr.models.cocodr import COCODR
 def batch(model: COCODR, rows: int = 6) -> list[dict[str, torch.Tensor]]:
     rng = np.random.default_rng(0)
     texts = [sentences(rng, i % 4, 1 + i % 3, 6) for i in range(rows)]
-    return [model.preprocess([" ".join(text.split()[::2]) for text in texts]), model.preprocess(texts)]
+    return [
+        model.preprocess([" ".join(text.split()[::2]) for text in texts]),
+        model.preprocess(texts),
+    ]
 
 
 @pytest.mark.parametrize("mini_batch_size", [None, 1, 4])
@@ -26,7 +29,9 @@ def test_in_parts_is_the_hosts_loss_on_the_whole(tiny_mlm, mini_batch_size):
         loss = build(model).eval()
         value = loss(batch(model), None)
         value.backward()
-        found.append((value, {name: p.grad for name, p in loss.named_parameters() if p.grad is not None}))
+        found.append(
+            (value, {name: p.grad for name, p in loss.named_parameters() if p.grad is not None})
+        )
     (host, expected), (ours, gradients) = found
     torch.testing.assert_close(ours, host, atol=1e-6, rtol=1e-6)
     assert gradients.keys() == expected.keys()
@@ -46,8 +51,11 @@ def test_keeps_what_the_encoder_does_not_share(two_layer_mlm):
     loss = TSDAELoss(model)
     state = loss.state_dict()
     assert {name.split(".")[0] for name in state if "crossattention" not in name} == {"cls"}
-    assert sum("crossattention" in name for name in state) == 20  # 2 layers of 5 modules of 2 tensors
-    # Every other parameter of the decoder is one of the encoder's, so that both together are all there is.
+    assert (
+        sum("crossattention" in name for name in state) == 20
+    )  # 2 layers of 5 modules of 2 tensors
+    # Every other parameter of the decoder is one of the encoder's, so that both together are all
+    # there is.
     encoder = {id(p) for p in model.parameters()}
     shared = [p for name, p in loss.decoder.named_parameters() if name not in state]
     assert shared

@@ -18,7 +18,8 @@ def negative_kl(
 
     Args:
         query_mean, query_variance: μ_q and σ_q² > 0, (..., k).
-        document_mean, document_variance: μ_d and σ_d² > 0, (..., k); the leading dimensions broadcast.
+        document_mean, document_variance: μ_d and σ_d² > 0, (..., k); the leading dimensions
+            broadcast.
         formula: "paper" gives Eq. 10 instead, for ablation:
             −½ [Σ log σ_di² + Π σ_qi² / Π σ_di² + Σ (μ_qi − μ_di)² / σ_di²], its ratio at most e^60.
 

@@ -1,4 +1,6 @@
-"""The card of a trained model: true of it, free of its base's claims, and kept by those who save and upload it."""
+"""The card of a trained model: true of it, free of its base's claims, and kept by those who save
+and upload it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ THEIRS = "---\nlicense: mit\ndatasets:\n- secret/data\n---\n# Their great model\
 
 def record(stage: str = "coco", base: str = "OpenMatch/cocodr-base", **more) -> TrainingRecord:
     seen = CollectionProvenance("/home/me/notes", 12, "c" * 64)
-    return TrainingRecord(stage, base, "b" * 64, options={"max_steps": 3, "seed": 7}, seen=(seen,), steps=3, **more)
+    return TrainingRecord(
+        stage, base, "b" * 64, options={"max_steps": 3, "seed": 7}, seen=(seen,), steps=3, **more
+    )
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,16 @@ def test_the_card_has_what_training_recorded_and_nothing_of_the_base(trained):
     assert card.data.base_model == "OpenMatch/cocodr-base"
     assert card.data.library_name == "sentence-transformers"
     assert {"coco", "finetune", "beir-cocodr"} <= set(card.data.tags)
-    for there in ("coco, finetune", "`notes`", "12 documents", "c" * 16, "b" * 16, "max_steps 3", "seed 7", "3 steps"):
+    for there in (
+        "coco, finetune",
+        "`notes`",
+        "12 documents",
+        "c" * 16,
+        "b" * 16,
+        "max_steps 3",
+        "seed 7",
+        "3 steps",
+    ):
         assert there in card.text
     for absent in ("Their great", "99", "secret", "mit\n", "/home", "/tmp"):
         assert absent not in card.content
@@ -53,7 +66,9 @@ def test_a_base_in_a_folder_is_no_name_on_the_hub(tmp_path):
 
 @pytest.mark.parametrize("kind", [COCODR, SentenceTransformer, load_encoder])
 def test_whoever_saves_or_uploads_the_model_writes_our_card(trained, tmp_path, kind):
-    """push_to_hub sets the name and saves, as here; the host's copy of the card is a private name of it."""
+    """push_to_hub sets the name and saves, as here; the host's copy of the card is a private name
+    of it.
+    """
     model, ours = kind(str(trained)), (trained / "README.md").read_text()
     model.save_pretrained(str(tmp_path / "a"))
     assert (tmp_path / "a" / "README.md").read_text() == ours
@@ -79,7 +94,9 @@ def test_the_model_is_loaded_as_the_card_shows(tiny_bert, trained, tmp_path, kin
 
 
 @pytest.mark.parametrize("kind", ["MRL", "hybrid"])
-def test_the_card_of_a_base_is_not_that_of_what_is_made_of_it(tiny_bert, beir_folder, tmp_path, kind):
+def test_the_card_of_a_base_is_not_that_of_what_is_made_of_it(
+    tiny_bert, beir_folder, tmp_path, kind
+):
     COCODR(str(tiny_bert)).save_pretrained(str(tmp_path / "base"), create_model_card=False)
     (tmp_path / "base" / "README.md").write_text(THEIRS)
     base, made = str(tmp_path / "base"), tmp_path / "made"
@@ -99,7 +116,9 @@ def test_every_method_is_cited():
     assert set(_CITED.values()) | {"reimers2019sbert"} == PAPERS.keys()
     for entry in PAPERS.values():
         assert entry.startswith("@")
-        assert {"author", "title", "year"} <= set(re.findall(r"^  (\w+) = ", entry, flags=re.MULTILINE))
+        assert {"author", "title", "year"} <= set(
+            re.findall(r"^  (\w+) = ", entry, flags=re.MULTILINE)
+        )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +126,12 @@ def test_every_method_is_cited():
     [
         ("coco", {}, False, {"yu2022cocodr"}),
         ("finetune", {"weighting": "erm", "episodes": 0, "stages": 1}, False, set()),
-        ("finetune", {"weighting": "idro", "episodes": 3}, False, {"yu2022cocodr", "xiong2021ance"}),
+        (
+            "finetune",
+            {"weighting": "idro", "episodes": 3},
+            False,
+            {"yu2022cocodr", "xiong2021ance"},
+        ),
         ("finetune", {"weighting": "erm"}, True, {"ma2021qgen"}),
         ("finetune", {"stages": 2}, False, {"wu2023qc"}),
         ("distill", {"student": "mrl", "loss": "kl"}, False, {"zamani2023mrl"}),

@@ -21,7 +21,9 @@ def test_a_bare_bert_becomes_the_cls_of_the_last_layer_and_dot_product(tiny_bert
         TEXTS, padding=True, truncation=True, max_length=20, return_tensors="pt"
     )
     with torch.no_grad():
-        expected = AutoModel.from_pretrained(tiny_bert).eval()(**tokens).last_hidden_state[:, 0].numpy()
+        expected = (
+            AutoModel.from_pretrained(tiny_bert).eval()(**tokens).last_hidden_state[:, 0].numpy()
+        )
     np.testing.assert_allclose(model.encode_document(TEXTS), expected, atol=1e-5)
     assert model.similarity_fn_name == "dot"
     assert COCODR(str(tiny_bert)).text_format.query_length == 64
@@ -78,13 +80,17 @@ def test_beir_names(tiny_bert):
     np.testing.assert_allclose(model.encode_corpus(corpus, batch_size=2), expected, atol=1e-5)
     columns = {"title": ["wing", None], "text": ["flow", "drag"]}
     np.testing.assert_allclose(model.encode_corpus(columns, batch_size=2), expected[:2], atol=1e-5)
-    tensor = model.encode_queries(["wing"], batch_size=8, show_progress_bar=False, convert_to_tensor=True)
+    tensor = model.encode_queries(
+        ["wing"], batch_size=8, show_progress_bar=False, convert_to_tensor=True
+    )
     np.testing.assert_array_equal(tensor.numpy(), model.encode_query(["wing"]))
 
 
 def test_the_share_of_truncated_texts_counts_special_tokens_and_prompt(tiny_bert):
     model = COCODR(str(tiny_bert), document_length=5, document_prompt="a ")
-    assert model.truncated_share(["wing flow", "wing flow drag", "heat"], "document") == pytest.approx(1 / 3)
+    assert model.truncated_share(
+        ["wing flow", "wing flow drag", "heat"], "document"
+    ) == pytest.approx(1 / 3)
     assert model.truncated_share([], "document") == 0.0
 
 

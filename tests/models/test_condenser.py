@@ -66,7 +66,9 @@ def test_skips_from_half_the_layers_and_sees_the_last_cls(deep_mlm):
 
 @pytest.mark.parametrize("late_mlm", [True, False])
 def test_the_loss_is_the_cross_entropy_of_the_masked_tokens(deep_mlm, late_mlm):
-    """Each sequence's sum over its masked tokens, once through the head and once from the last layer, by hand."""
+    """Each sequence's sum over its masked tokens, once through the head and once from the last
+    layer, by hand.
+    """
     model = COCODR(str(deep_mlm))
     head, _ = build_head(model, str(deep_mlm), late_mlm=late_mlm)
     head = head.eval()
@@ -139,7 +141,12 @@ def test_language_model_layers_of_other_architectures_are_found(architecture, wo
     names = (
         {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}
         if architecture == "DistilBert"
-        else {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+        else {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 64,
+        }
     )
     config = getattr(transformers, f"{architecture}Config")(
         vocab_size=len(wordpiece), max_position_embeddings=80, **names
@@ -150,7 +157,9 @@ def test_language_model_layers_of_other_architectures_are_found(architecture, wo
     model = COCODR(str(tmp_path))
     head, origin = build_head(model, str(tmp_path))
     assert origin == "the checkpoint's language-model layers"
-    assert any(torch.equal(head.dense.weight, weight) for weight in language_model.state_dict().values())
+    assert any(
+        torch.equal(head.dense.weight, weight) for weight in language_model.state_dict().values()
+    )
     assert head.skip_from == 1
 
 
@@ -162,7 +171,9 @@ def release(folder, config, layers: int = 2, **extra):
     head = torch.nn.ModuleList(BertLayer(config) for _ in range(layers)).eval()
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter, std=0.3)  # biases and scales too, so that a swap shows
-    torch.save({f"c_head.{k}": v for k, v in head.state_dict().items()} | extra, folder / "model.pt")
+    torch.save(
+        {f"c_head.{k}": v for k, v in head.state_dict().items()} | extra, folder / "model.pt"
+    )
     return head
 
 
@@ -223,8 +234,13 @@ def test_nothing_but_tensors_is_read_from_a_published_head(published):
     (published / "model.pt").write_bytes(b"no archive at all")
     with pytest.raises(InputError, match="read as tensors"):
         build_head(COCODR(str(published)), str(published))
-    torch.save({"weights": torch.zeros(2)}, published / "model.pt")  # somebody else's file of this name
-    assert build_head(COCODR(str(published)), str(published))[1] == "the checkpoint's language-model layers"
+    torch.save(
+        {"weights": torch.zeros(2)}, published / "model.pt"
+    )  # somebody else's file of this name
+    assert (
+        build_head(COCODR(str(published)), str(published))[1]
+        == "the checkpoint's language-model layers"
+    )
 
 
 @pytest.mark.parametrize("name", ["hidden_size", "num_attention_heads", "vocab_size"])

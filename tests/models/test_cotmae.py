@@ -12,8 +12,8 @@ from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.condenser import build_head
 from beir_cocodr.models.cotmae import DECODER_FOLDER, DECODERS, autoregressive_mask, build_decoder
 
-# Written by hand: row i has an x where position i sees. Position 0 is the passage's embedding; positions 0 to 3 see all
-# before them; from 4 on a position sees 0, itself and the two before it.
+# Written by hand: row i has an x where position i sees. Position 0 is the passage's embedding;
+# positions 0 to 3 see all before them; from 4 on a position sees 0, itself and the two before it.
 TABLE = """\
 x.........
 xx........
@@ -177,8 +177,15 @@ def test_an_encoder_that_cannot_be_decoded_is_refused(tiny_mlm, wordpiece, tmp_p
     model.append(Dense(32, 8))
     with pytest.raises(InputError, match=r"32.*8"):
         build_decoder(model, head, None)
-    sizes = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "embedding_size": 16}
-    AlbertModel(AlbertConfig(vocab_size=len(wordpiece), **sizes)).save_pretrained(tmp_path / "albert")
+    sizes = {
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "embedding_size": 16,
+    }
+    AlbertModel(AlbertConfig(vocab_size=len(wordpiece), **sizes)).save_pretrained(
+        tmp_path / "albert"
+    )
     wordpiece.save_pretrained(tmp_path / "albert")
     with pytest.raises(InputError, match=r"albert .*BERT.*qc"):
         build_decoder(COCODR(str(tmp_path / "albert")), head, None)

@@ -33,7 +33,12 @@ TEXTS = ["wing flow shock", "the library index of a journal", "", "unknown wörd
 def folder(beir_folder, tiny_cosine, tmp_path_factory) -> Path:
     """Both kinds of lexical part at once."""
     folder = tmp_path_factory.mktemp("hybrid") / "model"
-    fuse(str(beir_folder), str(tiny_cosine), folder, FuseOptions(lexical="svd+hash", bytes_per_document=2 * (32 + 40)))
+    fuse(
+        str(beir_folder),
+        str(tiny_cosine),
+        folder,
+        FuseOptions(lexical="svd+hash", bytes_per_document=2 * (32 + 40)),
+    )
     return folder
 
 
@@ -68,7 +73,9 @@ def test_saved_and_loaded_it_gives_the_same_vectors(model, folder, tiny_cosine, 
 def test_a_document_is_its_dense_vector_and_its_terms(model, tiny_cosine):
     """The dense part is the base's; a text's vector depends on no other text."""
     vectors = model.encode_document(TEXTS)
-    np.testing.assert_allclose(vectors[:, :32], COCODR(tiny_cosine).encode_document(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(
+        vectors[:, :32], COCODR(tiny_cosine).encode_document(TEXTS), atol=1e-6
+    )
     for text, vector in zip(TEXTS, vectors, strict=True):
         np.testing.assert_allclose(model.encode_document([text])[0], vector, atol=1e-5)
     # Nothing known in either: their lexical parts are the same.
@@ -78,10 +85,15 @@ def test_a_document_is_its_dense_vector_and_its_terms(model, tiny_cosine):
     assert queries[0, 32:].any()
 
 
-def test_its_dense_part_is_the_encoder_that_was_fused_and_shares_its_vectors(model, tiny_cosine, collection, tmp_path):
+def test_its_dense_part_is_the_encoder_that_was_fused_and_shares_its_vectors(
+    model, tiny_cosine, collection, tmp_path
+):
     part, plain = model.dense_part(), COCODR(tiny_cosine)
     assert fingerprint(part) == fingerprint(plain)
-    assert (part.text_format, part.similarity_fn_name) == (plain.text_format, plain.similarity_fn_name)
+    assert (part.text_format, part.similarity_fn_name) == (
+        plain.text_format,
+        plain.similarity_fn_name,
+    )
     encoded = Dense(model, collection.documents, tmp_path).embeddings.load()
     for most in (IN_MEMORY, 0):
         with sharing_embeddings(tmp_path):
@@ -90,34 +102,61 @@ def test_its_dense_part_is_the_encoder_that_was_fused_and_shares_its_vectors(mod
 
 
 def test_encoding_says_when_a_refit_is_due(model, folder, store, collection, tmp_path, capsys):
-    """Nothing moved in the corpus of the fit; in another, what is unknown and how scores spread, by brute force."""
+    """Nothing moved in the corpus of the fit; in another, what is unknown and how scores spread, by
+    brute force.
+    """
     same = Refit.read(store / REFIT_FILE)
     assert (same.unknown_share, same.unknown_before, same.due) == (0.0, 0.0, False)
     assert max(same.dense_drift, same.lexical_drift) < 1e-3
     texts = [document["text"] for document in collection.documents.values()]
     texts = texts[:8] * 4 + [text + " zyzzyva quokka" * 20 for text in texts[8:12]]
     corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps({"_id": str(i), "text": text}) + "\n" for i, text in enumerate(texts)))
+    corpus.write_text(
+        "".join(json.dumps({"_id": str(i), "text": text}) + "\n" for i, text in enumerate(texts))
+    )
     with pytest.raises(SystemExit) as ended:
-        main(["encode", "--dataset", str(corpus), "--model", str(folder), "--output", str(tmp_path / "store")])
+        main(
+            [
+                "encode",
+                "--dataset",
+                str(corpus),
+                "--model",
+                str(folder),
+                "--output",
+                str(tmp_path / "store"),
+            ]
+        )
     assert not ended.value.code
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("refit due")]
     moved = Refit.read(tmp_path / "store" / REFIT_FILE)
     assert str(moved) == line
     terms = [term for text in texts for term in model.head.analyze(text)]
-    assert moved.unknown_share == pytest.approx(np.mean([t not in model.head.vocabulary for t in terms]), abs=1e-4)
+    assert moved.unknown_share == pytest.approx(
+        np.mean([t not in model.head.vocabulary for t in terms]), abs=1e-4
+    )
     vectors = model.encode_document(texts)
     for part, root, drift in (
         (vectors[:, :32], model.head.dense_spread, moved.dense_drift),
-        (vectors[:, 32:] / model.head.scale.numpy(), model.head.lexical_spread, moved.lexical_drift),
+        (
+            vectors[:, 32:] / model.head.scale.numpy(),
+            model.head.lexical_spread,
+            moved.lexical_drift,
+        ),
     ):
-        changes = np.abs((part @ part.T).std(axis=1) / np.linalg.norm(part @ root.numpy(), axis=1) - 1)
+        changes = np.abs(
+            (part @ part.T).std(axis=1) / np.linalg.norm(part @ root.numpy(), axis=1) - 1
+        )
         assert drift == pytest.approx(np.quantile(changes, 0.5, method="lower"), abs=1e-3)
 
 
 @pytest.mark.parametrize(
     ("unknown", "before", "drift", "due"),
-    [(0.009, 0.0, 0.09, False), (0.02, 0.0, 0.0, True), (0.02, 0.015, 0.0, False), (0.0, None, 0.11, True)],
+    [
+        (0.009, 0.0, 0.09, False),
+        (0.02, 0.0, 0.0, True),
+        (0.02, 0.015, 0.0, False),
+        (0.0, None, 0.11, True),
+    ],
 )
 def test_a_refit_is_due_beyond_its_limits(unknown, before, drift, due):
     for drifts in ((drift, 0.0), (0.0, drift)):
@@ -142,13 +181,17 @@ def test_another_process_reads_texts_alike(model):
     assert again("the wings flow") == model.head.analyze("the wings flow") == ["wing", "flow"]
 
 
-def test_store_index_and_beir_give_the_same_ranking(model, folder, store, beir_folder, collection, tmp_path):
+def test_store_index_and_beir_give_the_same_ranking(
+    model, folder, store, beir_folder, collection, tmp_path
+):
     from beir.retrieval.search.dense import DenseRetrievalExactSearch
 
     queries = model.encode_queries(list(collection.queries.values()))
     scores = queries @ model.encode_corpus(list(collection.documents.values())).T
     ids = np.array(collection.documents.ids())
-    expected = {q: set(ids[np.argsort(-row)[:5]]) for q, row in zip(collection.queries, scores, strict=True)}
+    expected = {
+        q: set(ids[np.argsort(-row)[:5]]) for q, row in zip(collection.queries, scores, strict=True)
+    }
     beir = DenseRetrievalExactSearch(model, show_progress_bar=False).search(
         dict(collection.documents.items()), collection.queries, 5, "dot"
     )
@@ -163,13 +206,18 @@ def test_store_index_and_beir_give_the_same_ranking(model, folder, store, beir_f
             found.setdefault(line.split()[0], set()).add(line.split()[2])
         assert found == expected
     evaluated = evaluate(
-        str(beir_folder), {"fused": str(folder)}, tmp_path / "judged", search=SearchOptions(stores=(store,))
+        str(beir_folder),
+        {"fused": str(folder)},
+        tmp_path / "judged",
+        search=SearchOptions(stores=(store,)),
     )
     assert 0 < evaluated.models["fused"].measures["nDCG@10"] <= 1
 
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_less_precision_changes_little(precision, model, folder, store, beir_folder, collection, tmp_path):
+def test_less_precision_changes_little(
+    precision, model, folder, store, beir_folder, collection, tmp_path
+):
     from beir_cocodr.retrieval.store.store import EmbeddingStore
 
     encode(str(beir_folder), str(folder), tmp_path / precision, EncodeOptions(precision=precision))
@@ -186,7 +234,9 @@ def test_pyserini_gets_its_vectors(store, tmp_path):
     from beir_cocodr.retrieval.store.store import EmbeddingStore
 
     index = faiss.read_index(str(write_index(store, tmp_path / "index") / "index"))
-    np.testing.assert_array_equal(index.reconstruct_n(0, index.ntotal), EmbeddingStore.open(store).load().numpy())
+    np.testing.assert_array_equal(
+        index.reconstruct_n(0, index.ntotal), EmbeddingStore.open(store).load().numpy()
+    )
 
 
 def test_feedback_moves_the_dense_part_alone(model, folder, collection, tmp_path):
@@ -198,9 +248,13 @@ def test_feedback_moves_the_dense_part_alone(model, folder, collection, tmp_path
     ties = torch.from_numpy(-collection.documents.tie_ranks().astype(np.float64))
     for row, expected in zip(found.rows, parts, strict=True):
         best = (model.head.join(expected[None]) @ documents.T)[0].topk(3).indices
-        moved = torch.nn.functional.normalize(expected[:32] + 0.5 * documents[best, :32].mean(dim=0), dim=-1)
+        moved = torch.nn.functional.normalize(
+            expected[:32] + 0.5 * documents[best, :32].mean(dim=0), dim=-1
+        )
         scores = (model.head.join(torch.cat([moved, expected[32:]])[None]) @ documents.T)[0]
-        np.testing.assert_allclose(scores[row].numpy(), scores.sort(descending=True).values[:10].numpy(), atol=1e-4)
+        np.testing.assert_allclose(
+            scores[row].numpy(), scores.sort(descending=True).values[:10].numpy(), atol=1e-4
+        )
     assert len(ties) == len(documents)
 
 
@@ -259,7 +313,11 @@ def test_a_damaged_folder_is_one_clear_line(folder, tmp_path):
         "not finite": lambda weights: weights | {"mean": weights["mean"] * float("nan")},
     }.items():
         place, head = copy(name)
-        save_file(change(load_file(head / "model.safetensors")), head / "model.safetensors", metadata={"format": "pt"})
+        save_file(
+            change(load_file(head / "model.safetensors")),
+            head / "model.safetensors",
+            metadata={"format": "pt"},
+        )
         fault(place)
 
 

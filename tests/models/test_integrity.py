@@ -1,4 +1,6 @@
-"""Models that are not whole, each as a person would meet it: every fault is one line, and nothing is random."""
+"""Models that are not whole, each as a person would meet it: every fault is one line, and nothing
+is random.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,11 @@ def test_more_and_fewer_layers_and_other_shapes_are_named(kind, request, copied)
     for name, settings, words in [
         ("more", {"num_hidden_layers": 3}, ("missing: encoder.layer.2.", "and 13 more")),
         ("fewer", {"num_hidden_layers": 1}, ("left over: encoder.layer.1.", "and 13 more")),
-        ("wider", {"intermediate_size": 96}, ("of another shape: encoder.layer.0.", "(64,) for (96,)")),
+        (
+            "wider",
+            {"intermediate_size": 96},
+            ("of another shape: encoder.layer.0.", "(64,) for (96,)"),
+        ),
     ]:
         folder = copied(source, name)
         change_json(folder / "config.json", **settings)
@@ -91,7 +97,9 @@ def test_what_a_task_does_without_is_logged_and_left_out(tiny_mlm, tiny_bert, ca
     assert "language-model head is not read" in caplog.text
     assert "has no pooler" in caplog.text
     assert "LOAD REPORT" not in caplog.text
-    assert fingerprint(model) == fingerprint(COCODR(tiny_mlm))  # no random pooler tells it apart from itself
+    assert fingerprint(model) == fingerprint(
+        COCODR(tiny_mlm)
+    )  # no random pooler tells it apart from itself
     with caplog.at_level(logging.INFO):
         MRL(tiny_bert, k=4)
     assert "projections and [VAR] are new" in caplog.text
@@ -117,7 +125,14 @@ def test_half_a_language_model_head_is_no_start(tiny_mlm, tiny_bert, copied):
         mlm_layers(str(folder))
 
 
-FILES = ["config", "modules", "tokenizer", "tokenizer_config", "sentence_bert_config", "config_sentence_transformers"]
+FILES = [
+    "config",
+    "modules",
+    "tokenizer",
+    "tokenizer_config",
+    "sentence_bert_config",
+    "config_sentence_transformers",
+]
 FILES += ["1_Pooling/config"]
 
 DAMAGES = {
@@ -165,7 +180,13 @@ def test_a_damaged_text_format_and_a_damaged_head_are_named(tiny_bert, saved_mrl
     fault(folder)
     change_json(head / "config.json", k=5)
     assert "size mismatch" in fault(folder) or "shape" in fault(folder)
-    for setting in ({"pooling": True}, {"pooling": "max"}, {"formula": "fast"}, {"normalize_mean": "no"}, {"beta": 0}):
+    for setting in (
+        {"pooling": True},
+        {"pooling": "max"},
+        {"formula": "fast"},
+        {"normalize_mean": "no"},
+        {"beta": 0},
+    ):
         shutil.copytree(saved_mrl, folder, dirs_exist_ok=True)
         change_json(head / "config.json", **setting)
         assert "beta" in setting or str(head / "config.json") in fault(folder)
@@ -217,7 +238,9 @@ def change_modules(folder: Path, change) -> None:
 
 
 def test_a_similarity_that_is_unknown_is_named_and_none_becomes_cosine(tiny_cosine, copied):
-    for number, (name, words) in enumerate([("closest", "unknown"), ("", "unknown"), ("euclidean", "cosine or dot")]):
+    for number, (name, words) in enumerate(
+        [("closest", "unknown"), ("", "unknown"), ("euclidean", "cosine or dot")]
+    ):
         folder = copied(tiny_cosine, str(number))
         change_json(folder / "config_sentence_transformers.json", similarity_fn_name=name)
         with pytest.raises(InputError, match=words) as caught:
@@ -239,10 +262,14 @@ def test_a_module_that_is_lost_is_missed(tiny_cosine, copied):
 def test_modules_that_are_not_those_of_the_record_are_refused(tiny_cosine, copied):
     folder = copied(tiny_cosine)
     write_record(folder, TrainingRecord("finetune", "x"))
-    change_json(folder / "config.json", transformers_version="0", dtype="float64")  # what computes the same
+    change_json(
+        folder / "config.json", transformers_version="0", dtype="float64"
+    )  # what computes the same
     load_encoder(folder)
     for file, change in {
-        "1_Pooling/config.json": lambda: change_json(folder / "1_Pooling/config.json", pooling_mode="cls"),
+        "1_Pooling/config.json": lambda: change_json(
+            folder / "1_Pooling/config.json", pooling_mode="cls"
+        ),
         "config.json": lambda: change_json(folder / "config.json", layer_norm_eps=1e-3),
         "2_Normalize/config.json": lambda: (
             shutil.rmtree(folder / "2_Normalize"),
@@ -281,7 +308,9 @@ def test_no_code_of_a_model_runs(tiny_cosine, copied, tmp_path):
         ]
     ):
         folder = copied(tiny_cosine, str(number))
-        (folder / "evil.py").write_text(f"from pathlib import Path\nPath({str(ran)!r}).touch()\nclass Model: ...\n")
+        (folder / "evil.py").write_text(
+            f"from pathlib import Path\nPath({str(ran)!r}).touch()\nclass Model: ...\n"
+        )
         path = folder / file
         if isinstance(changes, dict):
             change_json(path, **changes)
@@ -368,9 +397,25 @@ def test_the_report_of_the_host_has_the_keys_that_are_read(tiny_bert):
 
 def test_commands_end_with_two_and_one_line(tiny_bert, beir_folder, copied, tmp_path, capsys):
     folder = copied(tiny_bert)
-    change_weights(folder, lambda weights: {k: w for k, w in weights.items() if "layer.0.output.dense" not in k})
-    for command in (["evaluate"], ["encode"], ["pretrain"], ["finetune"], ["distill", "--teacher", "bm25"]):
-        arguments = ["--dataset", str(beir_folder), "--model", str(folder), "--output", str(tmp_path / command[0])]
+    change_weights(
+        folder,
+        lambda weights: {k: w for k, w in weights.items() if "layer.0.output.dense" not in k},
+    )
+    for command in (
+        ["evaluate"],
+        ["encode"],
+        ["pretrain"],
+        ["finetune"],
+        ["distill", "--teacher", "bm25"],
+    ):
+        arguments = [
+            "--dataset",
+            str(beir_folder),
+            "--model",
+            str(folder),
+            "--output",
+            str(tmp_path / command[0]),
+        ]
         with pytest.raises(SystemExit) as status:
             main([*command, *arguments])
         assert status.value.code == 2

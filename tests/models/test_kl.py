@@ -41,7 +41,9 @@ def test_closed_form_and_flat_score_are_the_divergence_of_torch_distributions(k)
 def test_the_vectors_are_as_specified():
     mean, variance = normal(3, 4, 2)
     q, d = flatten_query(mean, variance), flatten_document(mean, variance)
-    torch.testing.assert_close(q, torch.cat([torch.ones(3, 1), variance + mean**2, mean], dim=1).double())
+    torch.testing.assert_close(
+        q, torch.cat([torch.ones(3, 1), variance + mean**2, mean], dim=1).double()
+    )
     gamma = -(variance.log() + mean**2 / variance).sum(dim=1, keepdim=True)
     torch.testing.assert_close(d, torch.cat([gamma, -1 / variance, 2 * mean / variance], dim=1))
 
@@ -59,14 +61,20 @@ def test_gradients():
 
 
 def test_with_identical_covariances_the_nearest_mean_wins():
-    """Question 1 of the paper's discussion; one variance for all dimensions makes it plain Euclidean."""
+    """Question 1 of the paper's discussion; one variance for all dimensions makes it plain
+    Euclidean.
+    """
     (mean_q, variance_q), (mean_d, _) = normal(6, 12, 5), normal(40, 12, 6)
-    scores = flatten_query(mean_q, variance_q) @ flatten_document(mean_d, torch.full_like(mean_d, 0.7)).T
+    scores = (
+        flatten_query(mean_q, variance_q) @ flatten_document(mean_d, torch.full_like(mean_d, 0.7)).T
+    )
     nearest = torch.cdist(mean_q, mean_d).argsort(dim=1)
     assert torch.equal(scores.argsort(dim=1, descending=True), nearest)
     # Any other common covariance measures distances in its own units.
     common = normal(1, 12, 7)[1]
-    scores = flatten_query(mean_q, variance_q) @ flatten_document(mean_d, common.expand_as(mean_d)).T
+    scores = (
+        flatten_query(mean_q, variance_q) @ flatten_document(mean_d, common.expand_as(mean_d)).T
+    )
     nearest = torch.cdist(mean_q / common.sqrt(), mean_d / common.sqrt()).argsort(dim=1)
     assert torch.equal(scores.argsort(dim=1, descending=True), nearest)
 

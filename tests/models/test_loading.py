@@ -18,10 +18,14 @@ def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", [COCODR, MRL])
-def test_the_same_encoder_elsewhere_used_before_or_with_other_lengths_is_the_same(tiny_bert, tmp_path, kind):
+def test_the_same_encoder_elsewhere_used_before_or_with_other_lengths_is_the_same(
+    tiny_bert, tmp_path, kind
+):
     model = kind(str(tiny_bert))
     before = fingerprint(model)
-    model.encode_document(["wing", "a much longer text about wings"])  # sets the tokenizer's padding
+    model.encode_document(
+        ["wing", "a much longer text about wings"]
+    )  # sets the tokenizer's padding
     assert fingerprint(model) == before
     model.save_pretrained(str(tmp_path / "moved"))
     assert fingerprint(load_encoder(tmp_path / "moved", EncoderOptions(20, 30))) == before

@@ -1,4 +1,6 @@
-"""Models on the hub: a server on this machine that gives the files of folders as the hub does, and an empty cache."""
+"""Models on the hub: a server on this machine that gives the files of folders as the hub does, and
+an empty cache.
+"""
 
 from __future__ import annotations
 
@@ -45,16 +47,26 @@ class Hub(BaseHTTPRequestHandler):
             if "/tree/" in path:
                 return self.send(200, json.dumps([]).encode(), body)
             siblings = [{"rfilename": file} for file in files]
-            about = {"id": name, "sha": "0" * 40, "siblings": siblings, "private": False, "disabled": False}
+            about = {
+                "id": name,
+                "sha": "0" * 40,
+                "siblings": siblings,
+                "private": False,
+                "disabled": False,
+            }
             return self.send(200, json.dumps(about).encode(), body)
         file = path.removeprefix(f"{name}/resolve/").partition("/")[2]
         if file not in files:
-            return self.send(404, b"", body, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": "0" * 40})
+            return self.send(
+                404, b"", body, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": "0" * 40}
+            )
         content = (folder / file).read_bytes()
         etag = hashlib.sha256(content).hexdigest()
         return self.send(200, content, body, {"ETag": f'"{etag}"', "X-Repo-Commit": "0" * 40})
 
-    def send(self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None) -> None:
+    def send(
+        self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None
+    ) -> None:
         self.send_response(status)
         for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
             self.send_header(name, value)
@@ -68,7 +80,12 @@ def saved(tmp_path_factory, beir_folder, tiny_bert, tiny_cosine):
     folder = tmp_path_factory.mktemp("saved")
     MRL(tiny_bert, k=7).save_pretrained(str(folder / "mrl"))
     fuse(beir_folder, str(tiny_cosine), folder / "hybrid")
-    return {"me/mrl": folder / "mrl", "me/hybrid": folder / "hybrid", "me/plain": tiny_cosine, "me/bare": tiny_bert}
+    return {
+        "me/mrl": folder / "mrl",
+        "me/hybrid": folder / "hybrid",
+        "me/plain": tiny_cosine,
+        "me/bare": tiny_bert,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +106,24 @@ def hub(server, saved, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", address)
     monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(
+        constants,
+        "HUGGINGFACE_CO_URL_TEMPLATE",
+        address + "/{repo_id}/resolve/{revision}/{filename}",
+    )
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize(("name", "kind"), [("me/mrl", MRL), ("me/hybrid", HybridEncoder), ("me/plain", COCODR)])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("me/mrl", MRL), ("me/hybrid", HybridEncoder), ("me/plain", COCODR)]
+)
 def test_a_model_on_the_hub_is_what_its_files_say(name, kind, hub, saved, monkeypatch):
     model, local = load_encoder(name), load_encoder(saved[name])
     assert type(model) is kind
-    for one, other in ((model.encode_query, local.encode_query), (model.encode_document, local.encode_document)):
+    for one, other in (
+        (model.encode_query, local.encode_query),
+        (model.encode_document, local.encode_document),
+    ):
         np.testing.assert_array_equal(one(TEXTS), other(TEXTS))
     monkeypatch.setattr(Hub, "repositories", {})
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # from now on there is its cache

@@ -41,7 +41,9 @@ def hidden_states(folder: Path, model: MRL, texts: list[str]) -> tuple[torch.Ten
         table = plain.get_input_embeddings().weight
         table[-1] = table[model.tokenizer.cls_token_id]
         features = model.preprocess(texts, task="document")
-        tokens = {name: features[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+        tokens = {
+            name: features[name] for name in ("input_ids", "attention_mask", "token_type_ids")
+        }
         return plain(**tokens).last_hidden_state, features["attention_mask"]
 
 
@@ -49,7 +51,9 @@ def test_mean_and_variance_are_the_projections_of_cls_and_var(tiny_bert, model):
     hidden, _ = hidden_states(tiny_bert, model, TEXTS)
     head = model.head
     mean, variance = model.encode_distribution(TEXTS, "document")
-    torch.testing.assert_close(mean, hidden[:, 0] @ head.mean_projection.weight.T, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        mean, hidden[:, 0] @ head.mean_projection.weight.T, rtol=1e-4, atol=1e-4
+    )
     expected = torch.log(1 + torch.exp(hidden[:, 1] @ head.variance_projection.weight.T))
     torch.testing.assert_close(variance, expected, rtol=1e-4, atol=1e-4)
     assert mean.dtype == variance.dtype == torch.float32
@@ -68,7 +72,9 @@ def test_vectors_are_the_flattened_distribution(model):
         np.testing.assert_allclose(vectors, expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(model.encode_queries(TEXTS), model.encode_query(TEXTS))
     corpus = [{"title": "", "text": text} for text in TEXTS]
-    np.testing.assert_array_equal(model.encode_corpus(corpus), model.encode_document(TEXTS, batch_size=128))
+    np.testing.assert_array_equal(
+        model.encode_corpus(corpus), model.encode_document(TEXTS, batch_size=128)
+    )
     assert model.encode_query("wing").shape == (31,)
     assert model.similarity_fn_name == "dot"
 
@@ -84,7 +90,12 @@ def test_var_stands_right_after_cls_and_counts_in_the_length(tiny_bert):
     ]
     (cut,) = ids(model, [words], "document", prompt="the ")
     assert cut == [*start, token("the"), *(token(word) for word in words.split()[:5]), *end]
-    assert ids(model, [words], "query", max_length=5)[0] == [*start, token("wing"), token("flow"), *end]
+    assert ids(model, [words], "query", max_length=5)[0] == [
+        *start,
+        token("wing"),
+        token("flow"),
+        *end,
+    ]
     assert model.truncated_share(["wing flow drag", "wing flow drag lift"], "query") == 0.5
     assert model.truncated_share(["wing flow drag lift heat", "wing"], "document") == 0.0
 
@@ -112,13 +123,26 @@ def _families():
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     letters = {t: i for i, t in enumerate(special + sorted(ByteLevel.alphabet()))}
     pieces = [(t, 0.0) for t in special] + [("▁" + word, -1.0) for word in words]
-    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    small = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
     tiny = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}
     return {
-        "distilbert": (DistilBertTokenizer(vocab=bert), DistilBertModel, DistilBertConfig(**tiny, vocab_size=8)),
+        "distilbert": (
+            DistilBertTokenizer(vocab=bert),
+            DistilBertModel,
+            DistilBertConfig(**tiny, vocab_size=8),
+        ),
         "mpnet": (MPNetTokenizer(vocab=mpnet), MPNetModel, MPNetConfig(**small, vocab_size=8)),
         # Rows to spare, as where a vocabulary was padded.
-        "roberta": (RobertaTokenizer(vocab=letters, merges=[]), RobertaModel, RobertaConfig(**small, vocab_size=300)),
+        "roberta": (
+            RobertaTokenizer(vocab=letters, merges=[]),
+            RobertaModel,
+            RobertaConfig(**small, vocab_size=300),
+        ),
         "xlm-roberta": (
             XLMRobertaTokenizer(vocab=pieces),
             XLMRobertaModel,
@@ -144,14 +168,20 @@ def test_every_familys_tokenizer_reads_var_also_after_loading(family, tmp_path):
     model.save_pretrained(str(tmp_path / "saved"))
     loaded = MRL.load(tmp_path / "saved")
     assert ids(loaded, ["the wing flow"], "query") == [expected]
-    np.testing.assert_array_equal(loaded.encode_document(["the wing"]), model.encode_document(["the wing"]))
+    np.testing.assert_array_equal(
+        loaded.encode_document(["the wing"]), model.encode_document(["the wing"])
+    )
 
 
 def test_saved_and_loaded_gives_identical_vectors(tiny_bert, tmp_path):
     from sentence_transformers import SentenceTransformer
 
-    model = MRL(str(tiny_bert), k=11, beta=2.5, query_length=9, document_length=17, title_separator=" | ")
-    torch.nn.init.normal_(model.transformers_model.get_input_embeddings().weight[-1])  # as if trained
+    model = MRL(
+        str(tiny_bert), k=11, beta=2.5, query_length=9, document_length=17, title_separator=" | "
+    )
+    torch.nn.init.normal_(
+        model.transformers_model.get_input_embeddings().weight[-1]
+    )  # as if trained
     model.save_pretrained(str(tmp_path))
     trusting = SentenceTransformer(str(tmp_path), trust_remote_code=True)
     for loaded in (MRL.load(tmp_path), MRL(str(tmp_path)), trusting):
@@ -188,7 +218,9 @@ def test_saved_options_stand_but_for_the_formula(tiny_bert, tmp_path, model):
     paper = MRL.load(tmp_path, formula="paper")
     assert paper.get_embedding_dimension() == 32
     query, document = (paper.encode_distribution(TEXTS, task) for task in ("query", "document"))
-    expected = 2 * negative_kl(*(x.double()[:, None] for x in query), *(x.double() for x in document), "paper")
+    expected = 2 * negative_kl(
+        *(x.double()[:, None] for x in query), *(x.double() for x in document), "paper"
+    )
     found = paper.encode_query(TEXTS).astype(np.float64) @ paper.encode_document(TEXTS).T
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
@@ -222,7 +254,11 @@ def test_the_default_k_fills_the_start_encoders_width(tmp_path, wordpiece):
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
-        vocab_size=len(wordpiece), hidden_size=768, num_hidden_layers=1, num_attention_heads=12, intermediate_size=8
+        vocab_size=len(wordpiece),
+        hidden_size=768,
+        num_hidden_layers=1,
+        num_attention_heads=12,
+        intermediate_size=8,
     )
     BertModel(config).save_pretrained(tmp_path)
     wordpiece.save_pretrained(tmp_path)
@@ -240,14 +276,22 @@ def test_w_m_starts_semi_orthogonal_from_its_own_seed(tiny_bert, model):
     assert not torch.equal(other.head.mean_projection.weight, weight)
 
 
-def test_a_mean_pooled_cosine_encoder_keeps_its_pooling_and_begins_as_20_times_its_cosine(tiny_cosine):
+def test_a_mean_pooled_cosine_encoder_keeps_its_pooling_and_begins_as_20_times_its_cosine(
+    tiny_cosine,
+):
     model = MRL(str(tiny_cosine), k=32)  # as many as the width: nothing is projected away
-    assert (model.head.pooling, model.head.normalize_mean, model.similarity_fn_name) == ("mean", True, "dot")
+    assert (model.head.pooling, model.head.normalize_mean, model.similarity_fn_name) == (
+        "mean",
+        True,
+        "dot",
+    )
     assert model.text_format.query_length == 48
     hidden, mask = hidden_states(tiny_cosine, model, TEXTS)
     mask = mask.clone()
     mask[:, 1] = 0  # [VAR]
-    pooled = F.normalize((hidden * mask[:, :, None]).sum(dim=1) / mask.sum(dim=1, keepdim=True), dim=-1)
+    pooled = F.normalize(
+        (hidden * mask[:, :, None]).sum(dim=1) / mask.sum(dim=1, keepdim=True), dim=-1
+    )
     mean, variance = model.encode_distribution(TEXTS, "document")
     expected = pooled @ model.head.mean_projection.weight.T
     torch.testing.assert_close(mean, expected, rtol=1e-4, atol=1e-4)
@@ -263,7 +307,9 @@ def test_a_start_encoder_whose_mean_would_be_another_is_refused(tiny_bert, tmp_p
     from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 
     transformer = Transformer(str(tiny_bert))
-    SentenceTransformer(modules=[transformer, Pooling(32, "max")]).save_pretrained(str(tmp_path / "max"))
+    SentenceTransformer(modules=[transformer, Pooling(32, "max")]).save_pretrained(
+        str(tmp_path / "max")
+    )
     with pytest.raises(InputError, match=r"max.*pooling"):
         MRL(str(tmp_path / "max"))
     assert MRL(str(tmp_path / "max"), pooling="mean").head.pooling == "mean"
@@ -280,17 +326,25 @@ def test_softplus_and_floor_with_a_gradient_at_and_below_it(beta):
         head.variance_projection.weight.copy_(torch.eye(3))
     raw = torch.tensor([[-40.0, 0.3, 90.0]], dtype=torch.float64, requires_grad=True)
     tokens = torch.stack([torch.zeros_like(raw), raw], dim=1)  # (1, 2, 3): [CLS], [VAR]
-    _, variance = head.distribution({"token_embeddings": tokens, "attention_mask": torch.ones(1, 2)})
+    _, variance = head.distribution(
+        {"token_embeddings": tokens, "attention_mask": torch.ones(1, 2)}
+    )
     softplus = math.log1p(math.exp(beta * 0.3)) / beta
     expected = [[max(1e-4, math.exp(-40 * beta) / beta), softplus, 90.0]]
-    torch.testing.assert_close(variance, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        variance, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12
+    )
     variance.sum().backward()
     torch.testing.assert_close(raw.grad, torch.sigmoid(beta * raw.detach()), rtol=1e-9, atol=1e-30)
     assert (raw.grad > 0).all()
 
 
 def test_autocast_leaves_the_head_in_full_precision(model):
-    features = {"token_embeddings": torch.randn(2, 4, 32), "attention_mask": torch.ones(2, 4), "task": "query"}
+    features = {
+        "token_embeddings": torch.randn(2, 4, 32),
+        "attention_mask": torch.ones(2, 4),
+        "task": "query",
+    }
     with torch.autocast("cpu", torch.bfloat16):
         inside = model.head(dict(features))["sentence_embedding"]
     assert torch.equal(inside, model.head(dict(features))["sentence_embedding"])
@@ -304,7 +358,9 @@ def test_beirs_exact_search_by_dot_product_ranks_as_brute_force_kl(model):
     queries = {f"q{i}": sentences(rng, i % 4, 1, 5) for i in range(6)}
     search = DenseRetrievalExactSearch(model, batch_size=8, show_progress_bar=False)
     found = search.search(corpus, queries, 30, "dot")
-    query = (x.double()[:, None] for x in model.encode_distribution(list(queries.values()), "query"))
+    query = (
+        x.double()[:, None] for x in model.encode_distribution(list(queries.values()), "query")
+    )
     texts = [model.text_format.document(document) for document in corpus.values()]
     document = (x.double() for x in model.encode_distribution(texts, "document"))
     kl = negative_kl(*query, *document)  # (Q, N)

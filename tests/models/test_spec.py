@@ -6,7 +6,14 @@ import pytest
 
 from beir_cocodr import load_object
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.spec import FUSIONS, RETRIEVERS, EncoderOptions, FusionSettings, ModelSpec, ways_to_use
+from beir_cocodr.models.spec import (
+    FUSIONS,
+    RETRIEVERS,
+    EncoderOptions,
+    FusionSettings,
+    ModelSpec,
+    ways_to_use,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,15 +54,27 @@ def test_every_fusion_can_be_built_and_needs_an_encoder(kind):
 def test_a_retriever_of_ones_own_is_a_kind_without_an_encoder(monkeypatch):
     monkeypatch.setitem(RETRIEVERS, "titles", "somewhere:Titles")
     found = ModelSpec.parse("titles")
-    assert (found.kind, found.encoder, found.prefix, found.lucene) == ("titles", "titles", "", False)
+    assert (found.kind, found.encoder, found.prefix, found.lucene) == (
+        "titles",
+        "titles",
+        "",
+        False,
+    )
     found.check()
     assert ModelSpec.parse("titles/of").kind == "dense"
 
 
 def test_options_go_over_others_and_records_leave_the_device_out():
-    options = EncoderOptions(document_length=9, device="cpu").over(EncoderOptions(5, 8, query_prompt=""))
+    options = EncoderOptions(document_length=9, device="cpu").over(
+        EncoderOptions(5, 8, query_prompt="")
+    )
     assert options == EncoderOptions(5, 9, query_prompt="", device="cpu")
-    assert options.overrides() == {"query_length": 5, "document_length": 9, "query_prompt": "", "device": "cpu"}
+    assert options.overrides() == {
+        "query_length": 5,
+        "document_length": 9,
+        "query_prompt": "",
+        "device": "cpu",
+    }
     assert "device" not in options.describe()
     assert EncoderOptions().overrides() == {}
 
@@ -76,7 +95,9 @@ def test_settings_of_a_fusion_stand_in_its_name(name, settings):
     found.check()
 
 
-@pytest.mark.parametrize("name", ["hybrid@:m", "hybrid@1001:m", "hybrid@r512:m", "rrf@0.5:m", "vector@0.5,loud:m"])
+@pytest.mark.parametrize(
+    "name", ["hybrid@:m", "hybrid@1001:m", "hybrid@r512:m", "rrf@0.5:m", "vector@0.5,loud:m"]
+)
 def test_a_setting_that_a_fusion_does_not_have_is_named(name):
     with pytest.raises(InputError, match="is no setting of it"):
         ModelSpec.parse(name)

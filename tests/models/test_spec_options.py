@@ -13,16 +13,41 @@ from beir_cocodr.analysis import RepresentationOptions, SourceClusterOptions
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import SEED_MAX, InputError, Limits, check_name
 from beir_cocodr.generation.options import GenerationOptions
-from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions, check_device, described
+from beir_cocodr.models.spec import (
+    EncoderOptions,
+    ModelSpec,
+    SearchOptions,
+    check_device,
+    described,
+)
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.retrieval.faiss.transform import FaissOptions
 from beir_cocodr.retrieval.store.record import EncodeOptions
-from beir_cocodr.training.options import DistillOptions, FinetuneOptions, NegativeFilters, PretrainOptions
+from beir_cocodr.training.options import (
+    DistillOptions,
+    FinetuneOptions,
+    NegativeFilters,
+    PretrainOptions,
+)
 from beir_cocodr.training.presets import stage_options
 
 KINDS = (
-    *(PretrainOptions, FinetuneOptions, DistillOptions, NegativeFilters, GenerationOptions, EncoderOptions),
-    *(SearchOptions, EncodeOptions, FaissOptions, RepresentationOptions, SourceClusterOptions, Recipe),
+    *(
+        PretrainOptions,
+        FinetuneOptions,
+        DistillOptions,
+        NegativeFilters,
+        GenerationOptions,
+        EncoderOptions,
+    ),
+    *(
+        SearchOptions,
+        EncodeOptions,
+        FaissOptions,
+        RepresentationOptions,
+        SourceClusterOptions,
+        Recipe,
+    ),
 )
 
 OPTIONS = [(kind, field.name) for kind in KINDS for field in fields(kind)]
@@ -61,7 +86,9 @@ def wrong_values(kind: type, name: str) -> list[object]:
 def test_every_option_is_checked(kind, name):
     if (kind, name) in NO_OPTIONS:
         return
-    assert described(kind, name, "limits") is not None, "a field of an options class is made by option()"
+    assert described(kind, name, "limits") is not None, (
+        "a field of an options class is made by option()"
+    )
     wrong = wrong_values(kind, name)
     assert wrong or get_origin(get_type_hints(kind)[name]) is tuple
     for value in wrong:
@@ -124,19 +151,38 @@ def test_a_name_that_no_file_can_have():
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["pretrain", "--model", "minilm", "--learning-rate", "nan"], "learning_rate must be above 0"),
-        (["finetune", "--model", "minilm", "--set", "save_steps=0"], "save_steps must be at least 1"),
+        (
+            ["pretrain", "--model", "minilm", "--learning-rate", "nan"],
+            "learning_rate must be above 0",
+        ),
+        (
+            ["finetune", "--model", "minilm", "--set", "save_steps=0"],
+            "save_steps must be at least 1",
+        ),
         (["evaluate", "--model", "minilm", "--device", "cup"], "unknown device 'cup'"),
         (["evaluate", "--model", "minilm", "--device", "cuda:99"], "'cuda:99' is not here"),
-        (["evaluate", "--model", "bm25", "--measures", "nDCG@0"], "the cutoff of nDCG@0 must be at least 1"),
+        (
+            ["evaluate", "--model", "bm25", "--measures", "nDCG@0"],
+            "the cutoff of nDCG@0 must be at least 1",
+        ),
         (["evaluate", "--model", "bm25", "--top-k", "0"], "top_k must be at least 1"),
-        (["evaluate", "--model", "bm25", "--encode-batch-size", "0"], r"batch_size .--encode-batch-size. .*at least 1"),
+        (
+            ["evaluate", "--model", "bm25", "--encode-batch-size", "0"],
+            r"batch_size .--encode-batch-size. .*at least 1",
+        ),
         (["evaluate", "--model", "a" * 5_000], "too long"),
-        (["resample", "restrain", "--encoder", "minilm", "--k", "1", "--seed", "-1"], "seed must be at least 0"),
+        (
+            ["resample", "restrain", "--encoder", "minilm", "--k", "1", "--seed", "-1"],
+            "seed must be at least 0",
+        ),
     ],
 )
 def test_the_command_line_checks_before_it_works(command, message, tmp_path, capsys):
-    where = ["--train", "x", "--test", "y"] if command[0] == "resample" else ["--dataset", str(tmp_path / "none")]
+    where = (
+        ["--train", "x", "--test", "y"]
+        if command[0] == "resample"
+        else ["--dataset", str(tmp_path / "none")]
+    )
     with pytest.raises(SystemExit) as status:
         main([*command, *where, "--output", str(tmp_path / "out")])
     assert status.value.code == 2

@@ -9,7 +9,15 @@ import pytest
 from beir.datasets.data_loader import GenericDataLoader
 from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
-from beir_cocodr.plugins.beir import COCODR, MRL, ExactSearch, evaluator, load, load_encoder, score_function
+from beir_cocodr.plugins.beir import (
+    COCODR,
+    MRL,
+    ExactSearch,
+    evaluator,
+    load,
+    load_encoder,
+    score_function,
+)
 from conftest import exit_code
 
 from beir_cocodr.errors import InputError
@@ -32,7 +40,9 @@ def model(request, tiny_bert, tiny_cosine):
 def test_models_go_into_beirs_classes_unchanged(model, beirs):
     corpus, queries, qrels = beirs
     retriever = EvaluateRetrieval(
-        DenseRetrievalExactSearch(model, show_progress_bar=False), K, score_function=score_function(model)
+        DenseRetrievalExactSearch(model, show_progress_bar=False),
+        K,
+        score_function=score_function(model),
     )
     expected = retriever.evaluate(qrels, retriever.retrieve(corpus, queries), K)
     ours = evaluator(model, K, show_progress_bar=False)
@@ -51,7 +61,10 @@ def test_the_similarity_is_the_models_own(tiny_bert, tiny_cosine):
 
 
 def test_defaults_are_beirs():
-    ours, theirs = evaluator(type("Model", (), {"similarity_fn_name": "dot"})()), EvaluateRetrieval()
+    ours, theirs = (
+        evaluator(type("Model", (), {"similarity_fn_name": "dot"})()),
+        EvaluateRetrieval(),
+    )
     assert (ours.k_values, ours.top_k) == (theirs.k_values, theirs.top_k)
     assert isinstance(ours.retriever, ExactSearch)
 
@@ -62,14 +75,20 @@ def test_load_is_what_beirs_loader_gives(beir_folder, beirs):
     assert (queries, qrels) == beirs[1:]
 
 
-def test_a_store_gives_the_same_and_is_read_the_second_time(tiny_cosine, beirs, tmp_path, monkeypatch):
+def test_a_store_gives_the_same_and_is_read_the_second_time(
+    tiny_cosine, beirs, tmp_path, monkeypatch
+):
     corpus, queries, _ = beirs
     expected = evaluator(tiny_cosine, K, show_progress_bar=False).retrieve(corpus, queries)
     first = evaluator(tiny_cosine, K, store=tmp_path / "store", show_progress_bar=False)
     results = first.retrieve(corpus, queries)
-    assert [list(found) for found in results.values()] == [list(found) for found in expected.values()]
+    assert [list(found) for found in results.values()] == [
+        list(found) for found in expected.values()
+    ]
     encoder = load_encoder(tiny_cosine)
-    monkeypatch.setattr(encoder, "encode_corpus", lambda *args, **kwargs: pytest.fail("encoded again"))
+    monkeypatch.setattr(
+        encoder, "encode_corpus", lambda *args, **kwargs: pytest.fail("encoded again")
+    )
     files = {file: file.stat().st_mtime_ns for file in (tmp_path / "store").rglob("*.npy")}
     again = evaluator(encoder, K, store=tmp_path / "store", show_progress_bar=False)
     assert again.retrieve(corpus, queries) == results
@@ -78,7 +97,9 @@ def test_a_store_gives_the_same_and_is_read_the_second_time(tiny_cosine, beirs, 
 
 
 def _import_beside_beir() -> None:
-    for name in [name for name in sys.modules if name.startswith(("beir.", "beir_cocodr.plugins.beir"))]:
+    for name in [
+        name for name in sys.modules if name.startswith(("beir.", "beir_cocodr.plugins.beir"))
+    ]:
         del sys.modules[name]
     evaluation = import_module("beir.retrieval.evaluation")
     search = import_module("beir.retrieval.search.dense.exact_search")

@@ -1,4 +1,6 @@
-"""BEIR's own examples of evaluation that need no server, as scripts of their form, with two lines changed."""
+"""BEIR's own examples of evaluation that need no server, as scripts of their form, with two lines
+changed.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,12 @@ for doc_id, _ in ranked[:10]:
 
 EXACT = "from beir.retrieval.search.dense import DenseRetrievalExactSearch as DRES\n"
 
-OURS = {"from beir.retrieval.search.dense": "from beir_cocodr.plugins.beir import ExactSearch as DRES, load_encoder"}
+OURS = {
+    "from beir.retrieval.search.dense": "from beir_cocodr.plugins.beir import ExactSearch as DRES, load_encoder"
+}
 
-#: Name to (script, changed lines): each line of the script that starts as the left one becomes the right one.
+#: Name to (script, changed lines): each line of the script that starts as the left one becomes the
+#: right one.
 SCRIPTS: dict[str, tuple[str, dict[str, str]]] = {
     "dense/evaluate_sbert.py": (
         LOAD
@@ -56,7 +61,10 @@ results = retriever.retrieve(corpus, queries)
 """
         + MEASURE
         + SHOW,
-        OURS | {"model = DRES": 'model = DRES(load_encoder(MODEL), batch_size=16, score_function="cos_sim")'},
+        OURS
+        | {
+            "model = DRES": 'model = DRES(load_encoder(MODEL), batch_size=16, score_function="cos_sim")'
+        },
     ),
     "dense/evaluate_sbert_hf_loader.py": (
         """
@@ -97,7 +105,9 @@ results = retriever.retrieve(corpus, queries)
 """
         + MEASURE,
         {
-            "from beir.retrieval.search.dense": OURS["from beir.retrieval.search.dense"].replace("DRES", "DRPES"),
+            "from beir.retrieval.search.dense": OURS["from beir.retrieval.search.dense"].replace(
+                "DRES", "DRPES"
+            ),
             "beir_model =": "beir_model = load_encoder(MODEL)",
         },
     ),
@@ -316,7 +326,9 @@ def ndcg(found: dict[str, Any], results: dict[str, dict[str, float]]) -> float:
     return EvaluateRetrieval.evaluate(found["qrels"], results, [10])[0]["NDCG@10"]
 
 
-WORKING = [name for name in SCRIPTS if name.startswith("custom") or name.endswith("evaluate_sbert.py")]
+WORKING = [
+    name for name in SCRIPTS if name.startswith("custom") or name.endswith("evaluate_sbert.py")
+]
 
 
 @pytest.mark.parametrize("name", WORKING)
@@ -349,7 +361,9 @@ def test_the_default_score_function_is_obeyed_for_a_model_of_another(scene, tiny
         "dense/evaluate_huggingface_pkl_embs.py",
     ],
 )
-def test_scripts_that_fail_in_beir_measure_what_its_exact_search_does(name, scene, there, same_figure):
+def test_scripts_that_fail_in_beir_measure_what_its_exact_search_does(
+    name, scene, there, same_figure
+):
     found = run(changed(name), scene)["FOUND"]
     assert found == there
     same_figure("BEIR", name, "NDCG@10", there[0]["NDCG@10"], found[0]["NDCG@10"])
@@ -371,15 +385,23 @@ def test_faiss_searches(kind, scene, there, same_figure):
     """dense/evaluate_faiss_dense.py, evaluate_dim_reduction.py and evaluate_bpr.py."""
     import faiss
 
-    settings = FAISS[kind] | ({"base_index": faiss.IndexFlatIP(32)} if kind == "PCAFaissSearch" else {})
+    settings = FAISS[kind] | (
+        {"base_index": faiss.IndexFlatIP(32)} if kind == "PCAFaissSearch" else {}
+    )
     script = changed("dense/evaluate_faiss_dense.py").replace("KIND", kind)
     found = run(script, scene, SETTINGS=settings)
-    assert {len(hits) for hits in found["results"].values()} == {48}  # every document once, though 1,000 are asked for
+    assert {len(hits) for hits in found["results"].values()} == {
+        48
+    }  # every document once, though 1,000 are asked for
     assert found["FOUND"][0]["NDCG@100"] == pytest.approx(there[0]["NDCG@100"], abs=0.15)
     if kind == "FlatIPFaissSearch":
         assert found["FOUND"] == there
         same_figure(
-            "BEIR", "dense/evaluate_faiss_dense.py", "NDCG@10", there[0]["NDCG@10"], found["FOUND"][0]["NDCG@10"]
+            "BEIR",
+            "dense/evaluate_faiss_dense.py",
+            "NDCG@10",
+            there[0]["NDCG@10"],
+            found["FOUND"][0]["NDCG@10"],
         )
     again = run(script, scene, SETTINGS=settings)  # from the files that the first one saved
     assert again["results"] == found["results"]
@@ -391,7 +413,9 @@ def test_a_learned_sparse_encoder(scene, tiny_mlm, same_figure):
     from sentence_transformers import SparseEncoder
 
     host, corpus = SparseEncoder(str(tiny_mlm)), found["corpus"]
-    documents = host.encode_document([f"{text['title']} {text['text']}".strip() for text in corpus.values()])
+    documents = host.encode_document(
+        [f"{text['title']} {text['text']}".strip() for text in corpus.values()]
+    )
     scores = host.similarity(host.encode_query([*found["queries"].values()]), documents)
     expected = {}
     for query, row in zip(found["queries"], scores.tolist(), strict=True):
@@ -408,12 +432,22 @@ def test_reranking_by_a_cross_encoder(scene, tiny_cross, same_figure):
 
     model, expected = CrossEncoder(str(tiny_cross)), {}
     for query, scores in found["results"].items():
-        assert scores.keys() == set(sorted(first[query], key=first[query].__getitem__, reverse=True)[:20])
-        texts = [(queries[query], f"{corpus[id]['title']} {corpus[id]['text']}".strip()) for id in scores]
+        assert scores.keys() == set(
+            sorted(first[query], key=first[query].__getitem__, reverse=True)[:20]
+        )
+        texts = [
+            (queries[query], f"{corpus[id]['title']} {corpus[id]['text']}".strip()) for id in scores
+        ]
         expected[query] = dict(zip(scores, model.predict(texts).tolist(), strict=True))
         assert scores == pytest.approx(expected[query], abs=1e-5)
     there = ndcg(found, expected)
-    same_figure("BEIR", "reranking/evaluate_bm25_ce_reranking.py", "NDCG@10", there, found["FOUND"][0]["NDCG@10"])
+    same_figure(
+        "BEIR",
+        "reranking/evaluate_bm25_ce_reranking.py",
+        "NDCG@10",
+        there,
+        found["FOUND"][0]["NDCG@10"],
+    )
 
 
 def test_reranking_by_an_encoder(scene, there, same_figure):
@@ -422,7 +456,11 @@ def test_reranking_by_an_encoder(scene, there, same_figure):
     expected = {measure: score for part in there for measure, score in part.items()}
     assert measured.items() <= expected.items()  # of all documents, which is the exact search
     same_figure(
-        "BEIR", "reranking/evaluate_bm25_sbert_reranking.py", "NDCG@10", expected["NDCG@10"], measured["NDCG@10"]
+        "BEIR",
+        "reranking/evaluate_bm25_sbert_reranking.py",
+        "NDCG@10",
+        expected["NDCG@10"],
+        measured["NDCG@10"],
     )
 
 
@@ -438,8 +476,12 @@ def test_reranking_takes_datasets_and_names_what_is_missing(scene, tiny_cross, t
     for reranker in (plugin.Rerank(str(tiny_cross)), dense):
         found = reranker.rerank(corpus, queries, first, top_k=5)
         assert found == reranker.rerank(plain, texts, first, top_k=5)
-        assert {frozenset(hits) for hits in found.values()} == {frozenset(f"d{n}" for n in range(7, 12))}
-        assert all(list(hits.values()) == sorted(hits.values(), reverse=True) for hits in found.values())
+        assert {frozenset(hits) for hits in found.values()} == {
+            frozenset(f"d{n}" for n in range(7, 12))
+        }
+        assert all(
+            list(hits.values()) == sorted(hits.values(), reverse=True) for hits in found.values()
+        )
         with pytest.raises(InputError, match="document 'nowhere'"):
             reranker.rerank(plain, texts, {"q16": {"nowhere": 1.0}}, top_k=5)
         with pytest.raises(InputError, match="query 'nobody'"):

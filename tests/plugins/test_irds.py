@@ -1,4 +1,6 @@
-"""Ids of ir_datasets: its own handlers over local files; what it ships is looked up, never downloaded."""
+"""Ids of ir_datasets: its own handlers over local files; what it ships is looked up, never
+downloaded.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,11 @@ def test_a_split_of_an_id(split_id: str, tmp_path: Path) -> None:
         "d2": "drag",
         "d3": "naïve",
     }
-    assert (test.queries, test.qrels, test.split) == ({"q1": "wing"}, {"q1": {"d1": 2, "gone": 1}}, "test")
+    assert (test.queries, test.qrels, test.split) == (
+        {"q1": "wing"},
+        {"q1": {"d1": 2, "gone": 1}},
+        "test",
+    )
     assert test.counts == {"qrels for unknown documents": 1, "qrels for unknown queries": 1}
     assert test.name == f"irds:{split_id}"
     train = load_collection(f"irds:{split_id}", "train")
@@ -131,11 +137,18 @@ def test_a_missing_split_names_the_others(split_id: str) -> None:
         load_collection(f"irds:{split_id}/test", "train")
 
 
-def test_documents_without_a_field_text(tmp_path: Path, file: Callable[[str, str], LocalDownload]) -> None:
-    records = [{"doc_id": "a", "heading": "On wings", "body": "lift"}, {"doc_id": "b", "heading": "", "body": ""}]
+def test_documents_without_a_field_text(
+    tmp_path: Path, file: Callable[[str, str], LocalDownload]
+) -> None:
+    records = [
+        {"doc_id": "a", "heading": "On wings", "body": "lift"},
+        {"doc_id": "b", "heading": "", "body": ""},
+    ]
     theses = JsonlDocs(file("docs.jsonl", "\n".join(map(json.dumps, records))), doc_cls=Thesis)
     topics = TsvQueries(file("queries.tsv", "q1\tshort\tlong\n"), query_cls=Topic)
-    name = register(main=ir_datasets.Dataset(theses, topics, TrecQrels(file("qrels", "q1 0 a 1\n"), {})))
+    name = register(
+        main=ir_datasets.Dataset(theses, topics, TrecQrels(file("qrels", "q1 0 a 1\n"), {}))
+    )
     collection = load_collection(f"irds:{name}")
     assert dict(collection.documents) == {
         "a": {"title": "", "text": "On wings: lift"},
@@ -154,13 +167,17 @@ class LooseQrels(ir_datasets.formats.BaseQrels):
 
 
 def test_documents_and_queries_without_any_text(file: Callable[[str, str], LocalDownload]) -> None:
-    docs = TsvDocs(file("docs.tsv", "f0\tSort\ta/b.py\t3\tdef sort\nf1\t\tc.py\t1\tx\n"), doc_cls=Function)
+    docs = TsvDocs(
+        file("docs.tsv", "f0\tSort\ta/b.py\t3\tdef sort\nf1\t\tc.py\t1\tx\n"), doc_cls=Function
+    )
     queries = TsvQueries(file("queries.tsv", "q1\tsorting\n"))
     name = register(
         main=ir_datasets.Dataset(docs, queries, LooseQrels("1", "0")),
         loose=ir_datasets.Dataset(docs, queries, LooseQrels("1", "0.5")),
         linking=ir_datasets.Dataset(
-            docs, TsvQueries(file("linking.tsv", "q1\tf0\n"), query_cls=DocumentAsQuery), LooseQrels("1")
+            docs,
+            TsvQueries(file("linking.tsv", "q1\tf0\n"), query_cls=DocumentAsQuery),
+            LooseQrels("1"),
         ),
     )
     collection = load_collection(f"irds:{name}")
@@ -178,12 +195,22 @@ def test_documents_and_queries_without_any_text(file: Callable[[str, str], Local
 
 
 def test_beirs_own_handlers(file: Callable[[str, str], LocalDownload]) -> None:
-    documents = [{"_id": "d1", "title": "Wings", "text": "lift"}, {"_id": "d2", "title": "", "text": "drag"}]
-    docs = BeirDocs("toy", file("corpus.jsonl", "\n".join(map(json.dumps, documents))), BeirTitleDoc)
-    queries = BeirQueries("toy", file("queries.jsonl", '{"_id": "q", "text": "wing"}\n'), GenericQuery)
+    documents = [
+        {"_id": "d1", "title": "Wings", "text": "lift"},
+        {"_id": "d2", "title": "", "text": "drag"},
+    ]
+    docs = BeirDocs(
+        "toy", file("corpus.jsonl", "\n".join(map(json.dumps, documents))), BeirTitleDoc
+    )
+    queries = BeirQueries(
+        "toy", file("queries.jsonl", '{"_id": "q", "text": "wing"}\n'), GenericQuery
+    )
     qrels = BeirQrels(file("test.tsv", "query-id\tcorpus-id\tscore\nq\td1\t1\n"), {})
     collection = load_collection(f"irds:{register(main=ir_datasets.Dataset(docs, queries, qrels))}")
-    assert dict(collection.documents) == {"d1": {"title": "Wings", "text": "lift"}, "d2": {"title": "", "text": "drag"}}
+    assert dict(collection.documents) == {
+        "d1": {"title": "Wings", "text": "lift"},
+        "d2": {"title": "", "text": "drag"},
+    }
     assert (collection.queries, collection.qrels) == ({"q": "wing"}, {"q": {"d1": 1}})
 
 
@@ -234,12 +261,17 @@ def test_an_empty_corpus_and_missing_parts(file: Callable[[str, str], LocalDownl
     with pytest.raises(InputError, match="no documents"):
         load_collection(f"irds:{no_docs}", labels="none")
     assert {defect.kind for defect in validate(f"irds:{no_docs}")} == {"missing file"}
-    assert {defect.kind for defect in validate(f"irds:{no_docs}", "test")} == {"missing file", "missing split"}
+    assert {defect.kind for defect in validate(f"irds:{no_docs}", "test")} == {
+        "missing file",
+        "missing split",
+    }
 
 
 def test_a_failing_download_is_one_line(tmp_path: Path) -> None:
     # Port 9 of the machine itself: nobody listens there, and no network is needed to find out.
-    closed = Download([RequestsDownload("http://127.0.0.1:9/docs.tsv")], cache_path=str(tmp_path / "docs.tsv"))
+    closed = Download(
+        [RequestsDownload("http://127.0.0.1:9/docs.tsv")], cache_path=str(tmp_path / "docs.tsv")
+    )
     name = register(main=ir_datasets.Dataset(TsvDocs(closed)))
     with pytest.raises(InputError, match=rf"irds:{name}: .*docs") as caught:
         load_collection(f"irds:{name}", labels="none")
@@ -268,15 +300,26 @@ def test_unknown_ids_get_a_suggestion() -> None:
         ("irds:beir/arguana", "train", "irds:beir/arguana", None),
         ("irds:beir/nfcorpus/dev", "test", "irds:beir/nfcorpus/dev", "dev"),
         ("irds:vaswani", "test", "irds:vaswani", "vaswani"),
-        ("irds:msmarco-passage/dev/small", "test", "irds:msmarco-passage/dev/small", "msmarco-passage/dev/small"),
+        (
+            "irds:msmarco-passage/dev/small",
+            "test",
+            "irds:msmarco-passage/dev/small",
+            "msmarco-passage/dev/small",
+        ),
     ],
 )
-def test_names_lead_to_ids_without_a_download(name: str, split: str, expected: str, found: str | None) -> None:
+def test_names_lead_to_ids_without_a_download(
+    name: str, split: str, expected: str, found: str | None
+) -> None:
     source = resolve_source(name, split)
     assert isinstance(source, IrdsSource)
     assert (source.documents_file, source.split) == (expected, found)
     identifier = expected.removeprefix("irds:").removesuffix(f"/{split}")
-    assert source.key() == ("ir_datasets", ir_datasets.docs_parent_id(identifier), ir_datasets.__version__)
+    assert source.key() == (
+        "ir_datasets",
+        ir_datasets.docs_parent_id(identifier),
+        ir_datasets.__version__,
+    )
 
 
 def test_every_shipped_id_resolves_without_a_download() -> None:

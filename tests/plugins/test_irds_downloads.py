@@ -1,4 +1,6 @@
-"""What ir_datasets downloads, from a server on this machine that misbehaves in every way that servers do."""
+"""What ir_datasets downloads, from a server on this machine that misbehaves in every way that
+servers do.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 
-# Seconds: the first is what ir_datasets is told to wait, and the server keeps it waiting for the second.
+# Seconds: the first is what ir_datasets is told to wait, and the server keeps it waiting for the
+# second.
 TIMEOUT, STALL = 0.5, 60.0
 
 numbers = itertools.count()
@@ -34,8 +37,8 @@ class Server(http.server.ThreadingHTTPServer):
 
     Attributes:
         body: what is served.
-        behaviour: "whole"; "truncated", the announced length and half the body; "silent", nothing at all; "stalled",
-            half the body and then nothing.
+        behaviour: "whole"; "truncated", the announced length and half the body; "silent", nothing
+            at all; "stalled", half the body and then nothing.
         requests: how many there were.
     """
 
@@ -95,7 +98,9 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def archive(**more: str) -> bytes:
     """A BEIR archive of three documents, and whatever else is to be in it."""
-    documents = [{"_id": f"d{n}", "title": f"t{n}", "text": "lift and drag " * 400} for n in range(3)]
+    documents = [
+        {"_id": f"d{n}", "title": f"t{n}", "text": "lift and drag " * 400} for n in range(3)
+    ]
     files = {
         "toy/corpus.jsonl": "\n".join(map(json.dumps, documents)),
         "toy/queries.jsonl": '{"_id": "q", "text": "wing"}\n',
@@ -125,7 +130,9 @@ def registered(url: str, content: bytes, home: Path) -> str:
 
 
 def with_content(folder: Path) -> set[str]:
-    """The files below a folder that hold anything but a description of what is going to be there."""
+    """The files below a folder that hold anything but a description of what is going to be
+    there.
+    """
     files = (file for file in folder.rglob("*") if file.is_file() and file.name != "bin.meta")
     return {str(file.relative_to(folder)) for file in files if file.stat().st_size}
 
@@ -170,7 +177,15 @@ def test_a_bad_download_is_one_line_leaves_nothing_and_is_done_again(server, tmp
 def test_the_command_ends_with_status_2_and_one_line(server, tmp_path, capsys):
     name = registered(server.url, archive(), tmp_path)
     server.body, server.behaviour = archive(), "truncated"
-    given = ["evaluate", "--dataset", f"irds:{name}", "--model", "bm25", "--output", str(tmp_path / "o")]
+    given = [
+        "evaluate",
+        "--dataset",
+        f"irds:{name}",
+        "--model",
+        "bm25",
+        "--output",
+        str(tmp_path / "o"),
+    ]
     with pytest.raises(SystemExit) as status:
         main(given)
     assert status.value.code == 2
@@ -194,9 +209,16 @@ def test_a_stall_ends_when_the_timeout_says(server, tmp_path):
 
 
 def test_an_archive_that_climbs_out_of_its_folder_writes_nothing_there(server, tmp_path):
-    """By BEIR's way of reading an archive, one file at a time, and by the one that unpacks all of it."""
+    """By BEIR's way of reading an archive, one file at a time, and by the one that unpacks all of
+    it.
+    """
     home = tmp_path / "deep" / "down"
-    climbing = ["../climbed", "toy/../../climbed-too", "../../../../climbed-far", f"{tmp_path}/climbed-down"]
+    climbing = [
+        "../climbed",
+        "toy/../../climbed-too",
+        "../../../../climbed-far",
+        f"{tmp_path}/climbed-down",
+    ]
     server.body = archive(**dict.fromkeys(climbing, "out"))
     assert_right(registered(server.url, server.body, home))
     assert not list(tmp_path.parent.rglob("climbed*"))

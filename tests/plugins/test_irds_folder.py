@@ -39,7 +39,10 @@ def records(folder: Path, file: str) -> list[dict[str, str]]:
 
 
 def judgements(folder: Path, split: str) -> list[list[str]]:
-    return [line.split("\t") for line in (folder / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]]
+    return [
+        line.split("\t")
+        for line in (folder / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]
+    ]
 
 
 def test_ids_and_what_they_have(beir_folder, name):
@@ -57,7 +60,8 @@ def test_ids_and_what_they_have(beir_folder, name):
 def test_documents(beir_folder, name):
     register_folder(beir_folder, name)
     expected = [
-        BeirTitleDoc(record["_id"], record["text"], record["title"]) for record in records(beir_folder, "corpus.jsonl")
+        BeirTitleDoc(record["_id"], record["text"], record["title"])
+        for record in records(beir_folder, "corpus.jsonl")
     ]
     dataset = ir_datasets.load(f"{name}/test")
     for _ in range(2):
@@ -109,17 +113,27 @@ def test_slices_are_those_of_a_list(beir_folder, name):
 
 def test_queries_and_judgements(beir_folder, name):
     register_folder(beir_folder, name)
-    every = [GenericQuery(record["_id"], record["text"]) for record in records(beir_folder, "queries.jsonl")]
+    every = [
+        GenericQuery(record["_id"], record["text"])
+        for record in records(beir_folder, "queries.jsonl")
+    ]
     whole = ir_datasets.load(name)
     assert list(whole.queries_iter()) == list(whole.queries_iter()) == every
     assert whole.queries_count() == len(every)
     for split in ("train", "test"):
         dataset = ir_datasets.load(f"{name}/{split}")
-        qrels = [TrecQrel(query, doc, int(grade), "0") for query, doc, grade in judgements(beir_folder, split)]
+        qrels = [
+            TrecQrel(query, doc, int(grade), "0")
+            for query, doc, grade in judgements(beir_folder, split)
+        ]
         assert list(dataset.qrels_iter()) == list(dataset.qrels) == qrels
         assert dataset.qrels_count() == len(dataset.qrels) == len(qrels)
         assert dataset.qrels_cls() is dataset.qrels.type is TrecQrel
-        assert dataset.qrels_dict() == dataset.qrels.asdict() == load_collection(beir_folder, split).qrels
+        assert (
+            dataset.qrels_dict()
+            == dataset.qrels.asdict()
+            == load_collection(beir_folder, split).qrels
+        )
         judged = {qrel.query_id for qrel in qrels}
         expected = [query for query in every if query.query_id in judged]
         assert list(dataset.queries_iter()) == list(dataset.queries) == expected
@@ -132,7 +146,8 @@ def test_queries_and_judgements(beir_folder, name):
         assert metadata["qrels"]["count"] == len(qrels)
         grades = metadata["qrels"]["fields"]["relevance"]["counts_by_value"]
         assert grades == {
-            grade: sum(row[2] == grade for row in judgements(beir_folder, split)) for grade in sorted(grades)
+            grade: sum(row[2] == grade for row in judgements(beir_folder, split))
+            for grade in sorted(grades)
         }
 
 
@@ -146,7 +161,11 @@ def test_threads_read_at_once(beir_folder, name):
         store = dataset.docs.lookup(ids)
         passes = [{doc.doc_id: doc.text for doc in dataset.docs_iter()} for _ in range(3)]
         right = {id: doc.text for id, doc in store.items()} == {id: expected[id] for id in ids}
-        return right and all(found == expected for found in passes) and len(list(dataset.queries_iter())) == 16
+        return (
+            right
+            and all(found == expected for found in passes)
+            and len(list(dataset.queries_iter())) == 16
+        )
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(read, range(40)))
@@ -181,9 +200,19 @@ def test_its_queries_and_judgements_give_our_figures(beir_folder, name, tmp_path
     there = ir_datasets.load(f"{name}/test")
     judged = {query.query_id for query in there.queries_iter()}
     evaluate(str(beir_folder), ["bm25"], tmp_path / "o", "nDCG@10")
-    run = [row for row in ir_measures.read_trec_run(str(tmp_path / "o" / "bm25.run")) if row.query_id in judged]
-    found = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], there.qrels_iter(), run)[ir_measures.nDCG @ 10]
-    ours = evaluate(f"irds:{name}/test", ["bm25"], tmp_path / "irds", "nDCG@10").models["bm25"].measures
+    run = [
+        row
+        for row in ir_measures.read_trec_run(str(tmp_path / "o" / "bm25.run"))
+        if row.query_id in judged
+    ]
+    found = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], there.qrels_iter(), run)[
+        ir_measures.nDCG @ 10
+    ]
+    ours = (
+        evaluate(f"irds:{name}/test", ["bm25"], tmp_path / "irds", "nDCG@10")
+        .models["bm25"]
+        .measures
+    )
     same_figure("ir_datasets", "load(ID).qrels_iter()", "nDCG@10", found, ours["nDCG@10"])
 
 

@@ -1,4 +1,6 @@
-"""Ids that outlive the process: kept in ir_datasets' home, read by every process of ours, and its own commands."""
+"""Ids that outlive the process: kept in ir_datasets' home, read by every process of ours, and its
+own commands.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def command(*words: object) -> int:
 def _read_in_another_process(name: str, folder: str, home: str) -> None:
     os.environ["IR_DATASETS_HOME"] = home
     assert name not in ir_datasets.registry
-    collection = load_collection(f"irds:{name}")  # ours asks the plugin where the host does not know an id
+    collection = load_collection(
+        f"irds:{name}"
+    )  # ours asks the plugin where the host does not know an id
     assert collection.qrels == load_collection(folder).qrels
     assert ir_datasets.load(f"{name}/test").docs_count() == len(collection.documents)
 
@@ -50,7 +54,9 @@ def _read_in_another_process(name: str, folder: str, home: str) -> None:
 def test_a_kept_folder_is_known_in_every_process(beir_folder, name, home, capsys):
     assert command("register", beir_folder, name) == 0
     assert capsys.readouterr().out.split() == [name, f"{name}/test", f"{name}/train"]
-    assert json.loads((home / "beir_cocodr.json").read_text())["folders"] == {name: str(beir_folder)}
+    assert json.loads((home / "beir_cocodr.json").read_text())["folders"] == {
+        name: str(beir_folder)
+    }
     assert exit_code(_read_in_another_process, name, str(beir_folder), str(home)) == 0
     assert command("forget", name) == 0
     assert exit_code(_read_in_another_process, name, str(beir_folder), str(home)) == 1
@@ -66,20 +72,28 @@ def test_its_commands_list_and_export_them(beir_folder, name, capsys):
     assert command("export", f"{name}/test", "qrels") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert {(query, document): int(grade) for query, _, document, grade in lines} == {
-        (query, document): grade for query, found in collection.qrels.items() for document, grade in found.items()
+        (query, document): grade
+        for query, found in collection.qrels.items()
+        for document, grade in found.items()
     }
     assert command("export", name, "docs", "--format", "jsonl", "--fields", "doc_id", "text") == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {row["doc_id"]: row["text"] for row in rows} == {id: d["text"] for id, d in collection.documents.items()}
+    assert {row["doc_id"]: row["text"] for row in rows} == {
+        id: d["text"] for id, d in collection.documents.items()
+    }
     assert command("lookup", name, "d3") == 0
     assert capsys.readouterr().out.startswith("d3\t")
 
 
-def test_resampled_ids_are_kept_where_the_cache_is_lost(tiny_cosine, name, tmp_path, monkeypatch, capsys):
+def test_resampled_ids_are_kept_where_the_cache_is_lost(
+    tiny_cosine, name, tmp_path, monkeypatch, capsys
+):
     folder = write_beir(tmp_path / name, documents=200, queries=80)
     lines = (folder / "qrels" / "test.tsv").read_text().splitlines(keepends=True)
     (folder / "qrels" / "test.tsv").write_text("".join(lines[:17]))
-    resample_restrain(str(folder), str(folder), str(tiny_cosine), tmp_path / "out", RestrainOptions(sizes=(16,)))
+    resample_restrain(
+        str(folder), str(folder), str(tiny_cosine), tmp_path / "out", RestrainOptions(sizes=(16,))
+    )
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "other"))
     assert command("register", tmp_path / "out") == 0
     found = capsys.readouterr().out.split()
@@ -92,7 +106,9 @@ def test_resampled_ids_are_kept_where_the_cache_is_lost(tiny_cosine, name, tmp_p
     assert not irds.register()
 
 
-def test_a_folder_that_is_gone_is_a_warning_and_bad_words_one_line(name, tmp_path, capsys, caplog, beir_folder):
+def test_a_folder_that_is_gone_is_a_warning_and_bad_words_one_line(
+    name, tmp_path, capsys, caplog, beir_folder
+):
     folder = write_beir(tmp_path / "gone")
     irds.register_folder(folder, name, keep=True)
     irds._PLACES.clear()
@@ -100,7 +116,13 @@ def test_a_folder_that_is_gone_is_a_warning_and_bad_words_one_line(name, tmp_pat
     with caplog.at_level(logging.WARNING):
         irds.register()
     assert f"irds forget {name}" in caplog.text
-    for words in (["register", beir_folder], ["register"], ["forget"], ["listing"], ["export", "no/such/id", "docs"]):
+    for words in (
+        ["register", beir_folder],
+        ["register"],
+        ["forget"],
+        ["listing"],
+        ["export", "no/such/id", "docs"],
+    ):
         capsys.readouterr()
         assert command(*words) == 2, words
         assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -67,7 +67,9 @@ class Documented:
 
 @pytest.fixture
 def shipped(folder, tmp_path) -> str:
-    """An id as ir_datasets has them: handlers of its own, documentation, metadata, splits below it."""
+    """An id as ir_datasets has them: handlers of its own, documentation, metadata, splits below
+    it.
+    """
     name = f"parent-{next(numbers)}"
     documents = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
     queries = [json.loads(line) for line in (folder / "queries.jsonl").read_text().splitlines()]
@@ -77,7 +79,8 @@ def shipped(folder, tmp_path) -> str:
         return LocalDownload(tmp_path / name)
 
     rows = [
-        json.dumps({"doc_id": found["_id"], "heading": found["title"], "text": found["text"]}) for found in documents
+        json.dumps({"doc_id": found["_id"], "heading": found["title"], "text": found["text"]})
+        for found in documents
     ]
     docs = JsonlDocs(file("docs.jsonl", rows), doc_cls=Article, namespace=name, lang="en")
     topics = TsvQueries(
@@ -94,13 +97,16 @@ def shipped(folder, tmp_path) -> str:
     for identifier, dataset in datasets.items():
         provider = MetadataProvider(lambda i=identifier: {i: {"docs": {"count": 200, "leaked": i}}})
         ir_datasets.registry.register(
-            identifier, ir_datasets.Dataset(MetadataComponent(identifier, dataset, provider), dataset)
+            identifier,
+            ir_datasets.Dataset(MetadataComponent(identifier, dataset, provider), dataset),
         )
     return name
 
 
 def restrain(dataset: str | Path, encoder: Path, output: Path, **options: Any) -> dict[str, Any]:
-    return resample_restrain(str(dataset), str(dataset), str(encoder), output, RestrainOptions(**options))
+    return resample_restrain(
+        str(dataset), str(dataset), str(encoder), output, RestrainOptions(**options)
+    )
 
 
 def check(identifier: str, folder: Path, split: str, doc: type, query: type) -> None:
@@ -109,9 +115,15 @@ def check(identifier: str, folder: Path, split: str, doc: type, query: type) -> 
     dataset = ir_datasets.load(identifier)
     assert (dataset.has_docs(), dataset.has_queries(), dataset.has_qrels()) == (True, True, True)
     assert not any((dataset.has_scoreddocs(), dataset.has_docpairs(), dataset.has_qlogs()))
-    assert (dataset.docs_cls(), dataset.queries_cls(), dataset.qrels_cls()) == (doc, query, TrecQrel)
+    assert (dataset.docs_cls(), dataset.queries_cls(), dataset.qrels_cls()) == (
+        doc,
+        query,
+        TrecQrel,
+    )
     for _ in range(2):
-        docs, queries, qrels = (list(getattr(dataset, f"{part}_iter")()) for part in ("docs", "queries", "qrels"))
+        docs, queries, qrels = (
+            list(getattr(dataset, f"{part}_iter")()) for part in ("docs", "queries", "qrels")
+        )
         assert [(found.doc_id, found.text) for found in docs] == [
             (id, found["text"]) for id, found in expected.documents.items()
         ]
@@ -128,12 +140,18 @@ def check(identifier: str, folder: Path, split: str, doc: type, query: type) -> 
     for index in (0, 9, len(docs) - 1):
         assert store.get(docs[index].doc_id) == docs[index] == dataset.docs_iter()[index]
         assert list(dataset.docs_iter()[index : index + 2]) == docs[index : index + 2]
-        assert dataset.queries.lookup(queries[index % len(queries)].query_id) == queries[index % len(queries)]
+        assert (
+            dataset.queries.lookup(queries[index % len(queries)].query_id)
+            == queries[index % len(queries)]
+        )
     with pytest.raises(KeyError):
         store.get("gone")
     with ThreadPoolExecutor(4) as threads:
         wanted = [found.doc_id for found in docs[::5]]
-        read = threads.map(lambda _: (dataset.docs_store().get_many(wanted), list(dataset.queries_iter())), range(8))
+        read = threads.map(
+            lambda _: (dataset.docs_store().get_many(wanted), list(dataset.queries_iter())),
+            range(8),
+        )
         assert all(found == ({d.doc_id: d for d in docs[::5]}, queries) for found in read)
 
 
@@ -142,7 +160,9 @@ def test_restrain_over_a_folder(folder, tiny_cosine, tmp_path):
     base = f"cocodr/restrain/{folder.name}/size-16"
     ids = register_resampled(tmp_path / "o")
     assert ids == [
-        f"{base}/{regime}{split}" for regime in ("interpolation", "extrapolation") for split in ("", "/train", "/test")
+        f"{base}/{regime}{split}"
+        for regime in ("interpolation", "extrapolation")
+        for split in ("", "/train", "/test")
     ]
     for regime in ("interpolation", "extrapolation"):
         made = tmp_path / "o" / regime
@@ -156,9 +176,15 @@ def test_restrain_over_a_folder(folder, tiny_cosine, tmp_path):
         assert "Jingtao Zhan" in documentation["bibtex"]
 
 
-def test_resttest_over_an_id_keeps_its_classes_and_not_its_id(shipped, folder, tiny_cosine, tmp_path):
+def test_resttest_over_an_id_keeps_its_classes_and_not_its_id(
+    shipped, folder, tiny_cosine, tmp_path
+):
     resample_resttest(
-        f"irds:{shipped}", f"irds:{shipped}", str(tiny_cosine), tmp_path / "o", ResttestOptions(buckets=2)
+        f"irds:{shipped}",
+        f"irds:{shipped}",
+        str(tiny_cosine),
+        tmp_path / "o",
+        ResttestOptions(buckets=2),
     )
     ids = register_resampled(tmp_path / "o")
     base = f"cocodr/resttest/{shipped}/bucket-1-of-2"
@@ -173,7 +199,11 @@ def test_resttest_over_an_id_keeps_its_classes_and_not_its_id(shipped, folder, t
     assert dataset.dataset_id() == f"{base}/extrapolation"
     assert shipped not in json.dumps(dataset.metadata())
     assert "leaked" in parent.metadata()["docs"]
-    assert (dataset.queries_lang(), dataset.docs_lang(), dataset.docs_namespace()) == ("en", "en", shipped)
+    assert (dataset.queries_lang(), dataset.docs_lang(), dataset.docs_namespace()) == (
+        "en",
+        "en",
+        shipped,
+    )
     assert dataset.qrels_defs() == {2: "relevant", 1: "related", 0: "not"}
     assert {query.narrative for query in dataset.queries} == {"about it"}
     documentation = dataset.documentation()
@@ -183,19 +213,29 @@ def test_resttest_over_an_id_keeps_its_classes_and_not_its_id(shipped, folder, t
     handlers = {id(ir_datasets.load(identifier).docs_handler()) for identifier in ids}
     assert len(handlers) == 1
     # The folders are there as well, over a corpus that was written once.
-    assert (tmp_path / "o" / "bucket-2" / "extrapolation" / "corpus.jsonl").samefile(tmp_path / "o" / "corpus.jsonl")
+    assert (tmp_path / "o" / "bucket-2" / "extrapolation" / "corpus.jsonl").samefile(
+        tmp_path / "o" / "corpus.jsonl"
+    )
 
 
 def test_sizes_in_ids(folder, tiny_cosine, tmp_path):
     from beir_cocodr.resampling.manifest import short_size
 
-    assert [short_size(size) for size in (45_000, 1_000, 999, 45_100, 200_000)] == ["45k", "1k", "999", "45100", "200k"]
+    assert [short_size(size) for size in (45_000, 1_000, 999, 45_100, 200_000)] == [
+        "45k",
+        "1k",
+        "999",
+        "45100",
+        "200k",
+    ]
     restrain(folder, tiny_cosine, tmp_path / "o", ks=(1, 2), base="mine/part")
     ids = register_resampled(tmp_path / "o")
     assert "cocodr/restrain/mine/part/k-2/interpolation/train" in ids
 
 
-def test_register_finds_what_was_resampled_here_and_again_does_no_harm(folder, tiny_cosine, tmp_path):
+def test_register_finds_what_was_resampled_here_and_again_does_no_harm(
+    folder, tiny_cosine, tmp_path
+):
     restrain(folder, tiny_cosine, tmp_path / "o", sizes=(16,))
     identifier = f"cocodr/restrain/{folder.name}/size-16/extrapolation/train"
     with pytest.raises(KeyError):
@@ -243,7 +283,10 @@ def test_a_base_id_of_the_users(folder, tiny_cosine, tmp_path):
     register_folder(folder, f"mine/{folder.name}")
     ids = register_resampled(tmp_path / "o", f"mine/{folder.name}")
     assert ids[0] == f"cocodr/restrain/mine/{folder.name}/size-16/interpolation"
-    assert ir_datasets.load(ids[0]).docs_handler() is ir_datasets.load(f"mine/{folder.name}").docs_handler()
+    assert (
+        ir_datasets.load(ids[0]).docs_handler()
+        is ir_datasets.load(f"mine/{folder.name}").docs_handler()
+    )
     check(f"{ids[0]}/train", tmp_path / "o" / "interpolation", "train", BeirTitleDoc, GenericQuery)
 
 

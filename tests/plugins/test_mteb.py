@@ -15,15 +15,30 @@ from beir_cocodr.errors import InputError  # noqa: E402
 from beir_cocodr.evaluation.evaluate import evaluate  # noqa: E402
 from beir_cocodr.models.mrl import MRL  # noqa: E402
 
-MEASURES = {"ndcg_at_10": "nDCG@10", "map_at_100": "AP@100", "recall_at_10": "R@10", "precision_at_5": "P@5"}
+MEASURES = {
+    "ndcg_at_10": "nDCG@10",
+    "map_at_100": "AP@100",
+    "recall_at_10": "R@10",
+    "precision_at_5": "P@5",
+}
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, beir_folder, tiny_bert, tiny_cosine, tiny_cross):
     folder = tmp_path_factory.mktemp("models")
     MRL(str(tiny_bert)).save_pretrained(str(folder / "mrl"))
-    fuse(str(beir_folder), str(tiny_cosine), folder / "fused", FuseOptions(lexical="hash", bytes_per_document=144))
-    names = {"cosine": tiny_cosine, "bare": tiny_bert, "mrl": folder / "mrl", "fused": folder / "fused"}
+    fuse(
+        str(beir_folder),
+        str(tiny_cosine),
+        folder / "fused",
+        FuseOptions(lexical="hash", bytes_per_document=144),
+    )
+    names = {
+        "cosine": tiny_cosine,
+        "bare": tiny_bert,
+        "mrl": folder / "mrl",
+        "fused": folder / "fused",
+    }
     return {
         **{name: str(path) for name, path in names.items()},
         "bm25": "bm25",
@@ -34,7 +49,9 @@ def models(tmp_path_factory, beir_folder, tiny_bert, tiny_cosine, tiny_cross):
 
 @pytest.fixture(scope="module")
 def ours(models, beir_folder, tmp_path_factory):
-    found = evaluate(str(beir_folder), models, tmp_path_factory.mktemp("ours") / "o", " ".join(MEASURES.values()))
+    found = evaluate(
+        str(beir_folder), models, tmp_path_factory.mktemp("ours") / "o", " ".join(MEASURES.values())
+    )
     return {name: result.measures for name, result in found.models.items()}
 
 
@@ -49,23 +66,33 @@ def test_its_figures_are_ours(name, models, ours, beir_folder, same_figure):
     assert found["ndcg_at_10"] > 0.1
     for theirs, measure in MEASURES.items():
         assert found[theirs] == pytest.approx(ours[name][measure], abs=1e-5), theirs
-    same_figure("MTEB", f"mteb.evaluate: {name}", "nDCG@10", found["ndcg_at_10"], ours[name]["nDCG@10"])
+    same_figure(
+        "MTEB", f"mteb.evaluate: {name}", "nDCG@10", found["ndcg_at_10"], ours[name]["nDCG@10"]
+    )
 
 
-def test_a_registered_model_is_found_by_its_name_and_cached_by_its_weights(models, ours, beir_folder, tmp_path):
+def test_a_registered_model_is_found_by_its_name_and_cached_by_its_weights(
+    models, ours, beir_folder, tmp_path
+):
     names = plugin.register(models["fused"], "bm25")
     assert names == plugin.register(models["fused"], "bm25")
     assert names == ["beir-cocodr/fused", "beir-cocodr/bm25"]
     assert plugin.register("OpenMatch/cocodr-large") == ["OpenMatch/cocodr-large"]
     assert mteb.get_model_meta("OpenMatch/cocodr-large").embed_dim == 1024
     meta, task = mteb.get_model_meta("beir-cocodr/fused"), plugin.task(str(beir_folder))
-    assert (meta.embed_dim, meta.similarity_fn_name.value, meta.model_type) == (72, "dot", ["dense"])
+    assert (meta.embed_dim, meta.similarity_fn_name.value, meta.model_type) == (
+        72,
+        "dot",
+        ["dense"],
+    )
     assert meta.n_parameters > 1000
     assert meta.revision != plugin.load(models["cosine"]).mteb_model_meta.revision
     model = mteb.get_model("beir-cocodr/fused", device="cpu")
     assert type(model) is plugin.Encoder
     cache = mteb.ResultCache(tmp_path)
-    first = mteb.evaluate(meta, mteb.get_task(task.metadata.name), cache=cache, show_progress_bar=False)
+    first = mteb.evaluate(
+        meta, mteb.get_task(task.metadata.name), cache=cache, show_progress_bar=False
+    )
     assert first.task_results[0].get_score() == pytest.approx(ours["fused"]["nDCG@10"], abs=1e-5)
     again = mteb.evaluate(meta, task, cache=cache, overwrite_strategy="only-cache")
     assert again.task_results[0].get_score() == first.task_results[0].get_score()
@@ -76,12 +103,21 @@ def test_a_registered_model_is_found_by_its_name_and_cached_by_its_weights(model
 
 def test_given_candidates_alone_are_ranked_and_instructions_are_read(models):
     corpus = Dataset.from_list(
-        [{"id": str(i), "title": None, "text": text} for i, text in enumerate(["wing flow", "x", "flow"])]
+        [
+            {"id": str(i), "title": None, "text": text}
+            for i, text in enumerate(["wing flow", "x", "flow"])
+        ]
     )
     queries = Dataset.from_list([{"id": "q", "text": "wing", "instruction": "flow"}])
     task = mteb.get_task("NFCorpus").metadata
     model = plugin.load("bm25")
-    given = {"task_metadata": task, "encode_kwargs": {}, "top_k": 5, "hf_split": "test", "hf_subset": "default"}
+    given = {
+        "task_metadata": task,
+        "encode_kwargs": {},
+        "top_k": 5,
+        "hf_split": "test",
+        "hf_subset": "default",
+    }
     with pytest.raises(InputError, match="index"):
         model.search(queries, **given)
     model.index(corpus)
@@ -105,7 +141,9 @@ def test_what_does_not_fit_is_an_error(models, beir_folder, tmp_path, tiny_bert)
     with pytest.raises(InputError, match="stores"):
         plugin.load("bm25", SearchOptions(stores=("s",)))
     with pytest.raises(InputError, match="twice"):
-        plugin.load("bm25").index(Dataset.from_list([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}]))
+        plugin.load("bm25").index(
+            Dataset.from_list([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}])
+        )
     with pytest.raises(InputError, match="is no corpus"):
         plugin.load("bm25").index(Dataset.from_list([{"id": "a", "image": "x"}]))
     plugin.task(str(beir_folder))
@@ -117,5 +155,7 @@ def test_what_does_not_fit_is_an_error(models, beir_folder, tmp_path, tiny_bert)
         plugin.register(str(tmp_path / "fused"))
     with pytest.raises(InputError, match="embed_dim"):
         mteb.get_model("beir-cocodr/fused", embed_dim=72)
-    lengths = plugin.load(models["cosine"], SearchOptions(encoder=EncoderOptions(query_length=8))).mteb_model_meta
+    lengths = plugin.load(
+        models["cosine"], SearchOptions(encoder=EncoderOptions(query_length=8))
+    ).mteb_model_meta
     assert lengths.revision != plugin.load(models["cosine"]).mteb_model_meta.revision

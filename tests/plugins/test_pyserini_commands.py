@@ -1,4 +1,6 @@
-"""Pyserini's command lines over a store and a Lucene index, with our figures; stores as its prebuilt indexes."""
+"""Pyserini's command lines over a store and a Lucene index, with our figures; stores as its
+prebuilt indexes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
-pytest.importorskip("pyserini", reason="pyserini is not installed: pip install 'beir-cocodr[pyserini]'")
+pytest.importorskip(
+    "pyserini", reason="pyserini is not installed: pip install 'beir-cocodr[pyserini]'"
+)
 pytestmark = pytest.mark.java
 
 
@@ -33,7 +37,12 @@ def java() -> None:
 def made(beir_folder, tiny_cosine, tmp_path_factory) -> Path:
     """A store, topics, and our own figures."""
     folder = tmp_path_factory.mktemp("made")
-    encode(str(beir_folder), str(tiny_cosine), folder / "store", options=EncodeOptions(precision="fp32"))
+    encode(
+        str(beir_folder),
+        str(tiny_cosine),
+        folder / "store",
+        options=EncodeOptions(precision="fp32"),
+    )
     lines = [f"{id}\t{text}\n" for id, text in load_collection(beir_folder).queries.items()]
     (folder / "topics.tsv").write_text("".join(lines))
     names = {"dense": str(tiny_cosine), "lucene": "lucene-bm25"}
@@ -52,8 +61,12 @@ def figures(run: Path, made: Path, model: str, beir_folder: Path) -> tuple[float
     qrels = load_collection(beir_folder).qrels
     ours = json.loads((made / "ours" / "results.json").read_text())["models"][model]["measures"]
     measures = {name: ir_measures.parse_measure(name) for name in ours}
-    found = ir_measures.calc_aggregate(measures.values(), qrels, ir_measures.read_trec_run(str(run)))
-    assert {name: found[measure] for name, measure in measures.items()} == pytest.approx(ours, abs=1e-5)
+    found = ir_measures.calc_aggregate(
+        measures.values(), qrels, ir_measures.read_trec_run(str(run))
+    )
+    assert {name: found[measure] for name, measure in measures.items()} == pytest.approx(
+        ours, abs=1e-5
+    )
     return found[measures["nDCG@10"]], ours["nDCG@10"]
 
 
@@ -62,11 +75,25 @@ def test_a_store_is_searched_with_its_own_or_a_named_encoder(
     given, made, beir_folder, tiny_cosine, tmp_path, capfd, same_figure
 ):
     index = [f"--index={made / 'store'}"] if given == "encoder" else ["--index", made / "store"]
-    more = {"encoder": ["--encoder", f"beir-cocodr:{tiny_cosine}"], "batches": ["--batch-size", 5, "--threads", 2]}
+    more = {
+        "encoder": ["--encoder", f"beir-cocodr:{tiny_cosine}"],
+        "batches": ["--batch-size", 5, "--threads", 2],
+    }
     run = tmp_path / "run.txt"
     front = [] if given == "batches" else ["--"]
-    command(*front, "search.faiss", *index, "--topics", made / "topics.tsv", "--output", run, *more.get(given, []))
-    same_figure("Pyserini", f"search.faiss: {given}", "nDCG@10", *figures(run, made, "dense", beir_folder))
+    command(
+        *front,
+        "search.faiss",
+        *index,
+        "--topics",
+        made / "topics.tsv",
+        "--output",
+        run,
+        *more.get(given, []),
+    )
+    same_figure(
+        "Pyserini", f"search.faiss: {given}", "nDCG@10", *figures(run, made, "dense", beir_folder)
+    )
     assert "Pyserini has ended" in capfd.readouterr().err
 
 
@@ -76,7 +103,14 @@ def test_lucene_indexes_and_searches(made, beir_folder, tmp_path, same_figure):
         for id, document in load_collection(beir_folder).documents.items():
             contents = f"{document['title']} {document['text']}".strip()
             file.write(json.dumps({"id": id, "contents": contents}) + "\n")
-    build = ["--collection", "JsonCollection", "--generator", "DefaultLuceneDocumentGenerator", "--threads", 1]
+    build = [
+        "--collection",
+        "JsonCollection",
+        "--generator",
+        "DefaultLuceneDocumentGenerator",
+        "--threads",
+        1,
+    ]
     command("index.lucene", *build, "--input", tmp_path / "texts", "--index", tmp_path / "index")
     run = tmp_path / "run.txt"
     search = ["--topics", made / "topics.tsv", "--output", run, "--bm25", "--k1", 0.9, "--b", 0.4]
@@ -84,16 +118,29 @@ def test_lucene_indexes_and_searches(made, beir_folder, tmp_path, same_figure):
     same_figure("Pyserini", "search.lucene", "nDCG@10", *figures(run, made, "lucene", beir_folder))
 
 
-def test_a_store_is_a_prebuilt_index(made, beir_folder, tiny_cosine, tmp_path, monkeypatch, same_figure):
+def test_a_store_is_a_prebuilt_index(
+    made, beir_folder, tiny_cosine, tmp_path, monkeypatch, same_figure
+):
     monkeypatch.setenv("PYSERINI_CACHE", str(tmp_path / "pyserini"))
     file = write_prebuilt_index(made / "store", tmp_path / "packed", "mine")
     assert sorted(path.name for path in file.parent.iterdir()) == ["faiss.mine.tar.gz", "mine.json"]
     run = tmp_path / "run.txt"
-    search = ["--topics", made / "topics.tsv", "--output", run, "--encoder", f"beir-cocodr:{tiny_cosine}"]
+    search = [
+        "--topics",
+        made / "topics.tsv",
+        "--output",
+        run,
+        "--encoder",
+        f"beir-cocodr:{tiny_cosine}",
+    ]
     command("search.faiss", "--index", file, *search)
-    same_figure("Pyserini", "search.faiss: prebuilt", "nDCG@10", *figures(run, made, "dense", beir_folder))
+    same_figure(
+        "Pyserini", "search.faiss: prebuilt", "nDCG@10", *figures(run, made, "dense", beir_folder)
+    )
     assert register_prebuilt_index(file) == "mine"
-    other = write_prebuilt_index(made / "store", tmp_path / "other", "mine", url="https://example.org/mine.tar.gz")
+    other = write_prebuilt_index(
+        made / "store", tmp_path / "other", "mine", url="https://example.org/mine.tar.gz"
+    )
     with pytest.raises(InputError, match="mine already"):
         register_prebuilt_index(other)
     with pytest.raises(InputError, match="slashes"):
@@ -101,14 +148,24 @@ def test_a_store_is_a_prebuilt_index(made, beir_folder, tiny_cosine, tmp_path, m
 
 
 def test_bad_input_is_one_line(made, tmp_path, capsys):
-    search = ["search.faiss", "--index", made / "store", "--output", tmp_path / "run.txt", "--topics"]
+    search = [
+        "search.faiss",
+        "--index",
+        made / "store",
+        "--output",
+        tmp_path / "run.txt",
+        "--topics",
+    ]
     (tmp_path / "no.json").write_text("{}")
     for words, reason in (
         (["search.nothing"], "no module 'search.nothing'"),
         (["../evil"], "no module"),
         ([*search, "none"], "pyserini search.faiss: Topic none"),
         ([*search, made / "topics.tsv", "--encoder", f"beir-cocodr:{tmp_path}"], str(tmp_path)),
-        (["search.faiss", "--index", tmp_path / "no.json", *search[3:], made / "topics.tsv"], "no prebuilt index"),
+        (
+            ["search.faiss", "--index", tmp_path / "no.json", *search[3:], made / "topics.tsv"],
+            "no prebuilt index",
+        ),
     ):
         with pytest.raises(SystemExit) as status:
             main(["pyserini", *map(str, words)])

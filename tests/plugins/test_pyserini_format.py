@@ -38,7 +38,9 @@ def read(folder: Path) -> tuple[np.ndarray, list[str]]:
 
 
 @pytest.mark.parametrize("kind", ["tiny_bert", "tiny_cosine"])
-def test_an_index_holds_the_vectors_and_ids_of_the_corpus_in_its_order(kind, beir_folder, tmp_path, request):
+def test_an_index_holds_the_vectors_and_ids_of_the_corpus_in_its_order(
+    kind, beir_folder, tmp_path, request
+):
     path = request.getfixturevalue(kind)
     documents, model = load_collection(beir_folder).documents, load_encoder(path)
     expected = torch.from_numpy(np.asarray(model.encode_corpus(list(documents.values()))))
@@ -55,10 +57,14 @@ def test_an_index_holds_the_vectors_and_ids_of_the_corpus_in_its_order(kind, bei
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-def test_an_index_of_folded_vectors_has_the_scores_of_search(precision, beir_folder, tiny_bert, tmp_path):
+def test_an_index_of_folded_vectors_has_the_scores_of_search(
+    precision, beir_folder, tiny_bert, tmp_path
+):
     documents, model = load_collection(beir_folder).documents, MRL(tiny_bert)
     queries = load_queries(str(beir_folder), "test").queries
-    store = encode_documents(model, documents, tmp_path / "store", EncodeOptions(precision=precision))
+    store = encode_documents(
+        model, documents, tmp_path / "store", EncodeOptions(precision=precision)
+    )
     assert (store.folding is not None) == (precision != "fp32")
     vectors, ids = read(write_index(store, tmp_path / "index"))
     encoded = model.encode_queries(list(queries.values()), convert_to_tensor=True)
@@ -99,7 +105,9 @@ def test_writing_imports_neither_pyserini_nor_java(beir_folder, tiny_bert, tmp_p
     assert (tmp_path / "index" / "index").is_file()
 
 
-def test_what_is_there_is_left_alone_and_what_fails_leaves_nothing(beir_folder, tiny_bert, tmp_path):
+def test_what_is_there_is_left_alone_and_what_fails_leaves_nothing(
+    beir_folder, tiny_bert, tmp_path
+):
     model, documents = COCODR(tiny_bert), load_collection(beir_folder).documents
     kept = tmp_path / "full" / "notes"
     kept.parent.mkdir()
@@ -195,9 +203,13 @@ def test_a_pyserini_that_wants_a_network_is_said_in_one_line(tmp_path, monkeypat
 
 
 def test_the_query_encoder_needs_no_pyserini(tiny_cosine):
-    """Pyserini calls its methods and looks at no base class, whose arguments differ between 1.6 and 2.4."""
+    """Pyserini calls its methods and looks at no base class, whose arguments differ between 1.6 and
+    2.4.
+    """
     encoder = CocoDRQueryEncoder(str(tiny_cosine))
     texts = ["shock wave", "library index"]
-    np.testing.assert_allclose(encoder.encode_batch(texts), [encoder.encode(text) for text in texts], atol=1e-6)
+    np.testing.assert_allclose(
+        encoder.encode_batch(texts), [encoder.encode(text) for text in texts], atol=1e-6
+    )
     np.testing.assert_allclose(np.linalg.norm(encoder.encode(texts[0])), 1, atol=1e-6)
     assert encoder.encode(texts[0]).shape == (32,)

@@ -1,4 +1,6 @@
-"""PyTerrier itself evaluates and composes our transformers, with our figures; Terrier's jar is not needed."""
+"""PyTerrier itself evaluates and composes our transformers, with our figures; Terrier's jar is not
+needed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pt = pytest.importorskip("pyterrier", reason="pyterrier is not installed: pip install 'beir-cocodr[pyterrier]'")
+pt = pytest.importorskip(
+    "pyterrier", reason="pyterrier is not installed: pip install 'beir-cocodr[pyterrier]'"
+)
 from beir_cocodr.plugins.pyterrier import Reranker, Retriever, StoreReader  # noqa: E402
 
 from beir_cocodr import load_collection, load_encoder  # noqa: E402
@@ -29,7 +33,11 @@ def topics(collection):
 
 @pytest.fixture(scope="module")
 def qrels(collection):
-    rows = [(qid, docno, grade) for qid, grades in collection.qrels.items() for docno, grade in grades.items()]
+    rows = [
+        (qid, docno, grade)
+        for qid, grades in collection.qrels.items()
+        for docno, grade in grades.items()
+    ]
     return pd.DataFrame(rows, columns=["qid", "docno", "label"])
 
 
@@ -43,22 +51,34 @@ def store(request, beir_folder, tiny_bert, tiny_cosine, tmp_path_factory):
     return folder / "store", str(model)
 
 
-def test_an_experiment_has_our_figures(beir_folder, tiny_cosine, topics, qrels, tmp_path, same_figure):
+def test_an_experiment_has_our_figures(
+    beir_folder, tiny_cosine, topics, qrels, tmp_path, same_figure
+):
     names = {"bm25": "bm25", "dense": str(tiny_cosine), "hybrid": f"hybrid:{tiny_cosine}"}
     found = pt.Experiment(
-        [Retriever(beir_folder, model) for model in names.values()], topics, qrels, ["ndcg_cut_10", "map"], list(names)
+        [Retriever(beir_folder, model) for model in names.values()],
+        topics,
+        qrels,
+        ["ndcg_cut_10", "map"],
+        list(names),
     ).set_index("name")
     ours = evaluate(str(beir_folder), names, tmp_path / "o", "nDCG@10 AP", top_k=1000).models
     for name in names:
-        assert found.loc[name, "ndcg_cut_10"] == pytest.approx(ours[name].measures["nDCG@10"], abs=1e-6)
+        assert found.loc[name, "ndcg_cut_10"] == pytest.approx(
+            ours[name].measures["nDCG@10"], abs=1e-6
+        )
         assert found.loc[name, "map"] == pytest.approx(ours[name].measures["AP"], abs=1e-6)
         there = found.loc[name, "ndcg_cut_10"]
-        same_figure("PyTerrier", f"pt.Experiment: {name}", "nDCG@10", there, ours[name].measures["nDCG@10"])
+        same_figure(
+            "PyTerrier", f"pt.Experiment: {name}", "nDCG@10", there, ours[name].measures["nDCG@10"]
+        )
 
 
 def test_a_reranker_composes_and_scores_as_the_encoder_searches(beir_folder, tiny_cosine, topics):
     dense = Retriever(beir_folder, str(tiny_cosine))(topics)
-    pipeline = Retriever(beir_folder, str(tiny_cosine), text=True) >> Reranker(tiny_cosine, batch_size=7)
+    pipeline = Retriever(beir_folder, str(tiny_cosine), text=True) >> Reranker(
+        tiny_cosine, batch_size=7
+    )
     again = pipeline(topics)
     assert [*again.columns] == ["qid", "query", "docno", "title", "text", "score", "rank"]
     pd.testing.assert_frame_equal(
@@ -81,7 +101,9 @@ def test_a_cross_encoder_reranks(tiny_bert, beir_folder, topics, tmp_path):
     CrossEncoder(str(tiny_bert), num_labels=1).save_pretrained(tiny_cross)
     given = Retriever(beir_folder, "bm25", 3, text=True)(topics.head(2))
     found = Reranker(tiny_cross, cross_encoder=True)(given)
-    texts = [(row["query"], f"{row['title']} {row['text']}".strip()) for row in given.to_dict("records")]
+    texts = [
+        (row["query"], f"{row['title']} {row['text']}".strip()) for row in given.to_dict("records")
+    ]
     scores = CrossEncoder(tiny_cross).predict(texts)
     expected = dict(zip(zip(given["qid"], given["docno"], strict=True), scores, strict=True))
     for row in found.itertuples():
@@ -103,8 +125,13 @@ def test_a_store_is_searched_and_scores_given_documents(store, beir_folder, topi
 
 
 def test_frames_keep_their_columns_and_none_is_none(store, beir_folder, tiny_cosine, topics):
-    reader, bm25 = StoreReader(store[0], num_results=2), Retriever(beir_folder, "bm25", 2, text=True)
-    twice = pd.concat([topics.head(1).assign(query_0="first"), topics.head(1).assign(query_0="second")])
+    reader, bm25 = (
+        StoreReader(store[0], num_results=2),
+        Retriever(beir_folder, "bm25", 2, text=True),
+    )
+    twice = pd.concat(
+        [topics.head(1).assign(query_0="first"), topics.head(1).assign(query_0="second")]
+    )
     assert list(bm25(twice)["query_0"]) == ["first", "first", "second", "second"]
     assert len(bm25.search("zzz qqq")) == 0
     columns = ["qid", "query", "docno", "score", "rank"]
@@ -114,8 +141,16 @@ def test_frames_keep_their_columns_and_none_is_none(store, beir_folder, tiny_cos
         "title",
         "text",
     }
-    assert len(reader(pd.DataFrame(columns=["qid", "query"]))) == len(bm25(pd.DataFrame(columns=["qid", "query"]))) == 0
-    for transformer, frame in ((bm25, topics[["qid"]]), (Reranker(tiny_cosine), topics), (reader, topics[["qid"]])):
+    assert (
+        len(reader(pd.DataFrame(columns=["qid", "query"])))
+        == len(bm25(pd.DataFrame(columns=["qid", "query"])))
+        == 0
+    )
+    for transformer, frame in (
+        (bm25, topics[["qid"]]),
+        (Reranker(tiny_cosine), topics),
+        (reader, topics[["qid"]]),
+    ):
         with pytest.raises(pt.validate.InputValidationError):
             transformer(frame)
     with pytest.raises(InputError, match="num_results"):

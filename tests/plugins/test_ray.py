@@ -27,14 +27,16 @@ from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
-# Not imported here: processes are forked from one that has imported the modules of tests, and Ray has threads.
+# Not imported here: processes are forked from one that has imported the modules of tests, and Ray
+# has threads.
 if find_spec("ray") is None:
     pytest.skip("ray is not installed: pip install 'beir-cocodr[ray]'", allow_module_level=True)
 
 DOCUMENTS, SIZE, MEMORY = 240, 8, 100 * 2**20
 # Seconds, far beyond what anything here takes on a busy machine.
 PATIENCE = 240.0
-# Loopback all the same: for 127.0.0.1 Ray would put the address of the machine, where nothing listens.
+# Loopback all the same: for 127.0.0.1 Ray would put the address of the machine, where nothing
+# listens.
 LOOPBACK = "127.0.0.2"
 
 
@@ -74,7 +76,11 @@ def whole(tmp_path_factory, folder, tiny_bert) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def workers() -> list[psutil.Process]:
@@ -104,7 +110,9 @@ def command(*arguments: object) -> int:
 
 
 def killer_of_one(output: Path, killed: list[int]) -> threading.Thread:
-    """Kills an actor that is there once shards are, and notes how many those were; runs until it has."""
+    """Kills an actor that is there once shards are, and notes how many those were; runs until it
+    has.
+    """
 
     def kill() -> None:
         # Looking for it only then might take until all are written.
@@ -137,9 +145,14 @@ def test_two_nodes_write_what_one_process_does_and_an_actor_killed_in_the_middle
     killer.join()
     assert killed
     assert killed[0] < DOCUMENTS // SIZE - 2
-    assert f"{DOCUMENTS} documents of 32 dimensions in 30 shards" in (printed := capsys.readouterr()).out
+    assert (
+        f"{DOCUMENTS} documents of 32 dimensions in 30 shards"
+        in (printed := capsys.readouterr()).out
+    )
     # One may be done with all before the other has imported everything.
-    assert re.search(r"by 2 actors on (1 node|2 nodes) of Ray, 1 of which died and were replaced\n", printed.out)
+    assert re.search(
+        r"by 2 actors on (1 node|2 nodes) of Ray, 1 of which died and were replaced\n", printed.out
+    )
     assert "an actor died" in printed.err + caplog.text
     assert contents(store) == contents(whole)
     assert command(*encoding, "--json") == 0
@@ -208,7 +221,9 @@ def test_what_kills_every_actor_ends_in_one_line(pool, caplog):
 
 
 def test_results_wait_for_who_takes_them(pool, tmp_path):
-    """With results of 20 MB and a store of 100, thirty of them pass only if few are asked for at a time."""
+    """With results of 20 MB and a store of 100, thirty of them pass only if few are asked for at a
+    time.
+    """
 
     def start(device: str) -> Callable[[int], Any]:
         import numpy as np
@@ -243,9 +258,13 @@ def test_what_a_task_raises_arrives_as_it_is(pool):
     assert list(pool.share_out([], start, ["cpu"])) == []
 
 
-def test_clusters_that_are_too_small_or_not_there(address, folder, tiny_bert, tmp_path, monkeypatch):
+def test_clusters_that_are_too_small_or_not_there(
+    address, folder, tiny_bert, tmp_path, monkeypatch
+):
     with pytest.raises(InputError, match=r"room for 2 .*1 CPUs.*3"):
-        plugin.encode(str(folder), str(tiny_bert), tmp_path / "s", address=address, actors=3, threads=4)
+        plugin.encode(
+            str(folder), str(tiny_bert), tmp_path / "s", address=address, actors=3, threads=4
+        )
     for nowhere in ("no address", f"{LOOPBACK}:1", "127.0.0.1:99999"):
         with pytest.raises(InputError, match="no cluster of Ray"), plugin.connected(nowhere):
             pass
@@ -261,7 +280,9 @@ def test_a_command_starts_a_cluster_of_its_own_and_ends_it(folder, whole, tmp_pa
     settings = ["--top-k", 20, "--threads", 1, "--processes", 1]
     assert command(*arguments, *settings, "--ray", "local", "--json") == 0
     assert json.loads(capfd.readouterr().out)["ray"]["actors"] == 1
-    left = {p.pid for p in psutil.Process().children(recursive=True) if p.status() != "zombie"} - before
+    left = {
+        p.pid for p in psutil.Process().children(recursive=True) if p.status() != "zombie"
+    } - before
     assert not left
     search(whole, str(folder), tmp_path / "one.run", 20, threads=1)
     assert (tmp_path / "own.run").read_bytes() == (tmp_path / "one.run").read_bytes()

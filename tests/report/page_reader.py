@@ -11,7 +11,9 @@ RAW = {"script", "style"}
 
 
 class Page(HTMLParser):
-    """``elements``: (tag, attributes, text within) in order; ``faults``: tags that do not fit together."""
+    """``elements``: (tag, attributes, text within) in order; ``faults``: tags that do not fit
+    together.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(convert_charrefs=True)

@@ -34,7 +34,12 @@ def drawn(monkeypatch, tmp_path):
 
 
 def test_points_without_a_finite_place_are_not_drawn(drawn):
-    panel = Panel({"a": 1, "b": 2, "c": None, "d": math.nan, "e": 5}, {"a": 3, "c": 1, "d": 2, "e": None}, "x", "y")
+    panel = Panel(
+        {"a": 1, "b": 2, "c": None, "d": math.nan, "e": 5},
+        {"a": 3, "c": 1, "d": 2, "e": None},
+        "x",
+        "y",
+    )
     assert panel.points() == {"a": (1, 3)}
     [axis] = drawn(panel).axes
     assert [text.get_text() for text in axis.texts] == ["a"]
@@ -53,7 +58,13 @@ def test_names_of_near_points_neither_cover_each_other_nor_leave_the_panel(drawn
 
 
 def test_groups_have_colours_and_a_legend(drawn):
-    panel = Panel({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 2, "c": 3}, "x", "y", groups={"a": "g", "b": "h", "c": "g"})
+    panel = Panel(
+        {"a": 1, "b": 2, "c": 3},
+        {"a": 1, "b": 2, "c": 3},
+        "x",
+        "y",
+        groups={"a": "g", "b": "h", "c": "g"},
+    )
     [axis] = drawn(panel).axes
     assert [text.get_text() for text in axis.get_legend().get_texts()] == ["g", "h"]
     assert [len(dots.get_offsets()) for dots in axis.collections] == [2, 1]

@@ -214,7 +214,9 @@ def test_one_query_and_all_ties(tmp_path):
 
 def test_run_files_have_their_scores_by_query(tmp_path):
     folder = write_beir(tmp_path / "data", 40, 12)
-    qrels = [line.split("\t") for line in (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]]
+    qrels = [
+        line.split("\t") for line in (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]
+    ]
     relevant = {query: document for query, document, grade in qrels if grade == "2"}
     a = {query: [document] for query, document in relevant.items()}
     b = a | {query: ["none", relevant[query]] for query in list(relevant)[:3]}

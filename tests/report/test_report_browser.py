@@ -49,7 +49,11 @@ def test_requests_are_seen_at_all(browser, tmp_path):
 
 def values(browser, column: int) -> list[float]:
     cells = browser.all(f"#models tbody tr > :nth-child({column})")
-    return [float(cell.get_attribute("data-value")) for cell in cells if cell.get_attribute("data-value")]
+    return [
+        float(cell.get_attribute("data-value"))
+        for cell in cells
+        if cell.get_attribute("data-value")
+    ]
 
 
 def test_tables_sort_both_ways_by_mouse_and_keyboard(browser, pages):
@@ -67,7 +71,10 @@ def test_tables_sort_both_ways_by_mouse_and_keyboard(browser, pages):
     assert values(browser, 2) == sorted(before)
     name = browser.all("#models thead tr:last-child th")[0]
     name.find_element("css selector", "button").send_keys(Keys.SPACE)
-    assert (name.get_attribute("aria-sort"), header.get_attribute("aria-sort")) == ("ascending", "none")
+    assert (name.get_attribute("aria-sort"), header.get_attribute("aria-sort")) == (
+        "ascending",
+        "none",
+    )
     names = [cell.text.split("\n")[0].casefold() for cell in browser.all("#models tbody th")]
     assert names == sorted(names)
     difference = browser.all("#models thead tr:last-child th button")[2]
@@ -90,8 +97,13 @@ def test_the_drill_down_opens_searches_orders_and_changes_models(browser, pages)
     left, right = data["pair"]
     sides = browser.all(".side")
     for side, model in zip(sides, (left, right), strict=True):
-        shown = [int(hit.get_attribute("data-document")) for hit in side.find_elements("css selector", ".hit")]
-        ranked = sorted((r, d) for r, d in zip(chosen["ranks"][model], chosen["documents"], strict=True) if r)
+        shown = [
+            int(hit.get_attribute("data-document"))
+            for hit in side.find_elements("css selector", ".hit")
+        ]
+        ranked = sorted(
+            (r, d) for r, d in zip(chosen["ranks"][model], chosen["documents"], strict=True) if r
+        )
         assert shown == [document for rank, document in ranked if rank <= 10]
     grades = dict(zip(chosen["documents"], chosen["grades"], strict=True))
     marked = {int(hit.get_attribute("data-document")) for hit in browser.all(".hit.relevant")}
@@ -111,7 +123,9 @@ def test_the_drill_down_opens_searches_orders_and_changes_models(browser, pages)
     assert {gain.text for gain in browser.all(".query-list .gain")} == {"0"}
     assert {move.text for move in browser.all(".move")} == {"="}
     browser.one("#search").send_keys(data["queries"][5]["id"])
-    expected = [q for q in data["queries"] if data["queries"][5]["id"] in f"{q['id']} {q['text']}".lower()]
+    expected = [
+        q for q in data["queries"] if data["queries"][5]["id"] in f"{q['id']} {q['text']}".lower()
+    ]
     assert len(browser.all(".query-list button")) == len(expected)
     browser.one("#search").send_keys(" surely nowhere")
     assert browser.all(".query-list button") == []
@@ -121,7 +135,9 @@ def test_the_drill_down_opens_searches_orders_and_changes_models(browser, pages)
 def test_a_table_is_exported_with_all_its_cells(browser, pages):
     browser.open(pages["nine_models"])
     link = browser.one("#models .export a")
-    browser.run("document.querySelector('#models .export a').addEventListener('click', (e) => e.preventDefault())")
+    browser.run(
+        "document.querySelector('#models .export a').addEventListener('click', (e) => e.preventDefault())"
+    )
     link.click()
     kind, text = link.get_attribute("href").split(",", 1)
     assert kind == "data:text/csv;charset=utf-8"
@@ -140,7 +156,9 @@ def test_a_table_is_exported_with_all_its_cells(browser, pages):
 def test_what_a_spreadsheet_would_run_is_text(browser, pages):
     browser.open(pages["two_models"])
     browser.run("document.querySelector('#models tbody .figure').textContent = '=1+1 \"x\", y'")
-    browser.run("document.querySelector('#models .export a').addEventListener('click', (e) => e.preventDefault())")
+    browser.run(
+        "document.querySelector('#models .export a').addEventListener('click', (e) => e.preventDefault())"
+    )
     browser.one("#models .export a").click()
     text = unquote(browser.one("#models .export a").get_attribute("href").split(",", 1)[1])
     assert list(csv.reader(io.StringIO(text)))[1][0] == '\'=1+1 "x", y'
@@ -154,7 +172,9 @@ def test_terms_are_explained_by_mouse_and_keyboard(browser, pages):
         term, tip = browser.one("#models abbr"), browser.one("#tip")
         browser.run("document.querySelector('#models abbr').focus()")
         assert "relevant documents" in tip.text
-        box = browser.run("const r = document.getElementById('tip').getBoundingClientRect(); return [r.left, r.right]")
+        box = browser.run(
+            "const r = document.getElementById('tip').getBoundingClientRect(); return [r.left, r.right]"
+        )
         assert 0 <= box[0] < box[1] <= width
         assert term.get_attribute("aria-describedby") == "tip"
         term.send_keys(Keys.ESCAPE)
@@ -179,12 +199,16 @@ def test_full_texts_open_with_the_words_that_match(browser, pages):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_table_that_is_too_wide_shows_that_it_scrolls(browser, pages, scheme):
-    """By a shade at its edge, which goes away at the end: the column of pixels inside the right border differs."""
+    """By a shade at its edge, which goes away at the end: the column of pixels inside the right
+    border differs.
+    """
     from PIL import Image
 
     browser.open(pages["nine_models"], 400, scheme)
     box = browser.one("#models .scroll")
-    assert browser.run("const b = document.querySelector('#models .scroll'); return b.scrollWidth > b.clientWidth")
+    assert browser.run(
+        "const b = document.querySelector('#models .scroll'); return b.scrollWidth > b.clientWidth"
+    )
 
     def edge() -> set[Any]:
         picture = Image.open(io.BytesIO(box.screenshot_as_png)).convert("RGB")

@@ -73,7 +73,10 @@ def commands(found: Page, section: str) -> list[list[str]]:
     import typer
 
     part = found.text.split(f'<section id="{section}"')[1].split("</section>")[0]
-    shown = [html.unescape(code) for code in re.findall(r"<pre[^>]*><code>(beir-cocodr .*?)</code>", part)]
+    shown = [
+        html.unescape(code)
+        for code in re.findall(r"<pre[^>]*><code>(beir-cocodr .*?)</code>", part)
+    ]
     for words in (split := [shlex.split(line) for line in shown]):
         command = typer.main.get_command(app).commands[words[1]]
         command.make_context(words[1], words[2:])
@@ -85,18 +88,34 @@ def test_what_to_use_now_stands_first_with_command_and_code(two_models, nasty_fo
     results = json.loads((two_models / "results.json").read_text())
     [test] = [test for test in results["comparisons"] if test["measure"] == "nDCG@10"]
     best = test["b"] if test["verdict"] == "better" else test["a"]
-    assert [id for id in found.ids if id in ("use", "verdict", "models")] == ["use", "verdict", "models"]
+    assert [id for id in found.ids if id in ("use", "verdict", "models")] == [
+        "use",
+        "verdict",
+        "models",
+    ]
     assert found.find("h2", id="use-what") == [f"Use {Path(best).name}"]
     [words] = commands(found, "use")
     assert words[1:6] == ["search", "--dataset", str(nasty_folder), "--model", best]
     part = found.text.split('<section id="use"')[1].split("</section>")[0]
-    [code] = [html.unescape(code) for code in re.findall(r"<code>(from .*?)</code>", part, flags=re.DOTALL)]
-    called = [ast.literal_eval(n.args[i]) for n in ast.walk(ast.parse(code)) for i in (0, 1) if is_searcher(n)]
+    [code] = [
+        html.unescape(code)
+        for code in re.findall(r"<code>(from .*?)</code>", part, flags=re.DOTALL)
+    ]
+    called = [
+        ast.literal_eval(n.args[i])
+        for n in ast.walk(ast.parse(code))
+        for i in (0, 1)
+        if is_searcher(n)
+    ]
     assert called == [str(nasty_folder), best]
 
 
 def is_searcher(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Searcher"
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "Searcher"
+    )
 
 
 @pytest.mark.parametrize("name", ["adapted", "adapted_without_labels", "without_labels"])
@@ -109,7 +128,10 @@ def test_what_was_recommended_is_what_to_use(name, request, made):
         told = json.loads((folder / "adapt.json").read_text())
         wanted = told["path"]
         assert found.find("h2", id="use-what") == [f"Use {told['recommendation']['model']}"]
-        assert any(" ".join(reason.split()) in found.section("use") for reason in told["recommendation"]["reasons"])
+        assert any(
+            " ".join(reason.split()) in found.section("use")
+            for reason in told["recommendation"]["reasons"]
+        )
     [words] = commands(found, "use")
     assert words[words.index("--model") + 1] == wanted
 
@@ -128,10 +150,14 @@ def test_where_it_cannot_be_told_the_page_shows_how_to_label(name, request, made
     assert "--judgements" in verdicts[-1]
     assert "judgement" in found.section("verdict")
     if name == "without_labels":
-        assert verdicts[-1][verdicts[-1].index("--judgements") + 1] == str(folder / "labels_wanted.tsv")
+        assert verdicts[-1][verdicts[-1].index("--judgements") + 1] == str(
+            folder / "labels_wanted.tsv"
+        )
 
 
-def test_all_queries_stand_in_a_table_and_words_that_match_in_the_texts(two_models, nasty_folder, tmp_path):
+def test_all_queries_stand_in_a_table_and_words_that_match_in_the_texts(
+    two_models, nasty_folder, tmp_path
+):
     found = page(two_models, tmp_path, queries=4)
     results = json.loads((two_models / "results.json").read_text())
     assert f"All queries, nDCG@10 ({results['queries']})" in found.section("queries")
@@ -162,7 +188,9 @@ def test_terms_are_explained_and_reached_by_the_keyboard(nine_models, without_la
         (without_labels, ("Chance to be better",)),
     ):
         found = made(folder)
-        explained = {"".join(within): given for tag, given, within in found.elements if tag == "abbr"}
+        explained = {
+            "".join(within): given for tag, given, within in found.elements if tag == "abbr"
+        }
         assert set(terms) <= set(explained)
         assert all(given["title"] and given["tabindex"] == "0" for given in explained.values())
         heads = [given.get("title") for tag, given, _ in found.elements if tag == "button"]
@@ -192,12 +220,19 @@ def test_queries_rankings_texts_and_judgements(two_models, nasty_folder, made):
     results = json.loads((two_models / "results.json").read_text())
     for model, record in enumerate(results["models"].values()):
         run = ranked_run(two_models / record["run"])
-        scores = dict(line.split("\t")[:2] for line in (two_models / record["per_query"]).read_text().splitlines()[1:])
+        scores = dict(
+            line.split("\t")[:2]
+            for line in (two_models / record["per_query"]).read_text().splitlines()[1:]
+        )
         for query in data["queries"]:
             ranks = dict(zip(query["documents"], query["ranks"][model], strict=True))
-            top = sorted((rank, data["documents"][i][0]) for i, rank in ranks.items() if 0 < rank <= 10)
+            top = sorted(
+                (rank, data["documents"][i][0]) for i, rank in ranks.items() if 0 < rank <= 10
+            )
             assert [document for _, document in top] == [d for d, _ in run[query["id"]][:10]]
-            places = {document: rank for rank, (document, _) in enumerate(run[query["id"]][:100], 1)}
+            places = {
+                document: rank for rank, (document, _) in enumerate(run[query["id"]][:100], 1)
+            }
             assert all(rank == places.get(data["documents"][i][0], 0) for i, rank in ranks.items())
             assert query["scores"][model][0] == pytest.approx(float(scores[query["id"]]), abs=1e-4)
     for query in data["queries"]:
@@ -257,7 +292,9 @@ def test_nine_models_and_all_their_tests(nine_models, made):
     assert len(found.data["models"]) == 9
     assert "intervals-figure_1" in found.ids
     assert "queries-figure_1" in found.ids
-    assert found.section("seen").count("nothing is known") == 2  # four uses of an encoder have one history
+    assert (
+        found.section("seen").count("nothing is known") == 2
+    )  # four uses of an encoder have one history
 
 
 def test_without_labels(without_labels, made):
@@ -315,7 +352,9 @@ def test_an_adaptation(adapted, made):
     assert "8,841,823 documents" in training
     assert "episode 1" in training
     assert "13" in found.section("facts")  # the seed
-    assert {"clusters-0-lines-figure_1", "clusters-1-map-figure_1", "curves-0-figure_1"} <= set(found.ids)
+    assert {"clusters-0-lines-figure_1", "clusters-1-map-figure_1", "curves-0-figure_1"} <= set(
+        found.ids
+    )
 
 
 def test_a_training_alone_is_not_judged(adapted, tmp_path):
@@ -354,7 +393,9 @@ def test_without_the_collection_only_ids_are_shown(two_models, nasty_folder, tmp
     assert any(text for _, _, text in named.data["documents"])
 
 
-@pytest.mark.parametrize("content", ["[1]", '{"table1": 3}', '{"table5": {"metric": "ndcg@10"}}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "content", ["[1]", '{"table1": 3}', '{"table5": {"metric": "ndcg@10"}}', "[" * 100_000]
+)
 def test_published_figures_of_another_form_are_named(two_models, tmp_path, content):
     (tmp_path / "figures.json").write_text(content)
     with pytest.raises(InputError, match=r"figures\.json"):
@@ -365,11 +406,15 @@ def test_published_figures_stand_beside_ours(two_models, tmp_path):
     copied = tmp_path / "copied"
     shutil.copytree(two_models, copied)
     results = json.loads((copied / "results.json").read_text())
-    (copied / "results.json").write_text(json.dumps(results | {"dataset": "irds:beir/scifact/test"}))
+    (copied / "results.json").write_text(
+        json.dumps(results | {"dataset": "irds:beir/scifact/test"})
+    )
     section = page(copied, tmp_path).section("published")
     published = Path(__file__).parents[2] / "benchmarks" / "published"
     cells = json.loads((published / "cocodr.json").read_text())["table1"]["scores"]["scifact"]
-    assert all(f"{method} Yu et al." in section for method, value in cells.items() if value is not None)
+    assert all(
+        f"{method} Yu et al." in section for method, value in cells.items() if value is not None
+    )
     assert f"{cells['coco-dr-base']:.3f}" in section
     rows = json.loads((published / "mrl.json").read_text())["table5"]["rows"]
     assert f"mrl Zamani and Bendersky {rows['mrl']['scifact']:.3f}" in section

@@ -42,7 +42,9 @@ def test_as_many_queries_as_asked_for_with_the_largest_among_them(values, most):
 
 
 def test_spreads():
-    assert score_spread([{"x": [0.5, 9]}, {"x": [0.7, 0]}, {"x": [0.1, 0]}]) == {"x": pytest.approx(0.4)}
+    assert score_spread([{"x": [0.5, 9]}, {"x": [0.7, 0]}, {"x": [0.1, 0]}]) == {
+        "x": pytest.approx(0.4)
+    }
     assert list_spread([{"x": ["a", "b"]}, {"x": ["b", "c"]}, {"x": ["a", "b"]}], 2) == {"x": 0.5}
     assert list_spread([{"x": ["a"]}, {}], 1) == {"x": 1.0}
 
@@ -55,18 +57,24 @@ def test_spreads():
 )
 def test_the_top_of_a_run_is_that_of_the_whole_sorted(tmp_path_factory, hits):
     path = tmp_path_factory.mktemp("run") / "a.run"
-    unique = {query: {f"d{number}": score for score, number in found} for query, found in hits.items()}
+    unique = {
+        query: {f"d{number}": score for score, number in found} for query, found in hits.items()
+    }
     lines = [f"{q} Q0 {d} 1 {s} t\n" for q, found in unique.items() for d, s in found.items()]
     path.write_text("".join(lines))
     expected = {
-        query: sorted(found, key=lambda d: (found[d], d), reverse=True)[:3] for query, found in unique.items() if found
+        query: sorted(found, key=lambda d: (found[d], d), reverse=True)[:3]
+        for query, found in unique.items()
+        if found
     }
     assert run_tops(path, 3) == expected
     assert run_tops(path, 3, {"q2"}) == {q: found for q, found in expected.items() if q == "q2"}
 
 
 def test_short_names_are_unique():
-    names = short_names(["a/b/c", "hybrid:a/b/c", "x/c", "bm25", "base + COCO, fused", "z" * 90, "m/n/"])
+    names = short_names(
+        ["a/b/c", "hybrid:a/b/c", "x/c", "bm25", "base + COCO, fused", "z" * 90, "m/n/"]
+    )
     assert names["hybrid:a/b/c"] == "hybrid:c"
     assert names["a/b/c"] == "a/b/c"
     assert names["x/c"] == "x/c"
@@ -77,7 +85,12 @@ def test_short_names_are_unique():
 
 
 def test_a_collection_is_called_by_its_name_and_a_folder_by_its_last_part():
-    for name in ("apidocs/scipy+sklearn", "irds:beir/scifact/test", "scifact", "cqadupstack/android"):
+    for name in (
+        "apidocs/scipy+sklearn",
+        "irds:beir/scifact/test",
+        "scifact",
+        "cqadupstack/android",
+    ):
         assert collection_name(name) == name
     assert collection_name("/data/beir/scifact/") == "scifact"
     assert collection_name("./mine") == "mine"
@@ -95,7 +108,9 @@ def test_a_test_that_was_made_the_other_way_round_is_turned():
     rng = np.random.default_rng(0)
     scores = {name: {"m": rng.random(30)} for name in "ab"}
     tests = compare(scores, {TRAINING: [("b", "a")], USE: [("b", "a"), ("b", "a")]})
-    record = EvaluationRecord(dataset="d", split="test", documents=1, queries=30, models={}, comparisons=tests)
+    record = EvaluationRecord(
+        dataset="d", split="test", documents=1, queries=30, models={}, comparisons=tests
+    )
     judged = LabelledEvaluation(record, "a")
     turned, [direct] = judged.test("a", "b", "m", family=USE), compare(scores, {"f": [("a", "b")]})
     assert turned.difference == pytest.approx(direct.difference)
@@ -112,7 +127,9 @@ def test_the_reliability_diagram_has_a_point_for_each_bin():
     assert drawn is not None
     assert "30 pairs" in drawn.caption
     assert "2 labelled collections" in drawn.caption
-    [marks] = re.findall(r'<use [^>]*x="([^"]+)" y="([^"]+)"(?:.*?)' * 3, drawn.svg.split("line2d")[-1], re.DOTALL)
+    [marks] = re.findall(
+        r'<use [^>]*x="([^"]+)" y="([^"]+)"(?:.*?)' * 3, drawn.svg.split("line2d")[-1], re.DOTALL
+    )
     points = np.array(marks, float).reshape(3, 2)
     # In units of the axes, of which an SVG's second grows downwards.
     right, down = np.diff(points, axis=0).T
@@ -160,7 +177,20 @@ def test_the_heat_map_says_what_its_strongest_colour_is():
 def test_a_calibrated_verdict_is_turned_with_its_pair(first, expected):
     estimate = Estimate("held-out crops", 0.1, 0.3, 0.2, (0.1, 0.4), 0.5, 9, 0, 1, 10, True, "")
     pair = PairVerdict(
-        "a", "b", "f", "better", 0.97, "calibrated", 0.94, "r", "t", {}, [estimate], 0.5, 0.2, (0.1, 0.3)
+        "a",
+        "b",
+        "f",
+        "better",
+        0.97,
+        "calibrated",
+        0.94,
+        "r",
+        "t",
+        {},
+        [estimate],
+        0.5,
+        0.2,
+        (0.1, 0.3),
     )
     models = [first, *({"a", "b"} - {first})]
     found = label_free_headline(comparison_of(pair, models), {"a": "A", "b": "B"})
@@ -175,8 +205,25 @@ def test_a_calibrated_verdict_is_turned_with_its_pair(first, expected):
 
 
 def test_an_estimate_that_does_not_count_is_marked_so_at_the_top():
-    crops = Estimate("held-out crops", 0.1, 0.3, 0.2, (0.1, 0.4), 0.5, 9, 0, 1, 10, False, "trained on them")
-    pair = PairVerdict("a", "b", "f", "cannot tell", 0.9, "unlike", 0.8, "r", "t", {}, [crops], 0.5, 0.2, (0.1, 0.3))
+    crops = Estimate(
+        "held-out crops", 0.1, 0.3, 0.2, (0.1, 0.4), 0.5, 9, 0, 1, 10, False, "trained on them"
+    )
+    pair = PairVerdict(
+        "a",
+        "b",
+        "f",
+        "cannot tell",
+        0.9,
+        "unlike",
+        0.8,
+        "r",
+        "t",
+        {},
+        [crops],
+        0.5,
+        0.2,
+        (0.1, 0.3),
+    )
     found = label_free_headline(comparison_of(pair, ["a", "b"]), {"a": "A", "b": "B"})
     assert ("Held-out crops", "+0.200 (+0.100 to +0.400), not counted") in found.facts
     assert ("Estimated nDCG@10", "+0.200 (90% +0.100 to +0.300), not counted") in found.facts

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.resampling.overlap import duplicate_queries, label_overlap, nearest_by_words, word_sets
+from beir_cocodr.resampling.overlap import (
+    duplicate_queries,
+    label_overlap,
+    nearest_by_words,
+    word_sets,
+)
 
 TRAIN = {"t1": {"a": 1, "b": 1}, "t2": {"c": 2, "x": 0}, "t3": {"d": 1}}
 TEST = {
@@ -31,17 +36,29 @@ def test_both_rules_at_every_grade_by_hand():
     assert rows(1) == {3: 2, 2: 3, 1: 4}
     assert list(rows(1)) == [3, 2, 1]
     assert rows(2) == {3: 1, 2: 2, 1: 3}
-    assert [row.share for row in label_overlap(TRAIN, TEST)] == [1 / 3, 1 / 2, 2 / 3, 1 / 6, 1 / 3, 1 / 2]
+    assert [row.share for row in label_overlap(TRAIN, TEST)] == [
+        1 / 3,
+        1 / 2,
+        2 / 3,
+        1 / 6,
+        1 / 3,
+        1 / 2,
+    ]
     assert [row.minimum for row in label_overlap(TRAIN, TEST)] == [1, 1, 1, 2, 2, 2]
 
 
 def test_grades_are_those_of_the_test_judgements():
-    assert [row.grade for row in label_overlap({}, {"q": {"a": 4, "b": 2, "c": 0, "d": -1}})] == [4, 2] * 2
+    assert [row.grade for row in label_overlap({}, {"q": {"a": 4, "b": 2, "c": 0, "d": -1}})] == [
+        4,
+        2,
+    ] * 2
     assert label_overlap(TRAIN, {"q": {"a": 0}}) == []
 
 
 judged = st.dictionaries(
-    st.sampled_from("uvw"), st.dictionaries(st.sampled_from("abcdef"), st.integers(-1, 3)), max_size=3
+    st.sampled_from("uvw"),
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(-1, 3)),
+    max_size=3,
 )
 
 
@@ -52,7 +69,9 @@ def test_brute_force(train, test):
         for passages in test.values():
             shared = 0
             for passage, grade in passages.items():
-                shared += grade >= row.grade and any(found.get(passage, 0) > 0 for found in train.values())
+                shared += grade >= row.grade and any(
+                    found.get(passage, 0) > 0 for found in train.values()
+                )
             expected += shared >= row.minimum
         assert row.overlapping == expected
 
@@ -68,7 +87,9 @@ QUERIES = {
 
 
 def found(tests: dict[str, str]):
-    return duplicate_queries(QUERIES, tests, *word_sets(list(QUERIES.values()), list(tests.values())))
+    return duplicate_queries(
+        QUERIES, tests, *word_sets(list(QUERIES.values()), list(tests.values()))
+    )
 
 
 def test_repeated_queries_by_hand():
@@ -86,8 +107,14 @@ def test_repeated_queries_by_hand():
     assert pairs.exact == {"same": ["t2"]}
     # "what" is no stop word of the list that BM25 uses.
     assert pairs.near == {"stems": ["t3", "t6"], "an order": ["t5"]}
-    assert pairs.among({"t2", "t3"}, {"same", "stems"}) == {"exact_duplicates": 1, "near_duplicates": 1}
-    assert pairs.among({"t5"}, {"same", "stems", "more"}) == {"exact_duplicates": 0, "near_duplicates": 0}
+    assert pairs.among({"t2", "t3"}, {"same", "stems"}) == {
+        "exact_duplicates": 1,
+        "near_duplicates": 1,
+    }
+    assert pairs.among({"t5"}, {"same", "stems", "more"}) == {
+        "exact_duplicates": 0,
+        "near_duplicates": 0,
+    }
 
 
 def test_a_text_is_either_the_same_or_near():
@@ -95,7 +122,9 @@ def test_a_text_is_either_the_same_or_near():
     assert (pairs.exact, pairs.near) == ({"q": ["t3", "t6"]}, {})
 
 
-texts = st.lists(st.lists(st.sampled_from("ant bee cat dog eel".split())).map(" ".join), min_size=1, max_size=9)
+texts = st.lists(
+    st.lists(st.sampled_from("ant bee cat dog eel".split())).map(" ".join), min_size=1, max_size=9
+)
 
 
 @given(texts, texts)
@@ -104,7 +133,9 @@ def test_nearest_by_words_is_what_a_double_loop_finds(train, test):
     for i, text in enumerate(test):
         words = set(text.split())
         similarity = [
-            len(words & set(other.split())) / len(words | set(other.split())) if words and other else 0.0
+            len(words & set(other.split())) / len(words | set(other.split()))
+            if words and other
+            else 0.0
             for other in train
         ]
         assert scores[i] == pytest.approx(max(similarity))

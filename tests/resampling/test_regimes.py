@@ -62,7 +62,9 @@ def restrained(folder, tiny_cosine, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def bucketed(folder, tiny_cosine, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("resttest") / "o"
-    resample_resttest(str(folder), str(folder), str(tiny_cosine), output, ResttestOptions(buckets=3))
+    resample_resttest(
+        str(folder), str(folder), str(tiny_cosine), output, ResttestOptions(buckets=3)
+    )
     return output
 
 
@@ -72,7 +74,10 @@ def by_query(dataset: Path, model: str, output: Path) -> dict[str, float]:
     run = list(ir_measures.read_trec_run(str(output / found.run)))
     qrels = load_collection(dataset, "test").qrels
     scores = dict.fromkeys(qrels, 0.0)
-    scores |= {metric.query_id: metric.value for metric in ir_measures.iter_calc([ir_measures.nDCG @ 10], qrels, run)}
+    scores |= {
+        metric.query_id: metric.value
+        for metric in ir_measures.iter_calc([ir_measures.nDCG @ 10], qrels, run)
+    }
     return scores
 
 
@@ -85,7 +90,11 @@ def test_gap(interpolation, extrapolation, expected):
 
 
 def test_the_papers_gaps_follow_from_its_scores():
-    published = [("SPLADE", 0.596, 0.488, -18), ("DR", 0.617, 0.529, -14), ("ColBERT", 0.567, 0.605, 7)]
+    published = [
+        ("SPLADE", 0.596, 0.488, -18),
+        ("DR", 0.617, 0.529, -14),
+        ("ColBERT", 0.567, 0.605, 7),
+    ]
     for _, interpolation, extrapolation, percent in published:  # Table 6, 14k
         assert round(100 * gap(interpolation, extrapolation)) == percent
 
@@ -108,7 +117,9 @@ def test_pooling_the_same_scores_again_changes_nothing(scores, times):
 
 def test_rows_by_hand():
     def cell(regime, score, outside):
-        return Cell("x", None, 1, "s", {regime: {"m": {"q": score}}}, {}, 0.0, 0.0, {"far": {"m": outside}})
+        return Cell(
+            "x", None, 1, "s", {regime: {"m": {"q": score}}}, {}, 0.0, 0.0, {"far": {"m": outside}}
+        )
 
     cells = {
         ("g", "x", seed): [cell("interpolation", i, o), cell("extrapolation", e, o / 2)]
@@ -146,11 +157,17 @@ def test_alignment_by_hand_and_by_scipy():
         assert rows(*short)[0].kendall is None
 
 
-def test_given_models_of_restrain(folder, other, restrained, deep_bert, tiny_bert, tmp_path, monkeypatch):
-    """Each regime's score is that of the model of its own set, on all test queries; outside, each model is judged once,
-    whatever the number of sets.
+def test_given_models_of_restrain(
+    folder, other, restrained, deep_bert, tiny_bert, tmp_path, monkeypatch
+):
+    """Each regime's score is that of the model of its own set, on all test queries; outside, each
+    model is judged once, whatever the number of sets.
     """
-    judged, outside_hash, load = [], load_collection(other).documents.content_hash, cells.load_retriever
+    judged, outside_hash, load = (
+        [],
+        load_collection(other).documents.content_hash,
+        cells.load_retriever,
+    )
 
     def loaded(model, documents, *rest):
         judged.extend([model] if documents.content_hash == outside_hash else [])
@@ -175,7 +192,11 @@ def test_given_models_of_restrain(folder, other, restrained, deep_bert, tiny_ber
     assert rows["mine"].extrapolation == pytest.approx(far)
     assert rows["mine"].gap == pytest.approx((far - near) / near)
     assert sorted(judged) == sorted(
-        [*(str(models / found) for found in ("interpolation", "extrapolation")), str(tiny_bert), "bm25"]
+        [
+            *(str(models / found) for found in ("interpolation", "extrapolation")),
+            str(tiny_bert),
+            "bm25",
+        ]
     )
     assert near != far
     assert rows["fixed"].gap == 0
@@ -203,9 +224,17 @@ def test_given_models_of_resttest_are_pooled(folder, bucketed, tiny_cosine, tiny
     used = {"bucket-1": tiny_cosine, "bucket-2": tiny_bert, "bucket-3": tiny_cosine}
     for name, model in used.items():
         (models / name).symlink_to(model)
-    report = evaluate_regimes(bucketed, tmp_path / "o", models=[f"mine={models}/{{set}}", "words=bm25"])
-    scores = {model: by_query(folder, str(model), tmp_path / model.name) for model in (tiny_cosine, tiny_bert)}
-    inside = {name: set(load_collection(bucketed / name / "extrapolation", "test").queries) for name in used}
+    report = evaluate_regimes(
+        bucketed, tmp_path / "o", models=[f"mine={models}/{{set}}", "words=bm25"]
+    )
+    scores = {
+        model: by_query(folder, str(model), tmp_path / model.name)
+        for model in (tiny_cosine, tiny_bert)
+    }
+    inside = {
+        name: set(load_collection(bucketed / name / "extrapolation", "test").queries)
+        for name in used
+    }
     queries = scores[tiny_cosine]
     far, near = [], []
     for query in queries:
@@ -222,7 +251,9 @@ def test_given_models_of_resttest_are_pooled(folder, bucketed, tiny_cosine, tiny
 
 @pytest.fixture
 def recipe(deep_bert) -> Recipe:
-    return Recipe(start=str(deep_bert), max_steps=2, batch_size=4, learning_rate=1e-3, document_length=48)
+    return Recipe(
+        start=str(deep_bert), max_steps=2, batch_size=4, learning_rate=1e-3, document_length=48
+    )
 
 
 def test_trained_cells_are_kept_and_added_to(restrained, other, recipe, tmp_path, monkeypatch):
@@ -259,15 +290,25 @@ def test_trained_cells_are_kept_and_added_to(restrained, other, recipe, tmp_path
     (tmp_path / "away").rename(output / "models")
     del trained[:]
     more = evaluate_regimes(
-        restrained, output, ["bm25", "dense"], recipe=recipe, seeds=[1], ood=[str(other)], keep_models=False
+        restrained,
+        output,
+        ["bm25", "dense"],
+        recipe=recipe,
+        seeds=[1],
+        ood=[str(other)],
+        keep_models=False,
     )
     assert len(trained) == 2  # a collection more needs the models
     assert sorted(path.name for path in (output / "models").glob("*/*")) == ["dense-2", "dense-2"]
-    assert [point.measures for point in more.points] == [point.measures for point in report.points if point.seed == 1]
+    assert [point.measures for point in more.points] == [
+        point.measures for point in report.points if point.seed == 1
+    ]
     assert all(point.ood[str(other)] for point in more.points)
 
 
-def test_several_starts_in_one_run(restrained, tiny_cosine, tiny_bert, deep_bert, tmp_path, monkeypatch):
+def test_several_starts_in_one_run(
+    restrained, tiny_cosine, tiny_bert, deep_bert, tmp_path, monkeypatch
+):
     from beir_cocodr.resampling.regimes.architectures import DenseArchitecture
 
     recipe = Recipe(start=str(tiny_cosine), max_steps=1, batch_size=4, device="cpu")
@@ -278,7 +319,9 @@ def test_several_starts_in_one_run(restrained, tiny_cosine, tiny_bert, deep_bert
         return train(self, dataset, folder, recipe, *rest)
 
     monkeypatch.setattr(DenseArchitecture, "train", noted)
-    run = partial(evaluate_regimes, restrained, tmp_path / "o", ["bm25", "dense"], recipe=recipe, seeds=[1])
+    run = partial(
+        evaluate_regimes, restrained, tmp_path / "o", ["bm25", "dense"], recipe=recipe, seeds=[1]
+    )
     report = run(starts=[f"bert={tiny_bert}"])
     assert [row.model for row in report.rows] == ["bm25", "dense", "dense@bert"]
     assert set(started) == {("dense-1", str(tiny_cosine)), ("dense@bert-1", str(tiny_bert))}
@@ -326,9 +369,23 @@ def test_bad_input_is_one_line(restrained, other, folder, tiny_cosine, tmp_path,
         error = failure(["--folder", str(restrained), "--output", str(output), *arguments], capsys)
         assert message in error, (message, error)
         assert not output.exists(), message
-    no_manifest = ["--folder", str(folder), "--output", str(tmp_path / "o"), "--architecture", "bm25"]
+    no_manifest = [
+        "--folder",
+        str(folder),
+        "--output",
+        str(tmp_path / "o"),
+        "--architecture",
+        "bm25",
+    ]
     assert "output folder of resample" in failure(no_manifest, capsys)
-    nowhere = ["--folder", str(restrained), "--output", str(tmp_path / "p"), "--model", "x=/no/such/{set}"]
+    nowhere = [
+        "--folder",
+        str(restrained),
+        "--output",
+        str(tmp_path / "p"),
+        "--model",
+        "x=/no/such/{set}",
+    ]
     assert "/no/such/interpolation" in failure(nowhere, capsys)
 
 
@@ -363,7 +420,9 @@ def failure(arguments: list[str], capsys) -> str:
 def test_another_recipe_or_model_needs_another_output(restrained, tiny_cosine, tiny_bert, tmp_path):
     evaluate_regimes(restrained, tmp_path / "o", models=[f"m={tiny_cosine}"])
     with pytest.raises(InputError, match="other batch_size"):
-        evaluate_regimes(restrained, tmp_path / "o", models=[f"m={tiny_cosine}"], recipe=Recipe(batch_size=9))
+        evaluate_regimes(
+            restrained, tmp_path / "o", models=[f"m={tiny_cosine}"], recipe=Recipe(batch_size=9)
+        )
     with pytest.raises(InputError, match="another name"):
         evaluate_regimes(restrained, tmp_path / "o", models=[f"m={tiny_bert}"])
     model = tmp_path / "model"

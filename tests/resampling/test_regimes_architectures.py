@@ -16,7 +16,13 @@ from conftest import write_beir
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.provenance import read_record
 from beir_cocodr.resampling.regimes import Recipe, architectures
-from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES, K1, B, find_architectures, load_retriever
+from beir_cocodr.resampling.regimes.architectures import (
+    ARCHITECTURES,
+    K1,
+    B,
+    find_architectures,
+    load_retriever,
+)
 from beir_cocodr.resampling.regimes.host_training import masked_language_model
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.training.held_out import hold_out
@@ -82,7 +88,9 @@ def ranked(model: str, folder: Path, recipe: Recipe, work: Path, top: int = TOP)
     return found
 
 
-def assert_ranked_by(found: dict, scores: torch.Tensor, texts: dict, keep_zero: bool = True) -> None:
+def assert_ranked_by(
+    found: dict, scores: torch.Tensor, texts: dict, keep_zero: bool = True
+) -> None:
     """``scores`` (Q, N) of the host decide; equal ones stand by descending id."""
     ids = list(texts["documents"])
     for query, row in zip(texts["queries"], scores.tolist(), strict=True):
@@ -99,7 +107,9 @@ def test_dense(models, name, folder, recipe, texts, tmp_path):
     host = SentenceTransformer(models[name], device="cpu")
     queries = host.encode_query(list(texts["queries"].values()), convert_to_tensor=True)
     documents = host.encode_document(list(texts["documents"].values()), convert_to_tensor=True)
-    assert_ranked_by(ranked(models[name], folder, recipe, tmp_path), host.similarity(queries, documents), texts)
+    assert_ranked_by(
+        ranked(models[name], folder, recipe, tmp_path), host.similarity(queries, documents), texts
+    )
 
 
 def test_splade(models, folder, recipe, texts, tmp_path):
@@ -124,7 +134,9 @@ def test_late_interaction(models, folder, recipe, texts, tmp_path):
     found = ranked(models["late-interaction"], folder, recipe, tmp_path)
     assert_ranked_by(found, torch.tensor(best), texts)
     assert torch.allclose(host.similarity(queries, documents), torch.tensor(best), atol=1e-4)
-    by_tokens = ranked(models["late-interaction"], folder, replace(recipe, candidates="tokens"), tmp_path)
+    by_tokens = ranked(
+        models["late-interaction"], folder, replace(recipe, candidates="tokens"), tmp_path
+    )
     assert_ranked_by(by_tokens, torch.tensor(best), texts)
 
 
@@ -161,9 +173,13 @@ def test_bm25_takes_the_best_of_the_grid_on_training_queries(models, folder, rec
     chosen = json.loads((Path(models["bm25"]) / "bm25.json").read_text())
     values = {}
     for k1, b in itertools.product(K1, B):
-        ranking = BM25(train.documents, k1=k1, b=b).search(train.queries, 60).results(train.documents)
+        ranking = (
+            BM25(train.documents, k1=k1, b=b).search(train.queries, 60).results(train.documents)
+        )
         run = {query: dict(found) for query, found in ranking.items()}
-        values[k1, b] = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], train.qrels, run)[ir_measures.nDCG @ 10]
+        values[k1, b] = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], train.qrels, run)[
+            ir_measures.nDCG @ 10
+        ]
     assert values[chosen["k1"], chosen["b"]] == pytest.approx(max(values.values()))
     assert len(set(values.values())) > 1
     own = BM25(test.documents, k1=chosen["k1"], b=chosen["b"]).search(test.queries, TOP)
@@ -187,13 +203,18 @@ def test_training_says_what_it_did_and_moves_the_weights(models, name, recipe, t
     assert not torch.equal(moved, start)
 
 
-@pytest.mark.parametrize("name", ["dense", "dense-distilled", "splade", "late-interaction", "cross-encoder"])
-def test_held_out_queries_choose_the_checkpoint_of_every_architecture(models, name, folder, recipe, tmp_path):
+@pytest.mark.parametrize(
+    "name", ["dense", "dense-distilled", "splade", "late-interaction", "cross-encoder"]
+)
+def test_held_out_queries_choose_the_checkpoint_of_every_architecture(
+    models, name, folder, recipe, tmp_path
+):
     found = json.loads((Path(models[name]) / "training.json").read_text())["selection"]
     assert found["best"] == found["steps"][found["values"].index(max(found["values"]))]
     _, held = hold_out(load_collection(folder, "train"), FinetuneOptions(held_out=0.2), 1)
     assert found["queries"] == len(held.queries) == 4
-    # Once more from a search of the whole corpus, of which BM25's 100 best and the relevant ones count.
+    # Once more from a search of the whole corpus, of which BM25's 100 best and the relevant ones
+    # count.
     documents = held.documents
     retriever = load_retriever(models[name], documents, tmp_path, replace(recipe, rerank=60))
     every = retriever.search(held.queries, 60).results(documents)
@@ -201,15 +222,21 @@ def test_held_out_queries_choose_the_checkpoint_of_every_architecture(models, na
     run = {}
     for query, ranked_documents in every.items():
         candidates = {*dict(bm25[query]), *held.qrels[query]}
-        run[query] = {document: score for document, score in ranked_documents if document in candidates}
-    measured = ir_measures.calc_aggregate([ir_measures.RR @ 10], held.qrels, run)[ir_measures.RR @ 10]
+        run[query] = {
+            document: score for document, score in ranked_documents if document in candidates
+        }
+    measured = ir_measures.calc_aggregate([ir_measures.RR @ 10], held.qrels, run)[
+        ir_measures.RR @ 10
+    ]
     assert measured == pytest.approx(max(found["values"]))
 
 
 @pytest.mark.parametrize("name", ["splade", "late-interaction", "cross-encoder"])
 def test_held_out_queries_are_not_trained_on(name, folder, recipe, tmp_path, monkeypatch):
     stages = []
-    monkeypatch.setattr(architectures, "run_stage", lambda stage, *rest, **more: stages.append(stage))
+    monkeypatch.setattr(
+        architectures, "run_stage", lambda stage, *rest, **more: stages.append(stage)
+    )
     ARCHITECTURES[name].train(str(folder), tmp_path / "m", recipe, 1, tmp_path / "shared")
     rest, held = hold_out(load_collection(folder, "train"), FinetuneOptions(held_out=0.2), 1)
     trained = {row["query"] for row in stages[0].dataset}
@@ -218,7 +245,9 @@ def test_held_out_queries_are_not_trained_on(name, folder, recipe, tmp_path, mon
 
 
 @pytest.mark.parametrize("name", ["splade", "late-interaction", "cross-encoder"])
-def test_training_that_was_killed_goes_on_to_the_same_weights(models, name, folder, recipe, tmp_path, monkeypatch):
+def test_training_that_was_killed_goes_on_to_the_same_weights(
+    models, name, folder, recipe, tmp_path, monkeypatch
+):
     from safetensors.torch import load_file
 
     [found] = find_architectures([name])
@@ -253,11 +282,15 @@ def test_training_repeats_by_its_seed_and_is_not_repeated(folder, recipe, tmp_pa
     weights = {}
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         late.train(str(folder), tmp_path / name, recipe, seed, tmp_path)
-        weights[name] = load_file(tmp_path / name / "1_Dense" / "model.safetensors")["linear.weight"]
+        weights[name] = load_file(tmp_path / name / "1_Dense" / "model.safetensors")[
+            "linear.weight"
+        ]
     assert torch.equal(weights["a"], weights["b"])
     assert not torch.equal(weights["a"], weights["c"])
     (tmp_path / "a" / "model.safetensors").unlink()
-    late.train(str(folder), tmp_path / "a", recipe, 1, tmp_path)  # its record stands: it is complete
+    late.train(
+        str(folder), tmp_path / "a", recipe, 1, tmp_path
+    )  # its record stands: it is complete
     assert not (tmp_path / "a" / "model.safetensors").exists()
     (tmp_path / "a" / "training.json").unlink()
     late.train(str(folder), tmp_path / "a", recipe, 1, tmp_path)
@@ -276,7 +309,10 @@ def test_a_start_without_a_head_gets_a_tied_one_and_learns(folder, recipe, tmp_p
     assert decoder.weight.data_ptr() == embeddings.weight.data_ptr()
     assert [path.name for path in tmp_path.iterdir()] == [Path(source).name]
     longer, _ = masked_language_model(
-        collection, Recipe(start=recipe.start, **SETTINGS | {"mlm_steps": 40}), 1, tmp_path / "longer"
+        collection,
+        Recipe(start=recipe.start, **SETTINGS | {"mlm_steps": 40}),
+        1,
+        tmp_path / "longer",
     )
     assert masked_loss(longer, collection) < masked_loss(source, collection)
 
@@ -298,7 +334,9 @@ def masked_loss(source: str, collection) -> float:
 
 @pytest.mark.parametrize("name", ["cross-encoder", "late-interaction"])
 def test_texts_are_trained_on_as_they_are_searched(name, folder, recipe, tmp_path, monkeypatch):
-    """Special tokens are text, and what is far too long is cut; the fifth document of the corpus has both."""
+    """Special tokens are text, and what is far too long is cut; the fifth document of the corpus
+    has both.
+    """
     data = tmp_path / "data"
     shutil.copytree(folder, data)
     lines = (data / "corpus.jsonl").read_text().splitlines()
@@ -306,8 +344,12 @@ def test_texts_are_trained_on_as_they_are_searched(name, folder, recipe, tmp_pat
     (data / "corpus.jsonl").write_text("\n".join([*lines[:4], json.dumps(long), *lines[5:]]) + "\n")
     (data / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td4\t1\nq1\td5\t1\n")
     stages = []
-    monkeypatch.setattr(architectures, "run_stage", lambda stage, *rest, **more: stages.append(stage))
-    ARCHITECTURES[name].train(str(data), tmp_path / "m", replace(recipe, negatives=1), 1, tmp_path / "shared")
+    monkeypatch.setattr(
+        architectures, "run_stage", lambda stage, *rest, **more: stages.append(stage)
+    )
+    ARCHITECTURES[name].train(
+        str(data), tmp_path / "m", replace(recipe, negatives=1), 1, tmp_path / "shared"
+    )
     [stage] = stages
     row = stage.dataset[0]
     text = row["documents"][0] if name == "cross-encoder" else row["positive"]

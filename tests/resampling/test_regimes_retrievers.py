@@ -16,7 +16,9 @@ from beir_cocodr.resampling.regimes.architectures import load_retriever
 
 @pytest.mark.parametrize("kind", ["splade", "late-interaction", "cross-encoder"])
 @pytest.mark.parametrize("source", ["tiny_bert", "tiny_cosine"])
-def test_a_model_of_another_kind_is_given_no_random_layers(kind, source, beir_folder, request, tmp_path):
+def test_a_model_of_another_kind_is_given_no_random_layers(
+    kind, source, beir_folder, request, tmp_path
+):
     folder = request.getfixturevalue(source)
     documents = load_collection(beir_folder).documents
     with pytest.raises(InputError, match=r"random|classifier") as caught:
@@ -38,7 +40,9 @@ def test_a_masked_language_model_is_a_sparse_encoder(tiny_mlm, beir_folder, tmp_
 
 
 def test_a_cross_encoder_reads_special_tokens_as_text(tiny_bert, beir_folder, tmp_path):
-    AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=1).save_pretrained(tmp_path / "cross")
+    AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=1).save_pretrained(
+        tmp_path / "cross"
+    )
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "cross")
     documents = load_collection(beir_folder).documents
     recipe = Recipe(start=str(tiny_bert), first_stage="bm25")

@@ -1,4 +1,6 @@
-"""`resample` from datasets to folders: what is written, that it is right, and that it is all or nothing."""
+"""`resample` from datasets to folders: what is written, that it is right, and that it is all or
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,16 @@ def cosines(folder, tiny_cosine) -> np.ndarray:
     from sentence_transformers import SentenceTransformer
 
     host = SentenceTransformer(str(tiny_cosine))
-    train, test = (list(load_collection(folder, split).queries.values()) for split in ("train", "test"))
+    train, test = (
+        list(load_collection(folder, split).queries.values()) for split in ("train", "test")
+    )
     return host.encode_query(test) @ host.encode_query(train).T
 
 
 def restrain(folder, encoder, output, **options):
-    return resample_restrain(str(folder), str(folder), str(encoder), output, RestrainOptions(**options))
+    return resample_restrain(
+        str(folder), str(folder), str(encoder), output, RestrainOptions(**options)
+    )
 
 
 def queries(folder: Path, split: str) -> list[str]:
@@ -52,7 +58,9 @@ def queries(folder: Path, split: str) -> list[str]:
 
 def content(folder: Path) -> dict[str, bytes | str]:
     return {
-        str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
+        str(path.relative_to(folder)): str(path.readlink())
+        if path.is_symlink()
+        else path.read_bytes()
         for path in sorted(folder.rglob("*"))
         if path.is_symlink() or path.is_file()
     }
@@ -61,7 +69,11 @@ def content(folder: Path) -> dict[str, bytes | str]:
 def test_restrain_writes_what_it_says(folder, tiny_cosine, tmp_path, cosines):
     output = tmp_path / "new" / "o"
     manifest = restrain(folder, tiny_cosine, output, sizes=(20,))
-    assert sorted(path.name for path in output.iterdir()) == ["extrapolation", "interpolation", "manifest.json"]
+    assert sorted(path.name for path in output.iterdir()) == [
+        "extrapolation",
+        "interpolation",
+        "manifest.json",
+    ]
     assert json.loads((output / "manifest.json").read_text()) == manifest.as_read()
     [k], top = manifest.parameters.k, manifest.parameters.exclude_top
     assert k == top
@@ -74,7 +86,9 @@ def test_restrain_writes_what_it_says(folder, tiny_cosine, tmp_path, cosines):
     whole = load_collection(folder, "train")
     for regime in ("interpolation", "extrapolation"):
         made = output / regime
-        assert [d for d in validate(made, "train") + validate(made, "test") if d.severity == "error"] == []
+        assert [
+            d for d in validate(made, "train") + validate(made, "test") if d.severity == "error"
+        ] == []
         assert (made / "corpus.jsonl").is_symlink()
         assert (made / "corpus.jsonl").samefile(folder / "corpus.jsonl")
         train, test = load_collection(made, "train"), load_collection(made, "test")
@@ -94,7 +108,14 @@ def test_the_manifest_counts_right(folder, tiny_cosine, tmp_path, cosines):
     train = load_collection(folder, "train")
     recorded = collection_provenance(train, queries=True)
     # The hashes are those that a training.json has, so that the two can be compared.
-    for name in ("corpus_sha256", "queries_sha256", "qrels_sha256", "documents", "queries", "split"):
+    for name in (
+        "corpus_sha256",
+        "queries_sha256",
+        "qrels_sha256",
+        "documents",
+        "queries",
+        "split",
+    ):
         assert getattr(manifest.train, name) == getattr(recorded, name)
     test = load_collection(folder, "test")
     before = manifest.overlap.before
@@ -109,13 +130,17 @@ def test_the_manifest_counts_right(folder, tiny_cosine, tmp_path, cosines):
         assert found.train.qrels_sha256 == record.qrels_sha256
         after = manifest.overlap.after[found.folder]
         expected = label_overlap(made.qrels, test.qrels)
-        assert [row.overlapping for row in after.label_overlap] == [row.overlapping for row in expected]
+        assert [row.overlapping for row in after.label_overlap] == [
+            row.overlapping for row in expected
+        ]
         rows = [int(query[1:]) for query in made.queries]
         nearest = cosines[:, rows].max(axis=1)
         assert after.nearest_similarity.mean == pytest.approx(nearest.mean(), abs=1e-4)
         assert after.nearest_similarity.least == pytest.approx(nearest.min(), abs=1e-4)
     after = manifest.overlap.after
-    similarity = [after[name].nearest_similarity.mean for name in ("interpolation", "extrapolation")]
+    similarity = [
+        after[name].nearest_similarity.mean for name in ("interpolation", "extrapolation")
+    ]
     assert similarity[0] == before.nearest_similarity.mean > similarity[1]
 
 
@@ -148,8 +173,13 @@ def test_sizes_are_nested_and_same_seeds_same_bytes(folder, tiny_cosine, tmp_pat
 
 def test_by_k_by_faiss_and_with_another_l(folder, tiny_cosine, tmp_path, cosines):
     pytest.importorskip("faiss")
-    manifest = restrain(folder, tiny_cosine, tmp_path / "o", ks=(2, 1), exclude_top=4, method="faiss")
-    assert [found.folder for found in manifest.sets][::2] == ["k-2/interpolation", "k-1/interpolation"]
+    manifest = restrain(
+        folder, tiny_cosine, tmp_path / "o", ks=(2, 1), exclude_top=4, method="faiss"
+    )
+    assert [found.folder for found in manifest.sets][::2] == [
+        "k-2/interpolation",
+        "k-1/interpolation",
+    ]
     assert manifest.sets[0].id == "cocodr/restrain/tiny/k-2/interpolation"
     order = np.argsort(-cosines, axis=1)
     for k in (1, 2):
@@ -162,7 +192,10 @@ def test_by_k_by_faiss_and_with_another_l(folder, tiny_cosine, tmp_path, cosines
 def test_a_size_that_is_too_small_to_be_had_is_said(folder, tiny_cosine, tmp_path, caplog):
     manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=(1,))
     least = manifest.sets[0].train.queries
-    assert f"--size 1 cannot be had: the nearest training queries of 8 test queries are {least}" in caplog.text
+    assert (
+        f"--size 1 cannot be had: the nearest training queries of 8 test queries are {least}"
+        in caplog.text
+    )
 
 
 def test_resttest_holds_out_every_bucket_once(folder, two_layer_cosine, tmp_path):
@@ -171,7 +204,11 @@ def test_resttest_holds_out_every_bucket_once(folder, two_layer_cosine, tmp_path
         str(folder), str(folder), str(two_layer_cosine), output, ResttestOptions(buckets=3, seed=1)
     )
     again = resample_resttest(
-        str(folder), str(folder), str(two_layer_cosine), tmp_path / "b", ResttestOptions(buckets=3, seed=1)
+        str(folder),
+        str(folder),
+        str(two_layer_cosine),
+        tmp_path / "b",
+        ResttestOptions(buckets=3, seed=1),
     )
     assert again == manifest
     assert content(output) == content(tmp_path / "b")
@@ -182,7 +219,9 @@ def test_resttest_holds_out_every_bucket_once(folder, two_layer_cosine, tmp_path
         train = queries(place / "interpolation", "train")
         assert train == queries(place / "extrapolation", "train")
         held_out += sorted(set(all_train) - set(train))
-        inside, outside = (queries(place / regime, "test") for regime in ("extrapolation", "interpolation"))
+        inside, outside = (
+            queries(place / regime, "test") for regime in ("extrapolation", "interpolation")
+        )
         assert sorted(inside + outside) == sorted(all_test)
         extrapolated += inside
         interpolated += outside
@@ -192,7 +231,9 @@ def test_resttest_holds_out_every_bucket_once(folder, two_layer_cosine, tmp_path
     assert sum(manifest.parameters.training_queries) == TRAIN
     assert sum(manifest.parameters.test_queries) == TEST
     after = manifest.overlap.after
-    assert after["bucket-1/extrapolation"].test_queries == len(queries(output / "bucket-1/extrapolation", "test"))
+    assert after["bucket-1/extrapolation"].test_queries == len(
+        queries(output / "bucket-1/extrapolation", "test")
+    )
 
 
 def test_beirs_own_loader_reads_them(folder, tiny_cosine, tmp_path):
@@ -212,11 +253,15 @@ def test_a_compressed_corpus_is_linked_under_its_name(folder, tiny_cosine, tmp_p
     (packed / "corpus.jsonl.gz").write_bytes(gzip.compress((packed / "corpus.jsonl").read_bytes()))
     (packed / "corpus.jsonl").unlink()
     restrain(packed, tiny_cosine, tmp_path / "o", sizes=(16,))
-    assert (tmp_path / "o" / "interpolation" / "corpus.jsonl.gz").samefile(packed / "corpus.jsonl.gz")
+    assert (tmp_path / "o" / "interpolation" / "corpus.jsonl.gz").samefile(
+        packed / "corpus.jsonl.gz"
+    )
     assert len(load_collection(tmp_path / "o" / "interpolation", "train").documents) == 200
 
 
-def test_what_is_no_file_of_the_users_is_written_once_and_may_be_moved(tiny_cosine, tmp_path, monkeypatch):
+def test_what_is_no_file_of_the_users_is_written_once_and_may_be_moved(
+    tiny_cosine, tmp_path, monkeypatch
+):
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
     manifest = restrain("apidocs/numpy", tiny_cosine, tmp_path / "o", sizes=(200,))
     assert manifest.base == "apidocs/numpy"
@@ -283,22 +328,34 @@ def test_several_test_sets_count_as_one(folder, tiny_cosine, tmp_path):
         (tmp_path / name / "qrels" / "test.tsv").write_text("".join([header, *part]))
         halves.append(str(tmp_path / name))
     whole = restrain(folder, tiny_cosine, tmp_path / "whole", sizes=(16,))
-    joined = resample_restrain(str(folder), halves, str(tiny_cosine), tmp_path / "joined", RestrainOptions(sizes=(16,)))
-    assert joined.sets == [replace(one, id=other.id) for one, other in zip(whole.sets, joined.sets, strict=True)]
+    joined = resample_restrain(
+        str(folder), halves, str(tiny_cosine), tmp_path / "joined", RestrainOptions(sizes=(16,))
+    )
+    assert joined.sets == [
+        replace(one, id=other.id) for one, other in zip(whole.sets, joined.sets, strict=True)
+    ]
     assert joined.overlap == whole.overlap
     assert (joined.test.dataset, joined.test.queries) == (", ".join(halves), TEST)
-    (tmp_path / "two" / "qrels" / "test.tsv").write_text("".join([header, *part, lines[0].replace("\t2", "\t1")]))
+    (tmp_path / "two" / "qrels" / "test.tsv").write_text(
+        "".join([header, *part, lines[0].replace("\t2", "\t1")])
+    )
     with pytest.raises(InputError, match=r"other texts or judgements in .*one.*two"):
-        resample_restrain(str(folder), halves, str(tiny_cosine), tmp_path / "o", RestrainOptions(sizes=(16,)))
+        resample_restrain(
+            str(folder), halves, str(tiny_cosine), tmp_path / "o", RestrainOptions(sizes=(16,))
+        )
     with (tmp_path / "two" / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "more", "title": "", "text": "wing"}\n')
     with pytest.raises(InputError, match="different corpora"):
-        resample_restrain(str(folder), halves, str(tiny_cosine), tmp_path / "o", RestrainOptions(sizes=(16,)))
+        resample_restrain(
+            str(folder), halves, str(tiny_cosine), tmp_path / "o", RestrainOptions(sizes=(16,))
+        )
     assert not (tmp_path / "o").exists()
 
 
 def test_points_are_main_components_of_queries(folder, tiny_cosine, tmp_path):
-    """By singular values: distances between points are those of the projection, whatever the axes' signs."""
+    """By singular values: distances between points are those of the projection, whatever the axes'
+    signs.
+    """
     from sentence_transformers import SentenceTransformer
 
     found = restrain(folder, tiny_cosine, tmp_path / "o", sizes=(8, 16))
@@ -314,6 +371,8 @@ def test_points_are_main_components_of_queries(folder, tiny_cosine, tmp_path):
     expected = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
     points = np.array([point for part in found.points.values() for point in part])
     np.testing.assert_allclose(np.abs(points), np.abs(expected), atol=1e-3)
-    buckets = resample_resttest(str(folder), str(folder), str(tiny_cosine), tmp_path / "b", ResttestOptions(buckets=2))
+    buckets = resample_resttest(
+        str(folder), str(folder), str(tiny_cosine), tmp_path / "b", ResttestOptions(buckets=2)
+    )
     assert list(buckets.points) == ["bucket 1", "bucket 2", "test"]
     assert sum(map(len, buckets.points.values())) == TRAIN + TEST

@@ -46,7 +46,9 @@ def cases(draw) -> Case:
 
 
 def chosen(ranks, depth, **targets):
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in targets.items()}
+    given = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in targets.items()
+    }
     return restrain(ranks, depth, RestrainOptions(**given))
 
 
@@ -65,7 +67,12 @@ def test_best_ranks_are_what_a_double_loop_finds(case, depth):
 
 
 @settings(max_examples=200)
-@given(cases(), st.sets(st.integers(1, 20), min_size=1, max_size=3), st.integers(0, 9), st.integers(0, 3))
+@given(
+    cases(),
+    st.sets(st.integers(1, 20), min_size=1, max_size=3),
+    st.integers(0, 9),
+    st.integers(0, 3),
+)
 def test_invariants_across_sizes(case, sizes, seed, extra):
     assume(2 * max(sizes) <= case.queries)
     chosen = sorted(sizes)
@@ -73,7 +80,8 @@ def test_invariants_across_sizes(case, sizes, seed, extra):
         k_most = max(found.k for found in resampled(case, sizes=chosen, seed=seed).sets)
         result = resampled(case, sizes=chosen, seed=seed, exclude_top=k_most + extra)
     except InputError:
-        # Too few were left, as they are when test queries lie everywhere; a later test looks at that.
+        # Too few were left, as they are when test queries lie everywhere; a later test looks at
+        # that.
         return
     outside = set(range(case.queries)) - case.union(result.exclude_top)
     assert result.pool == len(outside)
@@ -81,10 +89,13 @@ def test_invariants_across_sizes(case, sizes, seed, extra):
     for size, found in zip(chosen, result.sets, strict=True):
         inside, drawn = set(found.interpolation.tolist()), set(found.extrapolation.tolist())
         assert found.size == size
-        # Every interpolation query is among the k nearest of some test query, and all of those are in.
+        # Every interpolation query is among the k nearest of some test query, and all of those are
+        # in.
         assert inside == case.union(found.k)
         # No other k comes nearer to the size.
-        assert abs(len(inside) - size) == min(abs(len(case.union(k)) - size) for k in range(1, case.queries + 1))
+        assert abs(len(inside) - size) == min(
+            abs(len(case.union(k)) - size) for k in range(1, case.queries + 1)
+        )
         assert drawn <= outside
         assert len(drawn) == len(found.extrapolation) == len(inside) == len(found.interpolation)
         assert list(found.interpolation) == sorted(inside)
@@ -133,14 +144,23 @@ def test_of_two_k_equally_near_the_smaller_is_taken():
     # Three test queries far apart: the unions have 3, 6, 9, ... training queries.
     lists = np.stack([(np.arange(30) + start) % 30 for start in (0, 10, 20)])
     ranks = best_ranks(lists, 30)
-    assert [chosen(ranks, 30, sizes=[size]).sets[0].k for size in (1, 4, 5, 6, 7, 8)] == [1, 1, 2, 2, 2, 3]
+    assert [chosen(ranks, 30, sizes=[size]).sets[0].k for size in (1, 4, 5, 6, 7, 8)] == [
+        1,
+        1,
+        2,
+        2,
+        2,
+        3,
+    ]
     even = best_ranks(np.stack([(np.arange(30) + start) % 30 for start in (0, 15)]), 30)
     assert chosen(even, 30, sizes=[3]).sets[0].k == 1
 
 
 def test_the_sample_is_uniform_and_seeded():
     ranks = best_ranks(line(1, 20).lists, 20)
-    drawn = [tuple(chosen(ranks, 20, ks=[4], seed=seed).sets[0].extrapolation) for seed in range(400)]
+    drawn = [
+        tuple(chosen(ranks, 20, ks=[4], seed=seed).sets[0].extrapolation) for seed in range(400)
+    ]
     assert drawn[7] == tuple(chosen(ranks, 20, ks=[4], seed=7).sets[0].extrapolation)
     counts = np.bincount(np.concatenate(drawn), minlength=20)
     assert not counts[:4].any()

@@ -31,7 +31,8 @@ def test_invariants(buckets, seed, trains, tests):
         assert all(train[row] != one.bucket - 1 for row in one.train)
         held_out.update(inside)
         assert sorted([*one.test, *far.test]) == list(range(tests))
-        # What is extrapolation has no training query of its bucket; what is interpolation has all of them.
+        # What is extrapolation has no training query of its bucket; what is interpolation has all
+        # of them.
         assert set(test[far.test]) == {one.bucket - 1}
         assert one.bucket - 1 not in test[one.test]
         extrapolated.update(far.test.tolist())
@@ -42,7 +43,9 @@ def test_invariants(buckets, seed, trains, tests):
 
 
 def blobs(counts: list[tuple[int, int]], seed: int = 0):
-    """Directions in ``len(counts)`` groups, each of so many training and test queries, and their groups."""
+    """Directions in ``len(counts)`` groups, each of so many training and test queries, and their
+    groups.
+    """
     rng = np.random.default_rng(seed)
     centres = np.linalg.qr(rng.normal(size=(8, 8)))[0]
     parts = []

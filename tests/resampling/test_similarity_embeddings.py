@@ -15,7 +15,12 @@ from beir_cocodr.resampling.similarity import QueryEncoder, query_embeddings
 from beir_cocodr.retrieval.store.shard import pack
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
-QUERIES = {"q1": "wing flow", "q2": "library index of the journal", "q3": "treaty", "q4": "diode noise"}
+QUERIES = {
+    "q1": "wing flow",
+    "q2": "library index of the journal",
+    "q3": "treaty",
+    "q4": "diode noise",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +88,9 @@ def test_another_text_encoder_or_format_has_another_key(tiny_cosine, tmp_path, o
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     def key(model: str, queries=QUERIES, **options):
-        return query_embeddings(QueryEncoder(model, SearchOptions(EncoderOptions(**options))), queries).folder.name
+        return query_embeddings(
+            QueryEncoder(model, SearchOptions(EncoderOptions(**options))), queries
+        ).folder.name
 
     keys = [key(str(tiny_cosine))]
     keys.append(key(str(tiny_cosine), QUERIES | {"q4": "diode noises"}))
@@ -93,7 +100,9 @@ def test_another_text_encoder_or_format_has_another_key(tiny_cosine, tmp_path, o
     # Pooling has no weights of its own.
     host = SentenceTransformer(str(tiny_cosine))
     modules = [host[0], Pooling(32, "max"), host[2]]
-    SentenceTransformer(modules=modules, similarity_fn_name="cosine").save_pretrained(str(tmp_path / "max"))
+    SentenceTransformer(modules=modules, similarity_fn_name="cosine").save_pretrained(
+        str(tmp_path / "max")
+    )
     keys.append(key(str(tmp_path / "max")))
     trained = SentenceTransformer(str(tiny_cosine))
     next(trained.parameters()).data += 1e-3

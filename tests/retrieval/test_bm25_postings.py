@@ -21,7 +21,10 @@ def test_weights_are_those_of_the_host_to_the_last_bit(analyzer, beir_folder, mo
     """In blocks of seven documents, which bm25s does not have."""
     documents = load_collection(beir_folder).documents
     monkeypatch.setattr(module, "_BLOCK", 7)
-    ours, reader = BM25(documents, analyzer=analyzer).postings, BM25(documents, analyzer=analyzer)._tokenizer
+    ours, reader = (
+        BM25(documents, analyzer=analyzer).postings,
+        BM25(documents, analyzer=analyzer)._tokenizer,
+    )
     texts = [TextFormat().document(document) for document in documents.take(range(len(documents)))]
     ids = reader.tokenize(texts, update_vocab=True, show_progress=False)
     host = bm25s.BM25(k1=0.9, b=0.4)
@@ -30,19 +33,30 @@ def test_weights_are_those_of_the_host_to_the_last_bit(analyzer, beir_folder, mo
     for array, name in ((ours.rows, "indices"), (ours.starts, "indptr")):
         np.testing.assert_array_equal(array, host.scores[name])
     # Before NumPy 2 its rules of promotion made the host compute in float64.
-    np.testing.assert_array_max_ulp(ours.weights, host.scores["data"], 0 if Version(np.__version__).major > 1 else 2)
+    np.testing.assert_array_max_ulp(
+        ours.weights, host.scores["data"], 0 if Version(np.__version__).major > 1 else 2
+    )
 
 
 documents_of_terms = st.lists(st.lists(st.integers(0, 5), max_size=6), min_size=1, max_size=40)
 
 
 @settings(max_examples=60, deadline=None)
-@given(ids=documents_of_terms, query=st.lists(st.integers(0, 5), max_size=5), depth=st.integers(1, 45), data=st.data())
+@given(
+    ids=documents_of_terms,
+    query=st.lists(st.integers(0, 5), max_size=5),
+    depth=st.integers(1, 45),
+    data=st.data(),
+)
 def test_the_best_are_those_of_all_scores(ids, query, depth, data):
     """Also where a line of the grid holds one document, or all."""
     narrowest = data.draw(st.sampled_from([1, 3, 64]))
-    block = Block.counted([" ".join(2 * "abcdef"[term] for term in terms) for terms in ids], Analyzer("none"))
-    query = [block.terms.index(word) for term in query if (word := 2 * "abcdef"[term]) in block.terms]
+    block = Block.counted(
+        [" ".join(2 * "abcdef"[term] for term in terms) for terms in ids], Analyzer("none")
+    )
+    query = [
+        block.terms.index(word) for term in query if (word := 2 * "abcdef"[term]) in block.terms
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_NARROWEST", narrowest)
         patch.setattr(module, "_GRID", 2)
@@ -53,7 +67,9 @@ def test_the_best_are_those_of_all_scores(ids, query, depth, data):
     for term in query:  # bm25s's own way to add
         found, weights = index.of(term)
         np.add.at(dense, found, weights)
-    wanted = sorted(np.flatnonzero(dense > 0).tolist(), key=lambda row: (-dense[row], ties[row]))[:depth]
+    wanted = sorted(np.flatnonzero(dense > 0).tolist(), key=lambda row: (-dense[row], ties[row]))[
+        :depth
+    ]
     assert rows.tolist() == wanted
     assert scores.tolist() == dense[wanted].tolist()
 
@@ -86,7 +102,9 @@ def test_an_index_is_counted_once_and_goes_on_after_a_kill(beir_folder, tmp_path
     with pytest.raises(KeyboardInterrupt):
         BM25(documents).keep(tmp_path)
     assert not [path for path in tmp_path.iterdir() if not path.name.endswith(".parts")]
-    monkeypatch.setattr(module._Counting, "block", lambda self, n, a: counted.append(n) or block(self, n, a))
+    monkeypatch.setattr(
+        module._Counting, "block", lambda self, n, a: counted.append(n) or block(self, n, a)
+    )
     folder = BM25(documents).keep(tmp_path)
     assert sorted(counted) == list(range(-(-len(documents) // 7)))
     assert BM25(documents).keep(tmp_path) == folder

@@ -24,7 +24,9 @@ def mixed(tmp_path_factory) -> Documents:
     """40 documents from one word to far beyond the length that is read, one of them empty."""
     rng = np.random.default_rng(5)
     path = tmp_path_factory.mktemp("mixed") / "corpus.jsonl"
-    texts = [sentences(rng, i % 4, int(rng.integers(1, 14)), int(rng.integers(1, 15))) for i in range(39)]
+    texts = [
+        sentences(rng, i % 4, int(rng.integers(1, 14)), int(rng.integers(1, 15))) for i in range(39)
+    ]
     with path.open("w") as file:
         for i, text in enumerate(["", *texts]):
             title = " ".join(text.split()[:2]) if i % 3 else ""
@@ -50,7 +52,9 @@ class Watched(COCODR):
 
 @pytest.mark.parametrize("budget", [1, 100, 700, 100_000])
 @pytest.mark.parametrize("folder", ["tiny_bert", "tiny_cosine"])
-def test_vectors_are_those_of_the_host_whatever_the_budget(request, mixed, folder, budget, tmp_path):
+def test_vectors_are_those_of_the_host_whatever_the_budget(
+    request, mixed, folder, budget, tmp_path
+):
     path = request.getfixturevalue(folder)
     model = COCODR(path)
     vectors = CorpusEncoder(model, mixed, budget).encode(ROWS)
@@ -80,19 +84,26 @@ def test_cosine_models_without_a_normalising_module_give_unit_vectors(tiny_bert,
     plain = CorpusEncoder(model, mixed).encode(ROWS)
     model.similarity_fn_name = "cosine"
     unit = CorpusEncoder(model, mixed).encode(ROWS)
-    np.testing.assert_allclose(unit, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6)
+    np.testing.assert_allclose(
+        unit, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6
+    )
 
 
 def test_batches_keep_to_the_budget_and_waste_little(tiny_bert, mixed):
     model = Watched(tiny_bert)
     model.shapes.clear()  # of the text that loading tries
     CorpusEncoder(model, mixed, 700).encode(ROWS)
-    tokens = sum(len(ids) for ids in model.tokenizer(joined(mixed), truncation=True, max_length=128)["input_ids"])
+    tokens = sum(
+        len(ids)
+        for ids in model.tokenizer(joined(mixed), truncation=True, max_length=128)["input_ids"]
+    )
     padded = [texts * length for texts, length in model.shapes]
     assert max(padded) <= 700
     assert sum(texts for texts, _ in model.shapes) == 40
     assert sum(padded) < 1.3 * tokens
-    assert [length for _, length in model.shapes] == sorted((s[1] for s in model.shapes), reverse=True)
+    assert [length for _, length in model.shapes] == sorted(
+        (s[1] for s in model.shapes), reverse=True
+    )
 
 
 @pytest.mark.parametrize("room", [1, 3, 8])
@@ -135,7 +146,9 @@ def test_a_vector_that_is_not_finite_names_its_document(tiny_bert, tmp_path, val
     """One word has a broken embedding, and one document has the word."""
     path = tmp_path / "corpus.jsonl"
     texts = ["wing flow", "library index", "wing treaty flow", "circuit"]
-    path.write_text("".join(json.dumps({"_id": f"x{i}", "text": t}) + "\n" for i, t in enumerate(texts)))
+    path.write_text(
+        "".join(json.dumps({"_id": f"x{i}", "text": t}) + "\n" for i, t in enumerate(texts))
+    )
     model = COCODR(tiny_bert)
     with torch.no_grad():
         word = model.tokenizer.convert_tokens_to_ids("treaty")

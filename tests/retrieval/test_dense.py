@@ -15,7 +15,12 @@ from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense, SharedEmbeddings, sharing_embeddings
 from beir_cocodr.retrieval.fusion import Feedback, Hybrid
 from beir_cocodr.retrieval.store import store as stores
-from beir_cocodr.retrieval.store.store import ChangedEmbeddings, Embeddings, EmbeddingStore, MemoryEmbeddings
+from beir_cocodr.retrieval.store.store import (
+    ChangedEmbeddings,
+    Embeddings,
+    EmbeddingStore,
+    MemoryEmbeddings,
+)
 
 SHARD = 7
 
@@ -84,18 +89,25 @@ def test_changed_rows_are_read_in_place_of_the_old(both):
 def spied(monkeypatch, name):
     """Texts or documents that a method of encoders is given from now on."""
     seen, method = [], getattr(COCODR, name)
-    monkeypatch.setattr(COCODR, name, lambda self, given, **rest: seen.extend(given) or method(self, given, **rest))
+    monkeypatch.setattr(
+        COCODR, name, lambda self, given, **rest: seen.extend(given) or method(self, given, **rest)
+    )
     return seen
 
 
-def test_all_who_ask_share_the_vectors_of_one_encoder_and_corpus(both, tiny_cosine, tiny_bert, tmp_path, monkeypatch):
+def test_all_who_ask_share_the_vectors_of_one_encoder_and_corpus(
+    both, tiny_cosine, tiny_bert, tmp_path, monkeypatch
+):
     documents, expected = both[0].documents, both[0].embeddings.load()
     seen = spied(monkeypatch, "encode_corpus")
 
     def asked(name=tiny_cosine, folder="own", **options):
         given = {"in_memory": options.pop("in_memory")} if "in_memory" in options else {}
         return Dense(
-            load_encoder(str(name), EncoderOptions(**options)), documents, tmp_path / folder, **given
+            load_encoder(str(name), EncoderOptions(**options)),
+            documents,
+            tmp_path / folder,
+            **given,
         ).embeddings
 
     with sharing_embeddings(tmp_path):
@@ -115,7 +127,10 @@ def test_all_who_ask_share_the_vectors_of_one_encoder_and_corpus(both, tiny_cosi
 
 
 def test_what_is_shared_is_bounded(both, tiny_bert, tmp_path, monkeypatch):
-    first, other = both[0], Dense(load_encoder(str(tiny_bert)), both[0].documents, tmp_path / "unused")
+    first, other = (
+        both[0],
+        Dense(load_encoder(str(tiny_bert)), both[0].documents, tmp_path / "unused"),
+    )
     seen, shared = spied(monkeypatch, "encode_corpus"), SharedEmbeddings(tmp_path, in_memory=1)
     for dense in (first, first, other, other, first):
         assert len(shared.get(dense)) == len(first.documents)
@@ -137,6 +152,8 @@ def test_queries_are_encoded_once_while_they_are_remembered(both, monkeypatch):
 def test_a_corpus_is_encoded_once(both, monkeypatch):
     memory, _ = both
     memory.prepare()
-    monkeypatch.setattr(type(memory.model), "encode_corpus", lambda *args, **kwargs: pytest.fail("again"))
+    monkeypatch.setattr(
+        type(memory.model), "encode_corpus", lambda *args, **kwargs: pytest.fail("again")
+    )
     memory.prepare()
     assert len(memory.search({"q": "wing"}, 3).rows[0]) == 3

@@ -1,4 +1,6 @@
-"""ExactSearch where BEIR's search fails or says nothing; test_exact_beir.py has what both must agree on."""
+"""ExactSearch where BEIR's search fails or says nothing; test_exact_beir.py has what both must
+agree on.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +42,21 @@ class Words:
     def encode_queries(self, queries: list[str], batch_size: int, **kwargs: Any) -> torch.Tensor:
         return torch.from_numpy(self.vectorizer.transform(queries).toarray().astype(np.float32))
 
-    def encode_corpus(self, corpus: list[dict[str, str]], batch_size: int, **kwargs: Any) -> torch.Tensor:
+    def encode_corpus(
+        self, corpus: list[dict[str, str]], batch_size: int, **kwargs: Any
+    ) -> torch.Tensor:
         self.chunk_sizes.append(len(corpus))
-        return self.encode_queries([document["title"] + " " + document["text"] for document in corpus], 1)
+        return self.encode_queries(
+            [document["title"] + " " + document["text"] for document in corpus], 1
+        )
 
 
 class Table:
     """Vectors written down for each text."""
 
-    def __init__(self, vectors: Mapping[str, list[float]], dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, vectors: Mapping[str, list[float]], dtype: torch.dtype = torch.float32
+    ) -> None:
         self.vectors, self.dtype = vectors, dtype
 
     def encode_queries(self, queries: list[str], **kwargs: Any) -> torch.Tensor:
@@ -68,7 +76,9 @@ def arrow(corpus: Mapping[str, Mapping[str, str]]) -> Documents:
         "title": [document["title"] for document in corpus.values()],
         "text": [document["text"] for document in corpus.values()],
     }
-    return Documents(pa.table({k: pa.array(v, pa.large_string()) for k, v in columns.items()}), "none")
+    return Documents(
+        pa.table({k: pa.array(v, pa.large_string()) for k, v in columns.items()}), "none"
+    )
 
 
 def cosines(queries: Mapping[str, str], corpus: Mapping[str, Mapping[str, str]]) -> np.ndarray:
@@ -84,9 +94,13 @@ def cosines(queries: Mapping[str, str], corpus: Mapping[str, Mapping[str, str]])
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 100])
 @pytest.mark.parametrize("form", [dict, arrow])
-def test_dict_and_arrow_corpus_give_rank_order_with_ties_by_descending_id(form: Any, chunk: int) -> None:
+def test_dict_and_arrow_corpus_give_rank_order_with_ties_by_descending_id(
+    form: Any, chunk: int
+) -> None:
     model = Words()
-    results = ExactSearch(model, corpus_chunk_size=chunk).search(form(CORPUS), QUERIES, 4, "cos_sim")
+    results = ExactSearch(model, corpus_chunk_size=chunk).search(
+        form(CORPUS), QUERIES, 4, "cos_sim"
+    )
 
     ids = np.array(list(CORPUS))
     for query, expected in zip(QUERIES, cosines(QUERIES, CORPUS), strict=True):
@@ -94,7 +108,10 @@ def test_dict_and_arrow_corpus_give_rank_order_with_ties_by_descending_id(form: 
         order = by_id[np.argsort(-expected[by_id].round(9), kind="stable")][:4]
         assert list(results[query]) == ids[order].tolist()
         np.testing.assert_allclose(list(results[query].values()), expected[order], atol=1e-6)
-    assert list(results["q1"])[:2] == ["d4", "d3"]  # the same text: trec_eval puts the larger id first
+    assert list(results["q1"])[:2] == [
+        "d4",
+        "d3",
+    ]  # the same text: trec_eval puts the larger id first
     assert model.chunk_sizes == [min(chunk, 5 - start) for start in range(0, 5, chunk)]
 
 
@@ -132,7 +149,10 @@ def test_only_ids_of_hits_are_looked_up_where_they_are_fewer_than_the_documents(
     hits_only = HitsOnly(arrow(corpus).table, "none")
     for form in (corpus, hits_only):
         results = ExactSearch(Words()).search(form, {"q": "word57", "r": "word120"}, 1)
-        assert {query: list(found) for query, found in results.items()} == {"q": ["x057"], "r": ["x120"]}
+        assert {query: list(found) for query, found in results.items()} == {
+            "q": ["x057"],
+            "r": ["x120"],
+        }
 
 
 def test_one_query_one_document() -> None:
@@ -142,7 +162,10 @@ def test_one_query_one_document() -> None:
 
 
 def test_title_none_and_text_none_count_as_empty() -> None:
-    absent = {"d2": {"title": None, "text": CORPUS["d2"]["text"]}, "d9": {"title": "Wings", "text": None}}
+    absent = {
+        "d2": {"title": None, "text": CORPUS["d2"]["text"]},
+        "d9": {"title": "Wings", "text": None},
+    }
     results = ExactSearch(Words()).search(absent, QUERIES, 2, "cos_sim")
     empty = {"d2": CORPUS["d2"], "d9": {"title": "Wings", "text": ""}}
     assert results == ExactSearch(Words()).search(empty, QUERIES, 2, "cos_sim")
@@ -161,7 +184,9 @@ def test_identical_ids_are_dropped_for_others_or_kept(form: Any, chunk: int) -> 
     assert kept["d3"] == kept["q"] == dropped["q"]
     by_constructor = ExactSearch(Words(), ignore_identical_ids=False)
     assert by_constructor.search(corpus, queries, 2, "cos_sim") == kept
-    assert by_constructor.search(corpus, queries, 2, "cos_sim", ignore_identical_ids=True) == dropped
+    assert (
+        by_constructor.search(corpus, queries, 2, "cos_sim", ignore_identical_ids=True) == dropped
+    )
 
 
 def test_identical_ids_leave_fewer_where_the_corpus_is_small() -> None:
@@ -173,13 +198,17 @@ def test_identical_ids_leave_fewer_where_the_corpus_is_small() -> None:
     _, scores, rows = search.search_arrays(CORPUS, queries, 5)
     assert rows[0, -1] == -1
     assert scores[0, -1] == -np.inf
-    assert ExactSearch(Words()).search({"d3": CORPUS["d3"]}, {"d3": "wings"}, 5, "cos_sim") == {"d3": {}}
+    assert ExactSearch(Words()).search({"d3": CORPUS["d3"]}, {"d3": "wings"}, 5, "cos_sim") == {
+        "d3": {}
+    }
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("form", [dict, arrow])
 def test_non_finite_documents_are_named_by_id(form: Any, value: float) -> None:
-    model = Table({"good": [1.0, 0.0], "bad": [value, 1.0], "fine": [0.5, 0.5], "query": [1.0, 1.0]})
+    model = Table(
+        {"good": [1.0, 0.0], "bad": [value, 1.0], "fine": [0.5, 0.5], "query": [1.0, 1.0]}
+    )
     corpus = form(table_corpus("good", "bad", "fine"))
     with pytest.raises(NonFiniteScores, match="document 'id-bad':") as caught:
         ExactSearch(model, corpus_chunk_size=1).search(corpus, {"q": "query"}, 1, "dot")
@@ -223,8 +252,12 @@ def test_the_models_own_similarity_is_the_default() -> None:
         assert list(results["q"]) == [best]
 
 
-@pytest.mark.parametrize(("declared", "given", "own"), [("dot", "cos_sim", "dot"), ("cosine", "dot", "cos_sim")])
-def test_a_similarity_other_than_the_declared_one_is_obeyed_with_a_warning(declared, given, own, caplog) -> None:
+@pytest.mark.parametrize(
+    ("declared", "given", "own"), [("dot", "cos_sim", "dot"), ("cosine", "dot", "cos_sim")]
+)
+def test_a_similarity_other_than_the_declared_one_is_obeyed_with_a_warning(
+    declared, given, own, caplog
+) -> None:
     vectors = {"long": [3.0, 3.0], "near": [1.0, 0.1], "query": [1.0, 0.0]}
     model = Table(vectors)
     model.similarity_fn_name = declared  # type: ignore[attr-defined]
@@ -250,7 +283,9 @@ def test_similarities_that_exact_search_has_not(caplog) -> None:
     model.similarity_fn_name = "euclidean"  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="'euclidean'"):
         ExactSearch(model).search(table_corpus("a"), {"q": "a"}, 1)
-    assert ExactSearch(model).search(table_corpus("a"), {"q": "a"}, 1, "dot") == {"q": {"id-a": 1.0}}
+    assert ExactSearch(model).search(table_corpus("a"), {"q": "a"}, 1, "dot") == {
+        "q": {"id-a": 1.0}
+    }
     assert "'euclidean'" in caplog.text
 
 
@@ -264,7 +299,9 @@ def test_datasets_are_searched_as_what_they_hold(id: str) -> None:
     expected = search.search(corpus, QUERIES, 4, "cos_sim")
     assert search.search(dataset, queries, 4, "cos_sim") == expected
     chosen = search.search(dataset.select([4, 1, 0]), queries, 4, "cos_sim")
-    assert list(chosen["q2"]) == list(search.search({k: CORPUS[k] for k in ("d5", "d2", "d1")}, QUERIES, 4)["q2"])
+    assert list(chosen["q2"]) == list(
+        search.search({k: CORPUS[k] for k in ("d5", "d2", "d1")}, QUERIES, 4)["q2"]
+    )
     untitled = search.search(dataset.remove_columns("title"), queries, 9, "cos_sim")
     assert set(untitled["q1"]) == set(corpus)
 
@@ -283,7 +320,9 @@ def test_datasets_that_are_no_corpus(rows: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         ExactSearch(Words()).search(Dataset.from_list(rows), QUERIES, 1)
     with pytest.raises(InputError, match="stream"):
-        ExactSearch(Words()).search(Dataset.from_list([{"id": "a", "text": "a"}]).to_iterable_dataset(), QUERIES, 1)
+        ExactSearch(Words()).search(
+            Dataset.from_list([{"id": "a", "text": "a"}]).to_iterable_dataset(), QUERIES, 1
+        )
 
 
 @pytest.mark.parametrize(
@@ -309,23 +348,31 @@ def test_sizes_below_one_are_refused(sizes: dict[str, int]) -> None:
 
 def test_a_model_that_loses_a_document_is_caught() -> None:
     class Lossy(Words):
-        def encode_corpus(self, corpus: list[dict[str, str]], batch_size: int, **kwargs: Any) -> torch.Tensor:
+        def encode_corpus(
+            self, corpus: list[dict[str, str]], batch_size: int, **kwargs: Any
+        ) -> torch.Tensor:
             return super().encode_corpus(corpus[1:], batch_size)
 
     with pytest.raises(InputError, match=r"\(4, 512\) .*5 documents"):
         ExactSearch(Lossy()).search(CORPUS, QUERIES, 3, "cos_sim")
 
 
-def test_options_reach_the_model_and_unknown_ones_are_said_to_be_ignored(caplog: pytest.LogCaptureFixture) -> None:
+def test_options_reach_the_model_and_unknown_ones_are_said_to_be_ignored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     seen: list[dict[str, Any]] = []
 
     class Recording(Words):
-        def encode_queries(self, queries: list[str], batch_size: int, **kwargs: Any) -> torch.Tensor:
+        def encode_queries(
+            self, queries: list[str], batch_size: int, **kwargs: Any
+        ) -> torch.Tensor:
             seen.append({"batch_size": batch_size, **kwargs})
             return super().encode_queries(queries, batch_size)
 
     with caplog.at_level(logging.WARNING):
-        search = ExactSearch(Recording(), 7, show_progress_bar=False, convert_to_tensor=False, devices=2)
+        search = ExactSearch(
+            Recording(), 7, show_progress_bar=False, convert_to_tensor=False, devices=2
+        )
         search.search(CORPUS, QUERIES, 1, "cos_sim", return_sorted=True, pool=None)
     assert seen[0] == {"batch_size": 7, "show_progress_bar": False, "convert_to_tensor": False}
     assert [record.getMessage() for record in caplog.records] == [

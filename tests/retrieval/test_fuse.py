@@ -1,4 +1,6 @@
-"""Fitting a hybrid encoder: with all components it is the exact fusion, and what is chosen is chosen by agreement."""
+"""Fitting a hybrid encoder: with all components it is the exact fusion, and what is chosen is
+chosen by agreement.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def scores_of(model: HybridEncoder, collection) -> np.ndarray:
 
 
 @pytest.mark.parametrize("weight", [0.5, 1.0, 3.0])
-def test_with_all_components_it_is_the_fusion_to_rounding(collection, beir_folder, tiny_cosine, tmp_path, weight):
+def test_with_all_components_it_is_the_fusion_to_rounding(
+    collection, beir_folder, tiny_cosine, tmp_path, weight
+):
     options = FuseOptions(lexical="svd", bytes_per_document=100_000, bm25_weight=weight)
     record = fuse(str(beir_folder), str(tiny_cosine), tmp_path / "fused", options)
     found = scores_of(HybridEncoder(tmp_path / "fused"), collection)
@@ -77,14 +81,18 @@ def test_without_weight_it_is_the_dense_encoder(collection, beir_folder, tiny_co
     fuse(str(beir_folder), str(tiny_cosine), tmp_path / "fused", FuseOptions(bm25_weight=0.0))
     found = scores_of(HybridEncoder(tmp_path / "fused"), collection)
     np.testing.assert_allclose(
-        found - found.mean(axis=1, keepdims=True), exact(collection, str(tiny_cosine), 0.0), atol=1e-4
+        found - found.mean(axis=1, keepdims=True),
+        exact(collection, str(tiny_cosine), 0.0),
+        atol=1e-4,
     )
 
 
 def test_the_weight_may_follow_the_length_of_the_query(beir_folder, tiny_cosine, tmp_path):
     fuse(str(beir_folder), str(tiny_cosine), tmp_path / "fused", FuseOptions(weight_by_length=True))
     model = HybridEncoder(tmp_path / "fused")
-    parts = model.encode_query_parts(["wing", "wing flow shock layer pressure drag", "wing " * 40, "the of"])
+    parts = model.encode_query_parts(
+        ["wing", "wing flow shock layer pressure drag", "wing " * 40, "the of"]
+    )
     each, least, most = BY_LENGTH
     assert parts[:, -1].tolist() == pytest.approx([least, 6 * each, most, least])
 
@@ -97,7 +105,11 @@ def test_the_weight_may_follow_the_length_of_the_query(beir_folder, tiny_cosine,
 def test_a_query_is_divided_by_the_deviation_of_its_scores(documents, query):
     scores = documents.astype(float) @ query.astype(float)
     found = (
-        over_deviation(torch.from_numpy(query)[None], torch.from_numpy(spread(documents)).float())[0].double().numpy()
+        over_deviation(torch.from_numpy(query)[None], torch.from_numpy(spread(documents)).float())[
+            0
+        ]
+        .double()
+        .numpy()
     )
     if scores.std() > 1e-3:
         np.testing.assert_allclose(found, query / scores.std(), rtol=2e-3, atol=1e-5)
@@ -131,11 +143,20 @@ def test_what_svd_loses_is_hashed(collection, beir_folder, tiny_cosine, tmp_path
     assert record.details["kind"] == lexical
     found = scores_of(HybridEncoder(tmp_path / "fused"), collection)
     wanted = exact(collection, str(tiny_cosine), 0.5)
-    assert np.corrcoef((found - found.mean(axis=1, keepdims=True)).ravel(), wanted.ravel())[0, 1] > 0.9
+    assert (
+        np.corrcoef((found - found.mean(axis=1, keepdims=True)).ravel(), wanted.ravel())[0, 1] > 0.9
+    )
 
 
-def test_kind_and_size_are_chosen_by_agreement_within_the_budget(beir_folder, tiny_cosine, tmp_path):
-    record = fuse(str(beir_folder), str(tiny_cosine), tmp_path / "fused", FuseOptions(bytes_per_document=2 * (32 + 24)))
+def test_kind_and_size_are_chosen_by_agreement_within_the_budget(
+    beir_folder, tiny_cosine, tmp_path
+):
+    record = fuse(
+        str(beir_folder),
+        str(tiny_cosine),
+        tmp_path / "fused",
+        FuseOptions(bytes_per_document=2 * (32 + 24)),
+    )
     tried = record.details["candidates"]
     assert {one["kind"] for one in tried} == {"svd", "hash", "svd+hash"}
     assert all(one["components"] + one["hashed"] <= 24 for one in tried)
@@ -172,14 +193,22 @@ def test_a_large_vocabulary_is_not_looked_through_for_every_document():
     assert len(looks) < 10
 
 
-@pytest.mark.parametrize("text", ["Return the sorted arrays, of np.ndarray_x!", "", "a I", "Ångström naïve 中文 x1"])
+@pytest.mark.parametrize(
+    "text", ["Return the sorted arrays, of np.ndarray_x!", "", "a I", "Ångström naïve 中文 x1"]
+)
 @pytest.mark.parametrize("name", ["english", "none"])
 def test_the_analyzer_reads_as_the_host_does(text, name):
     import bm25s
     import Stemmer
 
-    host = {"stopwords": "english", "stemmer": Stemmer.Stemmer("english")} if name == "english" else {"stopwords": []}
-    [terms] = bm25s.tokenize([text], **host, return_ids=False, show_progress=False, allow_empty=False)
+    host = (
+        {"stopwords": "english", "stemmer": Stemmer.Stemmer("english")}
+        if name == "english"
+        else {"stopwords": []}
+    )
+    [terms] = bm25s.tokenize(
+        [text], **host, return_ids=False, show_progress=False, allow_empty=False
+    )
     assert Analyzer(name)(text) == [term for term in terms if term]
 
 
@@ -215,7 +244,12 @@ def test_what_cannot_be_fused_is_named(beir_folder, whole, tiny_cosine, tmp_path
     with pytest.raises(InputError, match=r"HybridEncoder.*plain"):
         fuse(str(beir_folder), str(whole), tmp_path / "twice")
     with pytest.raises(InputError, match="no room for BM25"):
-        fuse(str(beir_folder), str(tiny_cosine), tmp_path / "narrow", FuseOptions(bytes_per_document=64))
+        fuse(
+            str(beir_folder),
+            str(tiny_cosine),
+            tmp_path / "narrow",
+            FuseOptions(bytes_per_document=64),
+        )
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"_id": "1", "text": "!"}\n{"_id": "2", "text": "?"}\n')
     with pytest.raises(InputError, match="no document has a term"):
@@ -228,7 +262,9 @@ def test_what_cannot_be_fused_is_named(beir_folder, whole, tiny_cosine, tmp_path
         fuse(str(beir_folder), str(tiny_cosine), tmp_path / "out", EVERYTHING, stores=[store])
 
 
-def test_queries_that_cannot_be_read_are_an_error_before_anything_is_encoded(beir_folder, tiny_cosine, tmp_path):
+def test_queries_that_cannot_be_read_are_an_error_before_anything_is_encoded(
+    beir_folder, tiny_cosine, tmp_path
+):
     data = tmp_path / "data"
     shutil.copytree(beir_folder, data)
     (data / "queries.jsonl").write_bytes(gzip.compress(b"{}"))

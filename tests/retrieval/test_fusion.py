@@ -35,7 +35,13 @@ def setting(request, collection, tmp_path_factory):
     queries = model.encode_queries(list(collection.queries.values()))
     index = BM25(collection.documents)
     lexical = np.stack([index.scores(query) for query in collection.queries.values()])
-    return (name, retrievers, queries.astype(np.float64), documents.astype(np.float64), lexical.astype(np.float64))
+    return (
+        name,
+        retrievers,
+        queries.astype(np.float64),
+        documents.astype(np.float64),
+        lexical.astype(np.float64),
+    )
 
 
 def z(scores):
@@ -60,13 +66,17 @@ def weighted(setting, weight=0.5):
     return (z(queries @ documents.T) + weight * z(lexical)) / (1 + weight)
 
 
-def test_hybrid_is_the_weighted_mean_of_z_scores_over_all_documents(setting, collection, monkeypatch):
+def test_hybrid_is_the_weighted_mean_of_z_scores_over_all_documents(
+    setting, collection, monkeypatch
+):
     name, retrievers, _, documents, _ = setting
     expected = weighted(setting)
     check(retrievers.get(f"hybrid:{name}").search(collection.queries, 9), expected, 9)
     monkeypatch.setattr(fusion, "_QUERIES", 3)  # a pass
     monkeypatch.setattr(fusion, "_BLOCK_ELEMENTS", 24)  # four documents at a time
-    check(retrievers.get(f"hybrid:{name}").search(collection.queries, 100), expected, len(documents))
+    check(
+        retrievers.get(f"hybrid:{name}").search(collection.queries, 100), expected, len(documents)
+    )
 
 
 class Counted(MemoryEmbeddings):
@@ -81,7 +91,9 @@ class Counted(MemoryEmbeddings):
 
 @pytest.mark.parametrize("kind", ["hybrid", "rm3"])
 def test_the_corpus_is_read_once_for_a_block_of_queries(setting, collection, tmp_path, kind):
-    """And once before, for the moments; where BM25 is somewhere else, for fewer queries at a time."""
+    """And once before, for the moments; where BM25 is somewhere else, for fewer queries at a
+    time.
+    """
     name, retrievers, _, documents, _ = setting
     embeddings = Counted(torch.from_numpy(documents.astype(np.float32)))
     dense = Dense(COCODR(name), collection.documents, tmp_path, given=embeddings)
@@ -104,7 +116,9 @@ def test_the_corpus_is_read_once_for_a_block_of_queries(setting, collection, tmp
 def test_ties_go_by_descending_id_and_documents_of_one_text_are_constant(tiny_bert, tmp_path):
     """More than two thousand copies: more than a search has room for."""
     file = tmp_path / "corpus.jsonl"
-    file.write_text("".join(json.dumps({"_id": f"{i:04}", "text": "wing flow"}) + "\n" for i in range(2_200)))
+    file.write_text(
+        "".join(json.dumps({"_id": f"{i:04}", "text": "wing flow"}) + "\n" for i in range(2_200))
+    )
     documents = load_collection(file, labels="none").documents
     vector = COCODR(str(tiny_bert)).encode_corpus([{"title": "", "text": "wing flow"}])
     given = MemoryEmbeddings(torch.from_numpy(np.repeat(vector, len(documents), axis=0)))
@@ -115,7 +129,12 @@ def test_ties_go_by_descending_id_and_documents_of_one_text_are_constant(tiny_be
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(0, 2**32), st.integers(1, 300), st.integers(1, 9), st.sampled_from([0.0, 1.0, 100.0]))
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 300),
+    st.integers(1, 9),
+    st.sampled_from([0.0, 1.0, 100.0]),
+)
 def test_moments_of_scores_are_those_of_all_scores(seed, count, width, shift):
     """Of vectors around one that is up to a hundred times as long as they differ."""
     random = np.random.default_rng(seed)
@@ -130,7 +149,8 @@ def test_moments_of_scores_are_those_of_all_scores(seed, count, width, shift):
 def test_moments_of_bm25_are_added_up_over_parts_of_the_corpus(collection, monkeypatch):
     index = BM25(collection.documents)
     weights = [
-        {term: 1.0 + term % 3 for term in terms} for terms in index.term_counts(list(collection.queries.values()))
+        {term: 1.0 + term % 3 for term in terms}
+        for terms in index.term_counts(list(collection.queries.values()))
     ]
     monkeypatch.setattr(fusion, "_MOMENT_DOCUMENTS", 3)
     assert len(collection.documents) > 6
@@ -149,7 +169,11 @@ def moved(setting, weight=0.5):
 
 def test_feedback_moves_the_query_towards_the_best_of_the_fusion(setting, collection):
     name, retrievers, _, documents, _ = setting
-    check(retrievers.get(f"feedback:{name}").search(collection.queries, 6), moved(setting) @ documents.T, 6)
+    check(
+        retrievers.get(f"feedback:{name}").search(collection.queries, 6),
+        moved(setting) @ documents.T,
+        6,
+    )
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0, 40.0])
@@ -173,33 +197,50 @@ def test_rm3_expands_the_query_from_the_best_of_the_fusion(setting, collection):
     # By brute force, of words: the analyzer's, and BM25's weights of single terms in all documents.
     index, texts = retriever.bm25, collection.documents.take(range(len(documents)))
     index.prepare()
-    words = [index._tokenizer.tokenize([index.text_format.document(text)], return_as="string")[0] for text in texts]
+    words = [
+        index._tokenizer.tokenize([index.text_format.document(text)], return_as="string")[0]
+        for text in texts
+    ]
     known = {word for found in words for word in found}
     expected = []
-    for query, dense, fused in zip(collection.queries.values(), queries @ documents.T, weighted(setting), strict=True):
+    for query, dense, fused in zip(
+        collection.queries.values(), queries @ documents.T, weighted(setting), strict=True
+    ):
         best = np.argsort(-fused)[:4]
         chance = np.exp(fused[best]) / np.exp(fused[best]).sum()
         model = {
-            w: sum(p * words[d].count(w) / len(words[d]) for d, p in zip(best, chance, strict=True)) for w in known
+            w: sum(p * words[d].count(w) / len(words[d]) for d, p in zip(best, chance, strict=True))
+            for w in known
         }
         # Terms of the same chance are taken in the order of the corpus.
         order = list(dict.fromkeys(word for found in words for word in found))
         kept = sorted(known, key=lambda w: (-round(model[w], 12), order.index(w)))[:5]
         asked = [w for w in index._tokenizer.tokenize([query], return_as="string")[0] if w in known]
         lexical = sum(
-            (0.5 * asked.count(w) / len(asked) + 0.5 * (w in kept) * model[w] / sum(map(model.get, kept)))
+            (
+                0.5 * asked.count(w) / len(asked)
+                + 0.5 * (w in kept) * model[w] / sum(map(model.get, kept))
+            )
             * index.postings.scores([index.postings.vocabulary[w]]).astype(np.float64)
             for w in {*asked, *kept}
         )
         expected.append((z(dense[None]) + 0.5 * z(lexical[None]))[0] / 1.5)
     check(retriever.search(collection.queries, 9), np.stack(expected), 9)
-    assert {"weight": 0.5, "documents": 4, "terms": 5, "bm25_weight": 0.5}.items() <= retriever.describe().items()
+    assert {
+        "weight": 0.5,
+        "documents": 4,
+        "terms": 5,
+        "bm25_weight": 0.5,
+    }.items() <= retriever.describe().items()
 
 
 def test_rm3_of_a_query_without_known_terms_and_of_a_tiny_corpus(tiny_bert, tmp_path):
     file = tmp_path / "corpus.jsonl"
     file.write_text(
-        "".join(json.dumps({"_id": str(i), "text": t}) + "\n" for i, t in enumerate(["wing flow", "", "the"]))
+        "".join(
+            json.dumps({"_id": str(i), "text": t}) + "\n"
+            for i, t in enumerate(["wing flow", "", "the"])
+        )
     )
     retrievers = Retrievers(load_collection(file, labels="none").documents, tmp_path)
     ranking = retrievers.get(f"rm3:{tiny_bert}").search({"a": "zzz", "b": "wing", "c": ""}, 5)
@@ -228,7 +269,9 @@ def test_one_encoder_is_encoded_once(setting, collection):
 
 
 def test_constant_scores_normalise_to_zero():
-    np.testing.assert_array_equal(fusion.z_normalize(np.full((2, 5), 3.0, np.float32)), np.zeros((2, 5)))
+    np.testing.assert_array_equal(
+        fusion.z_normalize(np.full((2, 5), 3.0, np.float32)), np.zeros((2, 5))
+    )
 
 
 def test_a_fusion_without_an_encoder_is_one_clear_line(setting):

@@ -32,4 +32,7 @@ def test_processes_in_each_others_way_are_warned_of(caplog):
     warn_if_crowded(["cuda:0", "cuda:1"], cores)
     assert not caplog.records
     warn_if_crowded(["cpu"] * 3, cores)
-    assert f"3 processes of {cores} threads share {cores} cores: --threads {max(1, cores // 3)}" in caplog.text
+    assert (
+        f"3 processes of {cores} threads share {cores} cores: --threads {max(1, cores // 3)}"
+        in caplog.text
+    )

@@ -61,7 +61,9 @@ def test_every_task_is_done_once_by_processes_that_start_once(tmp_path):
     assert sorted(square for square, _, _ in found) == [task**2 for task in range(20)]
     devices = {(device, process) for _, device, process in found}
     assert {device for device, _ in devices} <= {"a", "b"}
-    assert len(devices) == len({process for _, process in devices}) <= 2  # a process keeps its device
+    assert (
+        len(devices) == len({process for _, process in devices}) <= 2
+    )  # a process keeps its device
     assert os.getpid() not in {process for _, process in devices}
     assert len(list(tmp_path.glob("did-*"))) == 20
     assert len(list(tmp_path.glob("started-*"))) == len(devices)

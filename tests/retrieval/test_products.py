@@ -19,10 +19,14 @@ from beir_cocodr.retrieval.topk import search_chunks
 
 @pytest.fixture(autouse=True)
 def screening(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a processor that multiplies bytes, at once and of any number of queries and documents."""
+    """As on a processor that multiplies bytes, at once and of any number of queries and
+    documents.
+    """
     if not products.multiplies_bytes():  # its product may leave 16 bits elsewhere
 
-        def product(queries: torch.Tensor, documents: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        def product(
+            queries: torch.Tensor, documents: torch.Tensor, out: torch.Tensor
+        ) -> torch.Tensor:
             return out.copy_(queries.int() @ documents.int())
 
         monkeypatch.setattr(torch, "_int_mm", product)
@@ -54,12 +58,22 @@ def embeddings(kind: str, count: int, width: int, random: np.random.Generator) -
 
 def pairs(found: Found) -> dict[tuple[int, int], float]:
     rows = np.repeat(np.arange(len(found.starts) - 1), np.diff(found.starts))
-    return dict(zip(zip(rows.tolist(), found.columns.tolist(), strict=True), found.scores.tolist(), strict=True))
+    return dict(
+        zip(
+            zip(rows.tolist(), found.columns.tolist(), strict=True),
+            found.scores.tolist(),
+            strict=True,
+        )
+    )
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.integers(0, 2**32), st.sampled_from(KINDS), st.integers(2, 40), st.floats(0, 1))
-def test_nothing_that_reaches_the_bound_is_left_out(seed: int, kind: str, width: int, place: float) -> None:
+def test_nothing_that_reaches_the_bound_is_left_out(
+    seed: int, kind: str, width: int, place: float
+) -> None:
     """The bounds are scores of documents that are there, which float32 may place on either side."""
     random = np.random.default_rng(seed)
     queries, documents = (embeddings(kind, count, width, random) for count in (9, 300))
@@ -71,16 +85,22 @@ def test_nothing_that_reaches_the_bound_is_left_out(seed: int, kind: str, width:
     found = screen.found(slice(2, 7), list(screen.panels(given_to[1])), bounds[2:7])
     products._MOST_LEFT = kept
     assert found is not None
-    again = found_again(given_to[0][2:7], given_to[1], given_to[0][2:7] @ given_to[1].T, bounds[2:7])
+    again = found_again(
+        given_to[0][2:7], given_to[1], given_to[0][2:7] @ given_to[1].T, bounds[2:7]
+    )
     error = 1e-5 * np.linalg.norm(queries[2:7], axis=1)[:, None] * np.linalg.norm(documents, axis=1)
     for held in (pairs(found), pairs(again)):
-        assert set(zip(*np.nonzero(exact[2:7] > bounds[2:7, None] + error), strict=True)) <= set(held)
+        assert set(zip(*np.nonzero(exact[2:7] > bounds[2:7, None] + error), strict=True)) <= set(
+            held
+        )
         for (query, document), score in held.items():
             assert abs(score - exact[2 + query, document]) <= error[query, document]
 
 
 def test_of_random_vectors_few_are_multiplied_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four thousand documents, of which twelve are wanted: another test would pass if all of them were."""
+    """Four thousand documents, of which twelve are wanted: another test would pass if all of them
+    were.
+    """
     random, multiplied = np.random.default_rng(0), 0
 
     def counting(queries, documents, row, column):
@@ -90,25 +110,39 @@ def test_of_random_vectors_few_are_multiplied_twice(monkeypatch: pytest.MonkeyPa
 
     exact = products._products
     monkeypatch.setattr(products, "_products", counting)
-    queries, documents = (random.standard_normal((count, 64), dtype=np.float32) for count in (20, 4_000))
+    queries, documents = (
+        random.standard_normal((count, 64), dtype=np.float32) for count in (20, 4_000)
+    )
     scores, _ = search_chunks(queries, [documents], 12, similarity="cosine")
     assert 0.01 < multiplied / (20 * 4_000) < 0.08
-    queries, documents = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, documents))
-    wanted = -np.sort(-(queries.astype(np.float64) @ documents.T.astype(np.float64)), axis=1)[:, :12]
+    queries, documents = (
+        rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, documents)
+    )
+    wanted = -np.sort(-(queries.astype(np.float64) @ documents.T.astype(np.float64)), axis=1)[
+        :, :12
+    ]
     np.testing.assert_allclose(scores.numpy(), wanted, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.integers(0, 2**32), st.sampled_from(KINDS), st.integers(1, 40), st.booleans())
-def test_a_search_finds_what_a_full_sort_finds(seed: int, kind: str, top_k: int, excluding: bool) -> None:
+def test_a_search_finds_what_a_full_sort_finds(
+    seed: int, kind: str, top_k: int, excluding: bool
+) -> None:
     random = np.random.default_rng(seed)
     queries, documents = (embeddings(kind, count, 24, random) for count in (15, 900))
     excluded = random.integers(-1, len(documents), len(queries)) if excluding else None
-    found, rows = search_chunks(queries, np.split(documents, [30, 500]), top_k, excluded_rows=excluded)
+    found, rows = search_chunks(
+        queries, np.split(documents, [30, 500]), top_k, excluded_rows=excluded
+    )
     exact = queries.astype(np.float64) @ documents.astype(np.float64).T
     if excluded is not None:
         exact[np.flatnonzero(excluded >= 0), excluded[excluded >= 0]] = -np.inf
-    error = 1e-5 * np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(documents, axis=1).max()
+    error = (
+        1e-5 * np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(documents, axis=1).max()
+    )
     here = np.take_along_axis(exact, rows.numpy(), axis=1)
     assert (abs(found.numpy() - here) <= error).all()
     assert (abs(here + np.sort(-exact, axis=1)[:, :top_k]) <= 2 * error).all()
@@ -118,7 +152,9 @@ def test_a_search_finds_what_a_full_sort_finds(seed: int, kind: str, top_k: int,
 def test_documents_of_one_text_tie_wherever_they_stand() -> None:
     """In tiles that are multiplied as a whole and in others."""
     random = np.random.default_rng(1)
-    queries, documents = (random.standard_normal((count, 48), dtype=np.float32) for count in (8, 900))
+    queries, documents = (
+        random.standard_normal((count, 48), dtype=np.float32) for count in (8, 900)
+    )
     documents[[850, 420, 150]] = documents[3]
     queries[0] = documents[3]
     ranks = random.permutation(len(documents))
@@ -129,10 +165,14 @@ def test_documents_of_one_text_tie_wherever_they_stand() -> None:
 
 
 @pytest.mark.parametrize("most", [10, 1 << 22])
-def test_scores_too_close_to_tell_are_selected_from_as_they_are(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_too_close_to_tell_are_selected_from_as_they_are(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(products, "_MOST_HELD", most)
     random = np.random.default_rng(2)
-    queries, documents = (1 + 1e-7 * random.random((count, 32), dtype=np.float32) for count in (20, 700))
+    queries, documents = (
+        1 + 1e-7 * random.random((count, 32), dtype=np.float32) for count in (20, 700)
+    )
     documents[123] = 2
     scores, rows = search_chunks(queries, [documents], 3)
     assert rows[:, 0].tolist() == [123] * 20
@@ -141,7 +181,9 @@ def test_scores_too_close_to_tell_are_selected_from_as_they_are(most: int, monke
 
 def test_what_the_caller_makes_tensors_of_is_no_matter() -> None:
     random = np.random.default_rng(4)
-    queries, documents = (random.standard_normal((count, 32), dtype=np.float32) for count in (20, 700))
+    queries, documents = (
+        random.standard_normal((count, 32), dtype=np.float32) for count in (20, 700)
+    )
     wanted = search_chunks(queries, [documents], 3)
     kept = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -163,7 +205,9 @@ print(multiplies_bytes(), int(torch._int_mm(rows, rows.T)[0, 0]) == 64 * 127 * 1
 def test_a_product_that_cuts_sums_off_is_not_used() -> None:
     """oneDNN may be kept from the instructions that a processor has."""
     limited = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
-    done = subprocess.run([sys.executable, "-c", LIMITED], env=limited, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED], env=limited, capture_output=True, text=True, check=True
+    )
     used, exact = done.stdout.split()
     assert used == "False" or exact == "True"
 
@@ -171,7 +215,9 @@ def test_a_product_that_cuts_sums_off_is_not_used() -> None:
 def test_the_product_of_the_largest_integers_is_exact() -> None:
     """Where sums of two products were held in 16 bits it would not be."""
     signs = torch.tensor([[127] * 768, [-127] * 768, [127, -127] * 384], dtype=torch.int8)
-    found = torch._int_mm(signs.repeat(6, 1), signs.repeat(6, 1).T, out=torch.empty(18, 18, dtype=torch.int32))
+    found = torch._int_mm(
+        signs.repeat(6, 1), signs.repeat(6, 1).T, out=torch.empty(18, 18, dtype=torch.int32)
+    )
     wide = signs.repeat(6, 1).double()
     assert torch.equal(found.double(), wide @ wide.T)
 
@@ -180,7 +226,9 @@ def test_the_product_of_the_largest_integers_is_exact() -> None:
     ("shape", "top_k", "pays"),
     [((256, 16), 256, True), ((255, 16), 9, False), ((999, 15), 9, False), ((999, 16), 257, False)],
 )
-def test_it_is_for_many_queries_that_want_few(shape, top_k, pays, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_for_many_queries_that_want_few(
+    shape, top_k, pays, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(products, "_FEWEST_QUERIES", 256)
     assert Screen.pays(torch.ones(shape), top_k) is pays
     monkeypatch.setattr(products, "multiplies_bytes", lambda: False)

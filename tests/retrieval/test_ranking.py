@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from beir_cocodr.retrieval.ranking import Ranking
 
-# Few documents, whose ids are looked up in a table, or many more than there are hits, which are sorted.
+# Few documents, whose ids are looked up in a table, or many more than there are hits, which are
+# sorted.
 corpora = st.sampled_from([3, 7, 10_000])
 
 
@@ -20,7 +21,10 @@ def test_hits_are_those_of_a_loop(documents, queries, data):
     depth, drop = data.draw(st.sampled_from([None, 2])), data.draw(st.booleans())
     wanted = {}
     for number, name in enumerate(names):
-        hits = [(f"d{row}", float(score)) for row, score in zip(found[number], scores[number], strict=False)]
+        hits = [
+            (f"d{row}", float(score))
+            for row, score in zip(found[number], scores[number], strict=False)
+        ]
         wanted[name] = [hit for hit in hits if not drop or hit[0] != name][:depth]
 
     def ids(asked: np.ndarray) -> list[str]:

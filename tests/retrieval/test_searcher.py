@@ -35,7 +35,9 @@ def test_hits_are_what_bm25_finds_and_name_the_words_that_match(beir_folder, tmp
 
 @pytest.mark.parametrize("kind", ["", "hybrid:", "rrf:", "rm3:", "feedback:"])
 def test_the_parts_of_a_score_add_up_to_it(beir_folder, tiny_cosine, kind):
-    hits = Searcher(beir_folder, f"{kind}{tiny_cosine}", SearchOptions(bm25_weight=0.7)).search(QUERY)
+    hits = Searcher(beir_folder, f"{kind}{tiny_cosine}", SearchOptions(bm25_weight=0.7)).search(
+        QUERY
+    )
     parts = np.array([[hit.dense or 0, hit.lexical or 0] for hit in hits])
     np.testing.assert_allclose(parts.sum(axis=1), [hit.score for hit in hits], rtol=1e-4, atol=1e-5)
     assert (parts[:, 1].any(), len(hits)) == (kind in ("hybrid:", "rrf:", "rm3:"), 10)
@@ -45,8 +47,16 @@ def test_the_parts_of_a_hybrid_encoder_are_those_of_its_vector(beir_folder, tiny
     from beir_cocodr import fuse, load_encoder
     from beir_cocodr.models.spec import FuseOptions
 
-    fuse(str(beir_folder), str(tiny_cosine), tmp_path / "fused", FuseOptions(lexical="svd", bytes_per_document=128))
-    searcher, model = Searcher(beir_folder, str(tmp_path / "fused")), load_encoder(tmp_path / "fused")
+    fuse(
+        str(beir_folder),
+        str(tiny_cosine),
+        tmp_path / "fused",
+        FuseOptions(lexical="svd", bytes_per_document=128),
+    )
+    searcher, model = (
+        Searcher(beir_folder, str(tmp_path / "fused")),
+        load_encoder(tmp_path / "fused"),
+    )
     [query] = model.encode_query([QUERY])
     for hit in searcher.search(QUERY, 3):
         [document] = model.encode_corpus([{"title": hit.title, "text": hit.text}])
@@ -67,7 +77,9 @@ def test_a_searcher_beside_another_shares_what_it_has_and_outlives_it(beir_folde
     assert other.beside(str(tiny_cosine)).search(QUERY) == expected
 
 
-def test_a_folder_of_files_is_searched_and_only_what_changed_is_encoded(tiny_cosine, tmp_path, monkeypatch):
+def test_a_folder_of_files_is_searched_and_only_what_changed_is_encoded(
+    tiny_cosine, tmp_path, monkeypatch
+):
     from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 
     encoded: list[str] = []
@@ -80,11 +92,18 @@ def test_a_folder_of_files_is_searched_and_only_what_changed_is_encoded(tiny_cos
     monkeypatch.setattr(CorpusEncoder, "encode", counted)
     folder = tmp_path / "my files"
     folder.mkdir()
-    (folder / "wings.md").write_text("# Wings\n\nSupersonic flow.\n\n## In a tunnel\n\nTurbulent flow over a wing.\n")
+    (folder / "wings.md").write_text(
+        "# Wings\n\nSupersonic flow.\n\n## In a tunnel\n\nTurbulent flow over a wing.\n"
+    )
     (folder / "books.txt").write_text("A library has an index.")
     hits = Searcher(folder, f"hybrid:{tiny_cosine}").search("wing in turbulent flow")
     hit = next(hit for hit in hits if hit.section)
-    assert (hit.file, hit.place, hit.title, hit.section) == ("wings.md", "wings.md", "Wings", "In a tunnel")
+    assert (hit.file, hit.place, hit.title, hit.section) == (
+        "wings.md",
+        "wings.md",
+        "Wings",
+        "In a tunnel",
+    )
     assert hit.words == ("wings", "turbulent", "flow", "wing")
     assert len(set(encoded)) == 3
     encoded.clear()
@@ -98,13 +117,31 @@ def test_a_folder_of_files_is_searched_and_only_what_changed_is_encoded(tiny_cos
 
 
 def test_of_a_table_the_record_is_the_document_and_not_the_file(tmp_path):
-    long = [" ".join(f"Sentence {n} of part {part} says something." for n in range(40)) for part in range(2)]
-    rows = ["id,text", "a,A first one.", "b,Another one.", f"c,{' '.join(long)}", ",Without a name.", "d#1,The last."]
+    long = [
+        " ".join(f"Sentence {n} of part {part} says something." for n in range(40))
+        for part in range(2)
+    ]
+    rows = [
+        "id,text",
+        "a,A first one.",
+        "b,Another one.",
+        f"c,{' '.join(long)}",
+        ",Without a name.",
+        "d#1,The last.",
+    ]
     (tmp_path / "records.csv").write_text("\n".join(rows))
     (tmp_path / "note.md").write_text("A note about records.")
     searcher = Searcher(tmp_path)
-    texts = {id: searcher.full_text(id) for id in searcher.documents.ids() if id.startswith("records.csv")}
-    assert [texts[f"records.csv#{id}"] for id in ("a", "b", "d#1")] == ["A first one.", "Another one.", "The last."]
+    texts = {
+        id: searcher.full_text(id)
+        for id in searcher.documents.ids()
+        if id.startswith("records.csv")
+    }
+    assert [texts[f"records.csv#{id}"] for id in ("a", "b", "d#1")] == [
+        "A first one.",
+        "Another one.",
+        "The last.",
+    ]
     cut = [text for id, text in texts.items() if id.startswith("records.csv#c#")]
     assert len(cut) > 1
     assert {" ".join(text.split()) for text in cut} == {" ".join(long)}
@@ -115,7 +152,9 @@ def test_corpora_of_one_name_in_two_places_are_kept_apart(tmp_path, monkeypatch)
     kept = set()
     for name in ("one", "two"):
         (tmp_path / name / "data").mkdir(parents=True)
-        (tmp_path / name / "data" / "corpus.jsonl").write_text(f'{{"_id": "1", "text": "{name}"}}\n')
+        (tmp_path / name / "data" / "corpus.jsonl").write_text(
+            f'{{"_id": "1", "text": "{name}"}}\n'
+        )
         monkeypatch.chdir(tmp_path / name)
         kept |= {Searcher("data").kept, Searcher(tmp_path / name / "data").kept}
     assert len(kept) == 2
@@ -134,7 +173,9 @@ def test_bad_input(beir_folder):
     assert searcher.full_text("d3") == searcher.documents["d3"]["text"]
 
 
-@pytest.mark.parametrize(("name", "meant"), [("minlm", "minilm"), ("bm52", "bm25"), ("hybird:minilm", "hybrid:minilm")])
+@pytest.mark.parametrize(
+    ("name", "meant"), [("minlm", "minilm"), ("bm52", "bm25"), ("hybird:minilm", "hybrid:minilm")]
+)
 def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(beir_folder, name, meant):
     with pytest.raises(InputError, match=f"did you mean {meant}"):
         Searcher(beir_folder, name)

@@ -55,7 +55,9 @@ def test_equals_a_full_sort_under_heavy_ties(data: st.DataObject) -> None:
     top_k = data.draw(integers)
 
     chunks = cut(documents, data.draw(st.lists(integers, min_size=1, max_size=5)))
-    with patch.multiple(topk, _QUERY_TILE=data.draw(st.integers(1, 14)), _DOCUMENT_TILE=data.draw(integers)):
+    with patch.multiple(
+        topk, _QUERY_TILE=data.draw(st.integers(1, 14)), _DOCUMENT_TILE=data.draw(integers)
+    ):
         scores, rows = search_chunks(torch.from_numpy(queries), chunks, top_k, ranks)
 
     expected_scores, expected_rows = full_sort(queries @ documents.T, ranks, top_k)
@@ -65,7 +67,11 @@ def test_equals_a_full_sort_under_heavy_ties(data: st.DataObject) -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.integers(0, 2**32), st.integers(1, 500), st.lists(st.integers(1, 900), min_size=1, max_size=4))
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 500),
+    st.lists(st.integers(1, 900), min_size=1, max_size=4),
+)
 def test_random_embeddings_for_any_chunk_size(seed: int, top_k: int, sizes: list[int]) -> None:
     random = np.random.default_rng(seed)
     queries = random.standard_normal((5, 33), dtype=np.float32)
@@ -133,7 +139,12 @@ def test_ties_without_ranks_follow_the_rows() -> None:
 
 
 def test_one_query_more_wanted_than_there_are_and_empty_chunks() -> None:
-    chunks = [torch.empty(0, 1), torch.tensor([[1.0], [3.0]]), torch.empty(0, 1), torch.tensor([[2.0]])]
+    chunks = [
+        torch.empty(0, 1),
+        torch.tensor([[1.0], [3.0]]),
+        torch.empty(0, 1),
+        torch.tensor([[2.0]]),
+    ]
     scores, rows = search_chunks(torch.ones(1, 1), chunks, 10)
     assert (scores.tolist(), rows.tolist()) == ([[3.0, 2.0, 1.0]], [[1, 2, 0]])
 
@@ -173,15 +184,22 @@ def test_cosine_is_the_cosine_whatever_the_length() -> None:
     ).T
     lengths = np.resize([1e-30, 1e-12, 1.0, 1e12, 1e30], 60)[:, None]  # squares leave float32
     scores, rows = search_chunks(
-        (queries * 1e25).astype(np.float32), [(documents * lengths).astype(np.float32)], 60, similarity="cosine"
+        (queries * 1e25).astype(np.float32),
+        [(documents * lengths).astype(np.float32)],
+        60,
+        similarity="cosine",
     )
     np.testing.assert_allclose(scores.numpy(), -np.sort(-cosine, axis=1), atol=1e-5)
-    np.testing.assert_allclose(np.take_along_axis(cosine, rows.numpy(), axis=1), scores.numpy(), atol=1e-5)
+    np.testing.assert_allclose(
+        np.take_along_axis(cosine, rows.numpy(), axis=1), scores.numpy(), atol=1e-5
+    )
 
 
 def test_zero_vectors_have_cosine_zero() -> None:
     documents = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
-    scores, rows = search_chunks(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), [documents], 3, similarity="cosine")
+    scores, rows = search_chunks(
+        torch.tensor([[2.0, 0.0], [0.0, 0.0]]), [documents], 3, similarity="cosine"
+    )
     assert scores.tolist() == [[1.0, 0.0, -1.0], [0.0, 0.0, 0.0]]
     assert rows.tolist() == [[1, 0, 2], [0, 1, 2]]
 
@@ -234,9 +252,13 @@ def test_many_culprits_are_counted() -> None:
 
 def test_excluded_rows_make_room_for_others() -> None:
     documents = torch.tensor([[5.0], [4.0], [3.0], [2.0]])
-    scores, rows = search_chunks(torch.ones(3, 1), torch.split(documents, 2), 2, excluded_rows=np.array([0, 3, -1]))
+    scores, rows = search_chunks(
+        torch.ones(3, 1), torch.split(documents, 2), 2, excluded_rows=np.array([0, 3, -1])
+    )
     assert rows.tolist() == [[1, 2], [0, 1], [0, 1]]
-    scores, rows = search_chunks(torch.ones(2, 1), torch.split(documents, 3), 9, excluded_rows=np.array([-1, 1]))
+    scores, rows = search_chunks(
+        torch.ones(2, 1), torch.split(documents, 3), 9, excluded_rows=np.array([-1, 1])
+    )
     assert rows.tolist() == [[0, 1, 2, 3], [0, 2, 3, -1]]
     assert scores.tolist() == [[5.0, 4.0, 3.0, 2.0], [5.0, 3.0, 2.0, -float("inf")]]
 
@@ -253,7 +275,9 @@ def test_read_only_arrays_are_taken_silently() -> None:
 def test_inputs_are_left_alone_and_need_no_gradient() -> None:
     queries, documents = torch.ones(2, 3, requires_grad=True), torch.rand(9, 3, requires_grad=True)
     before = documents.detach().clone()
-    scores, _ = search_chunks(queries, [documents], 2, similarity="cosine", excluded_rows=np.array([0, 1]))
+    scores, _ = search_chunks(
+        queries, [documents], 2, similarity="cosine", excluded_rows=np.array([0, 1])
+    )
     assert not scores.requires_grad
     assert torch.equal(documents, before)
 
@@ -274,7 +298,11 @@ def test_inputs_are_left_alone_and_need_no_gradient() -> None:
     ],
 )
 def test_bad_input_is_named(change: dict[str, object], message: str) -> None:
-    arguments = {"query_embeddings": torch.ones(1, 2), "chunks": [torch.ones(3, 2)], "top_k": 1} | change
+    arguments = {
+        "query_embeddings": torch.ones(1, 2),
+        "chunks": [torch.ones(3, 2)],
+        "top_k": 1,
+    } | change
     with pytest.raises(InputError, match=message):
         search_chunks(**arguments)
 
@@ -308,7 +336,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 def test_memory_does_not_grow_with_the_corpus() -> None:
     """300,000 documents more are 75 MiB of embeddings and 230 MiB of scores."""
     small, large = (
-        int(subprocess.run([sys.executable, "-c", MEASURE, count], capture_output=True, check=True).stdout)
+        int(
+            subprocess.run(
+                [sys.executable, "-c", MEASURE, count], capture_output=True, check=True
+            ).stdout
+        )
         for count in ("10", "40")
     )
     assert large - small < 25 * 1024
@@ -321,7 +353,9 @@ def test_a_gpu_finds_the_same() -> None:
     queries = random.integers(-4, 5, (50, 6)).astype(np.float32)
     documents = random.integers(-4, 5, (20_000, 6)).astype(np.float32)
     ranks = random.permutation(len(documents))
-    scores, rows = search_chunks(torch.from_numpy(queries).cuda(), cut(documents, [7_000]), 40, ranks)
+    scores, rows = search_chunks(
+        torch.from_numpy(queries).cuda(), cut(documents, [7_000]), 40, ranks
+    )
     expected_scores, expected_rows = full_sort(queries @ documents.T, ranks, 40)
     assert rows.is_cuda
     np.testing.assert_array_equal(rows.cpu().numpy(), expected_rows)

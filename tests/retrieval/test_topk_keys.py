@@ -7,9 +7,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beir_cocodr.retrieval.topk import merge_keys, ranks_of, scores_of, search_chunks, search_keys, to_keys
+from beir_cocodr.retrieval.topk import (
+    merge_keys,
+    ranks_of,
+    scores_of,
+    search_chunks,
+    search_keys,
+    to_keys,
+)
 
-hits = st.lists(st.tuples(st.floats(width=32, allow_nan=False), st.integers(0, 2**32 - 1)), min_size=1, max_size=60)
+hits = st.lists(
+    st.tuples(st.floats(width=32, allow_nan=False), st.integers(0, 2**32 - 1)),
+    min_size=1,
+    max_size=60,
+)
 
 
 @given(hits)
@@ -35,7 +46,11 @@ def test_any_parting_of_a_corpus_merges_to_the_same(data):
     edges = sorted({0, count, *data.draw(st.lists(st.integers(0, count), max_size=4))})
     parts = [
         search_keys(
-            queries, [(documents[start:stop], ranks[start:stop])], top_k, first_row=start, excluded_rows=excluded
+            queries,
+            [(documents[start:stop], ranks[start:stop])],
+            top_k,
+            first_row=start,
+            excluded_rows=excluded,
         )
         for start, stop in pairwise(edges)
     ]

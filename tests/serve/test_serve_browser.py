@@ -1,4 +1,6 @@
-"""The page in a real browser, answered by the command itself: search, judge, kill, restart, verdict, report."""
+"""The page in a real browser, answered by the command itself: search, judge, kill, restart,
+verdict, report.
+"""
 
 import inspect
 import json
@@ -19,9 +21,7 @@ from beir_cocodr.data.judgements import typed_id
 
 pytestmark = pytest.mark.browser
 QUERY = "average of data"
-MARKUP = (
-    "<img src=x onerror='window.broken = 1'><script>window.broken = 1</script> in the average of data: average data"
-)
+MARKUP = "<img src=x onerror='window.broken = 1'><script>window.broken = 1</script> in the average of data: average data"
 
 
 # Judges until nobody answers, and notes what was answered.
@@ -41,11 +41,17 @@ def write_files(folder: Path) -> None:
     """Mixed files of Python's own documentation, and one that would break a page."""
     folder.mkdir()
     functions = [*vars(statistics).items(), *vars(textwrap).items(), *vars(json).items()]
-    texts = {name: text for name, thing in functions if callable(thing) and (text := inspect.getdoc(thing))}
+    texts = {
+        name: text
+        for name, thing in functions
+        if callable(thing) and (text := inspect.getdoc(thing))
+    }
     for number, (name, text) in enumerate(texts.items()):
         kind = (".txt", ".md", ".rst", ".html")[number % 4]
         heading = {".md": f"# {name}\n\n", ".rst": f"{name}\n{'=' * len(name)}\n\n"}.get(kind, "")
-        body = f"<title>{name}</title><pre>{escape(text)}</pre>" if kind == ".html" else heading + text
+        body = (
+            f"<title>{name}</title><pre>{escape(text)}</pre>" if kind == ".html" else heading + text
+        )
         (folder / f"{name}{kind}").write_text(body)
     (folder / "table.csv").write_text(f'title,text\n<b>Bold</b>,"{MARKUP}"\n')
 
@@ -54,7 +60,20 @@ def answer(folder: Path, model: str, place: Path) -> None:
     """What a terminal does; its output goes to a file."""
     os.chdir(place)
     sys.stdout = (place / "out").open("w")
-    main(["serve", "--dataset", str(folder), "--model", "bm25", "--model", model, "--no-browser", "--output", "judged"])
+    main(
+        [
+            "serve",
+            "--dataset",
+            str(folder),
+            "--model",
+            "bm25",
+            "--model",
+            model,
+            "--no-browser",
+            "--output",
+            "judged",
+        ]
+    )
 
 
 def until(condition, seconds=60):
@@ -69,7 +88,12 @@ class Page:
     """What a person does on the page; one program, and its tabs in one browser."""
 
     def __init__(self, browser, place: Path, model: str) -> None:
-        self.browser, self.place, self.model, self.log = browser, place, model, place / "judged" / "judgements.jsonl"
+        self.browser, self.place, self.model, self.log = (
+            browser,
+            place,
+            model,
+            place / "judged" / "judgements.jsonl",
+        )
         self.start()
 
     def start(self) -> None:
@@ -83,7 +107,11 @@ class Page:
         self.program.join()
 
     def lines(self):
-        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.is_file() else []
+        return (
+            [json.loads(line) for line in self.log.read_text().splitlines()]
+            if self.log.is_file()
+            else []
+        )
 
     def keys(self, *keys) -> None:
         self.browser.driver.switch_to.active_element.send_keys(*keys)
@@ -172,12 +200,17 @@ def test_a_folder_is_searched_and_judged_and_the_verdict_moves(browser, page):
         time.sleep(0.3)  # the next pair is asked for
     page.keys(Keys.ESCAPE)
     until(lambda: "1 of 10 judged queries" in page.text("#progress-text"))
-    assert browser.run("return window.broken === undefined && document.querySelectorAll('img').length === 0")
+    assert browser.run(
+        "return window.broken === undefined && document.querySelectorAll('img').length === 0"
+    )
     assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
     own = page.link.partition("#")[0]
-    assert all(url.startswith((own, "data:", "about:", "blob:", "chrome")) for url in browser.requests())
+    assert all(
+        url.startswith((own, "data:", "about:", "blob:", "chrome")) for url in browser.requests()
+    )
 
-    # Killed while two tabs judge as fast as they can: what the page shows as judged is in the log, once.
+    # Killed while two tabs judge as fast as they can: what the page shows as judged is in the log,
+    # once.
     ids = browser.run("return [...document.querySelectorAll('.hit')].map((hit) => hit.dataset.id)")
     for tab in (first, second):
         driver.switch_to.window(tab)
@@ -222,10 +255,10 @@ def test_a_folder_is_searched_and_judged_and_the_verdict_moves(browser, page):
             assert wide <= 0, (width, wide)
             if width in (400, 1280):
                 assert browser.probe("faint") == [], scheme
-    nameless = (
-        "return [...document.querySelectorAll('button, input:not([hidden])')].filter((e) => !(e.textContent.trim() ||"
+    nameless = "return [...document.querySelectorAll('button, input:not([hidden])')].filter((e) => !(e.textContent.trim() ||"
+    assert (
+        browser.run(nameless + " e.ariaLabel || e.labels?.length)).map((e) => e.outerHTML)") == []
     )
-    assert browser.run(nameless + " e.ariaLabel || e.labels?.length)).map((e) => e.outerHTML)") == []
     browser.open(report)
     assert "Retrieval report" in page.text("body")
     assert (place / "judged" / "verdict" / "report.html").is_file()

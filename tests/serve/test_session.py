@@ -1,4 +1,6 @@
-"""A session on a page: what models find side by side, pairs to judge, and the verdict, which is that of ``compare``."""
+"""A session on a page: what models find side by side, pairs to judge, and the verdict, which is
+that of ``compare``.
+"""
 
 import json
 import threading
@@ -25,7 +27,9 @@ TEXTS = {
 }
 
 
-def wait(session, done=lambda state: state["verdict"] is not None and not state["working"], seconds=120):
+def wait(
+    session, done=lambda state: state["verdict"] is not None and not state["working"], seconds=120
+):
     end = time.monotonic() + seconds
     while not done(state := session.state()):
         assert time.monotonic() < end, state
@@ -54,17 +58,24 @@ def test_bm25_answers_at_once_what_a_searcher_finds(files, tmp_path):
     assert session.search("bm25", QUERY)["hits"] is None
     session.start()
     found, hits = session.search("bm25", QUERY)["hits"], Searcher(files).search(QUERY)
-    assert [(hit["id"], hit["rank"], hit["score"], hit["lexical"], hit["dense"]) for hit in found] == [
-        (hit.id, hit.rank, hit.score, hit.score, None) for hit in hits
-    ]
+    assert [
+        (hit["id"], hit["rank"], hit["score"], hit["lexical"], hit["dense"]) for hit in found
+    ] == [(hit.id, hit.rank, hit.score, hit.score, None) for hit in hits]
     assert {hit["place"] for hit in found} == {"wing.md", "notes.csv"}
     for shown, hit in zip(found, hits, strict=True):
         assert "".join(text for text, _ in shown["snippet"]) == hit.snippet
         assert {text.lower() for text, matched in shown["snippet"] if matched} <= set(hit.words)
     [section] = [hit for hit in found if hit["section"] == "Drag"]
     document = session.document(section["id"], "drag")
-    assert (document["title"], document["section"], document["place"]) == ("Wings", "Drag", "wing.md")
-    assert "".join(text for text, _ in document["before"]).strip() == "A wing in supersonic flow has a shock layer."
+    assert (document["title"], document["section"], document["place"]) == (
+        "Wings",
+        "Drag",
+        "wing.md",
+    )
+    assert (
+        "".join(text for text, _ in document["before"]).strip()
+        == "A wing in supersonic flow has a shock layer."
+    )
     assert [text for text, matched in document["text"] if matched] == ["Drag"]
     assert session.state()["verdict"] is None
     assert session.stop()
@@ -78,7 +89,9 @@ def test_the_verdict_is_that_of_compare_on_the_same_log(session, beir_folder, ti
             for hit in session.search(model, query)["hits"][:3]:
                 session.judge(hit["id"], int(model != "bm25"), query)
     version = session.judged.version
-    verdict = wait(session, lambda state: not state["working"] and state["verdict"]["version"] == version)["verdict"]
+    verdict = wait(
+        session, lambda state: not state["working"] and state["verdict"]["version"] == version
+    )["verdict"]
     models = ["bm25", str(tiny_cosine)]
     record = compare_models(models, str(beir_folder), samples=12, judgements=session.judged.file)
     assert verdict["queries"] == record.few_labels.queries == 3
@@ -92,7 +105,15 @@ def test_the_verdict_is_that_of_compare_on_the_same_log(session, beir_folder, ti
     session.report()  # the table of before holds a pair that was taken back since
     assert f"{beir_folder.name}" in session.report_file.read_text()
     assert "judgements of 3 queries" in session.describe()
-    words = ["compare", "--dataset", str(beir_folder), *session.compared(), "--samples", "12", "--json"]
+    words = [
+        "compare",
+        "--dataset",
+        str(beir_folder),
+        *session.compared(),
+        "--samples",
+        "12",
+        "--json",
+    ]
     capsys.readouterr()
     with pytest.raises(SystemExit) as status:
         main(words)
@@ -102,7 +123,10 @@ def test_the_verdict_is_that_of_compare_on_the_same_log(session, beir_folder, ti
 
 def test_pairs_worth_judging_are_those_on_which_typed_lists_differ(session):
     wait(session, lambda state: all(model["state"] == "ready" for model in state["models"]))
-    found = {model: [hit["id"] for hit in session.search(model, QUERY)["hits"]] for model in session.columns}
+    found = {
+        model: [hit["id"] for hit in session.search(model, QUERY)["hits"]]
+        for model in session.columns
+    }
     first, second = found.values()
     [best, *_] = session.wanted(QUERY)
     id = best["document"]["id"]
@@ -111,7 +135,9 @@ def test_pairs_worth_judging_are_those_on_which_typed_lists_differ(session):
     assert 0 in ranks
     assert (best["query"], best["query_id"]) == (QUERY, None)
     session.judge(id, 1, QUERY)
-    assert id not in {pair["document"]["id"] for pair in session.wanted(QUERY) if pair["query"] == QUERY}
+    assert id not in {
+        pair["document"]["id"] for pair in session.wanted(QUERY) if pair["query"] == QUERY
+    }
     assert session.state(QUERY)["grades"] == {id: 1}
 
 
@@ -148,8 +174,12 @@ def test_a_second_session_goes_on_and_encodes_nothing(beir_folder, tiny_cosine, 
     assert not encoded
 
 
-def test_what_a_verdict_needs_is_removed_when_the_page_ends_before_it(beir_folder, tmp_path, monkeypatch):
-    """As a page that is closed does not wait for a library, and Python's own end is left out then."""
+def test_what_a_verdict_needs_is_removed_when_the_page_ends_before_it(
+    beir_folder, tmp_path, monkeypatch
+):
+    """As a page that is closed does not wait for a library, and Python's own end is left out
+    then.
+    """
     began, goes_on = threading.Event(), threading.Event()
 
     def prepare(place):
@@ -168,7 +198,9 @@ def test_what_a_verdict_needs_is_removed_when_the_page_ends_before_it(beir_folde
     assert session.stop()
 
 
-def test_why_there_is_no_verdict_is_named_each_time(beir_folder, tiny_cosine, tmp_path, monkeypatch):
+def test_why_there_is_no_verdict_is_named_each_time(
+    beir_folder, tiny_cosine, tmp_path, monkeypatch
+):
     def fails(models, corpus):
         raise InputError("training.json is damaged")
 

@@ -13,7 +13,13 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretrain_data import ContextViews
 
-STEPS = {"max_steps": 6, "batch_size": 16, "mini_batch_size": 6, "learning_rate": 1e-3, "save_steps": 2}
+STEPS = {
+    "max_steps": 6,
+    "batch_size": 16,
+    "mini_batch_size": 6,
+    "learning_rate": 1e-3,
+    "save_steps": 2,
+}
 DOCUMENTS, QUERIES = 24, 4
 KINDS = {
     "qc": {"objective": "qc"},
@@ -33,9 +39,11 @@ def passages_of(text: str) -> list[tuple[int, int]]:
     return [(starts[i], ends[min(i + 1, len(ends) - 1)]) for i in range(0, len(ends), 2)]
 
 
-def write_context(folder: Path, documents: int = DOCUMENTS, queries: int = QUERIES, seed: int = 0) -> Path:
-    """A folder as generate-queries leaves it: document i has i modulo 3, plus 1, passages; each query is a few words of
-    its passage behind the document's and the passage's number.
+def write_context(
+    folder: Path, documents: int = DOCUMENTS, queries: int = QUERIES, seed: int = 0
+) -> Path:
+    """A folder as generate-queries leaves it: document i has i modulo 3, plus 1, passages; each
+    query is a few words of its passage behind the document's and the passage's number.
     """
     rng = np.random.default_rng(seed)
     (folder / "qrels").mkdir(parents=True)
@@ -49,10 +57,14 @@ def write_context(folder: Path, documents: int = DOCUMENTS, queries: int = QUERI
             for _ in range(queries):
                 words = " ".join(rng.choice(text[start:end].split(), 4))
                 place = {"document": f"d{i}", "number": number, "start": start, "end": end}
-                made.append({"_id": f"g{len(made)}", "text": f"{words} {i} {number}", "metadata": place})
+                made.append(
+                    {"_id": f"g{len(made)}", "text": f"{words} {i} {number}", "metadata": place}
+                )
     (folder / "queries.jsonl").write_text("".join(json.dumps(query) + "\n" for query in made))
     lines = [f"{query['_id']}\t{query['metadata']['document']}\t1" for query in made]
-    (folder / "qrels" / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    (folder / "qrels" / "train.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
+    )
     record = {
         "settings": {"title_separator": " "},
         "dataset": {"corpus_sha256": load_collection(folder, labels="none").documents.content_hash},
@@ -63,4 +75,6 @@ def write_context(folder: Path, documents: int = DOCUMENTS, queries: int = QUERI
 
 
 def views(folder: str | list[str], model: Path, options: PretrainOptions) -> ContextViews:
-    return ContextViews([folder] if isinstance(folder, str) else folder, COCODR(str(model)), options)
+    return ContextViews(
+        [folder] if isinstance(folder, str) else folder, COCODR(str(model)), options
+    )

@@ -27,7 +27,12 @@ from beir_cocodr.training.presets import adapt_options
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 OPTIONS = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
-SETTINGS = {"options": {"coco": PretrainOptions(**OPTIONS, span_tokens=12), "finetune": FinetuneOptions(**OPTIONS)}}
+SETTINGS = {
+    "options": {
+        "coco": PretrainOptions(**OPTIONS, span_tokens=12),
+        "finetune": FinetuneOptions(**OPTIONS),
+    }
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,12 @@ def adapted(beir_folder, tiny_mlm, tmp_path_factory):
     output = tmp_path_factory.mktemp("adapted") / "o"
     data = str(beir_folder)
     return adapt(
-        data, data, str(tiny_mlm), output, search=SearchOptions(EncoderOptions(document_length=40)), **SETTINGS
+        data,
+        data,
+        str(tiny_mlm),
+        output,
+        search=SearchOptions(EncoderOptions(document_length=40)),
+        **SETTINGS,
     ), output
 
 
@@ -43,18 +53,30 @@ def test_ablation_is_trained_in_order_and_evaluated(adapted):
     report, output = adapted
     rows = list(report.results.models)
     encoders = ["base", "base + source", "base + COCO", "base + COCO + source"]
-    assert rows == ["bm25", *(label + mode for label in encoders for mode in ("", ", feedback", ", fused", ", RM3"))]
+    assert rows == [
+        "bm25",
+        *(label + mode for label in encoders for mode in ("", ", feedback", ", fused", ", RM3")),
+    ]
     record = json.loads((output / "models" / "coco+source" / "training.json").read_text())
     assert record["stage"] == "finetune"
     assert record["parent"]["stage"] == "coco"
-    assert json.loads((output / "models" / "source" / "training.json").read_text())["parent"] is None
-    assert json.loads((output / "adapt.json").read_text()) == json.loads(json.dumps(report.to_json()))
+    assert (
+        json.loads((output / "models" / "source" / "training.json").read_text())["parent"] is None
+    )
+    assert json.loads((output / "adapt.json").read_text()) == json.loads(
+        json.dumps(report.to_json())
+    )
 
 
 def test_cards_have_the_figures_of_the_ablation(adapted):
     report, output = adapted
     for name, label in (("coco", "base + COCO"), ("coco+source", "base + COCO + source")):
-        figures = (output / "models" / name / "README.md").read_text().split("## Figures")[1].split("## ")[0]
+        figures = (
+            (output / "models" / name / "README.md")
+            .read_text()
+            .split("## Figures")[1]
+            .split("## ")[0]
+        )
         result = report.results.models[f"{label}, fused"]
         [row] = [line for line in figures.splitlines() if line.startswith("| fused |")]
         assert f"{result.measures['nDCG@10']:.4f}" in row
@@ -89,7 +111,10 @@ def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, bei
         **SETTINGS,
     )
     assert (output / "models" / "source" / "model.safetensors").stat().st_mtime_ns == stamp
-    figures = [{label: record.measures for label, record in found.results.models.items()} for found in (report, again)]
+    figures = [
+        {label: record.measures for label, record in found.results.models.items()}
+        for found in (report, again)
+    ]
     assert figures[0] == figures[1]
 
 
@@ -97,16 +122,21 @@ def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, bei
 def cross_encoder(tiny_bert, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cross-encoder")
     torch.manual_seed(1)
-    AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=1).save_pretrained(folder)
+    AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=1).save_pretrained(
+        folder
+    )
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
     return str(folder)
 
 
-def test_pseudo_labels_of_the_target_come_last_alone_and_together(beir_folder, tiny_mlm, cross_encoder, tmp_path):
+def test_pseudo_labels_of_the_target_come_last_alone_and_together(
+    beir_folder, tiny_mlm, cross_encoder, tmp_path
+):
     stages = ["hybrid-distill", "gpl", "qgen", "qc", "cotmae"]
     data, output = str(beir_folder), tmp_path / "o"
     settings = {
-        stage: adapt_options(stage, max_steps=2, batch_size=4, learning_rate=1e-3, warmup=0.1) for stage in stages
+        stage: adapt_options(stage, max_steps=2, batch_size=4, learning_rate=1e-3, warmup=0.1)
+        for stage in stages
     }
     encoded, method = Counter(), COCODR.encode_corpus
 
@@ -117,8 +147,11 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(beir_folder, t
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(COCODR, "encode_corpus", encode_corpus)
-        report = adapt(data, None, str(tiny_mlm), output, stages, options=settings, teacher=cross_encoder)
-    # The base, as teacher, as student of two stages and in judgement, and every model that was trained.
+        report = adapt(
+            data, None, str(tiny_mlm), output, stages, options=settings, teacher=cross_encoder
+        )
+    # The base, as teacher, as student of two stages and in judgement, and every model that was
+    # trained.
     assert len({weights for weights, _ in encoded}) >= len(report.models)
     twice = {weights for (weights, _), times in encoded.items() if times > 1}
     # With the oldest hosts that are allowed the base is encoded once more; the reason is not known.
@@ -135,18 +168,37 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(beir_folder, t
         record = record["parent"]
     assert found == ["distill", "distill", "finetune", "qc", "cotmae"]
     models = output / "models"
-    gpl, qgen = (json.loads((models / name / "training.json").read_text()) for name in ("gpl", "qgen"))
+    gpl, qgen = (
+        json.loads((models / name / "training.json").read_text()) for name in ("gpl", "qgen")
+    )
     assert gpl["teacher"] == cross_encoder
-    assert json.loads((models / "hybrid-distill" / "training.json").read_text())["teacher"] == "feedback"
-    assert [gpl["options"][name] for name in ("loss", "positives", "m_hard")] == ["margin_mse", 1, 1]
+    assert (
+        json.loads((models / "hybrid-distill" / "training.json").read_text())["teacher"]
+        == "feedback"
+    )
+    assert [gpl["options"][name] for name in ("loss", "positives", "m_hard")] == [
+        "margin_mse",
+        1,
+        1,
+    ]
     assert [qgen["options"][name] for name in ("loss", "negatives")] == ["infonce", 0]
     assert (output / "queries" / "generation.json").is_file()
     assert "base + CoT-MAE + QC + QGen + GPL + hybrid-distill, fused" in report.results.models
-    again = adapt(data, None, str(tiny_mlm), tmp_path / "p", ["qgen"], options=settings, generated=output / "queries")
+    again = adapt(
+        data,
+        None,
+        str(tiny_mlm),
+        tmp_path / "p",
+        ["qgen"],
+        options=settings,
+        generated=output / "queries",
+    )
     assert again.generated_queries == str(output / "queries")
     other = write_beir(tmp_path / "other", seed=5)
     with pytest.raises(InputError, match="another corpus"):
-        adapt(str(other), None, str(tiny_mlm), tmp_path / "q", ["qgen"], generated=output / "queries")
+        adapt(
+            str(other), None, str(tiny_mlm), tmp_path / "q", ["qgen"], generated=output / "queries"
+        )
 
 
 def test_each_stage_more_is_asked_about():
@@ -178,7 +230,9 @@ def results(**figures: np.ndarray) -> EvaluationRecord:
         )
         for label, values in scores.items()
     }
-    return EvaluationRecord(dataset="d", split="test", documents=1, queries=50, models=models, comparisons=tests)
+    return EvaluationRecord(
+        dataset="d", split="test", documents=1, queries=50, models=models, comparisons=tests
+    )
 
 
 RNG = np.random.default_rng(0)
@@ -200,7 +254,9 @@ def test_training_that_hurts_is_not_recommended():
 
 def test_differences_that_cannot_be_told_leave_the_base():
     wild = RNG.normal(0, 0.5, 50)
-    found = recommend(results(base=BASE, source=BASE + wild - wild.mean(), both=BASE - wild + wild.mean()))
+    found = recommend(
+        results(base=BASE, source=BASE + wild - wild.mean(), both=BASE - wild + wild.mean())
+    )
     assert found.model.split(",")[0] == "base"
     assert found.verdict == "cannot tell"
     assert any("COCO did not help measurably" in reason for reason in found.reasons)

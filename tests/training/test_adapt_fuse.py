@@ -23,11 +23,15 @@ def test_fusing_comes_last_in_every_chain(tmp_path):
 
 
 def test_options_of_training_are_not_its_own():
-    assert adapt_options("fuse", None, max_steps=3, seed=7, bm25_weight=1.0) == FuseOptions(seed=7, bm25_weight=1.0)
+    assert adapt_options("fuse", None, max_steps=3, seed=7, bm25_weight=1.0) == FuseOptions(
+        seed=7, bm25_weight=1.0
+    )
 
 
 def test_with_labels(beir_folder, tiny_mlm, tmp_path, monkeypatch):
-    """Each plain encoder encodes the corpus once: what is fused of it, and judged fused, takes its vectors."""
+    """Each plain encoder encodes the corpus once: what is fused of it, and judged fused, takes its
+    vectors.
+    """
     options = {"coco": COCO, "fuse": FUSED}
     encoded, forward = [], CorpusEncoder._forward
 
@@ -36,22 +40,43 @@ def test_with_labels(beir_folder, tiny_mlm, tmp_path, monkeypatch):
         return forward(self, rows)
 
     monkeypatch.setattr(CorpusEncoder, "_forward", counted)
-    record = adapt(str(beir_folder), None, str(tiny_mlm), tmp_path / "o", ["coco", "fuse"], options=options)
+    record = adapt(
+        str(beir_folder), None, str(tiny_mlm), tmp_path / "o", ["coco", "fuse"], options=options
+    )
     encoders = {"base": 4, "base + COCO": 4, "base + fuse": 2, "base + COCO + fuse": 2}
     uses = ("", ", feedback", ", fused", ", RM3")
     assert sum(encoded) == 2 * len(load_collection(beir_folder).documents)
-    assert list(record.results.models) == ["bm25", *(a + mode for a, n in encoders.items() for mode in uses[:n])]
+    assert list(record.results.models) == [
+        "bm25",
+        *(a + mode for a, n in encoders.items() for mode in uses[:n]),
+    ]
     assert isinstance(HybridEncoder(tmp_path / "o" / "models" / "coco+fuse"), HybridEncoder)
     saved = json.loads((tmp_path / "o" / "models" / "coco+fuse" / "training.json").read_text())
     assert (saved["stage"], saved["parent"]["stage"]) == ("fuse", "coco")
-    again = adapt(str(beir_folder), None, str(tiny_mlm), tmp_path / "o", ["coco", "fuse"], options=options, resume=True)
+    again = adapt(
+        str(beir_folder),
+        None,
+        str(tiny_mlm),
+        tmp_path / "o",
+        ["coco", "fuse"],
+        options=options,
+        resume=True,
+    )
     assert again.models == record.models
 
 
 def test_without_labels(beir_folder, tiny_mlm, tmp_path):
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_bytes((beir_folder / "corpus.jsonl").read_bytes())
-    record = adapt(str(corpus), None, str(tiny_mlm), tmp_path / "o", ["fuse"], options={"fuse": FUSED}, samples=12)
+    record = adapt(
+        str(corpus),
+        None,
+        str(tiny_mlm),
+        tmp_path / "o",
+        ["fuse"],
+        options={"fuse": FUSED},
+        samples=12,
+    )
     assert "base + fuse" in record.candidates
     assert "base + fuse, fused" not in record.candidates
     assert set(record.recommendation.verdicts) == {"base + fuse"}

@@ -1,4 +1,6 @@
-"""An adaptation that is killed leaves nothing behind when it is resumed, and is resumed as it was asked for."""
+"""An adaptation that is killed leaves nothing behind when it is resumed, and is resumed as it was
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -52,27 +54,55 @@ def test_other_settings_are_refused(killed, beir_folder, tiny_mlm):
         adapt(data, None, model, killed, ["coco"], options={"coco": OPTIONS})
 
 
-def test_a_resumed_one_ends_as_one_that_was_not_killed(killed, beir_folder, tiny_mlm, tmp_path, caplog):
+def test_a_resumed_one_ends_as_one_that_was_not_killed(
+    killed, beir_folder, tiny_mlm, tmp_path, caplog
+):
     (killed / "models" / "coco" / ".unfinished-1").mkdir()
     plan = killed / "plan.json"
     content = plan.read_bytes()
     for broken in (b"", b"{", b"[]", content[:-30]):
         plan.write_bytes(broken)
         with pytest.raises(InputError, match=r"plan.json.*remove it"):
-            adapt(str(beir_folder), None, str(tiny_mlm), killed, ["coco"], options={"coco": OPTIONS}, resume=True)
+            adapt(
+                str(beir_folder),
+                None,
+                str(tiny_mlm),
+                killed,
+                ["coco"],
+                options={"coco": OPTIONS},
+                resume=True,
+            )
     other = json.loads(content)
     del other["settings"]["search"]["bm25_weight"]
     plan.write_text(json.dumps(other))
     with pytest.raises(InputError, match="other search: bm25_weight"):
-        adapt(str(beir_folder), None, str(tiny_mlm), killed, ["coco"], options={"coco": OPTIONS}, resume=True)
+        adapt(
+            str(beir_folder),
+            None,
+            str(tiny_mlm),
+            killed,
+            ["coco"],
+            options={"coco": OPTIONS},
+            resume=True,
+        )
     plan.unlink()  # to go on without it
     stamp = (killed / "models" / "coco" / "model.safetensors").stat().st_mtime_ns
     for output, resume in ((killed, True), (tmp_path / "whole", False), (killed, True)):
-        adapt(str(beir_folder), None, str(tiny_mlm), output, ["coco"], options={"coco": OPTIONS}, resume=resume)
+        adapt(
+            str(beir_folder),
+            None,
+            str(tiny_mlm),
+            output,
+            ["coco"],
+            options={"coco": OPTIONS},
+            resume=resume,
+        )
     assert (killed / "models" / "coco" / "model.safetensors").stat().st_mtime_ns == stamp
     assert "earlier version" in caplog.text
     assert not left_over(killed)
-    files = [{p.relative_to(o).as_posix() for p in o.rglob("*")} for o in (killed, tmp_path / "whole")]
+    files = [
+        {p.relative_to(o).as_posix() for p in o.rglob("*")} for o in (killed, tmp_path / "whole")
+    ]
     assert files[0] == files[1]
     runs = sorted(path.name for path in killed.glob("*.run"))
     assert len(runs) == 9

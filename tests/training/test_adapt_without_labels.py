@@ -1,4 +1,6 @@
-"""adapt on a corpus without labels: what is estimated, what is recommended, and what is left alone."""
+"""adapt on a corpus without labels: what is estimated, what is recommended, and what is left
+alone.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ USES = {"alone": "", "with feedback": ", feedback", "fused": ", fused", "with RM
 
 @pytest.fixture(autouse=True)
 def calibrated(monkeypatch):
-    """Tiny collections are unlike those of the packaged calibration, by which nothing would be decided."""
+    """Tiny collections are unlike those of the packaged calibration, by which nothing would be
+    decided.
+    """
     monkeypatch.setattr(label_free, "load_calibration", calibrated_by_crops)
 
 
@@ -58,7 +62,10 @@ def adapted(beir_folder, tiny_mlm, tmp_path_factory):
     """COCO and generated queries, for a corpus with queries and no labels."""
     place = tmp_path_factory.mktemp("adapted")
     corpus = unlabelled(write_beir(place / "whole", seed=5), place / "corpus", "corpus", "queries")
-    settings = {"coco": PretrainOptions(**SMALL, span_tokens=12), "qgen": adapt_options("qgen", **SMALL)}
+    settings = {
+        "coco": PretrainOptions(**SMALL, span_tokens=12),
+        "qgen": adapt_options("qgen", **SMALL),
+    }
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(label_free, "load_calibration", calibrated_by_crops)
         report = adapt(
@@ -76,7 +83,12 @@ def adapted(beir_folder, tiny_mlm, tmp_path_factory):
 
 def test_cards_have_the_verdict_and_no_figure_that_labels_would_give(adapted):
     report, output = adapted
-    figures = (output / "models" / "coco" / "README.md").read_text().split("## Figures")[1].split("## ")[0]
+    figures = (
+        (output / "models" / "coco" / "README.md")
+        .read_text()
+        .split("## Figures")[1]
+        .split("## ")[0]
+    )
     pair = pairs_by_label(report)["base", "base + COCO"]
     [row] = [line for line in figures.splitlines() if line.startswith("| alone |")]
     assert row.split(" | ")[1] == "not measured"
@@ -107,13 +119,17 @@ def test_every_trained_encoder_is_judged_against_the_base_in_the_same_use(adapte
                 low, high = estimate["interval"]
                 assert low - 1e-9 <= estimate["difference"] <= high + 1e-9
                 assert estimate["difference"] == pytest.approx(estimate["b"] - estimate["a"])
-        told = [reason for reason in found["reasons"] if reason.startswith(f"{encoder} against base")]
+        told = [
+            reason for reason in found["reasons"] if reason.startswith(f"{encoder} against base")
+        ]
         assert len(told) == 2 + len(ESTIMATORS)
     assert found["calibrated"]
     assert "right in 6 of 7 decided pairs" in found["trust"][0]
 
 
-def test_the_recommendation_is_the_base_or_what_the_rule_finds_better(adapted, beir_folder, tmp_path):
+def test_the_recommendation_is_the_base_or_what_the_rule_finds_better(
+    adapted, beir_folder, tmp_path
+):
     report, _ = adapted
     chosen, pairs = report["recommendation"]["model"], pairs_by_label(report)
     assert report["path"] == report["candidates"][chosen]
@@ -130,7 +146,9 @@ def test_training_and_estimates_share_no_query_and_no_seed(adapted, capsys):
     told = report["comparison"]["pseudo_queries"]
     # Two queries of every passage were trained on, titles and salient sentences among them.
     assert told["generated queries"]["counts"]["queries_trained_on"] > 0
-    left_out = sum(found["counts"].get("queries_trained_on", 0) for found in list(told.values())[:2])
+    left_out = sum(
+        found["counts"].get("queries_trained_on", 0) for found in list(told.values())[:2]
+    )
     [reason] = [reason for reason in report["recommendation"]["reasons"] if "drawn anew" in reason]
     assert f"the seed {seed}" in reason
     assert f"; {left_out} that" in reason
@@ -158,7 +176,9 @@ def test_the_command_compare_picks_among_the_same_methods(adapted, capsys):
     assert len(told["pairs"]) == len(models) * (len(models) - 1) / 2
     assert told["best"]["model"] == told["ranking"][0]
     assert told["best"]["reason"] in " ".join(
-        table.caption for table in verdict_tables(ComparisonRecord.from_json(told, "stdout")) if table.caption
+        table.caption
+        for table in verdict_tables(ComparisonRecord.from_json(told, "stdout"))
+        if table.caption
     )
 
 
@@ -179,11 +199,15 @@ def test_pairs_to_label_are_those_of_the_base_and_the_best_of_the_others(adapted
 
 
 def stage_that_makes(encoder, spans=False):
-    """What gives the stage coco a result that was made elsewhere, which learned by spans or not by its record."""
+    """What gives the stage coco a result that was made elsewhere, which learned by spans or not by
+    its record.
+    """
 
     def train(run):
         shutil.copytree(encoder, run.output)
-        given = collection_provenance(load_collection(run.data.corpus, labels="none"), queries=False)
+        given = collection_provenance(
+            load_collection(run.data.corpus, labels="none"), queries=False
+        )
         record = TrainingRecord("coco", run.start, seen=(given,) if spans else (), seconds=0.0)
         write_record(run.output, record)
         return record
@@ -197,7 +221,9 @@ def adapt_to(corpus, base, made, output, monkeypatch, **options):
 
 
 @pytest.mark.parametrize("names", [("corpus", "queries"), ("corpus",)])
-def test_a_stage_that_hurts_is_found_out_and_not_recommended(distinct, clean, damaged, tmp_path, monkeypatch, names):
+def test_a_stage_that_hurts_is_found_out_and_not_recommended(
+    distinct, clean, damaged, tmp_path, monkeypatch, names
+):
     corpus = unlabelled(distinct, tmp_path / "corpus", *names)
     report = adapt_to(corpus, clean, damaged, tmp_path / "o", monkeypatch)
     found = report["recommendation"]
@@ -221,9 +247,12 @@ def test_a_stage_that_helps_is_found_out(distinct, clean, damaged, tmp_path, mon
     assert found["verdicts"] == {"base + COCO": "better"}
     assert found["model"] != "base"
     assert pairs_by_label(report)["base", found["model"]]["verdict"] == "better"
-    # The same gain of a stage that was trained on spans of these documents: crops are no evidence of it.
+    # The same gain of a stage that was trained on spans of these documents: crops are no evidence
+    # of it.
     again = adapt_to(corpus, damaged, clean, tmp_path / "p", monkeypatch, spans=True)
-    before, after = (pairs_by_label(told)["base", "base + COCO"]["estimates"][0] for told in (report, again))
+    before, after = (
+        pairs_by_label(told)["base", "base + COCO"]["estimates"][0] for told in (report, again)
+    )
     assert (before["sign"], before["applies"]) == (1, True)
     assert (after["sign"], after["applies"], after["effect"]) == (0, False, 0)
     assert after["difference"] == pytest.approx(before["difference"])
@@ -255,7 +284,9 @@ def test_no_samples_are_refused_before_anything_is_trained(distinct, clean, tmp_
 
 
 def comparison_of(verdicts, ranking):
-    """A comparison by hand: verdict of b against a for pairs of labels, which are the models' names."""
+    """A comparison by hand: verdict of b against a for pairs of labels, which are the models'
+    names.
+    """
     known = Estimate("held-out crops", 0.5, 0.6, 0.1, (0.05, 0.15), 0.5, 9, 0, 1, 10, True, "")
     pairs = [
         PairVerdict(
@@ -279,7 +310,9 @@ def comparison_of(verdicts, ranking):
     return ComparisonRecord(
         ranking=ranking,
         best=Best(ranking[0], "", []),
-        pseudo_queries={name: PseudoQueryFigures(0) for name in ("held-out crops", "generated queries")},
+        pseudo_queries={
+            name: PseudoQueryFigures(0) for name in ("held-out crops", "generated queries")
+        },
         calibration=calibrated_by_crops(),
         seed=43,
         pairs=pairs,
@@ -305,7 +338,10 @@ LABELS = ["bm25", *(label + mode for label in ("base", "base + COCO") for mode i
     [
         # The best by estimates is no better than the base in the same use: training has not paid.
         ({("base", "base + COCO, fused")}, "base"),
-        ({("base", "base + COCO, fused"), ("base, fused", "base + COCO, fused")}, "base + COCO, fused"),
+        (
+            {("base", "base + COCO, fused"), ("base, fused", "base + COCO, fused")},
+            "base + COCO, fused",
+        ),
         ({("base", "base + COCO, fused"), ("base", "base, fused")}, "base, fused"),
         ({("base", "bm25")}, "bm25"),
         # Better than the base in the same use, which is worse than the base alone.
@@ -319,10 +355,14 @@ def test_only_what_pays_is_recommended(better, chosen):
     asked += [(f"base{mode}", f"base + COCO{mode}") for mode in USES.values() if mode]
     verdicts = {pair: "better" if pair in better else "cannot tell" for pair in asked}
     candidates = {label: label for label in LABELS}
-    found = recommend_label_free(comparison_of(verdicts, [*ranking, "base + COCO, feedback"]), candidates)
+    found = recommend_label_free(
+        comparison_of(verdicts, [*ranking, "base + COCO, feedback"]), candidates
+    )
     assert found.model == chosen
     assert found.verdict == "cannot tell"
-    assert any(chosen in reason for reason in found.reasons if reason.startswith(("Use", "Of what")))
+    assert any(
+        chosen in reason for reason in found.reasons if reason.startswith(("Use", "Of what"))
+    )
 
 
 def test_a_calibration_is_told_in_words():
@@ -331,7 +371,9 @@ def test_a_calibration_is_told_in_words():
     report = comparison_of(dict.fromkeys(asked, "better"), LABELS)
     found = recommend_label_free(report, {label: label for label in LABELS})
     assert (found.calibrated, found.trust, found.model) == (True, ["told"], "bm25")
-    told = next(reason for reason in found.reasons if reason.startswith("base + COCO against base: better"))
+    told = next(
+        reason for reason in found.reasons if reason.startswith("base + COCO against base: better")
+    )
     assert "what it rests on" in told
     [told] = [reason for reason in found.reasons if reason.startswith("Use bm25")]
     assert "+0.050 nDCG@10, 90% +0.010 to +0.090" in told
@@ -339,7 +381,9 @@ def test_a_calibration_is_told_in_words():
     assert told.endswith("crops: 0.500 to 0.600 (+0.100, 95% +0.050 to +0.150), speaks for it.")
 
 
-def test_the_statement_of_a_calibration_is_printed(distinct, clean, damaged, tmp_path, monkeypatch, capsys):
+def test_the_statement_of_a_calibration_is_printed(
+    distinct, clean, damaged, tmp_path, monkeypatch, capsys
+):
     corpus = unlabelled(distinct, tmp_path / "corpus", "corpus", "queries")
     report = adapt_to(corpus, clean, damaged, tmp_path / "o", monkeypatch)
     assert report["recommendation"]["verdicts"] == {"base + COCO": "worse"}
@@ -350,7 +394,9 @@ def test_the_statement_of_a_calibration_is_printed(distinct, clean, damaged, tmp
     assert "Did training make the encoder better? worse." in printed
 
 
-def test_judged_queries_choose_among_all_uses_of_the_base(distinct, clean, damaged, tmp_path, monkeypatch, capsys):
+def test_judged_queries_choose_among_all_uses_of_the_base(
+    distinct, clean, damaged, tmp_path, monkeypatch, capsys
+):
     corpus = unlabelled(distinct, tmp_path / "corpus", "corpus", "queries")
     monkeypatch.setattr(adapting, "pretrain_stage", stage_that_makes(damaged))
     lines = (distinct / "qrels" / "test.tsv").read_text().splitlines()[1:21]
@@ -359,12 +405,19 @@ def test_judged_queries_choose_among_all_uses_of_the_base(distinct, clean, damag
     record = adapt(corpus, None, clean, tmp_path / "o", ["coco"], samples=40, judgements=judged)
     few = record.comparison.few_labels
     assert (few.queries, few.reference) == (20, clean)
-    assert {"base, hybrid@0.3", "base, vector@0.5,r1024,smooth", "base, fused"} <= record.candidates.keys()
+    assert {
+        "base, hybrid@0.3",
+        "base, vector@0.5,r1024,smooth",
+        "base, fused",
+    } <= record.candidates.keys()
     assert "base, hybrid@0.5" not in record.candidates  # it is "base, fused"
     assert record.recommendation.verdicts == {"base + COCO": "worse"}
     assert record.path in record.candidates.values()
     assert "coco" not in record.path
-    assert any("20 queries and 20 documents are judged" in reason for reason in record.recommendation.reasons)
+    assert any(
+        "20 queries and 20 documents are judged" in reason
+        for reason in record.recommendation.reasons
+    )
     assert AdaptationRecord.read(tmp_path / "o" / "adapt.json") == record
     print_adaptation(record, as_json=False)
     assert "vector@0.5,r1024,smooth" in capsys.readouterr().out.replace("\n", "")

@@ -52,7 +52,9 @@ def test_the_student_moves_and_is_saved_as_what_it_is(whole, tiny_mlm):
 
 
 @pytest.mark.parametrize("step", [2, 3, 5])
-def test_killed_and_resumed_gives_the_same_weights(step, whole, beir_folder, tiny_mlm, tmp_path, dies_at):
+def test_killed_and_resumed_gives_the_same_weights(
+    step, whole, beir_folder, tiny_mlm, tmp_path, dies_at
+):
     folder, _, options = whole
     with dies_at(step):
         distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
@@ -67,7 +69,9 @@ def test_the_hosts_losses_train_too(loss, beir_folder, tiny_mlm, tmp_path):
     options = SMALL.with_overrides(loss=loss, positives=1, max_steps=2)
     assert distill(str(beir_folder), str(tiny_mlm), "hybrid", tmp_path / "m", options).steps == 2
     with pytest.raises(InputError, match=r"positives .*1"):
-        distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "n", SMALL.with_overrides(loss=loss))
+        distill(
+            str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "n", SMALL.with_overrides(loss=loss)
+        )
 
 
 def test_a_list_has_positives_first_and_nothing_twice():
@@ -111,10 +115,14 @@ def test_only_queries_that_come_up_are_searched_for(beir_folder, tiny_mlm, tmp_p
     assert set(seen[0].bm25) == drawn
 
 
-def test_lists_around_fused_documents_leave_the_own_passage_out(beir_folder, tiny_mlm, tmp_path, monkeypatch):
+def test_lists_around_fused_documents_leave_the_own_passage_out(
+    beir_folder, tiny_mlm, tmp_path, monkeypatch
+):
     seen = []
     original = Rounds._read
-    monkeypatch.setattr(Rounds, "_read", lambda self, number: seen.append(self) or original(self, number))
+    monkeypatch.setattr(
+        Rounds, "_read", lambda self, number: seen.append(self) or original(self, number)
+    )
     options = SMALL.with_overrides(anchors="fused", loss="kl", max_steps=2)
     distill(str(beir_folder), str(tiny_mlm), "hybrid", tmp_path / "m", options)
     rounds = seen[0]
@@ -125,7 +133,9 @@ def test_lists_around_fused_documents_leave_the_own_passage_out(beir_folder, tin
         name = list(rounds.train)[number]
         grades = collection.qrels[name].items()
         own = collection.documents.rows([document for document, grade in grades if grade > 0])
-        order = [row for row in ranking.rows[ranking.queries.index(name)].tolist() if row not in own]
+        order = [
+            row for row in ranking.rows[ranking.queries.index(name)].tolist() if row not in own
+        ]
         documents = rounds.current.lists[slot]
         assert documents[:2].tolist() in (order[:2], order[1::-1])
         assert not set(documents.tolist()) & set(own.tolist())

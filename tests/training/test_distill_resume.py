@@ -20,14 +20,25 @@ from beir_cocodr.training.options import DistillOptions
 # So high a rate that the second round is the best: what comes last is not what is kept.
 OPTIONS = DistillOptions(
     **{"max_steps": 6, "batch_size": 4, "learning_rate": 0.3, "warmup": 0.1},
-    **{"refresh_steps": 3, "held_out": 0.25, "candidates": 10, "m_bm25": 2, "m_hard": 2, "positives": 2},
+    **{
+        "refresh_steps": 3,
+        "held_out": 0.25,
+        "candidates": 10,
+        "m_bm25": 2,
+        "m_hard": 2,
+        "positives": 2,
+    },
     save_steps=2,
     seed=0,
 )
-STOPPED = OPTIONS.with_overrides(max_steps=60, refresh_steps=2, patience=1, save_steps=1, learning_rate=1.0, seed=42)
+STOPPED = OPTIONS.with_overrides(
+    max_steps=60, refresh_steps=2, patience=1, save_steps=1, learning_rate=1.0, seed=42
+)
 
 
-def _die(data: Path, model: Path, output: Path, options: DistillOptions, method: str, times: int) -> None:
+def _die(
+    data: Path, model: Path, output: Path, options: DistillOptions, method: str, times: int
+) -> None:
     """A distillation that kills itself when it comes to a method of Rounds for the n-th time."""
     original, left = getattr(Rounds, method), [times]
 
@@ -41,7 +52,9 @@ def _die(data: Path, model: Path, output: Path, options: DistillOptions, method:
     distill(str(data), str(model), "bm25", output, options)
 
 
-def killed(data: Path, model: Path, output: Path, options: DistillOptions, method: str, times: int = 1) -> None:
+def killed(
+    data: Path, model: Path, output: Path, options: DistillOptions, method: str, times: int = 1
+) -> None:
     assert exit_code(_die, data, model, output, options, method, times) == -signal.SIGKILL
     assert not (output / "training.json").exists()
 
@@ -56,7 +69,9 @@ def killed(data: Path, model: Path, output: Path, options: DistillOptions, metho
         (STOPPED, "finish", 1),  # after training stopped early, with checkpoints behind the stop
     ],
 )
-def test_killed_near_its_end_it_keeps_the_best_weights(options, method, times, beir_folder, tiny_mlm, tmp_path):
+def test_killed_near_its_end_it_keeps_the_best_weights(
+    options, method, times, beir_folder, tiny_mlm, tmp_path
+):
     whole = distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "whole", options)
     measured = whole.details["held_out_mrr"]
     assert np.argmax(measured) < len(measured) - 1  # else there is nothing to tell apart
@@ -73,14 +88,20 @@ def test_killed_near_its_end_it_keeps_the_best_weights(options, method, times, b
 @pytest.fixture
 def interrupted(beir_folder, tiny_mlm, tmp_path, dies_at) -> Path:
     table = tmp_path / "scores.tsv"
-    queries = [json.loads(line)["_id"] for line in (beir_folder / "queries.jsonl").read_text().splitlines()]
-    table.write_text("".join(f"{q}\td{d}\t{(7 * d + len(q)) % 11}\n" for q in queries for d in range(48)))
+    queries = [
+        json.loads(line)["_id"] for line in (beir_folder / "queries.jsonl").read_text().splitlines()
+    ]
+    table.write_text(
+        "".join(f"{q}\td{d}\t{(7 * d + len(q)) % 11}\n" for q in queries for d in range(48))
+    )
     with dies_at(5):
         distill(str(beir_folder), str(tiny_mlm), str(table), tmp_path / "m", OPTIONS)
     return tmp_path / "m"
 
 
-def test_another_teacher_is_refused_and_a_moved_one_is_not(interrupted, beir_folder, tiny_mlm, tmp_path):
+def test_another_teacher_is_refused_and_a_moved_one_is_not(
+    interrupted, beir_folder, tiny_mlm, tmp_path
+):
     table, moved = tmp_path / "scores.tsv", tmp_path / "moved.tsv"
     for teacher in ("bm25", "hybrid"):
         with pytest.raises(InputError, match=r"other .*teacher"):
@@ -91,7 +112,12 @@ def test_another_teacher_is_refused_and_a_moved_one_is_not(interrupted, beir_fol
     with pytest.raises(InputError, match=r"other .*teacher"):
         distill(str(beir_folder), str(tiny_mlm), str(moved), interrupted, OPTIONS, resume=True)
     moved.write_text(content)
-    assert distill(str(beir_folder), str(tiny_mlm), str(moved), interrupted, OPTIONS, resume=True).steps == 6
+    assert (
+        distill(
+            str(beir_folder), str(tiny_mlm), str(moved), interrupted, OPTIONS, resume=True
+        ).steps
+        == 6
+    )
     with pytest.raises(InputError, match=r"other .*teacher"):  # a finished one, too
         distill(str(beir_folder), str(tiny_mlm), "bm25", interrupted, OPTIONS, resume=True)
 
@@ -103,7 +129,14 @@ def test_a_damaged_round_is_one_line(file, interrupted, beir_folder, tiny_mlm, t
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content[:-4])
     with pytest.raises(InputError, match=f"{damaged.name} is damaged"):
-        distill(str(beir_folder), str(tiny_mlm), str(tmp_path / "scores.tsv"), interrupted, OPTIONS, resume=True)
+        distill(
+            str(beir_folder),
+            str(tiny_mlm),
+            str(tmp_path / "scores.tsv"),
+            interrupted,
+            OPTIONS,
+            resume=True,
+        )
 
 
 def test_damaged_best_weights_are_one_line(beir_folder, tiny_mlm, tmp_path, dies_at):

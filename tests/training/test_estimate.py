@@ -41,7 +41,9 @@ BUDGET = {"max_steps": 5, "batch_size": 4}
         (DistillOptions(**BUDGET, positives=1, m_bm25=1, m_hard=1, refresh_steps=2), 5 * 4 * 4, 3),
     ],
 )
-def test_time_is_texts_forward_and_backward_and_the_corpus_for_every_search(options, texts, searches):
+def test_time_is_texts_forward_and_backward_and_the_corpus_for_every_search(
+    options, texts, searches
+):
     assert stage_seconds(options, 40, 10.0, 7.0) == pytest.approx(3 * texts / 10 + searches * 7)
 
 
@@ -53,7 +55,10 @@ def test_fusing_costs_its_sample():
 def test_what_is_left_of_an_adaptation(model, documents, beir_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "probe", lambda model, documents: 10.0)
     data = Data(str(beir_folder), str(beir_folder), "train", None, "")
-    settings = {"coco": PretrainOptions(**BUDGET), "finetune": FinetuneOptions(epochs=2, batch_size=4, negatives=1)}
+    settings = {
+        "coco": PretrainOptions(**BUDGET),
+        "finetune": FinetuneOptions(epochs=2, batch_size=4, negatives=1),
+    }
     plan = AdaptationPlan("base", ["coco", "finetune"], data, settings, tmp_path)
     cost = estimate(plan, model, documents, 5)
     pairs = sum(map(len, load_collection(str(beir_folder), "train").qrels.values()))
@@ -63,5 +68,12 @@ def test_what_is_left_of_an_adaptation(model, documents, beir_folder, tmp_path, 
     weights = sum(weight.nbytes for weight in model.parameters())
     assert cost.disk_bytes == (3 + 8) * weights
     assert cost.memory_bytes > 4 * weights
-    for there in ("guess", "about", "disk", "memory", "base + COCO 12 seconds", "10 documents a second"):
+    for there in (
+        "guess",
+        "about",
+        "disk",
+        "memory",
+        "base + COCO 12 seconds",
+        "10 documents a second",
+    ):
         assert there in str(cost)

@@ -20,13 +20,27 @@ from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.training import finetune as finetuning
 from beir_cocodr.training import outputs
 from beir_cocodr.training import trainer as run
-from beir_cocodr.training.finetune import CENTROIDS_FILE, CLUSTER_LOG, CLUSTERS_FILE, ClusterLog, finetune
+from beir_cocodr.training.finetune import (
+    CENTROIDS_FILE,
+    CLUSTER_LOG,
+    CLUSTERS_FILE,
+    ClusterLog,
+    finetune,
+)
 from beir_cocodr.training.options import FinetuneOptions
 from beir_cocodr.training.trainer import LossState
 
-# Lines of the log at steps 4, 8 and 9, checkpoints at 3, 6 and 9: sums of the log have to survive as well.
+# Lines of the log at steps 4, 8 and 9, checkpoints at 3, 6 and 9: sums of the log have to survive
+# as well.
 OPTIONS = FinetuneOptions(
-    max_steps=9, batch_size=6, learning_rate=1e-3, clusters=3, min_cluster_size=1, log_clusters=4, save_steps=3, rho=1.0
+    max_steps=9,
+    batch_size=6,
+    learning_rate=1e-3,
+    clusters=3,
+    min_cluster_size=1,
+    log_clusters=4,
+    save_steps=3,
+    rho=1.0,
 )
 WEIGHTINGS = {
     "idro": {"weighting": "idro"},
@@ -73,7 +87,9 @@ def test_resumed_equals_uninterrupted(kind, beir_folder, two_layer_mlm, tmp_path
     assert len({tuple(line["weights"]) for line in lines}) == 3
 
 
-def test_a_checkpoint_without_its_cluster_weights_is_not_taken(beir_folder, two_layer_mlm, tmp_path, dies_at):
+def test_a_checkpoint_without_its_cluster_weights_is_not_taken(
+    beir_folder, two_layer_mlm, tmp_path, dies_at
+):
     options = OPTIONS.with_overrides(weighting="idro")
     whole, half = tmp_path / "whole", tmp_path / "half"
     finetune(str(beir_folder), str(two_layer_mlm), whole, options)
@@ -115,8 +131,25 @@ def _command(threads: int, arguments: list[str]) -> None:
 def test_killed_for_real(beir_folder, two_layer_mlm, tmp_path):
     """The command line, SIGKILL while it trains, and again with --resume."""
     half = tmp_path / "half"
-    arguments = ["finetune", "--dataset", str(beir_folder), "--model", str(two_layer_mlm), "--output", str(half)]
-    arguments += ["--weighting", "idro", "--clusters", "3", "--max-steps", "30", "--batch-size", "6"]
+    arguments = [
+        "finetune",
+        "--dataset",
+        str(beir_folder),
+        "--model",
+        str(two_layer_mlm),
+        "--output",
+        str(half),
+    ]
+    arguments += [
+        "--weighting",
+        "idro",
+        "--clusters",
+        "3",
+        "--max-steps",
+        "30",
+        "--batch-size",
+        "6",
+    ]
     arguments += ["--learning-rate", "1e-3", "--set", "log_clusters=5"]
     training = process(_command, torch.get_num_threads(), arguments)
     deadline = time.monotonic() + 120
@@ -146,7 +179,9 @@ def test_killed_for_real(beir_folder, two_layer_mlm, tmp_path):
 def test_every_pair_is_trained_in_the_cluster_of_its_own_query(
     episodes, beir_folder, two_layer_mlm, tmp_path, monkeypatch
 ):
-    """The centroid that is nearest to the query, as the model that begins embeds it; mined embeddings are no others."""
+    """The centroid that is nearest to the query, as the model that begins embeds it; mined
+    embeddings are no others.
+    """
     seen = []
 
     def spy(stage, *arguments):
@@ -157,7 +192,9 @@ def test_every_pair_is_trained_in_the_cluster_of_its_own_query(
         return run.run_stage(stage, *arguments)
 
     monkeypatch.setattr(finetuning, "run_stage", spy)
-    options = OPTIONS.with_overrides(max_steps=2, weighting="idro", episodes=episodes, mining_keep=5, clusters=5)
+    options = OPTIONS.with_overrides(
+        max_steps=2, weighting="idro", episodes=episodes, mining_keep=5, clusters=5
+    )
     finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", options)
     assert len(seen) == episodes + 1
     for own, embeddings, centroids in seen:
@@ -178,7 +215,9 @@ class State:
 
 @pytest.mark.parametrize("kind", [IDROLoss, CVaRLoss])
 def test_the_state_of_a_loss_is_all_it_knows(kind, two_layer_bert, tmp_path):
-    first, second = (kind(COCODR(str(two_layer_bert)), 3, clusters=torch.arange(3)) for _ in range(2))
+    first, second = (
+        kind(COCODR(str(two_layer_bert)), 3, clusters=torch.arange(3)) for _ in range(2)
+    )
     own = [name for name in first.state_dict() if not name.startswith("model.")]
     assert {"weights", "loss_sums", "steps_seen", "examples_seen"} <= set(own)
     for i, name in enumerate(own):
@@ -195,7 +234,9 @@ def test_going_on_drops_lines_after_the_checkpoint_and_broken_ones(two_layer_ber
     file = tmp_path / CLUSTER_LOG
     lines = [json.dumps({"step": step}) for step in (2, 4, 6)]
     file.write_text("\n".join([*lines, '{"step": 7']))
-    ClusterLog(CVaRLoss(COCODR(str(two_layer_bert)), 3), file, 2).on_train_begin(None, State(4), None)
+    ClusterLog(CVaRLoss(COCODR(str(two_layer_bert)), 3), file, 2).on_train_begin(
+        None, State(4), None
+    )
     assert file.read_text().splitlines() == lines[:2]
 
 

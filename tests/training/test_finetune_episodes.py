@@ -29,7 +29,9 @@ SMALL = FinetuneOptions(
 @pytest.fixture(scope="module")
 def whole(beir_folder, two_layer_mlm, tmp_path_factory):
     folder = tmp_path_factory.mktemp("episodes") / "whole"
-    record = finetune(str(beir_folder), str(two_layer_mlm), folder, SMALL, targets=[str(beir_folder)])
+    record = finetune(
+        str(beir_folder), str(two_layer_mlm), folder, SMALL, targets=[str(beir_folder)]
+    )
     return folder, record
 
 
@@ -38,17 +40,23 @@ def test_each_episode_starts_from_the_last_and_mines_its_own(whole, beir_folder)
     assert [found["episode"] for found in record.details["episodes"]] == [0, 1, 2]
     assert record.steps == 12
     records = [json.loads((folder / f"episodes/{i}/training.json").read_text()) for i in range(3)]
-    for found, own in zip(record.details["episodes"], records, strict=True):  # one point a step of so few
+    for found, own in zip(
+        record.details["episodes"], records, strict=True
+    ):  # one point a step of so few
         assert found["logged_loss"] == own["logged_loss"]
         assert [step for step, _ in own["logged_loss"]] == list(range(1, own["steps"] + 1))
-        assert own["training_loss"] == pytest.approx(sum(loss for _, loss in own["logged_loss"]) / own["steps"])
+        assert own["training_loss"] == pytest.approx(
+            sum(loss for _, loss in own["logged_loss"]) / own["steps"]
+        )
     assert records[0]["mining"] is None
     assert all(found["mining"]["candidates"] > 0 for found in records[1:])
     assert records[2]["parent"]["base_sha256"] == records[1]["base_sha256"]
     assert len({found["base_sha256"] for found in records}) == 3
     clusters = [(folder / f"episodes/{i}/clusters.tsv").read_text() for i in range(3)]
     assert len(set(clusters)) > 1  # the queries are clustered anew
-    last, copied = (load_file(path / "model.safetensors") for path in (folder / "episodes/2", folder))
+    last, copied = (
+        load_file(path / "model.safetensors") for path in (folder / "episodes/2", folder)
+    )
     assert all(np.array_equal(last[name], copied[name]) for name in last)
     assert COCODR(str(folder)).encode_query(["wing"]).shape == (1, 32)
 
@@ -57,12 +65,16 @@ def test_every_episode_is_measured_on_every_target(whole, beir_folder):
     folder, record = whole
     points = json.loads((folder / "curves.json").read_text())
     assert [point["model"] for point in points] == ["base", "episode 0", "episode 1", "episode 2"]
-    assert all(point["dataset"] == str(beir_folder) and 0 <= point["nDCG@10"] <= 1 for point in points)
+    assert all(
+        point["dataset"] == str(beir_folder) and 0 <= point["nDCG@10"] <= 1 for point in points
+    )
     assert record.details["curves"] == points
 
 
 @pytest.mark.parametrize("episode", [0, 2])
-def test_a_killed_episode_goes_on_to_the_same_weights(episode, whole, beir_folder, two_layer_mlm, tmp_path, dies_at):
+def test_a_killed_episode_goes_on_to_the_same_weights(
+    episode, whole, beir_folder, two_layer_mlm, tmp_path, dies_at
+):
     with dies_at(3, lambda stage: stage.plan.episode == episode):
         finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", SMALL)
     record = finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", SMALL, resume=True)
@@ -71,7 +83,9 @@ def test_a_killed_episode_goes_on_to_the_same_weights(episode, whole, beir_folde
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def test_targets_without_episodes_and_episodes_without_negatives_are_refused(beir_folder, two_layer_mlm, tmp_path):
+def test_targets_without_episodes_and_episodes_without_negatives_are_refused(
+    beir_folder, two_layer_mlm, tmp_path
+):
     with pytest.raises(InputError, match="episodes"):
         finetune(
             str(beir_folder),
@@ -89,4 +103,6 @@ def test_more_clusters_than_queries_leaves_nothing_behind(beir_folder, two_layer
     with pytest.raises(InputError, match=r"17 clusters for 16 .*--clusters"):
         finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", options)
     assert not list((tmp_path / "m").iterdir())
-    assert finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", options.with_overrides(clusters=3))
+    assert finetune(
+        str(beir_folder), str(two_layer_mlm), tmp_path / "m", options.with_overrides(clusters=3)
+    )

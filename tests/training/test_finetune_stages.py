@@ -48,7 +48,9 @@ def whole(beir_folder, tiny_mlm, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(finetune_stage, "TrainingPairs", Seen)
-        record = finetune(str(beir_folder), str(tiny_mlm), folder, SMALL, targets=[str(beir_folder)])
+        record = finetune(
+            str(beir_folder), str(tiny_mlm), folder, SMALL, targets=[str(beir_folder)]
+        )
     return folder, record, pools
 
 
@@ -85,17 +87,24 @@ def test_both_retrievers_start_from_the_given_model(whole, beir_folder, tiny_mlm
 def test_the_first_retriever_is_plain_fine_tuning(whole, beir_folder, tiny_mlm, tmp_path):
     folder, _, _ = whole
     finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL.with_overrides(stages=1))
-    first, plain = (load_file(path / "model.safetensors") for path in (folder / "stages/1", tmp_path / "m"))
+    first, plain = (
+        load_file(path / "model.safetensors") for path in (folder / "stages/1", tmp_path / "m")
+    )
     assert all(np.array_equal(first[name], plain[name]) for name in first)
     second = load_file(folder / "model.safetensors")
     assert not all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def test_negatives_of_the_second_are_mined_by_the_first_beside_bm25s(whole, beir_folder, tiny_mlm, tmp_path):
+def test_negatives_of_the_second_are_mined_by_the_first_beside_bm25s(
+    whole, beir_folder, tiny_mlm, tmp_path
+):
     folder, _, pools = whole
     collection = load_collection(beir_folder, "train")
     model = COCODR(str(tiny_mlm))
-    bm25 = {q: set(rows.tolist()) for q, rows in bm25_negatives(collection, model.text_format, 6).items()}
+    bm25 = {
+        q: set(rows.tolist())
+        for q, rows in bm25_negatives(collection, model.text_format, 6).items()
+    }
     mined = mined_by(folder / "stages/1", collection)
     assert mined != mined_by(tiny_mlm, collection)
     first, second = ({q: set(rows.tolist()) for q, rows in pool.items()} for pool in pools)
@@ -118,7 +127,12 @@ def test_negatives_of_the_second_are_mined_by_the_first_beside_bm25s(whole, beir
             finetune_stage.finetune_stage(
                 collection,
                 finetune_stage.Round(
-                    "stage 2", str(tiny_mlm), tmp_path / "stages/2", options, 1, str(tmp_path / "stages/1")
+                    "stage 2",
+                    str(tiny_mlm),
+                    tmp_path / "stages/2",
+                    options,
+                    1,
+                    str(tmp_path / "stages/1"),
                 ),
                 False,
                 EncoderOptions(20, 50),
@@ -131,12 +145,16 @@ def test_both_are_measured_on_every_target(whole, beir_folder):
     folder, record, _ = whole
     points = json.loads((folder / "curves.json").read_text())
     assert [point["model"] for point in points] == ["base", "stage 1", "stage 2"]
-    assert all(point["dataset"] == str(beir_folder) and 0 <= point["nDCG@10"] <= 1 for point in points)
+    assert all(
+        point["dataset"] == str(beir_folder) and 0 <= point["nDCG@10"] <= 1 for point in points
+    )
     assert record.details["curves"] == points
 
 
 @pytest.mark.parametrize("episode", [0, 1])
-def test_a_killed_stage_goes_on_to_the_same_weights(episode, whole, beir_folder, tiny_mlm, tmp_path, dies_at):
+def test_a_killed_stage_goes_on_to_the_same_weights(
+    episode, whole, beir_folder, tiny_mlm, tmp_path, dies_at
+):
     with dies_at(3, lambda stage: stage.plan.episode == episode):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL)
     finished = tmp_path / "m" / "stages" / "1" / "training.json"
@@ -145,9 +163,9 @@ def test_a_killed_stage_goes_on_to_the_same_weights(episode, whole, beir_folder,
     record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL, resume=True)
     if episode:
         assert finished.read_text() == before  # it is not trained again
-    assert json.loads((tmp_path / f"m/stages/{episode + 1}/training.json").read_text())["resumed_from"] == (
-        "checkpoint-2"
-    )
+    assert json.loads((tmp_path / f"m/stages/{episode + 1}/training.json").read_text())[
+        "resumed_from"
+    ] == ("checkpoint-2")
     assert record.steps == 8
     for file in ("stages/1/model.safetensors", "model.safetensors"):
         first, second = (load_file(path / file) for path in (whole[0], tmp_path / "m"))
@@ -180,15 +198,28 @@ def test_bad_settings_are_refused(changes, message):
 def test_bad_input_leaves_nothing_behind(beir_folder, tiny_mlm, tmp_path):
     with pytest.raises(InputError, match=r"episodes .*stages"):
         finetune(
-            str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL.with_overrides(stages=1), targets=[str(beir_folder)]
+            str(beir_folder),
+            str(tiny_mlm),
+            tmp_path / "m",
+            SMALL.with_overrides(stages=1),
+            targets=[str(beir_folder)],
         )
     with pytest.raises(InputError, match="document_length 500"):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL.with_overrides(document_length=500))
+        finetune(
+            str(beir_folder),
+            str(tiny_mlm),
+            tmp_path / "m",
+            SMALL.with_overrides(document_length=500),
+        )
     data = tmp_path / "data"
     shutil.copytree(beir_folder, data)
-    documents = [json.loads(line)["_id"] for line in (data / "corpus.jsonl").read_text().splitlines()]
+    documents = [
+        json.loads(line)["_id"] for line in (data / "corpus.jsonl").read_text().splitlines()
+    ]
     lines = [f"q0\t{document}\t1" for document in documents]
-    (data / "qrels" / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    (data / "qrels" / "train.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
+    )
     with pytest.raises(InputError, match=r"every document .*'q0'"):
         finetune(str(data), str(tiny_mlm), tmp_path / "n", SMALL)
     assert not list((tmp_path / "n").rglob("*"))
@@ -199,6 +230,14 @@ def test_the_papers_settings_are_a_preset(preset):
     found = stage_options(FinetuneOptions, "finetune", preset)
     assert (found.stages, found.stage2_negatives, found.trained_loss) == (2, "both", "infonce")
     assert (found.batch_size, found.negatives, found.mining_depth) == (64, 15, 200)
-    assert (found.learning_rate, found.epochs, found.weight_decay, found.seed) == (2e-5, 3, 0.01, 42)
+    assert (found.learning_rate, found.epochs, found.weight_decay, found.seed) == (
+        2e-5,
+        3,
+        0.01,
+        42,
+    )
     assert (found.query_length, found.document_length) == (32, 144)
-    assert stage_options(FinetuneOptions, "finetune", None, stages=2, stage2_negatives="mined").stages == 2
+    assert (
+        stage_options(FinetuneOptions, "finetune", None, stages=2, stage2_negatives="mined").stages
+        == 2
+    )

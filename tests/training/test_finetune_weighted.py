@@ -9,7 +9,9 @@ import pytest
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions
 
-SMALL = FinetuneOptions(max_steps=4, batch_size=6, learning_rate=1e-3, clusters=3, min_cluster_size=1, log_clusters=2)
+SMALL = FinetuneOptions(
+    max_steps=4, batch_size=6, learning_rate=1e-3, clusters=3, min_cluster_size=1, log_clusters=2
+)
 
 
 @pytest.mark.parametrize("weighting", ["idro", "groupdro", "cvar", "erm"])

@@ -1,4 +1,6 @@
-"""Held-out queries choose a checkpoint: their draw, MRR@10 by another way, the weights put back, resume."""
+"""Held-out queries choose a checkpoint: their draw, MRR@10 by another way, the weights put back,
+resume.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 
 # A rate that is far too high: what is learned at first is soon lost.
 OPTIONS = FinetuneOptions(
-    max_steps=6, batch_size=4, learning_rate=2e-2, warmup=0, held_out=0.25, select_epochs=0.5, save_steps=2, negatives=1
+    max_steps=6,
+    batch_size=4,
+    learning_rate=2e-2,
+    warmup=0,
+    held_out=0.25,
+    select_epochs=0.5,
+    save_steps=2,
+    negatives=1,
 )
 
 
@@ -30,11 +39,17 @@ def reciprocal_rank(model: str, dataset: Path, options, work: Path) -> float:
     """MRR@10 of a saved model on the held-out queries, from a search of the whole corpus."""
     _, held = hold_out(load_collection(dataset, "train"), options, options.seed)
     documents = held.documents
-    every = Dense(load_encoder(model), documents, work).search(held.queries, len(documents)).results(documents)
+    every = (
+        Dense(load_encoder(model), documents, work)
+        .search(held.queries, len(documents))
+        .results(documents)
+    )
     bm25 = BM25(documents).search(held.queries, CANDIDATES).results(documents)
     run = {}
     for query, found in every.items():
-        candidates = {name for name, _ in bm25[query]} | {name for name, grade in held.qrels[query].items() if grade}
+        candidates = {name for name, _ in bm25[query]} | {
+            name for name, grade in held.qrels[query].items() if grade
+        }
         run[query] = {name: score for name, score in found if name in candidates}
     return ir_measures.calc_aggregate([ir_measures.RR @ 10], held.qrels, run)[ir_measures.RR @ 10]
 
@@ -71,14 +86,20 @@ def test_the_best_checkpoint_is_kept_and_all_values_are_recorded(whole, beir_fol
     assert found["steps"] == [2, 4, 6]
     assert found["best"] == found["steps"][int(np.argmax(found["values"]))]
     assert found["values"][-1] < max(found["values"])
-    assert reciprocal_rank(str(folder), beir_folder, OPTIONS, tmp_path) == pytest.approx(max(found["values"]))
+    assert reciprocal_rank(str(folder), beir_folder, OPTIONS, tmp_path) == pytest.approx(
+        max(found["values"])
+    )
     rest, _ = hold_out(load_collection(beir_folder, "train"), OPTIONS, OPTIONS.seed)
-    assert record.details["pairs"] == sum(grade > 0 for grades in rest.qrels.values() for grade in grades.values())
+    assert record.details["pairs"] == sum(
+        grade > 0 for grades in rest.qrels.values() for grade in grades.values()
+    )
     assert record.steps == 6
 
 
 @pytest.mark.parametrize("step", [1, 3, 5])
-def test_a_run_that_was_killed_selects_the_same_weights(step, whole, beir_folder, tiny_mlm, tmp_path, dies_at):
+def test_a_run_that_was_killed_selects_the_same_weights(
+    step, whole, beir_folder, tiny_mlm, tmp_path, dies_at
+):
     folder, record = whole
     with dies_at(step):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS)
@@ -98,13 +119,21 @@ def test_weights_that_were_damaged_are_named(beir_folder, tiny_mlm, tmp_path, di
 
 
 def test_distillation_selects_in_the_same_way_and_makes_all_steps(beir_folder, tiny_mlm, tmp_path):
-    small = {"max_steps": 4, "batch_size": 4, "learning_rate": 1e-3, "warmup": 0.0, "refresh_steps": 2}
+    small = {
+        "max_steps": 4,
+        "batch_size": 4,
+        "learning_rate": 1e-3,
+        "warmup": 0.0,
+        "refresh_steps": 2,
+    }
     options = DistillOptions(**small, candidates=10, held_out=0.25, select_epochs=2 / 3, patience=1)
     record = distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
     found = record.details["selection"]
     assert (record.steps, found["steps"]) == (4, [2, 4])
     assert record.details["training_queries"] == 12
-    assert reciprocal_rank(str(tmp_path / "m"), beir_folder, options, tmp_path) == pytest.approx(max(found["values"]))
+    assert reciprocal_rank(str(tmp_path / "m"), beir_folder, options, tmp_path) == pytest.approx(
+        max(found["values"])
+    )
 
 
 def test_a_split_chooses_instead_and_is_recorded_as_seen(beir_folder, tiny_mlm, tmp_path):
@@ -113,21 +142,36 @@ def test_a_split_chooses_instead_and_is_recorded_as_seen(beir_folder, tiny_mlm, 
     chosen, train = (load_collection(beir_folder, split) for split in ("test", "train"))
     found = record.details["selection"]
     assert found["queries"] == len(hold_out(train, options, 0)[1].queries) == len(chosen.queries)
-    assert record.details["pairs"] == sum(grade > 0 for grades in train.qrels.values() for grade in grades.values())
+    assert record.details["pairs"] == sum(
+        grade > 0 for grades in train.qrels.values() for grade in grades.values()
+    )
     assert [seen.split for seen in record.seen] == ["train", "test"]
-    assert reciprocal_rank(str(tmp_path / "m"), beir_folder, options, tmp_path) == pytest.approx(max(found["values"]))
+    assert reciprocal_rank(str(tmp_path / "m"), beir_folder, options, tmp_path) == pytest.approx(
+        max(found["values"])
+    )
 
 
 @pytest.mark.parametrize(("split", "words"), [("train", "is what is trained on"), ("dev", "dev")])
 def test_a_split_that_cannot_choose_is_named(split, words, beir_folder, tiny_mlm, tmp_path):
     with pytest.raises(InputError, match=words):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS.with_overrides(select_split=split))
+        finetune(
+            str(beir_folder),
+            str(tiny_mlm),
+            tmp_path / "m",
+            OPTIONS.with_overrides(select_split=split),
+        )
     assert not (tmp_path / "m").exists()
 
 
 def test_a_split_chooses_in_a_distillation_every_few_epochs(beir_folder, tiny_mlm, tmp_path):
     with pytest.raises(InputError, match="select_epochs"):
-        distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", DistillOptions(select_split="test"))
+        distill(
+            str(beir_folder),
+            str(tiny_mlm),
+            "bm25",
+            tmp_path / "m",
+            DistillOptions(select_split="test"),
+        )
 
 
 def test_of_episodes_all_hold_out_the_same_queries(beir_folder, tiny_mlm, tmp_path):

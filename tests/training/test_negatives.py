@@ -30,14 +30,15 @@ DEPTH = 20
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A collection with up to two relevant documents a query, grades of 0, repeated texts, and queries without a
-    relevant document.
+    """A collection with up to two relevant documents a query, grades of 0, repeated texts, and
+    queries without a relevant document.
     """
     folder = write_beir(tmp_path_factory.mktemp("mining") / "data", documents=60, queries=20)
     corpus = folder / "corpus.jsonl"
     documents = [json.loads(line) for line in corpus.read_text().splitlines()]
     copies = [
-        {"_id": f"x{i}", "title": d["title"] if i % 2 else "", "text": d["text"]} for i, d in enumerate(documents[::3])
+        {"_id": f"x{i}", "title": d["title"] if i % 2 else "", "text": d["text"]}
+        for i, d in enumerate(documents[::3])
     ]
     # The same text as one string: a title may hold what another document has in its text.
     for copy, d in zip(copies[::2], documents[::6], strict=True):
@@ -62,7 +63,9 @@ def model(request):
 
 
 def steady(encode):
-    """Encode text by text, so that copies score the same to the last bit and blocks change no bit."""
+    """Encode text by text, so that copies score the same to the last bit and blocks change no
+    bit.
+    """
     known = {}
 
     def encode_each(texts, convert_to_tensor=False, **kwargs):
@@ -81,8 +84,12 @@ class Reference:
     def __init__(self, collection, model):
         self.ids = list(collection.documents)
         documents = model.encode_corpus(list(collection.documents.values())).astype(np.float64)
-        relevant = {q: {d for d, g in grades.items() if g > 0} for q, grades in collection.qrels.items()}
-        self.relevant = {q: found & set(self.ids) for q, found in relevant.items() if found & set(self.ids)}
+        relevant = {
+            q: {d for d, g in grades.items() if g > 0} for q, grades in collection.qrels.items()
+        }
+        self.relevant = {
+            q: found & set(self.ids) for q, found in relevant.items() if found & set(self.ids)
+        }
         texts = [collection.queries[q] for q in self.relevant]
         self.embeddings = model.encode_queries(texts).astype(np.float64)
         if model.similarity_fn_name == "cosine":
@@ -92,7 +99,10 @@ class Reference:
             q: dict(zip(self.ids, documents @ vector, strict=True))
             for q, vector in zip(self.relevant, self.embeddings, strict=True)
         }
-        self.text = {id: f"{d['title'].strip()} {d['text'].strip()}".strip() for id, d in collection.documents.items()}
+        self.text = {
+            id: f"{d['title'].strip()} {d['text'].strip()}".strip()
+            for id, d in collection.documents.items()
+        }
 
     def top(self, query, depth):
         """Ids, best first; copies tie, and the larger id comes first."""
@@ -163,7 +173,8 @@ def test_the_draw(collection, model, reference, tmp_path):
 def test_every_candidate_is_drawn_equally_often(collection, model, reference, tmp_path):
     query = next(iter(reference.relevant))
     drawn = [
-        ids_of(mine(collection, model, tmp_path, depth=10, keep=3, episode=e), collection)[query] for e in range(60)
+        ids_of(mine(collection, model, tmp_path, depth=10, keep=3, episode=e), collection)[query]
+        for e in range(60)
     ]
     candidates = reference.candidates(query, 10)
     counts = np.array([sum(id in ids for ids in drawn) for id in candidates])
@@ -184,7 +195,9 @@ def test_blocks_of_queries_change_nothing(collection, model, tmp_path, monkeypat
 
 def test_no_more_than_a_block_of_queries_is_held(collection, model, tmp_path, monkeypatch):
     sizes, rank = [], dense.rank
-    monkeypatch.setattr(dense, "rank", lambda d, ids, *rest: sizes.append(len(ids)) or rank(d, ids, *rest))
+    monkeypatch.setattr(
+        dense, "rank", lambda d, ids, *rest: sizes.append(len(ids)) or rank(d, ids, *rest)
+    )
     monkeypatch.setattr(mining, "_QUERY_BLOCK", 8)
     mined = mine(collection, model, tmp_path)
     assert sizes == [8, 8, 4]
@@ -227,14 +240,23 @@ def test_relative_margin(collection, model, reference, tmp_path):
 
 
 def test_max_score(collection, model, reference, tmp_path):
-    scores = [[reference.scores[q][id] for id in reference.candidates(q, DEPTH)] for q in reference.relevant]
+    scores = [
+        [reference.scores[q][id] for id in reference.candidates(q, DEPTH)]
+        for q in reference.relevant
+    ]
     limit = float(np.median(np.concatenate(scores))) + 1e-4
     mined = mine(collection, model, tmp_path, max_score=limit)
     found = ids_of(mined, collection)
     for query in mined.queries:
-        left = [id for id in reference.candidates(query, DEPTH) if reference.scores[query][id] <= limit]
+        left = [
+            id for id in reference.candidates(query, DEPTH) if reference.scores[query][id] <= limit
+        ]
         assert found.get(query, []) == left
-    assert mined.counts["removed"]["max_score"] == sum(map(len, scores)) - sum(map(len, found.values())) > 0
+    assert (
+        mined.counts["removed"]["max_score"]
+        == sum(map(len, scores)) - sum(map(len, found.values()))
+        > 0
+    )
 
 
 def without_repeats(reference, query, candidates):
@@ -262,7 +284,9 @@ def test_filters_apply_to_what_earlier_ones_left(collection, model, reference, t
     found, repeats = ids_of(mined, collection), 0
     for query in mined.queries:
         limit = margin(reference, query, 0.02)
-        below = [id for id in reference.candidates(query, DEPTH) if reference.scores[query][id] <= limit]
+        below = [
+            id for id in reference.candidates(query, DEPTH) if reference.scores[query][id] <= limit
+        ]
         left = without_repeats(reference, query, below)
         assert found.get(query, []) == left
         repeats += len(below) - len(left)
@@ -272,10 +296,12 @@ def test_filters_apply_to_what_earlier_ones_left(collection, model, reference, t
 
 
 def filtered(collection, scores, positive, texts=(), **filters):
-    """Places of the candidates of the first query that filters leave, and the counts, for scores and texts of ours: the
-    candidates are the documents that are not relevant to it, in their order.
+    """Places of the candidates of the first query that filters leave, and the counts, for scores
+    and texts of ours: the candidates are the documents that are not relevant to it, in their order.
     """
-    found = SimpleNamespace(embeddings=SimpleNamespace(rows=lambda rows: torch.tensor([[positive]])))
+    found = SimpleNamespace(
+        embeddings=SimpleNamespace(rows=lambda rows: torch.tensor([[positive]]))
+    )
     search = mining._Mining(collection, found, FinetuneOptions(**filters), 0)
     query, relevant = next(iter(search.positives.items()))
     rows = np.setdiff1d(np.arange(len(collection.documents)), relevant)[: len(scores)]
@@ -286,7 +312,9 @@ def filtered(collection, scores, positive, texts=(), **filters):
 
 
 def test_one_positive_follows_the_host(collection):
-    """mine_hard_negatives of sentence-transformers: score > p - |p| m is out, for negative p as well."""
+    """mine_hard_negatives of sentence-transformers: score > p - |p| m is out, for negative p as
+    well.
+    """
     scores = [0.9, 0.5, 0.475, 0.4, -0.9, -1.0, -1.05, -1.1]
     for positive, left in ((0.5, [2, 3, 4, 5, 6, 7]), (-1.0, [6, 7])):
         kept, counts = filtered(collection, scores, positive, relative_margin=0.05 - 1e-6)
@@ -295,7 +323,9 @@ def test_one_positive_follows_the_host(collection):
 
 
 def test_a_text_stands_again_when_its_better_scored_copy_is_removed(collection):
-    kept, counts = filtered(collection, [3, 1, 0.5, 0], 9.0, [1, 1, 2, 2], max_score=2, duplicates=True)
+    kept, counts = filtered(
+        collection, [3, 1, 0.5, 0], 9.0, [1, 1, 2, 2], max_score=2, duplicates=True
+    )
     assert kept == [1, 2]
     assert counts["max_score"] == counts["duplicates"] == 1
 
@@ -339,13 +369,18 @@ def test_nothing_left_is_said_with_the_way_out(collection, model, tmp_path):
         mine(collection, model, tmp_path, max_score=-1e6, duplicates=True, key=KEY)
     message = str(error.value)
     assert "no query keeps a negative" in message
-    assert "loosen the filters (max_score -1000000.0, duplicates True) or raise the depth, which is 20" in message
+    assert (
+        "loosen the filters (max_score -1000000.0, duplicates True) or raise the depth, which is 20"
+        in message
+    )
     assert "max_score removed" in message
     assert "\n" not in message
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("wrong", [{"mining_keep": 0}, {"mining_keep": 21, "mining_depth": 20}, {"mining_depth": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"mining_keep": 0}, {"mining_keep": 21, "mining_depth": 20}, {"mining_depth": 0}]
+)
 def test_options_out_of_range(wrong):
     with pytest.raises(InputError, match="must"):
         FinetuneOptions(**wrong)
@@ -362,7 +397,9 @@ def test_one_log_line(collection, model, tmp_path, caplog):
         mined = mine(collection, model, tmp_path, relative_margin=0.05, episode=2)
     [record] = [r for r in caplog.records if r.name == mining.__name__]
     counts, message = mined.counts, record.getMessage()
-    assert "episode 2: 20 queries, 2 left out without a relevant document; 400 candidates" in message
+    assert (
+        "episode 2: 20 queries, 2 left out without a relevant document; 400 candidates" in message
+    )
     assert f"{counts['positives']} relevant ones dropped, relative_margin removed " in message
     rate = counts["removal_rates"]["relative_margin"]
     assert f"removed {counts['removed']['relative_margin']} ({rate:.1%});" in message
@@ -386,7 +423,15 @@ def mute(model, monkeypatch):
 
 def test_a_finished_result_is_loaded(collection, model, saved, mute, tmp_path):
     # What mining does not depend on may be another.
-    loaded = mine(collection, model, tmp_path, keep=4, key=dict(reversed(KEY.items())), learning_rate=1e-3, negatives=2)
+    loaded = mine(
+        collection,
+        model,
+        tmp_path,
+        keep=4,
+        key=dict(reversed(KEY.items())),
+        learning_rate=1e-3,
+        negatives=2,
+    )
     assert loaded.queries == saved.queries
     assert loaded.counts == saved.counts
     np.testing.assert_array_equal(loaded.rows, saved.rows)
@@ -403,7 +448,9 @@ def test_a_finished_result_is_loaded(collection, model, saved, mute, tmp_path):
         ({"duplicates": True}, "other filters"),
     ],
 )
-def test_another_key_is_mined_anew_and_replaces(collection, model, saved, tmp_path, caplog, change, named):
+def test_another_key_is_mined_anew_and_replaces(
+    collection, model, saved, tmp_path, caplog, change, named
+):
     settings = {"keep": 4, "key": KEY} | change
     with caplog.at_level(logging.INFO, logger=mining.__name__):
         anew = mine(collection, model, tmp_path, **settings)
@@ -425,7 +472,9 @@ def cut(path):
 
 
 @pytest.mark.parametrize("file", ["mined.json", "rows.npy", "query_embeddings.npy"])
-@pytest.mark.parametrize("damage", [cut, lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize(
+    "damage", [cut, lambda path: path.unlink(), lambda path: path.write_bytes(b"")]
+)
 def test_a_damaged_result_is_mined_anew(collection, model, saved, tmp_path, caplog, file, damage):
     rows = np.array(saved.rows)
     damage(tmp_path / "mined" / file)
@@ -439,7 +488,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("place", [(dense, "rank"), (mining.files, "write_text")])
-def test_a_killed_run_leaves_nothing_that_is_trusted(collection, model, tmp_path, monkeypatch, place):
+def test_a_killed_run_leaves_nothing_that_is_trusted(
+    collection, model, tmp_path, monkeypatch, place
+):
     def die(*args, **kwargs):
         raise Killed
 
@@ -506,7 +557,9 @@ def test_non_finite_scores_name_the_query(collection, model, tmp_path, monkeypat
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu(collection, tiny_bert, tmp_path):
     found = [
-        ids_of(mine(collection, COCODR(str(tiny_bert), device=device), tmp_path / device), collection)
+        ids_of(
+            mine(collection, COCODR(str(tiny_bert), device=device), tmp_path / device), collection
+        )
         for device in ("cpu", "cuda")
     ]
     assert [set(ids) for ids in found[0].values()] == [set(ids) for ids in found[1].values()]

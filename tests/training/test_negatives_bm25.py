@@ -30,7 +30,10 @@ def cache(tmp_path, monkeypatch):
 
 
 def found(collection, depth=5):
-    return {q: rows.tolist() for q, rows in negatives.bm25_negatives(collection, TextFormat(), depth).items()}
+    return {
+        q: rows.tolist()
+        for q, rows in negatives.bm25_negatives(collection, TextFormat(), depth).items()
+    }
 
 
 def expected(collection, depth):
@@ -40,7 +43,9 @@ def expected(collection, depth):
     for query, text in collection.queries.items():
         scores = index.scores(text)
         order = [row for row in np.lexsort((ties, -scores)).tolist() if scores[row] > 0]
-        relevant = {document for document, grade in collection.qrels.get(query, {}).items() if grade > 0}
+        relevant = {
+            document for document, grade in collection.qrels.get(query, {}).items() if grade > 0
+        }
         wanted[query] = [row for row in order if ids[row] not in relevant][:depth]
     return wanted
 
@@ -62,7 +67,10 @@ def test_nothing_is_searched_twice(collection, cache, monkeypatch, caplog):
 @pytest.mark.parametrize("change", ["depth", "text", "positive"])
 def test_what_they_depend_on_makes_others(collection, cache, change):
     found(collection)
-    queries, qrels = dict(collection.queries), {q: dict(grades) for q, grades in collection.qrels.items()}
+    queries, qrels = (
+        dict(collection.queries),
+        {q: dict(grades) for q, grades in collection.qrels.items()},
+    )
     id = next(iter(queries))
     if change == "text":
         queries[id] += " wing"
@@ -87,15 +95,22 @@ def test_a_killed_run_leaves_whole_files_and_goes_on_from_them(collection, cache
     with pytest.raises(KeyboardInterrupt):
         found(collection)
     [folder] = cache.glob("negatives-*")
-    assert [file.name for file in sorted(folder.iterdir())] == ["block-00000.npy", "block-00001.npy"]
+    assert [file.name for file in sorted(folder.iterdir())] == [
+        "block-00000.npy",
+        "block-00001.npy",
+    ]
     assert found(collection) == expected(collection, 5)
     assert len(searched) == 1 + -(-len(collection.queries) // 3)
 
 
 def test_each_process_begins_with_its_own_part(collection, cache, monkeypatch):
-    """The second of three; what the others leave undone, having disks of their own, it does in the end."""
+    """The second of three; what the others leave undone, having disks of their own, it does in the
+    end.
+    """
     order, save = [], bm25.save_array
-    monkeypatch.setattr(bm25, "save_array", lambda file, rows: order.append(int(file.stem[-5:])) or save(file, rows))
+    monkeypatch.setattr(
+        bm25, "save_array", lambda file, rows: order.append(int(file.stem[-5:])) or save(file, rows)
+    )
     monkeypatch.setattr(pool, "rank", lambda: 1)
     monkeypatch.setattr(pool, "world_size", lambda: 3)
     assert found(collection) == expected(collection, 5)

@@ -1,4 +1,6 @@
-"""The objectives of pre-training: each trains, resumes exactly, and learns from what it should see."""
+"""The objectives of pre-training: each trains, resumes exactly, and learns from what it should
+see.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,26 @@ from beir_cocodr.training.pretrain_data import DocumentViews, token_counts
 ON_DOCUMENTS = [name for name, found in OBJECTIVES.items() if not found.on_queries]
 
 # 48 documents make epochs of 3 steps: the stop lies in a later epoch, one step after a checkpoint.
-STEPS = {"max_steps": 6, "batch_size": 16, "mini_batch_size": 6, "learning_rate": 1e-3, "save_steps": 2}
+STEPS = {
+    "max_steps": 6,
+    "batch_size": 16,
+    "mini_batch_size": 6,
+    "learning_rate": 1e-3,
+    "save_steps": 2,
+}
 
 
 def settings(objective: str, **changes) -> PretrainOptions:
-    return PretrainOptions(**{"objective": objective, "span_tokens": 12, "max_length": 40} | STEPS | changes)
+    return PretrainOptions(
+        **{"objective": objective, "span_tokens": 12, "max_length": 40} | STEPS | changes
+    )
 
 
 def dataset(folder: str | list[str], model: Path, options: PretrainOptions) -> DocumentViews:
-    collections = [load_collection(name, labels="none") for name in ([folder] if isinstance(folder, str) else folder)]
+    collections = [
+        load_collection(name, labels="none")
+        for name in ([folder] if isinstance(folder, str) else folder)
+    ]
     return DocumentViews(collections, COCODR(str(model)), options)
 
 
@@ -47,7 +60,9 @@ def test_resumed_equals_uninterrupted(objective, beir_folder, tiny_mlm, tmp_path
     resumed = pretrain(data, model, tmp_path / "killed", options, resume=True)
     assert (resumed.resumed_from, resumed.steps, whole.steps) == ("checkpoint-4", 6, 6)
     assert whole.stage == resumed.stage == objective
-    files = ["model.safetensors"] + [f"{HEAD_FOLDER}/model.safetensors"] * (OBJECTIVES[objective].masked)
+    files = ["model.safetensors"] + [f"{HEAD_FOLDER}/model.safetensors"] * (
+        OBJECTIVES[objective].masked
+    )
     # Before PyTorch 2.8 the last bits of a decoder depend on where its tensors lie in memory.
     rounding = 1e-5 if objective == "tsdae" and Version(torch.__version__) < Version("2.8") else 0
     for file in files:
@@ -58,11 +73,14 @@ def test_resumed_equals_uninterrupted(objective, beir_folder, tiny_mlm, tmp_path
                 continue  # its gradient is nothing but rounding, which Adam makes large
             torch.testing.assert_close(second[name], weight, rtol=0, atol=rounding, msg=name)
     if OBJECTIVES[objective].masked:
-        layers = json.loads((tmp_path / "whole" / HEAD_FOLDER / "config.json").read_text())["n_head_layers"]
+        layers = json.loads((tmp_path / "whole" / HEAD_FOLDER / "config.json").read_text())[
+            "n_head_layers"
+        ]
         assert layers == (0 if objective == "mlm" else 2)
     start = load_file(tiny_mlm / "model.safetensors")
     moved = load_file(tmp_path / "whole" / "model.safetensors")
-    # What training needed alone (head, decoder) is not in the model, which loads without this package.
+    # What training needed alone (head, decoder) is not in the model, which loads without this
+    # package.
     assert {f"bert.{name}" for name in moved if "pooler" not in name} <= start.keys()
     name = "encoder.layer.0.output.dense.weight"
     assert (start[f"bert.{name}"] - moved[name]).abs().max() > 1e-4
@@ -100,7 +118,9 @@ def test_columns_carry_masks_tasks_and_lengths(objective, beir_folder, tiny_mlm)
         assert batch[f"{column}_task"] == task
         assert batch[f"{column}_input_ids"].shape[1] <= 40
     if objective == "ict":
-        words = views.model.tokenizer.batch_decode(batch["query_input_ids"], skip_special_tokens=True)
+        words = views.model.tokenizer.batch_decode(
+            batch["query_input_ids"], skip_special_tokens=True
+        )
         assert all(text.startswith("library ") for text in words)
         assert batch["passage_input_ids"].shape[1] > batch["query_input_ids"].shape[1]
     assert batch["label"].tolist() == list(range(8))
@@ -109,7 +129,8 @@ def test_columns_carry_masks_tasks_and_lengths(objective, beir_folder, tiny_mlm)
 def test_a_batch_is_named_by_corpus_and_document(beir_folder, tiny_mlm, tmp_path):
     (tmp_path / "corpus.jsonl").write_text(
         "".join(
-            json.dumps({"_id": f"x{i}", "text": sentences(np.random.default_rng(i), i, count)}) + "\n"
+            json.dumps({"_id": f"x{i}", "text": sentences(np.random.default_rng(i), i, count)})
+            + "\n"
             for i, count in enumerate((3, 0, 2))
         )
     )
@@ -138,7 +159,10 @@ def test_one_span_is_enough_without_pairs(tiny_mlm, tmp_path):
         views = dataset(data, tiny_mlm, settings(objective, single_spans=True))
         assert views.rows.tolist() == [0, 2]
         assert views.counts() == {"documents_with_text": 2}
-        assert [views.texts(row) for row in (0, 2)] == [("wing flow",) * 2, ("library index of",) * 2]
+        assert [views.texts(row) for row in (0, 2)] == [
+            ("wing flow",) * 2,
+            ("library index of",) * 2,
+        ]
     with pytest.raises(InputError, match=r"single_spans .*ict"):
         settings("ict", single_spans=True)
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": " ", "title": ""}\n')
@@ -149,7 +173,10 @@ def test_one_span_is_enough_without_pairs(tiny_mlm, tmp_path):
 def test_a_corpus_is_tokenised_once_for_a_tokenizer(beir_folder, tiny_mlm, tmp_path, monkeypatch):
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(pretrain_data, "_COUNTED", 20)
-    documents, model = load_collection(str(beir_folder), labels="none").documents, COCODR(str(tiny_mlm))
+    documents, model = (
+        load_collection(str(beir_folder), labels="none").documents,
+        COCODR(str(tiny_mlm)),
+    )
     texts = [model.text_format.document(document) for document in documents.values()]
     wanted = [[len(model.tokenizer.tokenize(text)), len(text)] for text in texts]
     asked: list[int] = []
@@ -164,7 +191,9 @@ def test_a_corpus_is_tokenised_once_for_a_tokenizer(beir_folder, tiny_mlm, tmp_p
     model.tokenizer.__class__ = Dying
     with pytest.raises(KeyboardInterrupt):
         token_counts(documents, model)
-    assert token_counts(documents, model).tolist() == wanted  # what was counted is not counted again
+    assert (
+        token_counts(documents, model).tolist() == wanted
+    )  # what was counted is not counted again
     assert asked == [20, 20, 8, 8]
     assert token_counts(documents, model).tolist() == wanted
     assert asked == [20, 20, 8, 8]
@@ -208,8 +237,18 @@ def test_a_length_that_the_encoder_cannot_read_is_refused(beir_folder, tiny_mlm)
 def test_simcse_without_any_dropout_is_refused(beir_folder, wordpiece, tmp_path):
     from transformers import BertConfig, BertModel
 
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
-    config = BertConfig(vocab_size=len(wordpiece), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **sizes)
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+    }
+    config = BertConfig(
+        vocab_size=len(wordpiece),
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        **sizes,
+    )
     BertModel(config).save_pretrained(tmp_path / "model")
     wordpiece.save_pretrained(tmp_path / "model")
     with pytest.raises(InputError, match=r"simcse .*dropout"):
@@ -217,7 +256,9 @@ def test_simcse_without_any_dropout_is_refused(beir_folder, wordpiece, tmp_path)
 
 
 def test_stages_go_on_from_each_other(beir_folder, tiny_mlm, tmp_path):
-    """coCondenser on the source, then COCO on the target: the head goes on; other objectives need none."""
+    """coCondenser on the source, then COCO on the target: the head goes on; other objectives need
+    none.
+    """
     base = str(tiny_mlm)
     for objective in ("mlm", "cocondenser", "tsdae", "coco"):
         folder = tmp_path / objective

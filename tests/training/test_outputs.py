@@ -29,7 +29,14 @@ from beir_cocodr.training.adapt import Data, _settings, adapt
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
-from beir_cocodr.training.outputs import CHECKPOINTS, SEAL_FILE, checkpoint_to_resume, is_complete, lock_output, started
+from beir_cocodr.training.outputs import (
+    CHECKPOINTS,
+    SEAL_FILE,
+    checkpoint_to_resume,
+    is_complete,
+    lock_output,
+    started,
+)
 from beir_cocodr.training.presets import adapt_options
 from beir_cocodr.training.pretrain import pretrain
 
@@ -46,7 +53,27 @@ HARMLESS = {
     **dict.fromkeys(SELECTION, "selection is made at the end, of all that was generated"),
 }
 
-VALUES = [True, False, 0, 1, 2, 3, 7, 64, 0.25, 0.5, 1.5, "x", "mlm", "qc", "masked", "infonce", "cvar", "mined", "mrl"]
+VALUES = [
+    True,
+    False,
+    0,
+    1,
+    2,
+    3,
+    7,
+    64,
+    0.25,
+    0.5,
+    1.5,
+    "x",
+    "mlm",
+    "qc",
+    "masked",
+    "infonce",
+    "cvar",
+    "mined",
+    "mrl",
+]
 VALUES += [
     "kl",
     "mean",
@@ -79,7 +106,15 @@ def changed(options: Any, name: str) -> Any:
 
 
 def every_field() -> list[tuple[Any, str]]:
-    kinds = (PretrainOptions, FinetuneOptions, DistillOptions, GenerationOptions, Recipe, EncoderOptions, SearchOptions)
+    kinds = (
+        PretrainOptions,
+        FinetuneOptions,
+        DistillOptions,
+        GenerationOptions,
+        Recipe,
+        EncoderOptions,
+        SearchOptions,
+    )
     return [
         (kind, field.name)
         for kind in kinds
@@ -88,16 +123,24 @@ def every_field() -> list[tuple[Any, str]]:
     ]
 
 
-@pytest.mark.parametrize(("kind", "name"), every_field(), ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(
+    ("kind", "name"), every_field(), ids=lambda value: getattr(value, "__name__", value)
+)
 def test_no_option_can_be_forgotten_when_work_is_resumed(kind, name, tmp_path):
     before = kind()
     if kind is SearchOptions:
-        now = replace(before, encoder=EncoderOptions(5)) if name == "encoder" else changed(before, name)
+        now = (
+            replace(before, encoder=EncoderOptions(5))
+            if name == "encoder"
+            else changed(before, name)
+        )
         assert differences(before.describe(), now.describe())
         return
     now = changed(before, name)
     if kind is GenerationOptions:
-        plans = [GenerationPlan(GeneratedFrom("c"), each.generation(), {}, "t") for each in (before, now)]
+        plans = [
+            GenerationPlan(GeneratedFrom("c"), each.generation(), {}, "t") for each in (before, now)
+        ]
         found = plans[1].changes(plans[0], selection=False)
         # A tokenizer is known by its content.
         assert found == [f"settings: {name}"] or name == "tokenizer"
@@ -116,33 +159,73 @@ def test_no_option_can_be_forgotten_when_work_is_resumed(kind, name, tmp_path):
     else:
         encoder = kind is EncoderOptions
         plans = [
-            TrainingPlan("s", encoder=each.describe()) if encoder else TrainingPlan("s", options=asdict(each))
+            TrainingPlan("s", encoder=each.describe())
+            if encoder
+            else TrainingPlan("s", options=asdict(each))
             for each in (before, now)
         ]
         with started(tmp_path, plans[0]):
             pass
         with lock_output(tmp_path, True, plans[0]) as record:
             assert record is None
-        with pytest.raises(InputError, match=f"other .*{name}"), lock_output(tmp_path, True, plans[1]):
+        with (
+            pytest.raises(InputError, match=f"other .*{name}"),
+            lock_output(tmp_path, True, plans[1]),
+        ):
             pass
 
 
-#: What a function takes beside options: what is compared, by the name it has there, or why it is not.
+#: What a function takes beside options: what is compared, by the name it has there, or why it is
+#: not.
 ARGUMENTS = {
     pretrain: {"corpora": "seen", "base": "base_sha256", "queries": "seen"},
-    finetune: {"dataset": "seen", "base": "base_sha256", "split": "seen", "targets": "targets", "measures": "measures"},
+    finetune: {
+        "dataset": "seen",
+        "base": "base_sha256",
+        "split": "seen",
+        "targets": "targets",
+        "measures": "measures",
+    },
     distill: {"dataset": "seen", "base": "base_sha256", "split": "seen", "teacher": "teacher"},
     adapt: {
-        **{"corpus": "corpus", "source": "source", "base": "in the plan of every stage", "stages": "stages"},
-        **{"split": "corpus", "source_split": "source", "measures": "measures", "options": "options"},
-        **{"generated": "generated", "generator": "generator", "generation": "generation", "teacher": "teacher"},
+        **{
+            "corpus": "corpus",
+            "source": "source",
+            "base": "in the plan of every stage",
+            "stages": "stages",
+        },
+        **{
+            "split": "corpus",
+            "source_split": "source",
+            "measures": "measures",
+            "options": "options",
+        },
+        **{
+            "generated": "generated",
+            "generator": "generator",
+            "generation": "generation",
+            "teacher": "teacher",
+        },
         **{"queries": "queries", "samples": "samples", "search": "search"},
         "judgements": "all is judged again",
     },
-    generate_queries: {"dataset": "dataset", "generator": "generator", "part": "shares the same work"},
+    generate_queries: {
+        "dataset": "dataset",
+        "generator": "generator",
+        "part": "shares the same work",
+    },
     evaluate_regimes: {
-        **{"folder": "manifest_sha256", "architectures": "adds cells", "models": "adds cells, known by their content"},
-        **{"recipe": "recipe", "seeds": "adds cells", "ood": "adds to cells", "measures": "measures"},
+        **{
+            "folder": "manifest_sha256",
+            "architectures": "adds cells",
+            "models": "adds cells, known by their content",
+        },
+        **{
+            "recipe": "recipe",
+            "seeds": "adds cells",
+            "ood": "adds to cells",
+            "measures": "measures",
+        },
         "starts": "starts",
         "keep_models": "what is left of them",
     },
@@ -181,7 +264,9 @@ def test_an_adaptation_compares_all_that_it_is_asked_for(beir_folder, tmp_path):
         assert name in differences(settings(), settings(**changes))
 
 
-OPTIONS = FinetuneOptions(max_steps=6, batch_size=4, mini_batch_size=3, learning_rate=1e-3, save_steps=2)
+OPTIONS = FinetuneOptions(
+    max_steps=6, batch_size=4, mini_batch_size=3, learning_rate=1e-3, save_steps=2
+)
 
 
 @pytest.fixture(scope="module")
@@ -226,8 +311,12 @@ def test_a_run_that_died_as_it_wrote_its_plan_begins_anew(resume, tmp_path):
         assert record is None
 
 
-@pytest.mark.parametrize("file", ["optimizer.pt", "model.safetensors", "trainer_state.json", "scheduler.pt"])
-def test_a_damaged_checkpoint_is_left_out_for_one_further_back(file, interrupted, whole, beir_folder, tiny_mlm, caplog):
+@pytest.mark.parametrize(
+    "file", ["optimizer.pt", "model.safetensors", "trainer_state.json", "scheduler.pt"]
+)
+def test_a_damaged_checkpoint_is_left_out_for_one_further_back(
+    file, interrupted, whole, beir_folder, tiny_mlm, caplog
+):
     damaged = interrupted / CHECKPOINTS / "checkpoint-4" / file
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -253,7 +342,9 @@ def test_a_checkpoint_without_a_whole_seal_is_not_complete(content, tmp_path):
     assert not folder.exists()
 
 
-def test_without_a_whole_checkpoint_training_starts_anew(interrupted, whole, beir_folder, tiny_mlm, caplog):
+def test_without_a_whole_checkpoint_training_starts_anew(
+    interrupted, whole, beir_folder, tiny_mlm, caplog
+):
     for checkpoint in (interrupted / CHECKPOINTS).glob("checkpoint-*"):
         (checkpoint / "optimizer.pt").unlink()
     record = finetune(str(beir_folder), str(tiny_mlm), interrupted, OPTIONS, resume=True)
@@ -262,8 +353,12 @@ def test_without_a_whole_checkpoint_training_starts_anew(interrupted, whole, bei
     assert same_weights(interrupted, whole)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"stage": 3}', '{"parent": "x"}', "\xff"])
-def test_a_broken_record_or_plan_is_one_line(content, whole, interrupted, beir_folder, tiny_mlm, tmp_path):
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "null", '{"stage": 3}', '{"parent": "x"}', "\xff"]
+)
+def test_a_broken_record_or_plan_is_one_line(
+    content, whole, interrupted, beir_folder, tiny_mlm, tmp_path
+):
     finished = tmp_path / "finished"
     shutil.copytree(whole, finished)
     for folder, file in (
@@ -276,7 +371,9 @@ def test_a_broken_record_or_plan_is_one_line(content, whole, interrupted, beir_f
         assert "\n" not in str(error.value)
 
 
-def test_the_base_is_known_by_its_tokenizer_and_format_too(interrupted, beir_folder, tiny_mlm, tmp_path):
+def test_the_base_is_known_by_its_tokenizer_and_format_too(
+    interrupted, beir_folder, tiny_mlm, tmp_path
+):
     other = tmp_path / "other"
     shutil.copytree(tiny_mlm, other)
     rules = json.loads((other / "tokenizer.json").read_text())
@@ -303,7 +400,10 @@ def test_training_in_another_precision_is_refused_and_a_finished_model_kept():
 
 
 def test_options_that_another_plan_does_not_have_are_named():
-    before, now = TrainingPlan("distill", options={"seed": 1}), TrainingPlan("distill", options={"seed": 1, "new": 2})
+    before, now = (
+        TrainingPlan("distill", options={"seed": 1}),
+        TrainingPlan("distill", options={"seed": 1, "new": 2}),
+    )
     assert now.changes(before) == before.changes(now) == ["options: new"]
 
 

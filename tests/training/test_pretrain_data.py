@@ -24,7 +24,10 @@ def context(tmp_path_factory) -> str:
 def test_every_passage_meets_its_own_queries(context, tiny_mlm):
     found = views(context, tiny_mlm, settings("qc"))
     assert len(found) == sum(i % 3 + 1 for i in range(DOCUMENTS)) == 48
-    texts = {d: document["text"] for d, document in load_collection(context, labels="none").documents.items()}
+    texts = {
+        d: document["text"]
+        for d, document in load_collection(context, labels="none").documents.items()
+    }
     seen = [set() for _ in range(len(found))]
     for epoch in range(25):
         found.clock.epoch = epoch
@@ -79,13 +82,18 @@ def test_at_most_so_many_queries_of_a_passage_are_used(context, tiny_mlm):
     first = [found.texts(row)[1] for row in range(48)]
     found.clock.epoch = 1
     assert [found.texts(row)[1] for row in range(48)] == first
-    lines = [json.loads(line) for line in (Path(context) / "queries.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (Path(context) / "queries.jsonl").read_text().splitlines()
+    ]
     assert first == [line["text"] for line in lines[::QUERIES]]
 
 
 def test_mixed_contexts_are_other_passages_of_the_document(context, tiny_mlm):
     found = views(context, tiny_mlm, settings("qc", mix=0.5))
-    texts = {d: document["text"] for d, document in load_collection(context, labels="none").documents.items()}
+    texts = {
+        d: document["text"]
+        for d, document in load_collection(context, labels="none").documents.items()
+    }
     kinds: Counter[str] = Counter()
     for epoch in range(20):
         found.clock.epoch = epoch
@@ -157,9 +165,13 @@ def test_masks_are_the_objectives_own(kind, context, tiny_mlm):
             labels = batch[f"{column}_mlm_labels"]
             # Numbers are unknown to the tokenizer, and unknown tokens are not masked.
             ids = found.model.tokenizer([rows[i][column] for i in range(48)])["input_ids"]
-            ordinary = sum(id not in found.model.tokenizer.all_special_ids for one in ids for id in one)
+            ordinary = sum(
+                id not in found.model.tokenizer.all_special_ids for one in ids for id in one
+            )
             # At least one token of a text is masked, whole words only: more or less than the share.
             assert float((labels != IGNORED).sum() / ordinary) == pytest.approx(share, abs=0.07)
     first = batch["passage_input_ids"].clone()
     found.clock.epoch = 1
-    assert not torch.equal(found.collator()([rows[i] for i in range(48)])["passage_input_ids"], first)
+    assert not torch.equal(
+        found.collator()([rows[i] for i in range(48)])["passage_input_ids"], first
+    )

@@ -42,7 +42,11 @@ def test_cached_and_uncached_contrastive_gradients_agree(context, tiny_mlm):
     model.eval()
     batch = found.collator()([rows[i] for i in range(16)])
     columns = [
-        {key.removeprefix(f"{name}_"): value for key, value in batch.items() if key.startswith(f"{name}_")}
+        {
+            key.removeprefix(f"{name}_"): value
+            for key, value in batch.items()
+            if key.startswith(f"{name}_")
+        }
         for name in found.columns
     ]
     gradients = []
@@ -51,7 +55,9 @@ def test_cached_and_uncached_contrastive_gradients_agree(context, tiny_mlm):
         assert loss.cached == (mini == 6)
         model.zero_grad()
         loss([dict(column) for column in columns]).backward()
-        gradients.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+        gradients.append(
+            {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        )
     whole, cached = gradients
     assert cached.keys() == whole.keys()
     assert max(float((cached[name] - whole[name]).abs().max()) for name in whole) < 1e-5
@@ -61,7 +67,11 @@ def test_cached_and_uncached_contrastive_gradients_agree(context, tiny_mlm):
 def trained(request, context, tiny_mlm, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "whole"
     options = settings(request.param, mix=0.25)
-    return request.param, folder, pretrain([context], str(tiny_mlm), folder, options, queries=[context])
+    return (
+        request.param,
+        folder,
+        pretrain([context], str(tiny_mlm), folder, options, queries=[context]),
+    )
 
 
 def test_resumed_equals_uninterrupted(trained, context, tiny_mlm, tmp_path, dies_at):
@@ -69,7 +79,9 @@ def test_resumed_equals_uninterrupted(trained, context, tiny_mlm, tmp_path, dies
     options = settings(kind, mix=0.25)
     with dies_at(5):
         pretrain([context], str(tiny_mlm), tmp_path / "m", options, queries=[context])
-    resumed = pretrain([context], str(tiny_mlm), tmp_path / "m", options, resume=True, queries=[context])
+    resumed = pretrain(
+        [context], str(tiny_mlm), tmp_path / "m", options, resume=True, queries=[context]
+    )
     assert (resumed.resumed_from, resumed.steps, record.steps) == ("checkpoint-4", 6, 6)
     files = sorted(path.relative_to(whole) for path in whole.rglob("*.safetensors"))
     kept = [f"{HEAD_FOLDER}/model.safetensors"]
@@ -169,7 +181,11 @@ def test_the_decoder_learns(context, tiny_mlm):
     rows, collator = found.dataset(), found.collator()
     batch = collator([rows[i] for i in range(48)])
     columns = [
-        {key.removeprefix(f"{name}_"): value for key, value in batch.items() if key.startswith(f"{name}_")}
+        {
+            key.removeprefix(f"{name}_"): value
+            for key, value in batch.items()
+            if key.startswith(f"{name}_")
+        }
         for name in found.columns
     ]
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
@@ -183,7 +199,9 @@ def test_the_decoder_learns(context, tiny_mlm):
         optimizer.step()
     rolled = {k: v.roll(1, 0) if torch.is_tensor(v) else v for k, v in columns[1].items()}
     with torch.no_grad():
-        own, others = (loss([dict(columns[0]), dict(second)]).item() for second in (columns[1], rolled))
+        own, others = (
+            loss([dict(columns[0]), dict(second)]).item() for second in (columns[1], rolled)
+        )
     assert values[-1] < 0.7 * values[0]
     assert others > own + 0.1
 
@@ -210,7 +228,9 @@ def test_every_backbone_trains(architecture, objective, backbones, context, tmp_
     assert record.steps == 2
     assert record.training_loss < 50
     assert record.details["language_model_head"] == "the checkpoint's language-model layers"
-    before, after = (COCODR(str(folder)).encode_document(["wing flow"]) for folder in (model, output))
+    before, after = (
+        COCODR(str(folder)).encode_document(["wing flow"]) for folder in (model, output)
+    )
     assert np.isfinite(after).all()
     assert np.abs(after - before).max() > 1e-4
 
@@ -222,7 +242,9 @@ def test_several_corpora_have_their_own_queries(context, tiny_mlm, tmp_path):
     assert found.names([17, 18]) == [f"{other}: d8 passage 2", f"{context}: d0 passage 0"]
     assert found.counts()["documents"] == 33
     options = settings("qc", max_steps=1, batch_size=4)
-    record = pretrain([context, other], str(tiny_mlm), tmp_path / "m", options, queries=[other, context])
+    record = pretrain(
+        [context, other], str(tiny_mlm), tmp_path / "m", options, queries=[other, context]
+    )
     assert [given.dataset for given in record.seen] == [context, other, other, context]
     with pytest.raises(InputError, match=rf"no queries .*{other}"):
         pretrain([context, other], str(tiny_mlm), tmp_path / "n", options, queries=[context])
@@ -232,7 +254,9 @@ def test_bad_input_is_one_clear_line(context, beir_folder, tiny_mlm, tmp_path):
     def train(queries, kind="qc", dataset=context, **changes):
         output = tmp_path / "m"
         try:
-            pretrain([str(dataset)], str(tiny_mlm), output, settings(kind, **changes), queries=queries)
+            pretrain(
+                [str(dataset)], str(tiny_mlm), output, settings(kind, **changes), queries=queries
+            )
         finally:
             assert not any(output.rglob("*.safetensors"))
 
@@ -261,15 +285,27 @@ def test_bad_input_is_one_clear_line(context, beir_folder, tiny_mlm, tmp_path):
 
 def test_defaults_are_the_papers():
     qc, cotmae = PretrainOptions(objective="qc"), PretrainOptions(objective="cotmae")
-    assert (qc.learning_rate, qc.batch_size, qc.mask_probability, qc.max_length) == (1e-4, 2048, 0.15, 144)
+    assert (qc.learning_rate, qc.batch_size, qc.mask_probability, qc.max_length) == (
+        1e-4,
+        2048,
+        0.15,
+        144,
+    )
     assert qc.keeps_dropout
     assert (cotmae.learning_rate, cotmae.batch_size, cotmae.mask_probability) == (4e-4, 16_384, 0.3)
-    assert (cotmae.warmup, cotmae.weight_decay, cotmae.mix, cotmae.decoder_window) == (0.1, 0.01, 0.0, 3)
+    assert (cotmae.warmup, cotmae.weight_decay, cotmae.mix, cotmae.decoder_window) == (
+        0.1,
+        0.01,
+        0.0,
+        3,
+    )
     assert (cotmae.decoder, cotmae.decoder_mask_probability) == ("autoregressive", 0.45)
     coco = PretrainOptions()
     assert (coco.learning_rate, coco.batch_size, coco.mask_probability) == (1e-4, 2048, 0.15)
     assert coco.max_length == 128
-    asked = stage_options(PretrainOptions, "pretrain", None, ["learning_rate=0.001"], objective="cotmae")
+    asked = stage_options(
+        PretrainOptions, "pretrain", None, ["learning_rate=0.001"], objective="cotmae"
+    )
     assert (asked.learning_rate, asked.batch_size) == (1e-3, 16_384)
     preset = stage_options(PretrainOptions, "pretrain", "cotmae", decoder="masked", per_passage=3)
     assert (preset.objective, preset.max_steps, preset.per_passage) == ("cotmae", 50_000, 3)
@@ -293,8 +329,28 @@ def test_bad_settings_are_refused(changes, message):
 
 
 def test_the_command_shows_its_settings(capsys):
-    command = ["pretrain", "--objective", "cotmae", "--decoder", "masked", "--mix", "0.5", "--per-passage", "3"]
-    command += ["--queries", "q", "--dataset", "d", "--model", "m", "--output", "o", "--show-config"]
+    command = [
+        "pretrain",
+        "--objective",
+        "cotmae",
+        "--decoder",
+        "masked",
+        "--mix",
+        "0.5",
+        "--per-passage",
+        "3",
+    ]
+    command += [
+        "--queries",
+        "q",
+        "--dataset",
+        "d",
+        "--model",
+        "m",
+        "--output",
+        "o",
+        "--show-config",
+    ]
     with pytest.raises(SystemExit) as end:
         main(command)
     assert not end.value.code

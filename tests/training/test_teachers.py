@@ -20,7 +20,12 @@ from beir_cocodr.training import distill_lists
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.distill_lists import EMPTY, TeacherScores, count_lists
 from beir_cocodr.training.options import DistillOptions
-from beir_cocodr.training.teachers import BM25Teacher, CrossEncoderTeacher, FileTeacher, HybridTeacher
+from beir_cocodr.training.teachers import (
+    BM25Teacher,
+    CrossEncoderTeacher,
+    FileTeacher,
+    HybridTeacher,
+)
 
 OPTIONS = DistillOptions(max_steps=1, batch_size=4, candidates=10, m_bm25=2, m_hard=2, positives=2)
 
@@ -98,7 +103,9 @@ def test_special_tokens_in_pairs_are_text(collection, tiny_bert, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["tiny_bert", "tiny_cosine"])
-def test_an_encoder_of_the_hub_is_no_cross_encoder_either(kind, request, beir_folder, tiny_mlm, tmp_path, monkeypatch):
+def test_an_encoder_of_the_hub_is_no_cross_encoder_either(
+    kind, request, beir_folder, tiny_mlm, tmp_path, monkeypatch
+):
     """Only its name is known until it is loaded, here from the hub's cache."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     place, commit = tmp_path / "hub" / "models--org--bi-encoder", "0" * 40
@@ -111,8 +118,12 @@ def test_an_encoder_of_the_hub_is_no_cross_encoder_either(kind, request, beir_fo
     assert not list((tmp_path / "m").rglob("*.*"))
 
 
-def test_texts_that_a_cross_encoder_cannot_read_whole_are_counted(collection, tiny_bert, tmp_path, caplog):
-    """Cut before they are tokenised, which takes minutes for such texts; what loses no word is not counted."""
+def test_texts_that_a_cross_encoder_cannot_read_whole_are_counted(
+    collection, tiny_bert, tmp_path, caplog
+):
+    """Cut before they are tokenised, which takes minutes for such texts; what loses no word is not
+    counted.
+    """
     teacher = CrossEncoderTeacher(
         save_cross_encoder(tmp_path / "one", tiny_bert, 1), collection.documents, TextFormat()
     )
@@ -135,7 +146,9 @@ def test_distillation_from_a_cross_encoder(beir_folder, tiny_mlm, tiny_bert, tmp
     assert record.details["lists"] == {"drawn": 4, "of_one_document": 0, "all_tied": 0}
 
 
-def test_the_hybrid_teacher_scores_as_the_fusion_of_the_whole_corpus(collection, bm25, tiny_bert, tmp_path):
+def test_the_hybrid_teacher_scores_as_the_fusion_of_the_whole_corpus(
+    collection, bm25, tiny_bert, tmp_path
+):
     dense = Dense(load_encoder(str(tiny_bert)), collection.documents, tmp_path / "corpus")
     teacher, size = HybridTeacher(dense, bm25), len(collection.documents)
     ranking = Hybrid(dense, bm25).search(collection.queries, size)
@@ -145,7 +158,9 @@ def test_the_hybrid_teacher_scores_as_the_fusion_of_the_whole_corpus(collection,
 
 
 @pytest.mark.parametrize("weight", [0.5, 1.5])
-def test_the_teacher_feedback_scores_as_the_fusion_of_the_moved_query(collection, bm25, tiny_bert, tmp_path, weight):
+def test_the_teacher_feedback_scores_as_the_fusion_of_the_moved_query(
+    collection, bm25, tiny_bert, tmp_path, weight
+):
     dense = Dense(load_encoder(str(tiny_bert)), collection.documents, tmp_path / "corpus")
     teacher = HybridTeacher(dense, bm25, weight, feedback=True)
     documents = dense.embeddings.load().double().numpy()
@@ -182,7 +197,16 @@ def test_bm25_and_files_score_rows_of_the_corpus(collection, bm25, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["q d", "q\td\tnan", "q\td\thigh", "q Q0 d 1 inf x", "caf\xe9\td\t1", "q\td\t1.5", "q\t\0\0\t1"]
+    "line",
+    [
+        "q d",
+        "q\td\tnan",
+        "q\td\thigh",
+        "q Q0 d 1 inf x",
+        "caf\xe9\td\t1",
+        "q\td\t1.5",
+        "q\t\0\0\t1",
+    ],
 )
 def test_a_broken_line_of_a_teacher_file_is_named(line, collection, tmp_path):
     (tmp_path / "broken").write_bytes(f"q\td\t1.5\n{line}\n".encode("latin-1"))
@@ -217,20 +241,33 @@ def test_scores_are_asked_for_once_and_merged_once_a_round(collection, tmp_path,
 
     monkeypatch.setattr(distill_lists, "_CHUNK", 7)
     rng = np.random.default_rng(0)
-    rounds = [(rng.integers(0, 9, 12), np.sort(rng.permutation(48)[:36].reshape(12, 3))) for _ in range(2)]
+    rounds = [
+        (rng.integers(0, 9, 12), np.sort(rng.permutation(48)[:36].reshape(12, 3))) for _ in range(2)
+    ]
     given = Sums(), collection.queries, collection.documents, tmp_path / "t"
     scores = TeacherScores(*given)
     for numbers, lists in rounds:
         assert scores.score(numbers, lists).tolist() == (1000 * numbers[:, None] + lists).tolist()
-    pairs = {(q, row) for n, rows in rounds for q, line in zip(n.tolist(), rows.tolist(), strict=True) for row in line}
+    pairs = {
+        (q, row)
+        for n, rows in rounds
+        for q, line in zip(n.tolist(), rows.tolist(), strict=True)
+        for row in line
+    }
     assert len(asked) == len(set(asked)) == len(pairs)
     again = TeacherScores(*given)
-    assert again.score(*rounds[0]).tolist() == (1000 * rounds[0][0][:, None] + rounds[0][1]).tolist()
+    assert (
+        again.score(*rounds[0]).tolist() == (1000 * rounds[0][0][:, None] + rounds[0][1]).tolist()
+    )
     assert len(asked) == len(set(asked))
 
 
-def test_lists_hold_what_a_file_scores_and_no_more(beir_folder, tiny_mlm, collection, tmp_path, caplog):
-    """A pair without a score would end the training; queries that cannot be learned from are left out."""
+def test_lists_hold_what_a_file_scores_and_no_more(
+    beir_folder, tiny_mlm, collection, tmp_path, caplog
+):
+    """A pair without a score would end the training; queries that cannot be learned from are left
+    out.
+    """
     rng, lines = np.random.default_rng(0), []
     queries = [query for query, grades in collection.qrels.items() if any(grades.values())]
     for query in queries[:-3]:
@@ -238,7 +275,9 @@ def test_lists_hold_what_a_file_scores_and_no_more(beir_folder, tiny_mlm, collec
         lines += [f"{query}\t{document}\t{rng.random()}\n" for document in sorted(chosen)]
     (tmp_path / "some.tsv").write_text("".join(lines))
     options = OPTIONS.with_overrides(held_out=0)
-    record = distill(str(beir_folder), str(tiny_mlm), str(tmp_path / "some.tsv"), tmp_path / "m", options)
+    record = distill(
+        str(beir_folder), str(tiny_mlm), str(tmp_path / "some.tsv"), tmp_path / "m", options
+    )
     assert record.details["training_queries"] == len(queries) - 3
     assert "3 of" in caplog.text
 
@@ -246,7 +285,9 @@ def test_lists_hold_what_a_file_scores_and_no_more(beir_folder, tiny_mlm, collec
 def test_a_file_that_scores_nothing_relevant_is_named(beir_folder, tiny_mlm, tmp_path):
     (tmp_path / "none.tsv").write_text("unknown\td1\t0.5\n")
     with pytest.raises(InputError, match=r"none.tsv: .* have no scores of a relevant document"):
-        distill(str(beir_folder), str(tiny_mlm), str(tmp_path / "none.tsv"), tmp_path / "m", OPTIONS)
+        distill(
+            str(beir_folder), str(tiny_mlm), str(tmp_path / "none.tsv"), tmp_path / "m", OPTIONS
+        )
 
 
 def test_lists_without_an_order_are_counted_and_none_with_one_is_refused(caplog):
@@ -259,7 +300,13 @@ def test_lists_without_an_order_are_counted_and_none_with_one_is_refused(caplog)
 
 
 def test_a_teacher_that_ties_everything_is_refused(beir_folder, tiny_mlm, collection, tmp_path):
-    lines = [f"{q}\t{d}\t1\n" for q in collection.queries for d in collection.documents.ids(np.arange(48))]
+    lines = [
+        f"{q}\t{d}\t1\n"
+        for q in collection.queries
+        for d in collection.documents.ids(np.arange(48))
+    ]
     (tmp_path / "tied.tsv").write_text("".join(lines))
     with pytest.raises(InputError, match="no order"):
-        distill(str(beir_folder), str(tiny_mlm), str(tmp_path / "tied.tsv"), tmp_path / "m", OPTIONS)
+        distill(
+            str(beir_folder), str(tiny_mlm), str(tmp_path / "tied.tsv"), tmp_path / "m", OPTIONS
+        )

@@ -20,7 +20,9 @@ from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
 from beir_cocodr.training.trainer import FiniteGuard, NonFiniteTraining, drawn_dataset
 
-OPTIONS = FinetuneOptions(max_steps=5, batch_size=8, learning_rate=1e-3, clusters=3, min_cluster_size=1, save_steps=1)
+OPTIONS = FinetuneOptions(
+    max_steps=5, batch_size=8, learning_rate=1e-3, clusters=3, min_cluster_size=1, save_steps=1
+)
 KINDS = {
     "infonce": OPTIONS,
     "cached infonce": OPTIONS.with_overrides(mini_batch_size=3),
@@ -64,12 +66,16 @@ def poison(monkeypatch):
 
 
 def pairs(folder: Path) -> set[str]:
-    lines = [line.split("\t") for line in (folder / "qrels" / "train.tsv").read_text().splitlines()[1:]]
+    lines = [
+        line.split("\t") for line in (folder / "qrels" / "train.tsv").read_text().splitlines()[1:]
+    ]
     return {f"({query!r}, {document!r})" for query, document, grade in lines if int(grade) > 0}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loss_that_is_not_a_number_stops_with_its_place(kind, beir_folder, two_layer_mlm, tmp_path, poison):
+def test_a_loss_that_is_not_a_number_stops_with_its_place(
+    kind, beir_folder, two_layer_mlm, tmp_path, poison
+):
     poison(gradient=False)
     output = tmp_path / "m"
     with pytest.raises(NonFiniteTraining) as stopped:
@@ -91,7 +97,9 @@ def test_a_loss_that_is_not_a_number_stops_with_its_place(kind, beir_folder, two
 
 
 @pytest.mark.parametrize("kind", ["infonce", "cached infonce", "idro"])
-def test_a_gradient_that_is_not_a_number_never_moves_the_weights(kind, beir_folder, two_layer_mlm, tmp_path, poison):
+def test_a_gradient_that_is_not_a_number_never_moves_the_weights(
+    kind, beir_folder, two_layer_mlm, tmp_path, poison
+):
     poisoned = poison(gradient=True)
     output = tmp_path / "m"
     with pytest.raises(NonFiniteTraining, match=r"step 3: .*loss is finite.*gradient"):
@@ -117,8 +125,12 @@ def test_without_a_checkpoint_it_says_so(beir_folder, two_layer_mlm, tmp_path, p
     assert found["last_good_checkpoint"] is None
 
 
-def test_an_absurd_learning_rate_names_no_checkpoint_that_is_not_finite(beir_folder, two_layer_mlm, tmp_path):
-    """The step before had a finite loss and gradient, but its weights were overflowing when it was saved."""
+def test_an_absurd_learning_rate_names_no_checkpoint_that_is_not_finite(
+    beir_folder, two_layer_mlm, tmp_path
+):
+    """The step before had a finite loss and gradient, but its weights were overflowing when it was
+    saved.
+    """
     options = OPTIONS.with_overrides(learning_rate=1e36, warmup=0.0)
     with pytest.raises(NonFiniteTraining) as stopped:
         finetune(str(beir_folder), str(two_layer_mlm), tmp_path, options)
@@ -131,7 +143,9 @@ def test_an_absurd_learning_rate_names_no_checkpoint_that_is_not_finite(beir_fol
 
 
 def test_pretraining_is_guarded_too(beir_folder, two_layer_mlm, tmp_path):
-    options = PretrainOptions(max_steps=6, batch_size=8, learning_rate=1e36, span_tokens=12, save_steps=1)
+    options = PretrainOptions(
+        max_steps=6, batch_size=8, learning_rate=1e36, span_tokens=12, save_steps=1
+    )
     with pytest.raises(NonFiniteTraining, match=r"^step \d: "):
         pretrain([str(beir_folder)], str(two_layer_mlm), tmp_path, options)
     assert json.loads((tmp_path / "nonfinite.json").read_text())["step"] < 6

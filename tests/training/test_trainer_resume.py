@@ -23,7 +23,13 @@ from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.pairs import TrainingPairs
 from beir_cocodr.training.pretrain import pretrain
 
-STEPS = {"max_steps": 9, "batch_size": 12, "mini_batch_size": 5, "learning_rate": 1e-3, "save_steps": 2}
+STEPS = {
+    "max_steps": 9,
+    "batch_size": 12,
+    "mini_batch_size": 5,
+    "learning_rate": 1e-3,
+    "save_steps": 2,
+}
 # 48 documents and 24 pairs make epochs of 4 and at most 6 steps: the stop lies in a later epoch.
 PRETRAIN = PretrainOptions(**STEPS, span_tokens=12)
 FINETUNE = FinetuneOptions(**STEPS | {"batch_size": 4, "mini_batch_size": 3}, negatives=1)
@@ -31,15 +37,25 @@ FINETUNE = FinetuneOptions(**STEPS | {"batch_size": 4, "mini_batch_size": 3}, ne
 
 def train(kind: str, folder: Path, data: Path, model: Path, resume: bool = False, workers: int = 0):
     if kind == "pretrain":
-        return pretrain([str(data)], str(model), folder, PRETRAIN.with_overrides(loader_workers=workers), resume)
-    return finetune(str(data), str(model), folder, FINETUNE.with_overrides(loader_workers=workers), resume=resume)
+        return pretrain(
+            [str(data)], str(model), folder, PRETRAIN.with_overrides(loader_workers=workers), resume
+        )
+    return finetune(
+        str(data),
+        str(model),
+        folder,
+        FINETUNE.with_overrides(loader_workers=workers),
+        resume=resume,
+    )
 
 
 @pytest.mark.parametrize("kind", ["pretrain", "finetune"])
 def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, dies_at):
     whole = train(kind, tmp_path / "whole", beir_folder, tiny_mlm)
     with dies_at(7):
-        train(kind, tmp_path / "killed", beir_folder, tiny_mlm, workers=2)  # who prepares batches changes nothing
+        train(
+            kind, tmp_path / "killed", beir_folder, tiny_mlm, workers=2
+        )  # who prepares batches changes nothing
     assert not (tmp_path / "killed" / "training.json").exists()
     # A checkpoint that was being written when the run died.
     torn = tmp_path / "killed" / outputs.CHECKPOINTS / "checkpoint-8"
@@ -56,14 +72,23 @@ def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, die
         for name, weight in first.items():
             torch.testing.assert_close(second[name], weight, rtol=0, atol=0, msg=name)
     start = load_file(tiny_mlm / "model.safetensors")
-    moved = load_file(tmp_path / "whole" / "model.safetensors")["encoder.layer.0.output.dense.weight"]
+    moved = load_file(tmp_path / "whole" / "model.safetensors")[
+        "encoder.layer.0.output.dense.weight"
+    ]
     assert (start["bert.encoder.layer.0.output.dense.weight"] - moved).abs().max() > 1e-4
 
 
 def test_the_record_says_what_was_done_and_seen(beir_folder, tiny_mlm, tmp_path):
     first = tmp_path / "first"
-    pretrain([str(beir_folder), str(beir_folder)], str(tiny_mlm), first, PRETRAIN.with_overrides(max_steps=2))
-    finetune(str(beir_folder), str(first), tmp_path / "second", FINETUNE.with_overrides(max_steps=2))
+    pretrain(
+        [str(beir_folder), str(beir_folder)],
+        str(tiny_mlm),
+        first,
+        PRETRAIN.with_overrides(max_steps=2),
+    )
+    finetune(
+        str(beir_folder), str(first), tmp_path / "second", FINETUNE.with_overrides(max_steps=2)
+    )
     record = json.loads((tmp_path / "second" / "training.json").read_text())
     assert (record["stage"], record["parent"]["stage"]) == ("finetune", "coco")
     assert record["options"]["seed"] == 42
@@ -75,21 +100,36 @@ def test_the_record_says_what_was_done_and_seen(beir_folder, tiny_mlm, tmp_path)
     assert record["texts_cut"] == record["parent"]["texts_cut"] == 0
     assert not (tmp_path / "second" / outputs.CHECKPOINTS).exists()
     card = (tmp_path / "second" / "README.md").read_text()
-    texts = [json.loads(line)["text"] for line in (beir_folder / "corpus.jsonl").read_text().splitlines()]
-    assert not any(text[:30] in card for text in texts)  # a private corpus stays out of the model card
-    assert (COCODR(str(first)).encode_document(["wing"]) != COCODR(str(tiny_mlm)).encode_document(["wing"])).any()
+    texts = [
+        json.loads(line)["text"] for line in (beir_folder / "corpus.jsonl").read_text().splitlines()
+    ]
+    assert not any(
+        text[:30] in card for text in texts
+    )  # a private corpus stays out of the model card
+    assert (
+        COCODR(str(first)).encode_document(["wing"])
+        != COCODR(str(tiny_mlm)).encode_document(["wing"])
+    ).any()
 
 
 def test_a_taken_output_is_refused_and_a_finished_one_is_kept(beir_folder, tiny_mlm, tmp_path):
     done = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
     with pytest.raises(InputError, match=r"already .*trained model"):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
-    half_removed = tmp_path / "m" / outputs.CHECKPOINTS / "checkpoint-8"  # by a run that died as it finished
+    half_removed = (
+        tmp_path / "m" / outputs.CHECKPOINTS / "checkpoint-8"
+    )  # by a run that died as it finished
     half_removed.mkdir(parents=True)
     assert finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE, resume=True) == done
     assert not half_removed.parent.exists()
     with pytest.raises(InputError, match=r"other .*options"):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(seed=1), resume=True)
+        finetune(
+            str(beir_folder),
+            str(tiny_mlm),
+            tmp_path / "m",
+            FINETUNE.with_overrides(seed=1),
+            resume=True,
+        )
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("do not lose")
     with pytest.raises(InputError, match="not empty"):
@@ -150,7 +190,9 @@ def test_every_epoch_has_its_length_where_few_texts_differ():
     """Resuming counts epochs by it; the host ends some before."""
     rng = random.Random(0)
     rows = [rng.sample("abcdefghij", 2) for _ in range(12)]
-    data = Dataset.from_dict({"query": [row[0] for row in rows], "document": [row[1] for row in rows]})
+    data = Dataset.from_dict(
+        {"query": [row[0] for row in rows], "document": [row[1] for row in rows]}
+    )
 
     def epochs(kind: type[NoDuplicatesBatchSampler]) -> list[list[list[int]]]:
         sampler = kind(data, batch_size=4, drop_last=True, generator=torch.Generator(), seed=0)
@@ -164,30 +206,47 @@ def test_every_epoch_has_its_length_where_few_texts_differ():
     ours = epochs(run.WholeEpochs)
     assert {len(batches) for batches in ours} == {3}
     assert ours == epochs(run.WholeEpochs)
-    assert all(len({text for row in batch for text in rows[row]}) == 8 for batches in ours for batch in batches)
+    assert all(
+        len({text for row in batch for text in rows[row]}) == 8
+        for batches in ours
+        for batch in batches
+    )
     alike = Dataset.from_dict({"query": ["a"] * 12})
-    assert list(run.WholeEpochs(alike, batch_size=4, drop_last=True, generator=torch.Generator(), seed=0)) == []
+    assert (
+        list(
+            run.WholeEpochs(
+                alike, batch_size=4, drop_last=True, generator=torch.Generator(), seed=0
+            )
+        )
+        == []
+    )
 
 
 def test_resumed_where_few_texts_differ_it_is_the_same(beir_folder, tiny_mlm, tmp_path, dies_at):
     data = tmp_path / "data"
     shutil.copytree(beir_folder, data)
     lines = [f"q{i}\td{i % 6}\t1" for i in range(12)]
-    (data / "qrels" / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    (data / "qrels" / "train.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
+    )
     whole = train("finetune", tmp_path / "whole", data, tiny_mlm)
     with dies_at(7):
         train("finetune", tmp_path / "m", data, tiny_mlm)
     assert train("finetune", tmp_path / "m", data, tiny_mlm, resume=True).steps == whole.steps == 9
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "m"))
     assert all((first[name] == second[name]).all() for name in first)
-    assert (tmp_path / "whole" / "tokenizer.json").read_bytes() == (tmp_path / "m" / "tokenizer.json").read_bytes()
+    assert (tmp_path / "whole" / "tokenizer.json").read_bytes() == (
+        tmp_path / "m" / "tokenizer.json"
+    ).read_bytes()
 
 
 def test_no_step_is_no_model(tmp_path, tiny_mlm, beir_folder):
     data = tmp_path / "data"
     shutil.copytree(beir_folder, data)
     lines = [f"q{i}\td0\t1" for i in range(16)]
-    (data / "qrels" / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    (data / "qrels" / "train.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
+    )
     with pytest.raises(InputError, match="one step"):
         finetune(str(data), str(tiny_mlm), tmp_path / "m", FINETUNE)
     assert not list((tmp_path / "m").rglob("*"))
@@ -197,11 +256,19 @@ def test_resuming_with_other_settings_is_refused(beir_folder, tiny_mlm, tmp_path
     with dies_at(3):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
     with pytest.raises(InputError, match=r"other .*options"):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE.with_overrides(seed=1), resume=True)
+        finetune(
+            str(beir_folder),
+            str(tiny_mlm),
+            tmp_path / "m",
+            FINETUNE.with_overrides(seed=1),
+            resume=True,
+        )
 
 
 def test_short_documents_only_is_one_clear_line(tiny_mlm, tmp_path):
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "wing flow"}\n{"_id": "b", "text": "drag"}\n')
+    (tmp_path / "corpus.jsonl").write_text(
+        '{"_id": "a", "text": "wing flow"}\n{"_id": "b", "text": "drag"}\n'
+    )
     with pytest.raises(InputError, match=r"no document .*30 tokens"):
         pretrain([str(tmp_path / "corpus.jsonl")], str(tiny_mlm), tmp_path / "m", PretrainOptions())
 

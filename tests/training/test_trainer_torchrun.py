@@ -33,9 +33,11 @@ def without_dropout(tmp_path_factory, two_layer_mlm):
     return folder
 
 
-# Adam makes steps of what rounding leaves of a gradient near zero: in distillation of one weight in 1,000.
+# Adam makes steps of what rounding leaves of a gradient near zero: in distillation of one weight in
+# 1,000.
 TOLERANCE = {"distill": 2e-4, "lambdarank": 2e-4, "fused": 2e-4}
-#: Of the tiny corpus, so that both processes have some: stores, their shards, BM25's blocks of documents and queries.
+#: Of the tiny corpus, so that both processes have some: stores, their shards, BM25's blocks of
+#: documents and queries.
 SMALL_PARTS = {
     "beir_cocodr.retrieval.dense.IN_MEMORY": 0,
     "beir_cocodr.retrieval.store.record.SHARD_SIZE": 16,
@@ -43,33 +45,59 @@ SMALL_PARTS = {
     "beir_cocodr.training.negatives._QUERIES": 3,
 }
 SHARED = ["--max-steps", "3", "--batch-size", "8", "--learning-rate", "1e-3", "--device", "cpu"]
-ON_QUERIES = ["--mini-batch-size", "2", "--max-length", "40", "--span-tokens", "12", "--mix", "0.25"]
+ON_QUERIES = [
+    "--mini-batch-size",
+    "2",
+    "--max-length",
+    "40",
+    "--span-tokens",
+    "12",
+    "--mix",
+    "0.25",
+]
 FEW_STEPS = ["--set", "refresh_steps=2", "--set", "warmup=0"]
 COMMANDS = {
     "infonce": ["finetune"],
     "idro": ["finetune", "--weighting", "idro", "--clusters", "3", "--set", "log_clusters=1"],
     "episodes": ["finetune", "--weighting", "idro", "--clusters", "3", "--episodes", "1"],
     "coco": ["pretrain", "--set", "span_tokens=12", "--mlm-weight", "0"],
-    # Held-out queries would choose the start again, and the paper's warm-up is longer than this training.
-    "distill": ("distill --teacher bm25 --loss margin_mse --set positives=1 --set held_out=0 --set warmup=0").split(),
+    # Held-out queries would choose the start again, and the paper's warm-up is longer than this
+    # training.
+    "distill": (
+        "distill --teacher bm25 --loss margin_mse --set positives=1 --set held_out=0 --set warmup=0"
+    ).split(),
     # Each query's list has the other documents of both processes.
     "lambdarank": "distill --teacher bm25 --set held_out=0 --set warmup=0 --set mini_batch_size=2".split(),
     # All measure held-out queries, and search for lists around what the fusion finds.
-    "fused": [*"distill --teacher hybrid --set anchors=fused --set held_out=0.4".split(), *FEW_STEPS],
-    "cached": ["pretrain", "--set", "span_tokens=12", "--mlm-weight", "0", "--mini-batch-size", "2"],
+    "fused": [
+        *"distill --teacher hybrid --set anchors=fused --set held_out=0.4".split(),
+        *FEW_STEPS,
+    ],
+    "cached": [
+        "pretrain",
+        "--set",
+        "span_tokens=12",
+        "--mlm-weight",
+        "0",
+        "--mini-batch-size",
+        "2",
+    ],
     "qc": ["pretrain", "--objective", "qc", *ON_QUERIES],
     "autoregressive": ["pretrain", "--objective", "cotmae", *ON_QUERIES],
 }
 
 
-#: Those with losses of their own in `resample evaluate`; the start has no head, so that SPLADE's is trained as well.
+#: Those with losses of their own in `resample evaluate`; the start has no head, so that SPLADE's is
+#: trained as well.
 ARCHITECTURES = ("splade", "late-interaction", "cross-encoder")
 RECIPE = "--batch-size 8 --max-steps 2 --learning-rate 1e-3 --device cpu --seed 1 --held-out 0.2 --set warmup=0 --set "
 RECIPE += "mlm_steps=2 --set negatives=2 --set select_epochs=0.2 --set rerank=20 --query-length 16 --document-length 48"
 
 
 def arguments(command, data, model, output):
-    """Of a command line; ``data`` is a folder of labels or, for training on queries, of generated ones."""
+    """Of a command line; ``data`` is a folder of labels or, for training on queries, of generated
+    ones.
+    """
     named = ["--dataset", data, "--model", model, "--output", output]
     named += ["--queries", data] if command in ("qc", "autoregressive") else []
     return [*map(str, [*COMMANDS[command], *SHARED, *named])]
@@ -79,7 +107,12 @@ def torchrun(commands, folder, **environment):
     """What two processes print to stdout and to stderr."""
     folder.mkdir()
     (folder / "commands.json").write_text(json.dumps(commands))
-    program = [sys.executable, Path(__file__).parents[1] / "torchrun_commands.py", folder / "commands.json", folder]
+    program = [
+        sys.executable,
+        Path(__file__).parents[1] / "torchrun_commands.py",
+        folder / "commands.json",
+        folder,
+    ]
     given = {"capture_output": True, "text": True, "timeout": 500, "env": os.environ | environment}
     done = subprocess.run([*map(str, program)], **given)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -100,12 +133,18 @@ def printed(text):
 
 @pytest.fixture(scope="module")
 def regimes(tmp_path_factory, beir_folder, without_dropout):
-    """The options of `resample evaluate` but its models: one bucket of ReSTTest, and a bare start."""
+    """The options of `resample evaluate` but its models: one bucket of ReSTTest, and a bare
+    start.
+    """
     from transformers import AutoModel, AutoTokenizer
 
     folder = tmp_path_factory.mktemp("regimes")
     resample_resttest(
-        str(beir_folder), str(beir_folder), str(without_dropout), folder / "o", ResttestOptions(buckets=2)
+        str(beir_folder),
+        str(beir_folder),
+        str(without_dropout),
+        folder / "o",
+        ResttestOptions(buckets=2),
     )
     manifest = json.loads((folder / "o" / "manifest.json").read_text())
     manifest["sets"] = [found for found in manifest["sets"] if found["bucket"] == 1]
@@ -118,13 +157,27 @@ def regimes(tmp_path_factory, beir_folder, without_dropout):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, beir_folder, without_dropout, regimes):
-    """Every command in one process and in two; those of two in one torchrun, as a launch costs most of the time."""
+    """Every command in one process and in two; those of two in one torchrun, as a launch costs most
+    of the time.
+    """
     folder = tmp_path_factory.mktemp("ranks")
-    data = dict.fromkeys(COMMANDS, beir_folder) | dict.fromkeys(("qc", "autoregressive"), write_context(folder / "c"))
+    data = dict.fromkeys(COMMANDS, beir_folder) | dict.fromkeys(
+        ("qc", "autoregressive"), write_context(folder / "c")
+    )
 
     def commands(processes):
-        fuse = ["fuse", "--dataset", beir_folder, "--model", without_dropout, "--output", folder / processes / "fuse"]
-        trainings = [arguments(c, data[c], without_dropout, folder / processes / c) for c in COMMANDS]
+        fuse = [
+            "fuse",
+            "--dataset",
+            beir_folder,
+            "--model",
+            without_dropout,
+            "--output",
+            folder / processes / "fuse",
+        ]
+        trainings = [
+            arguments(c, data[c], without_dropout, folder / processes / c) for c in COMMANDS
+        ]
         # The last one, a dense model, is searched with by both processes together.
         others = ["--model", "words=bm25", "--model", f"base={without_dropout}"]
         output = ["--output", str(folder / processes / "regimes")]
@@ -138,13 +191,30 @@ def trained(tmp_path_factory, beir_folder, without_dropout, regimes):
     (folder / "taken").mkdir()
     (folder / "taken" / "thesis.tex").write_text("do not lose")
     taken = arguments("idro", beir_folder, without_dropout, folder / "taken")
-    uneven = [*arguments("infonce", beir_folder, without_dropout, folder / "m"), "--batch-size", "7"]
+    uneven = [
+        *arguments("infonce", beir_folder, without_dropout, folder / "m"),
+        "--batch-size",
+        "7",
+    ]
     cache = {"BEIR_COCODR_CACHE": str(folder / "cache")}
     # The second process searches with the second model, which is none.
-    given = ["--model", "words=bm25", "--model", f"none={beir_folder}", "--output", str(folder / "none")]
-    out, err = torchrun([SMALL_PARTS, *commands("2"), taken, uneven, [*regimes, *given]], folder / "logs", **cache)
-    stages = [content.get("stage", "regimes") for content in printed(out)]  # each once, not by every process
-    assert stages == [*"finetune finetune finetune coco distill distill distill coco qc cotmae fuse regimes".split()]
+    given = [
+        "--model",
+        "words=bm25",
+        "--model",
+        f"none={beir_folder}",
+        "--output",
+        str(folder / "none"),
+    ]
+    out, err = torchrun(
+        [SMALL_PARTS, *commands("2"), taken, uneven, [*regimes, *given]], folder / "logs", **cache
+    )
+    stages = [
+        content.get("stage", "regimes") for content in printed(out)
+    ]  # each once, not by every process
+    assert stages == [
+        *"finetune finetune finetune coco distill distill distill coco qc cotmae fuse regimes".split()
+    ]
     (folder / "stderr").write_text(err)
     return folder
 
@@ -164,10 +234,19 @@ def test_two_processes_equal_one(command, trained, without_dropout):
         if "key.bias" in name:
             continue  # attention does not depend on it, and Adam makes steps of what rounding leaves
         atol = TOLERANCE.get(command, 2e-5)
-        torch.testing.assert_close(two[name], weight, rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
-    moved = one["encoder.layer.0.output.dense.weight"] - start["bert.encoder.layer.0.output.dense.weight"]
-    assert command == "fused" or moved.abs().max() > 1e-4  # whose held-out queries may choose the start
-    records = [json.loads((trained / n / command / "training.json").read_text()) for n in ("1", "2")]
+        torch.testing.assert_close(
+            two[name], weight, rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+        )
+    moved = (
+        one["encoder.layer.0.output.dense.weight"]
+        - start["bert.encoder.layer.0.output.dense.weight"]
+    )
+    assert (
+        command == "fused" or moved.abs().max() > 1e-4
+    )  # whose held-out queries may choose the start
+    records = [
+        json.loads((trained / n / command / "training.json").read_text()) for n in ("1", "2")
+    ]
     if command != "episodes":  # whose records are those of its stages
         assert [record["processes"] for record in records] == [1, 2]
     if command == "fused":
@@ -176,7 +255,10 @@ def test_two_processes_equal_one(command, trained, without_dropout):
         assert len(one_measured) == 3
         assert max(one_measured) > 0
     if command == "idro":
-        logs = [(trained / n / command / "cluster_weights.jsonl").read_text().splitlines() for n in ("1", "2")]
+        logs = [
+            (trained / n / command / "cluster_weights.jsonl").read_text().splitlines()
+            for n in ("1", "2")
+        ]
         for first, second in zip(*(map(json.loads, lines) for lines in logs), strict=True):
             assert first["examples"] == second["examples"]
             assert first["weights"] == pytest.approx(second["weights"], abs=1e-5)
@@ -193,13 +275,19 @@ def test_two_processes_fuse_what_one_does(trained):
 
 
 def test_negatives_are_searched_in_parts_once_for_all_trainings(trained):
-    [index] = (path for path in (trained / "cache" / "bm25").iterdir() if not path.name.startswith("negatives-"))
+    [index] = (
+        path
+        for path in (trained / "cache" / "bm25").iterdir()
+        if not path.name.startswith("negatives-")
+    )
     assert (index / "vocabulary.json").is_file()  # what was counted for it is gone
     searched = list((trained / "cache" / "bm25").glob("negatives-*"))
-    # Of the fine-tunings, with one depth, of the distillations with and without held-out queries, of the
-    # cross-encoder, and of its held-out queries.
+    # Of the fine-tunings, with one depth, of the distillations with and without held-out queries,
+    # of the cross-encoder, and of its held-out queries.
     assert len(searched) == 5
-    assert sum(len(list(folder.iterdir())) > 2 for folder in searched) >= 2  # the last two are of few queries
+    assert (
+        sum(len(list(folder.iterdir())) > 2 for folder in searched) >= 2
+    )  # the last two are of few queries
 
 
 def test_bad_input_is_one_error_for_all_processes(trained):
@@ -211,7 +299,16 @@ def test_bad_input_is_one_error_for_all_processes(trained):
 
 def test_a_model_that_the_second_process_cannot_load_ends_both(trained, beir_folder):
     errors = (trained / "stderr").read_text()
-    assert len([line for line in errors.splitlines() if line.startswith("error: ") and str(beir_folder) in line]) == 1
+    assert (
+        len(
+            [
+                line
+                for line in errors.splitlines()
+                if line.startswith("error: ") and str(beir_folder) in line
+            ]
+        )
+        == 1
+    )
     assert [file.name for file in (trained / "none").glob("cells/*/*")] == ["words-1.json"]
 
 
@@ -223,8 +320,12 @@ def test_two_processes_train_the_architectures_of_one(name, trained):
     for file in files:
         first, second = load_file(one / file), load_file(two / file)
         for key, weight in first.items():
-            if key != "classifier.bias" and "key.bias" not in key:  # no difference of scores depends on them
-                torch.testing.assert_close(second[key], weight, rtol=0, atol=2e-5, msg=lambda m, n=key: f"{n}: {m}")
+            if (
+                key != "classifier.bias" and "key.bias" not in key
+            ):  # no difference of scores depends on them
+                torch.testing.assert_close(
+                    second[key], weight, rtol=0, atol=2e-5, msg=lambda m, n=key: f"{n}: {m}"
+                )
     records = [json.loads((folder / "training.json").read_text()) for folder in (one, two)]
     assert [record["processes"] for record in records] == [1, 2]
     assert records[0]["selection"] == records[1]["selection"]
@@ -232,7 +333,10 @@ def test_two_processes_train_the_architectures_of_one(name, trained):
 
 
 def test_two_processes_find_what_one_does_in_both_regimes(trained):
-    rows = [json.loads((trained / n / "regimes" / "regimes.json").read_text())["rows"] for n in ("1", "2")]
+    rows = [
+        json.loads((trained / n / "regimes" / "regimes.json").read_text())["rows"]
+        for n in ("1", "2")
+    ]
     assert len(rows[0]) == len(ARCHITECTURES) + 2
     for one, two in zip(*rows, strict=True):
         for measure, scores in one["measures"].items():
@@ -241,7 +345,10 @@ def test_two_processes_find_what_one_does_in_both_regimes(trained):
 
 
 def test_the_cell_of_a_model_that_both_search_with_is_that_of_one(trained):
-    one, two = (json.loads((trained / n / "regimes/cells/bucket-1/base-1.json").read_text()) for n in ("1", "2"))
+    one, two = (
+        json.loads((trained / n / "regimes/cells/bucket-1/base-1.json").read_text())
+        for n in ("1", "2")
+    )
     assert one["retrieval"] == two["retrieval"]
     for regime, measures in one["scores"].items():
         for measure, scores in measures.items():

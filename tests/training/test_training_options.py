@@ -9,17 +9,27 @@ import pytest
 from beir_cocodr.errors import InputError
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
-from beir_cocodr.training.presets import ADAPT_STAGES, PRESETS, adapt_options, check_preset, stage_options
+from beir_cocodr.training.presets import (
+    ADAPT_STAGES,
+    PRESETS,
+    adapt_options,
+    check_preset,
+    stage_options,
+)
 
 KINDS = {"pretrain": PretrainOptions, "finetune": FinetuneOptions, "distill": DistillOptions}
 KINDS |= {"resample evaluate": Recipe}
 PUBLISHED = {
-    name: json.loads((Path(__file__).parents[2] / "benchmarks" / "published" / f"{name}.json").read_text())
+    name: json.loads(
+        (Path(__file__).parents[2] / "benchmarks" / "published" / f"{name}.json").read_text()
+    )
     for name in ("cocodr", "mrl", "query_as_context", "extrapolation")
 }
 
 
-@pytest.mark.parametrize(("preset", "stage"), [(p, s) for p, stages in PRESETS.items() for s in stages if s in KINDS])
+@pytest.mark.parametrize(
+    ("preset", "stage"), [(p, s) for p, stages in PRESETS.items() for s in stages if s in KINDS]
+)
 def test_presets_are_valid_and_in_force(preset, stage):
     settings = asdict(stage_options(KINDS[stage], stage, preset))
     assert settings.items() >= PRESETS[preset][stage].items()
@@ -31,19 +41,32 @@ def test_cocodr_as_printed(size, monkeypatch):
     printed = PUBLISHED["cocodr"]["hyperparameters"]
     coco, found = printed["coco"], stage_options(PretrainOptions, "pretrain", f"cocodr-{size}")
     assert found.batch_size == 8 * coco["batch_size_per_gpu"]
-    assert (found.epochs, found.max_steps, found.weight_decay) == (coco["epochs"], -1, coco["weight_decay"])
+    assert (found.epochs, found.max_steps, found.weight_decay) == (
+        coco["epochs"],
+        -1,
+        coco["weight_decay"],
+    )
     assert found.learning_rate == coco["peak_learning_rate"][size]
     assert found.max_length == coco["max_tokens_per_sequence"]
     idro, found = printed["idro"], stage_options(FinetuneOptions, "finetune", f"cocodr-{size}")
     assert found.batch_size == 8 * idro["batch_size_per_gpu"]
     assert (found.learning_rate, found.clusters) == (idro["learning_rate"], idro["clusters_k"])
-    # The text's beta is the code's alpha; its ANCE negatives are episodes after the BM25 warm-up, of which it has 3.
-    assert (found.weighting, found.alpha, found.idro_mode, found.episodes) == ("idro", idro["beta"], "published", 3)
+    # The text's beta is the code's alpha; its ANCE negatives are episodes after the BM25 warm-up,
+    # of which it has 3.
+    assert (found.weighting, found.alpha, found.idro_mode, found.episodes) == (
+        "idro",
+        idro["beta"],
+        "published",
+        3,
+    )
     assert (found.kmeans_restarts, found.kmeans_iterations, found.kmeans_points) == (5, 500, 256)
 
 
 def test_mrl_as_printed():
-    printed, found = PUBLISHED["mrl"]["hyperparameters"], stage_options(DistillOptions, "distill", "mrl")
+    printed, found = (
+        PUBLISHED["mrl"]["hyperparameters"],
+        stage_options(DistillOptions, "distill", "mrl"),
+    )
     assert (found.batch_size, found.warmup) == (printed["batch_size"], printed["warmup_steps"])
     grid = printed["learning_rate_grid"]
     assert grid["from"] <= found.learning_rate <= grid["to"]
@@ -54,7 +77,10 @@ def test_mrl_as_printed():
 
 
 def test_extrapolation_as_printed():
-    printed, found = PUBLISHED["extrapolation"]["protocol"], stage_options(Recipe, "resample evaluate", "extrapolation")
+    printed, found = (
+        PUBLISHED["extrapolation"]["protocol"],
+        stage_options(Recipe, "resample evaluate", "extrapolation"),
+    )
     assert (found.start, found.rerank) == (printed["finetune_init"], printed["reranker_depth"])
     assert (found.first_stage, found.candidates, found.max_steps) == ("bm25", "tokens", -1)
     assert (found.hard_negatives, found.teacher) == ("mined", "cross-encoder")
@@ -68,18 +94,29 @@ def test_query_as_context_as_printed(preset, name):
     printed = PUBLISHED["query_as_context"]["hyperparameters"]
     own, found = printed[name], stage_options(PretrainOptions, "pretrain", preset)
     assert (found.max_steps, found.learning_rate) == (own["steps"], own["learning_rate"])
-    assert found.batch_size == {"2k": 2_048, "16k": 16_384}[own.get("global_batch_size") or own["batch_size"]]
+    assert (
+        found.batch_size
+        == {"2k": 2_048, "16k": 16_384}[own.get("global_batch_size") or own["batch_size"]]
+    )
     assert found.mlm_weight == (2 if preset == "qc" else 1)
     tuning, found = printed["finetune"], stage_options(FinetuneOptions, "finetune", preset)
-    assert (found.batch_size, found.learning_rate) == (tuning["global_batch_size"], tuning["learning_rate"])
-    assert (found.negatives, found.negative_depth) == (tuning["negatives_per_query"], tuning["negative_depth"])
+    assert (found.batch_size, found.learning_rate) == (
+        tuning["global_batch_size"],
+        tuning["learning_rate"],
+    )
+    assert (found.negatives, found.negative_depth) == (
+        tuning["negatives_per_query"],
+        tuning["negative_depth"],
+    )
     assert (found.document_length, found.seed) == (tuning["passage_len"], tuning["seed"])
 
 
 def test_a_preset_of_other_stages_is_refused():
     with pytest.raises(InputError, match=r"mrl.*pretrain.*cocodr-base"):
         stage_options(PretrainOptions, "pretrain", "mrl")
-    assert adapt_options("qgen", "cocodr-base") == adapt_options("qgen")  # the preset is of other stages of the chain
+    assert adapt_options("qgen", "cocodr-base") == adapt_options(
+        "qgen"
+    )  # the preset is of other stages of the chain
 
 
 def test_a_preset_reaches_the_stage_of_its_own_objective_alone():
@@ -108,33 +145,65 @@ def test_a_file_of_negatives_is_not_passed_over():
 
 def test_the_paper_is_one_preset_away():
     pretraining = stage_options(PretrainOptions, "pretrain", "base")
-    assert (pretraining.learning_rate, pretraining.epochs, pretraining.batch_size) == (1e-4, 8, 2048)
+    assert (pretraining.learning_rate, pretraining.epochs, pretraining.batch_size) == (
+        1e-4,
+        8,
+        2048,
+    )
     assert stage_options(PretrainOptions, "pretrain", "large").learning_rate == 1e-5
     finetuning = stage_options(FinetuneOptions, "finetune", "base")
-    assert (finetuning.clusters, finetuning.alpha, finetuning.rho, finetuning.ema) == (50, 0.25, 0.05, 0.1)
+    assert (finetuning.clusters, finetuning.alpha, finetuning.rho, finetuning.ema) == (
+        50,
+        0.25,
+        0.05,
+        0.1,
+    )
     assert (finetuning.episodes, finetuning.mining_depth, finetuning.mining_keep) == (3, 200, 30)
-    assert (finetuning.learning_rate, finetuning.batch_size, finetuning.trained_loss) == (5e-6, 64, "triplet")
+    assert (finetuning.learning_rate, finetuning.batch_size, finetuning.trained_loss) == (
+        5e-6,
+        64,
+        "triplet",
+    )
 
 
-@pytest.mark.parametrize("stage", [stage for stage in ADAPT_STAGES if stage != "fuse"])  # which trains nothing
+@pytest.mark.parametrize(
+    "stage", [stage for stage in ADAPT_STAGES if stage != "fuse"]
+)  # which trains nothing
 def test_every_stage_of_adapt_is_small_in_the_small_preset(stage):
     small, whole = adapt_options(stage, "cpu"), adapt_options(stage)
     assert small.max_steps == 40
     assert small.batch_size <= 64
     if stage != "finetune":  # whose own loss the presets name
         objective = getattr(whole, "objective", None) or whole.loss
-        assert (getattr(small, "objective", None) or small.loss) == objective  # still the same method
+        assert (
+            getattr(small, "objective", None) or small.loss
+        ) == objective  # still the same method
 
 
 def test_later_words_win():
     options = stage_options(
-        FinetuneOptions, "finetune", "cpu", ["clusters=5", "rho=1", "idro_mode=paper", "tau=null"], seed=7, loss=None
+        FinetuneOptions,
+        "finetune",
+        "cpu",
+        ["clusters=5", "rho=1", "idro_mode=paper", "tau=null"],
+        seed=7,
+        loss=None,
     )
-    assert (options.clusters, options.rho, options.idro_mode, options.tau, options.seed) == (5, 1.0, "paper", None, 7)
-    assert stage_options(FinetuneOptions, "finetune", "cpu", ["clusters=5"], clusters=6).clusters == 6
+    assert (options.clusters, options.rho, options.idro_mode, options.tau, options.seed) == (
+        5,
+        1.0,
+        "paper",
+        None,
+        7,
+    )
+    assert (
+        stage_options(FinetuneOptions, "finetune", "cpu", ["clusters=5"], clusters=6).clusters == 6
+    )
 
 
-@pytest.mark.parametrize("assignment", ["spam=1", "clusters", "clusters=2.5", "duplicates=1", "rho=high", "seed=null"])
+@pytest.mark.parametrize(
+    "assignment", ["spam=1", "clusters", "clusters=2.5", "duplicates=1", "rho=high", "seed=null"]
+)
 def test_a_wrong_setting_is_named(assignment):
     with pytest.raises(InputError, match=f"--set {assignment}"):
         stage_options(FinetuneOptions, "finetune", None, [assignment])

@@ -12,11 +12,23 @@ from pathlib import Path
 
 from beir_cocodr.data.apidocs.packages import fold, package_docstrings, split_docstring
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import cache_root, draft_folder, filling_cache, json_sha256, write_jsonl, write_qrels, write_text
+from beir_cocodr.io import (
+    cache_root,
+    draft_folder,
+    filling_cache,
+    json_sha256,
+    write_jsonl,
+    write_qrels,
+    write_text,
+)
 from beir_cocodr.records import Json, installed_version
 
 # Domain -> the distribution whose version stands for its sources ("" for the running Python).
-DOMAINS = {"stdlib": "", **{name: name for name in ("numpy", "pandas", "torch", "scipy")}, "sklearn": "scikit-learn"}
+DOMAINS = {
+    "stdlib": "",
+    **{name: name for name in ("numpy", "pandas", "torch", "scipy")},
+    "sklearn": "scikit-learn",
+}
 _CHOICES = f"choose from {', '.join(DOMAINS)}, or several joined by '+'"
 FORMAT_VERSION = 1  # raise it with every change of what is extracted from the same sources
 SPLIT_SEED, TEST_SHARE = 0, 0.3
@@ -46,23 +58,27 @@ class _Extraction:
 
 
 def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
-    """A BEIR folder made of the documentation of installed packages, read with ``ast``. An InputError: an unknown
-    domain, a package that is not installed or has no sources, or a cache that cannot be written.
+    """A BEIR folder made of the documentation of installed packages, read with ``ast``. An
+    InputError: an unknown domain, a package that is not installed or has no sources, or a cache
+    that cannot be written.
 
-    A query is the summary line of a public function or class (methods are functions), its one relevant passage is the
-    rest of that text. Titles are empty: the name of the object often repeats the summary (``solve_banded``: "Solve
-    the equation ... banded matrix") and would turn the task into matching names. Texts that exist only in compiled code
-    (numpy's ufuncs) are not found; what is found but left out is counted by reason. The corpus holds every passage;
-    queries are split 70 to 30 into train and test by a seeded hash of the document id, so that a pair is in the same
-    split in every union.
+    A query is the summary line of a public function or class (methods are functions), its one
+    relevant passage is the rest of that text. Titles are empty: the name of the object often
+    repeats the summary (``solve_banded``: "Solve the equation ... banded matrix") and would turn
+    the task into matching names. Texts that exist only in compiled code (numpy's ufuncs) are not
+    found; what is found but left out is counted by reason. The corpus holds every passage; queries
+    are split 70 to 30 into train and test by a seeded hash of the document id, so that a pair is in
+    the same split in every union.
 
     Args:
-        domain: ``stdlib``, ``numpy``, ``pandas``, ``torch``, ``scipy``, ``sklearn``, or several joined by ``+`` in any
-            order. In a union, pairs repeated across domains are kept once, in the domain that comes first by name.
-        cache_dir: root of the cache, by default :func:`~beir_cocodr.io.cache_root`; the folder lies under ``apidocs/``,
-            with ``corpus.jsonl``, ``queries.jsonl``, ``qrels/train.tsv``, ``qrels/test.tsv`` and ``statistics.json``
-            (key and counts per domain). It is made once per Python version, package versions and format version, in
-            some seconds; the same key gives the same bytes.
+        domain: ``stdlib``, ``numpy``, ``pandas``, ``torch``, ``scipy``, ``sklearn``, or several
+            joined by ``+`` in any order. In a union, pairs repeated across domains are kept once,
+            in the domain that comes first by name.
+        cache_dir: root of the cache, by default :func:`~beir_cocodr.io.cache_root`; the folder lies
+            under ``apidocs/``, with ``corpus.jsonl``, ``queries.jsonl``, ``qrels/train.tsv``,
+            ``qrels/test.tsv`` and ``statistics.json`` (key and counts per domain). It is made once
+            per Python version, package versions and format version, in some seconds; the same key
+            gives the same bytes.
     """
     domains = sorted(set(domain.split("+")))
     for name in domains:
@@ -77,7 +93,9 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
         with filling_cache(folder.parent):
             _write(folder, extractions, key)
         for name, found in extractions.items():
-            message = "%s: %d of %d texts of %s kept; statistics.json there has versions and all counts"
+            message = (
+                "%s: %d of %d texts of %s kept; statistics.json there has versions and all counts"
+            )
             log.info(message, folder, len(found.pairs), found.seen, name)
     return folder
 
@@ -95,7 +113,9 @@ def _key(domains: list[str]) -> Json:
 
 def _version(domain: str) -> str:
     if (found := installed_version(DOMAINS[domain])) is None:
-        raise InputError(f"apidocs: package {DOMAINS[domain]!r} is not installed; install it, or {_CHOICES}")
+        raise InputError(
+            f"apidocs: package {DOMAINS[domain]!r} is not installed; install it, or {_CHOICES}"
+        )
     return found
 
 
@@ -153,13 +173,21 @@ def _drop_repeated(extractions: dict[str, _Extraction]) -> None:
 def _write(folder: Path, extractions: dict[str, _Extraction], key: Json) -> None:
     """Write the folder in one step, which of two processes one does first."""
     pairs = [pair for extraction in extractions.values() for pair in extraction.pairs]
-    statistics = {"key": key, "domains": {name: _statistics(found) for name, found in extractions.items()}}
+    statistics = {
+        "key": key,
+        "domains": {name: _statistics(found) for name, found in extractions.items()},
+    }
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         with draft_folder(folder) as draft:
             (draft / "qrels").mkdir()
-            write_jsonl(draft / "corpus.jsonl", ({"_id": p.id, "title": "", "text": p.passage} for p in pairs))
-            write_jsonl(draft / "queries.jsonl", ({"_id": f"query:{p.id}", "text": p.query} for p in pairs))
+            write_jsonl(
+                draft / "corpus.jsonl",
+                ({"_id": p.id, "title": "", "text": p.passage} for p in pairs),
+            )
+            write_jsonl(
+                draft / "queries.jsonl", ({"_id": f"query:{p.id}", "text": p.query} for p in pairs)
+            )
             for split in ("train", "test"):
                 rows = ((f"query:{pair.id}", pair.id, 1) for pair in pairs if pair.split == split)
                 write_qrels(draft / "qrels" / f"{split}.tsv", rows)
@@ -173,7 +201,9 @@ def _write(folder: Path, extractions: dict[str, _Extraction], key: Json) -> None
 def _statistics(extraction: _Extraction) -> Json:
     pairs = extraction.pairs
     splits = Counter(pair.split for pair in pairs)
-    query_words, passage_words = ([len(getattr(p, part).split()) for p in pairs] for part in ("query", "passage"))
+    query_words, passage_words = (
+        [len(getattr(p, part).split()) for p in pairs] for part in ("query", "passage")
+    )
     return {
         "modules": dict(sorted(extraction.modules.items())),
         "docstrings": extraction.seen,

@@ -1,5 +1,5 @@
-"""What one Python source file documents, defines, imports and exports, read with ``ast``; expressions of strings are
-evaluated without running the module.
+"""What one Python source file documents, defines, imports and exports, read with ``ast``;
+expressions of strings are evaluated without running the module.
 """
 
 import ast
@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 
 from beir_cocodr.records import Json
 
-_STRING_METHODS = frozenset({"strip", "lstrip", "rstrip", "replace", "lower", "upper", "title", "expandtabs"})
+_STRING_METHODS = frozenset(
+    {"strip", "lstrip", "rstrip", "replace", "lower", "upper", "title", "expandtabs"}
+)
 _TEXT_FUNCTIONS = {"dedent": textwrap.dedent, "cleandoc": inspect.cleandoc}
 T = TypeVar("T")
 
@@ -28,10 +30,11 @@ class NotLiteral(Exception):
 def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
     """The value of an expression of string constants, as far as the source alone gives it.
 
-    Understood: constants, tuples, dictionaries, ``+``, ``%``, f-strings, ``str.format``, the plain string methods,
-    ``dedent`` and ``cleandoc``, and module-level names in ``names``. A replacement field of an f-string or of
-    ``format`` whose value is not known this way is left empty, as those fields carry boilerplate (a list of common
-    arguments); everything else that is not known raises ``NotLiteral``.
+    Understood: constants, tuples, dictionaries, ``+``, ``%``, f-strings, ``str.format``, the plain
+    string methods, ``dedent`` and ``cleandoc``, and module-level names in ``names``. A replacement
+    field of an f-string or of ``format`` whose value is not known this way is left empty, as those
+    fields carry boilerplate (a list of common arguments); everything else that is not known raises
+    ``NotLiteral``.
     """
     match node:
         case ast.Constant(value=str() | int() | float() as value):
@@ -109,7 +112,11 @@ def _format(template: str, node: ast.Call, names: Mapping[str, Any]) -> str:
     ]
     for name, argument in arguments:
         with suppress(NotLiteral):
-            known |= _of_type(dict, argument, names) if name is None else {name: evaluate(argument, names)}
+            known |= (
+                _of_type(dict, argument, names)
+                if name is None
+                else {name: evaluate(argument, names)}
+            )
     pieces: list[str] = []
     automatic = 0
     try:
@@ -128,7 +135,8 @@ def _format(template: str, node: ast.Call, names: Mapping[str, Any]) -> str:
 # (place, object, (attribute, text)), scipy.special's (object, text), torch's (object, text).
 _ADDERS = frozenset({"add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all"})
 
-# torch hangs these texts through a helper; which class they belong to is known only when the file runs.
+# torch hangs these texts through a helper; which class they belong to is known only when the file
+# runs.
 _HELPER_CLASSES = {"_tensor_docs": "Tensor", "_storage_docs": "Storage", "_size_docs": "Size"}
 _DEPRECATED = frozenset({"deprecated", "deprecate", "_deprecated"})
 
@@ -140,7 +148,8 @@ class Docstring:
     Attributes:
         module: dotted name of the module that it is found under.
         name: dotted name inside the module, ``Class.method``.
-        text: the text as written; None where it, or the name (then "?"), is computed when the module runs.
+        text: the text as written; None where it, or the name (then "?"), is computed when the
+            module runs.
         deprecated: whether the object is decorated as deprecated.
         placed: whether a call names the object (C code), so that ``module`` is where users find it.
     """
@@ -159,7 +168,8 @@ class ModuleSource:
     Attributes:
         name: dotted name of the module.
         is_package: whether the file is an ``__init__.py``.
-        docstrings: documented functions and classes in source order, nested classes and methods included.
+        docstrings: documented functions and classes in source order, nested classes and methods
+            included.
         definitions: names bound at the top level by ``def``, ``class`` or assignment.
         calls: name -> what is called, for ``name = function_or_class(...)`` at the top level.
         imports: local name -> (module, name there), for ``from module import name``.
@@ -178,7 +188,9 @@ class ModuleSource:
 
 
 def read_docstrings(path: Path, module: str) -> ModuleSource | None:
-    """What one file documents, by parsing alone; None where Python cannot parse it. ``module`` is its dotted name."""
+    """What one file documents, by parsing alone; None where Python cannot parse it. ``module`` is
+    its dotted name.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in other people's strings
@@ -208,9 +220,13 @@ class _Reader:
                     self.imported(statement)
                 case ast.AugAssign(target=ast.Name(id="__all__"), value=value) if not owner:
                     more, exports = _strings(value), self.source.exports
-                    self.source.exports = None if more is None or exports is None else [*exports, *more]
+                    self.source.exports = (
+                        None if more is None or exports is None else [*exports, *more]
+                    )
 
-    def definition(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, owner: str) -> None:
+    def definition(
+        self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, owner: str
+    ) -> None:
         name = f"{owner}.{node.name}" if owner else node.name
         if not owner:
             self.source.definitions.add(node.name)
@@ -250,7 +266,10 @@ class _Reader:
 
     def documented(self, name: str, value: ast.expr) -> None:
         """A text assigned to ``__doc__``; one copied from another object is that object's text."""
-        if any(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in ast.walk(value)):
+        if any(
+            isinstance(part, ast.Constant) and isinstance(part.value, str)
+            for part in ast.walk(value)
+        ):
             self.record(self.source.name, name, value)
 
     def record(self, place: str, name: str, text: ast.expr, *, placed: bool = False) -> None:
@@ -277,7 +296,9 @@ class _Reader:
         return True
 
     def place(self, call: ast.Call, target: str | None) -> tuple[str, str]:
-        """Module and name of the object that a call documents; the name is "?" where it is computed."""
+        """Module and name of the object that a call documents; the name is "?" where it is
+        computed.
+        """
         here = self.source.name
         if len(call.args) == 3:
             return self.text(call.args[0]) or here, self.text(call.args[1]) or "?"
@@ -290,7 +311,9 @@ class _Reader:
             return here, f"{owner}{first.value}"
         top = here.partition(".")[0]
         dotted = ast.unparse(first) if isinstance(first, ast.Attribute) else "?"
-        return (top, dotted.removeprefix(f"{top}.")) if dotted.startswith(f"{top}.") else (here, "?")
+        return (
+            (top, dotted.removeprefix(f"{top}.")) if dotted.startswith(f"{top}.") else (here, "?")
+        )
 
     def imported(self, node: ast.ImportFrom) -> None:
         home = _absolute(self.source, node)
@@ -302,7 +325,9 @@ class _Reader:
 
 
 def _unfolded(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements in source order, with the branches of ``if``, ``try``, ``with`` and loops laid flat."""
+    """Statements in source order, with the branches of ``if``, ``try``, ``with`` and loops laid
+    flat.
+    """
     for statement in statements:
         match statement:
             case ast.If() | ast.For() | ast.While():
@@ -311,7 +336,9 @@ def _unfolded(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _unfolded(statement.body)
             case ast.Try():
                 handlers = [inner for handler in statement.handlers for inner in handler.body]
-                yield from _unfolded([*statement.body, *handlers, *statement.orelse, *statement.finalbody])
+                yield from _unfolded(
+                    [*statement.body, *handlers, *statement.orelse, *statement.finalbody]
+                )
             case _:
                 yield statement
 

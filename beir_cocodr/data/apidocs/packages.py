@@ -1,4 +1,6 @@
-"""The public documentation of one package: its files, the names that users import, and texts as summary and rest."""
+"""The public documentation of one package: its files, the names that users import, and texts as
+summary and rest.
+"""
 
 import fnmatch
 import inspect
@@ -13,7 +15,16 @@ from beir_cocodr.data.apidocs.docstrings import Docstring, ModuleSource, read_do
 
 # Folders and files that are tests, examples, other people's code, programs or obsolete.
 SKIPPED = (
-    *("test", "tests", "test_*.py", "*_test.py", "conftest.py", "setup.py", "__main__.py", "examples"),
+    *(
+        "test",
+        "tests",
+        "test_*.py",
+        "*_test.py",
+        "conftest.py",
+        "setup.py",
+        "__main__.py",
+        "examples",
+    ),
     *("externals", "vendored", "_vendor", "_vendored", "third_party", "distutils", "__pycache__"),
     *("idlelib", "lib2to3", "turtledemo", "ensurepip", "pydoc_data", "msilib", "encodings"),
     *("site-packages", "dist-packages", "lib-dynload", "config-*", "antigravity.py", "this.py"),
@@ -22,16 +33,20 @@ SKIPPED = (
 _ADDS_TEXTS = (b"add_newdoc(", b"add_docstr(", b"add_docstr_all(")
 
 
-def package_docstrings(root: Path, package: str) -> tuple[list[tuple[str | None, Docstring]], Counter[str]]:
-    """Read the public documentation of a package from its source files; nothing is imported. Gives the dotted public
-    name of every documented object (None where it is not public) and what is written about it, in the order of module
-    names, then of the source; and counts of files: ``read``, ``unreadable``, ``private`` (holding no public name, so
-    not read) and ``skipped`` (folders and files of tests, examples, vendored code and the like).
+def package_docstrings(
+    root: Path, package: str
+) -> tuple[list[tuple[str | None, Docstring]], Counter[str]]:
+    """Read the public documentation of a package from its source files; nothing is imported. Gives
+    the dotted public name of every documented object (None where it is not public) and what is
+    written about it, in the order of module names, then of the source; and counts of files:
+    ``read``, ``unreadable``, ``private`` (holding no public name, so not read) and ``skipped``
+    (folders and files of tests, examples, vendored code and the like).
 
-    An object is public if no part of its dotted name begins with an underscore, or if a module with such a name exports
-    it (``from ._minimize import minimize`` in a package, ``__all__``) or an instance of it (``norm = norm_gen()``). Its
-    public name is then the shortest such path. Modules with private names are read when a public name leads to them, or
-    when they document objects written in C.
+    An object is public if no part of its dotted name begins with an underscore, or if a module with
+    such a name exports it (``from ._minimize import minimize`` in a package, ``__all__``) or an
+    instance of it (``norm = norm_gen()``). Its public name is then the shortest such path. Modules
+    with private names are read when a public name leads to them, or when they document objects
+    written in C.
 
     ``package`` is "" for the standard library, whose modules have no common parent.
     """
@@ -52,12 +67,16 @@ class _Package:
                 for name in self.exported(source):
                     self.publish(f"{module}.{name}", module, name)
         for module, path in self.paths.items():
-            if module not in self.sources and any(call in path.read_bytes() for call in _ADDS_TEXTS):
+            if module not in self.sources and any(
+                call in path.read_bytes() for call in _ADDS_TEXTS
+            ):
                 self.source(module)
         if private := len(self.paths.keys() - self.sources.keys()):
             self.modules["private"] = private
         sources = [source for module in self.paths if (source := self.sources.get(module))]
-        return [(self.public_name(found), found) for source in sources for found in source.docstrings]
+        return [
+            (self.public_name(found), found) for source in sources for found in source.docstrings
+        ]
 
     def source(self, module: str) -> ModuleSource | None:
         if module not in self.sources and module in self.paths:
@@ -66,7 +85,9 @@ class _Package:
         return self.sources.get(module)
 
     def exported(self, source: ModuleSource) -> list[str]:
-        """Names that a public module offers: ``__all__``, or its own; all it imports if it only gathers."""
+        """Names that a public module offers: ``__all__``, or its own; all it imports if it only
+        gathers.
+        """
         if source.exports is not None:
             return source.exports
         gathers = source.is_package or all(name.startswith("_") for name in source.definitions)
@@ -77,7 +98,9 @@ class _Package:
         """Names that ``from source import *`` binds, as far as source files show."""
         if source.exports is not None:
             return set(source.exports)
-        names = {name for name in (*source.definitions, *source.imports) if not name.startswith("_")}
+        names = {
+            name for name in (*source.definitions, *source.imports) if not name.startswith("_")
+        }
         for star in source.stars:
             if star not in seen and (starred := self.source(star)):
                 names |= self.star_names(starred, seen | {source.name})
@@ -104,15 +127,27 @@ class _Package:
             else:
                 module = self.starred(source, name) or module
 
-    def starred(self, source: ModuleSource, name: str, seen: frozenset[str] = frozenset()) -> str | None:
-        """The module that ``name`` comes from by ``import *``; ``__all__`` may have been extended unseen."""
+    def starred(
+        self, source: ModuleSource, name: str, seen: frozenset[str] = frozenset()
+    ) -> str | None:
+        """The module that ``name`` comes from by ``import *``; ``__all__`` may have been extended
+        unseen.
+        """
         seen |= {source.name}
-        found = [star for star in map(self.source, reversed(source.stars)) if star and star.name not in seen]
+        found = [
+            star
+            for star in map(self.source, reversed(source.stars))
+            if star and star.name not in seen
+        ]
         for starred in found:
             if name in self.star_names(starred, seen):
                 return starred.name
         for starred in found:
-            if name in starred.definitions or name in starred.imports or self.starred(starred, name, seen):
+            if (
+                name in starred.definitions
+                or name in starred.imports
+                or self.starred(starred, name, seen)
+            ):
                 return starred.name
         return None
 
@@ -121,7 +156,9 @@ class _Package:
         public = self.aliases.get((docstring.module, head))
         if public is None and docstring.placed:
             # Where C code documents itself, the private module is only where it is built.
-            public = ".".join([*(part for part in docstring.module.split(".") if part[:1] != "_"), head])
+            public = ".".join(
+                [*(part for part in docstring.module.split(".") if part[:1] != "_"), head]
+            )
         elif public is None:
             public = f"{docstring.module}.{head}"
         full = f"{public}.{rest}" if rest else public
@@ -133,7 +170,9 @@ def _is_public(dotted: str) -> bool:
 
 
 def _preference(public: str, home: str) -> tuple[bool, int, str]:
-    """A package that holds the home module goes before one that merely imports the name; then short."""
+    """A package that holds the home module goes before one that merely imports the name; then
+    short.
+    """
     exporter = public.rpartition(".")[0]
     return not f"{home}.".startswith(f"{exporter}."), public.count("."), public
 
@@ -176,7 +215,9 @@ _CALL = re.compile(r"\s*[A-Za-z_][\w.]*\s*\(")
 _SIGNATURE_TAIL = re.compile(r"\s*(?:[-=]>.*|:|--)?\s*")
 
 # Words whose full stop does not end a sentence.
-_ABBREVIATION = re.compile(r"(?:^|[\s(])(?:e\.g|i\.e|etc|vs|cf|eqs?|fig|resp|approx|incl|no|al|[A-Z])\.$", re.I)
+_ABBREVIATION = re.compile(
+    r"(?:^|[\s(])(?:e\.g|i\.e|etc|vs|cf|eqs?|fig|resp|approx|incl|no|al|[A-Z])\.$", re.I
+)
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*(?=\s)")
 _SECTION = re.compile(
     r"^(parameters?|args?|arguments?|keyword arg(ument)?s|attributes|methods|inputs?|outputs?|returns?"
@@ -188,23 +229,26 @@ _SECTION = re.compile(
 def split_docstring(text: str) -> tuple[str, str] | str:
     """Split a text into its summary and the rest.
 
-    The summary is the first sentence of the first paragraph that is neither a call signature nor a section; a directive
-    that opens the text (a warning, a note) goes to the end of the passage. Both sides read as on the rendered page:
-    without underlines, role and directive names, back quotes, link targets and placeholders on lines of their own.
-    White space inside the summary is folded; the passage keeps its lines.
+    The summary is the first sentence of the first paragraph that is neither a call signature nor a
+    section; a directive that opens the text (a warning, a note) goes to the end of the passage.
+    Both sides read as on the rendered page: without underlines, role and directive names, back
+    quotes, link targets and placeholders on lines of their own. White space inside the summary is
+    folded; the passage keeps its lines.
 
     Returns:
-        (query, passage), or the reason for leaving the text out: ``deprecated``, ``no summary``, ``short summary``
-        (under 3 words), ``long summary`` (over 40 words), ``short passage`` (under 20 words), ``summary in passage``
-        (the passage repeats it word for word), ``not Unicode`` (half a surrogate pair, which UTF-8 cannot
-        hold).
+        (query, passage), or the reason for leaving the text out: ``deprecated``, ``no summary``,
+        ``short summary`` (under 3 words), ``long summary`` (over 40 words), ``short passage``
+        (under 20 words), ``summary in passage`` (the passage repeats it word for word), ``not
+        Unicode`` (half a surrogate pair, which UTF-8 cannot hold).
     """
     if any("\ud800" <= character <= "\udfff" for character in text):
         return "not Unicode"
     text = inspect.cleandoc(text)
     if _DEPRECATED.search(_SECTION_RULE.split(text, maxsplit=1)[0]):
         return "deprecated"
-    summary, passage = _first_sentence(_without_marks(_sentence_first(_without_signatures(text))).strip())
+    summary, passage = _first_sentence(
+        _without_marks(_sentence_first(_without_signatures(text))).strip()
+    )
     if not summary:
         return "no summary"
     if len(summary.split()) < MIN_QUERY_WORDS:
@@ -276,7 +320,9 @@ def _sentence_first(text: str) -> str:
 
 
 def _first_sentence(text: str) -> tuple[str, str]:
-    """The first sentence on one line, and all that follows it; "" where the text opens with no sentence."""
+    """The first sentence on one line, and all that follows it; "" where the text opens with no
+    sentence.
+    """
     block, rest = _first_block(text)
     if not block or block.count("=") > 2:  # a list of arguments with their defaults
         return "", text
@@ -287,7 +333,9 @@ def _first_sentence(text: str) -> tuple[str, str]:
 
 
 def _first_block(text: str) -> tuple[str, str]:
-    """Lines up to the first that is blank, opens a section or is a doctest; and all that follows."""
+    """Lines up to the first that is blank, opens a section or is a doctest; and all that
+    follows.
+    """
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):
         bare = line.strip()

@@ -1,5 +1,5 @@
-"""Estimates of how two models differ, from what was seen of them without labels, and whether a collection is like those
-that the label-free rule was calibrated on.
+"""Estimates of how two models differ, from what was seen of them without labels, and whether a
+collection is like those that the label-free rule was calibrated on.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +29,9 @@ _LARGEST_EFFECT = 2.0
 
 
 def kind(model: str) -> str:
-    """How a model ranks: "bm25", "hybrid" (any other fusion and a hybrid encoder, too), "feedback" or "dense"."""
+    """How a model ranks: "bm25", "hybrid" (any other fusion and a hybrid encoder, too), "feedback"
+    or "dense".
+    """
     found = ModelSpec.parse(model).kind
     modules = Path(model) / "modules.json"
     if found == "dense" and modules.is_file() and _HYBRID_HEAD in modules.read_bytes():
@@ -46,7 +48,9 @@ KINDS = ("bm25", "hybrid", "feedback")
 
 
 def is_calibrated(model: str) -> bool:
-    """Whether a calibration has models of this one's kind; of rerankers, SPLADE and ColBERT it has none."""
+    """Whether a calibration has models of this one's kind; of rerankers, SPLADE and ColBERT it has
+    none.
+    """
     return kind(model) in ("dense", *KINDS)
 
 
@@ -56,9 +60,10 @@ LEXICAL, MIDDLE = WITH_BM25, "between BM25 and none of it"
 def features(evidence: Evidence, a: str, b: str) -> dict[str, float]:
     """What the difference of two models is estimated from; exchanging a and b changes every sign.
 
-    The leads on held-out crops and generated queries (0 where they are no evidence, see :func:`estimate_pair`); the
-    difference of s and of 4 s (1 − s), s a model's agreement with BM25, as crops and generated queries share words with
-    their documents and flatter what matches words; and of each kind 1 if b is of it, −1 if a is.
+    The leads on held-out crops and generated queries (0 where they are no evidence, see
+    :func:`estimate_pair`); the difference of s and of 4 s (1 − s), s a model's agreement with BM25,
+    as crops and generated queries share words with their documents and flatter what matches words;
+    and of each kind 1 if b is of it, −1 if a is.
     """
     spans, queries = _rehearsals(evidence, a, b)
     shares = [overlap(evidence.lists[m], evidence.lists[BM25]) for m in (a, b)]
@@ -81,15 +86,18 @@ def _lead(scores: Mapping[str, Doubles], a: str, b: str, remark: str) -> float:
 def estimate_pair(evidence: Evidence, a: str, b: str) -> list[Estimate]:
     """All estimators for one pair of models; exchanging a and b changes the signs and nothing else.
 
-    The fusion is that of BM25's list and both models' own, by reciprocal ranks, so that no other model has a part in
-    it. Agreement with BM25 is no evidence between models of different kinds: one that has BM25 inside agrees with it in
-    any case. Where just one of the two was trained to find documents of this corpus by spans, or on queries generated
-    from it, its lead on crops, or on generated queries, is none either; to be behind is.
+    The fusion is that of BM25's list and both models' own, by reciprocal ranks, so that no other
+    model has a part in it. Agreement with BM25 is no evidence between models of different kinds:
+    one that has BM25 inside agrees with it in any case. Where just one of the two was trained to
+    find documents of this corpus by spans, or on queries generated from it, its lead on crops, or
+    on generated queries, is none either; to be behind is.
     """
     lists = evidence.lists
     reference = reciprocal_rank_fusion([lists[name] for name in sorted({a, b, BM25})])
     alike = kind(a) == kind(b)
-    bm25 = "" if alike else "one of the two is made of BM25, or they are made of it in different ways"
+    bm25 = (
+        "" if alike else "one of the two is made of BM25, or they are made of it in different ways"
+    )
     spans, queries = _rehearsals(evidence, a, b)
     return [
         _estimate(CROPS, evidence.crops[a], evidence.crops[b], spans),
@@ -104,11 +112,15 @@ def _rehearsals(evidence: Evidence, a: str, b: str) -> tuple[str, str]:
     known = evidence.contamination
     return (
         _rehearsed(evidence.crops, known.spans, "to find documents of this corpus by spans", a, b),
-        _rehearsed(evidence.generated, known.generated, "on queries generated from this corpus", a, b),
+        _rehearsed(
+            evidence.generated, known.generated, "on queries generated from this corpus", a, b
+        ),
     )
 
 
-def _rehearsed(scores: Mapping[str, Doubles], trained: Collection[str], how: str, a: str, b: str) -> str:
+def _rehearsed(
+    scores: Mapping[str, Doubles], trained: Collection[str], how: str, a: str, b: str
+) -> str:
     """Why a lead is no evidence, if it is that of the one model that was trained for it."""
     if (a in trained) == (b in trained) or not len(scores[a]):
         return ""
@@ -148,8 +160,9 @@ def _effect(difference: Doubles) -> float:
 #: The most documents, and queries, whose words are counted.
 _LOOKED_AT = 500
 
-#: Figures beyond which confidence is not carried, as factors (of counts) or as differences (of shares) from the
-#: calibration's own least and greatest. How many documents there are matters least.
+#: Figures beyond which confidence is not carried, as factors (of counts) or as differences (of
+#: shares) from the calibration's own least and greatest. How many documents there are matters
+#: least.
 _FACTORS = {"documents": 10.0, "words a document": 1.5, "words a query": 1.5}
 _SHARES = 0.05
 
@@ -159,11 +172,20 @@ def collection_figures(documents: Documents, evidence: Evidence) -> dict[str, fl
 
     Words of queries are those of given ones; without queries they are left out.
     """
-    texts = [f"{found['title']} {found['text']}" for found in documents.take(spaced_rows(len(documents), _LOOKED_AT))]
-    queries = [evidence.queries[query] for query in spaced(evidence.queries, _LOOKED_AT)] if evidence.real else []
+    texts = [
+        f"{found['title']} {found['text']}"
+        for found in documents.take(spaced_rows(len(documents), _LOOKED_AT))
+    ]
+    queries = (
+        [evidence.queries[query] for query in spaced(evidence.queries, _LOOKED_AT)]
+        if evidence.real
+        else []
+    )
     scores = {"held-out crops": evidence.crops[BM25], "generated queries": evidence.generated[BM25]}
     return figures(len(documents), texts, queries) | {
-        f"BM25's nDCG@10 on {name}": float(found.mean()) for name, found in scores.items() if len(found)
+        f"BM25's nDCG@10 on {name}": float(found.mean())
+        for name, found in scores.items()
+        if len(found)
     }
 
 

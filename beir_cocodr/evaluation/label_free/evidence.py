@@ -1,5 +1,6 @@
-"""What can be seen of models on a collection without looking at its labels: how they find held-out crops and generated
-queries, how far their ranked lists agree, and what they were trained on of the corpus.
+"""What can be seen of models on a collection without looking at its labels: how they find held-out
+crops and generated queries, how far their ranked lists agree, and what they were trained on of the
+corpus.
 """
 
 import logging
@@ -13,7 +14,12 @@ import numpy as np
 from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.documents import Documents, hashes_of
 from beir_cocodr.errors import explained
-from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH, PseudoQueries, hold_out_crops, lexical_queries
+from beir_cocodr.evaluation.label_free.pseudo_queries import (
+    DEPTH,
+    PseudoQueries,
+    hold_out_crops,
+    lexical_queries,
+)
 from beir_cocodr.evaluation.records import PseudoQueryFigures
 from beir_cocodr.generation.shards import GENERATION_FILE
 from beir_cocodr.io import parse_json
@@ -46,39 +52,58 @@ class Contamination:
     hashes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def has(self, text: str) -> bool:
-        """Whether some model was trained on this generated query, apart from case and white space."""
+        """Whether some model was trained on this generated query, apart from case and white
+        space.
+        """
         place = int(np.searchsorted(self.hashes, value := hash(_plain(text))))
         return place < len(self.hashes) and int(self.hashes[place]) == value
 
 
 def find_contamination(models: Sequence[str], corpus_sha256: str) -> Contamination:
-    """Read from the training.json of models, and of all their ancestors, what they know of a corpus; an InputError
-    where that or generated queries cannot be read. A warning names a folder of these that is gone. Of ``hybrid:M``,
-    ``rrf:M`` and ``feedback:M`` the encoder counts.
+    """Read from the training.json of models, and of all their ancestors, what they know of a
+    corpus; an InputError where that or generated queries cannot be read. A warning names a folder
+    of these that is gone. Of ``hybrid:M``, ``rrf:M`` and ``feedback:M`` the encoder counts.
     """
     spans, generated, folders = set(), set(), dict[str, None]()
     for model in models:
         for record in training_lineage(ModelSpec.parse(model).encoder):
             own = [given for given in record.seen if given.corpus_sha256 == corpus_sha256]
-            mixed = record.stage == "qc" and record.options.get("mix") != 0  # passages find their neighbours
+            mixed = (
+                record.stage == "qc" and record.options.get("mix") != 0
+            )  # passages find their neighbours
             if own and (mixed or record.stage in _SPANS):
                 spans.add(model)
             for given in own:
-                if given.generation is not None or (Path(given.dataset) / GENERATION_FILE).is_file():
+                if (
+                    given.generation is not None
+                    or (Path(given.dataset) / GENERATION_FILE).is_file()
+                ):
                     generated.add(model)
                     folders[given.dataset] = None
-    hashes = [Contamination().hashes, *(hashes_of(map(_plain, _queries(Path(folder)))) for folder in folders)]
+    hashes = [
+        Contamination().hashes,
+        *(hashes_of(map(_plain, _queries(Path(folder)))) for folder in folders),
+    ]
     return Contamination(frozenset(spans), frozenset(generated), np.unique(np.concatenate(hashes)))
 
 
 def _queries(folder: Path) -> Iterator[str]:
     file = folder / "queries.jsonl"
     if not file.is_file():
-        log.warning("%s is gone: queries that models were trained on may be among those that judge them", file)
+        log.warning(
+            "%s is gone: queries that models were trained on may be among those that judge them",
+            file,
+        )
         return
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
-            with explained(f"{file}:{number} is no query", "generate them again", ValueError, KeyError, TypeError):
+            with explained(
+                f"{file}:{number} is no query",
+                "generate them again",
+                ValueError,
+                KeyError,
+                TypeError,
+            ):
                 text = str(parse_json(line)["text"])
             yield text
 
@@ -88,7 +113,8 @@ def _plain(text: str) -> str:
 
 
 class HeldOutRetrievers(Retrievers):
-    """The retrievers of another corpus over a changed copy of it; only changed documents are encoded.
+    """The retrievers of another corpus over a changed copy of it; only changed documents are
+    encoded.
 
     Args:
         whole: over the corpus as it was; its encoders and embeddings are used again.
@@ -112,7 +138,14 @@ class HeldOutRetrievers(Retrievers):
             if len(self.rows):
                 anew = CorpusEncoder(original.model, self.documents).encode(self.rows)
                 embeddings = ChangedEmbeddings(embeddings, self.rows, anew)
-            made = Dense(original.model, self.documents, self.folder, options.batch_size, options.progress, embeddings)
+            made = Dense(
+                original.model,
+                self.documents,
+                self.folder,
+                options.batch_size,
+                options.progress,
+                embeddings,
+            )
             made.known_queries = original.known_queries
             return made
 
@@ -120,8 +153,9 @@ class HeldOutRetrievers(Retrievers):
 
 
 def rank_distance(first: Ints, second: Ints, depth: int = 10) -> Doubles:
-    """(Q,) share of DCG@10's discounts that two lists of (Q, k) rows do not spend on the same documents: 0 for the same
-    ranking, 1 for lists without one in common. It bounds what a single document's judgement can change in nDCG@10.
+    """(Q,) share of DCG@10's discounts that two lists of (Q, k) rows do not spend on the same
+    documents: 0 for the same ranking, 1 for lists without one in common. It bounds what a single
+    document's judgement can change in nDCG@10.
     """
     discounts = 1 / np.log2(2 + np.arange(depth))
     a, b = first[:, :depth], second[:, :depth]
@@ -133,7 +167,9 @@ def rank_distance(first: Ints, second: Ints, depth: int = 10) -> Doubles:
 
 
 def reciprocal_rank_fusion(lists: Sequence[Ints], depth: int = 10) -> Ints:
-    """(Q, depth) rows by reciprocal rank fusion of (Q, k) lists; -1 for no result, of equal sums smaller rows first."""
+    """(Q, depth) rows by reciprocal rank fusion of (Q, k) lists; -1 for no result, of equal sums
+    smaller rows first.
+    """
     fused = np.full((len(lists[0]), depth), -1, np.int64)
     for i in range(len(fused)):
         candidates, scores = reciprocal_ranks([rows[i][rows[i] >= 0] for rows in lists])
@@ -154,7 +190,8 @@ class Evidence:
     """Searches of several models over one collection.
 
     Attributes:
-        crops, generated: model to (S,) nDCG@10 on held-out crops and on generated queries; BM25 always among them.
+        crops, generated: model to (S,) nDCG@10 on held-out crops and on generated queries; BM25
+            always among them.
         lists: model to the (Q, 100) rows that it found for the agreement queries, -1 for no result.
         rankings: model to its ranking for the agreement queries.
         queries: the agreement queries, id to text.
@@ -176,7 +213,9 @@ class Evidence:
     contamination: Contamination = field(default_factory=Contamination)
 
     def describe(self) -> dict[str, PseudoQueryFigures]:
-        """The pseudo-queries: counts, the share of words taken verbatim, and what BM25 makes of them."""
+        """The pseudo-queries: counts, the share of words taken verbatim, and what BM25 makes of
+        them.
+        """
         return {
             "held-out crops": self.crop_queries.describe(self.crops[BM25]),
             "generated queries": self.generated_queries.describe(self.generated[BM25]),
@@ -185,19 +224,22 @@ class Evidence:
 
 
 class Gatherer:
-    """What evidence rests on. Held-out crops and generated queries are searched for once, real queries as often as they
-    change. An InputError: a model cannot be found, or the record of its training cannot be read.
+    """What evidence rests on. Held-out crops and generated queries are searched for once, real
+    queries as often as they change. An InputError: a model cannot be found, or the record of its
+    training cannot be read.
 
     Generated queries that a model was trained on are left out, see :func:`find_contamination`.
 
     Args:
-        documents: the corpus; it is encoded once by every encoder, but for the documents that lose a crop. All queries
-            of an encoder are encoded in one batch at first, and those for the corpus as it is searched for in one.
+        documents: the corpus; it is encoded once by every encoder, but for the documents that lose
+            a crop. All queries of an encoder are encoded in one batch at first, and those for the
+            corpus as it is searched for in one.
         models: names that :class:`Retrievers` knows.
         folder: for embeddings, the changed corpus and term counts; the caller removes it.
         samples, seed: of crops and of generated queries.
         drop_identical_ids: leave documents whose id is the query's out of lists.
-        kept: where embeddings are kept from run to run, see :class:`~beir_cocodr.retrieval.retrievers.Retrievers`.
+        kept: where embeddings are kept from run to run, see
+        :class:`~beir_cocodr.retrieval.retrievers.Retrievers`.
     """
 
     def __init__(
@@ -217,15 +259,21 @@ class Gatherer:
         self.documents, self.models, self.drop = documents, list(models), drop_identical_ids
         self.samples, self.seed = samples, seed
         self._whole = Retrievers(documents, places["whole"], search, kept)
-        self._made = {name: self._whole.get(name) for name in [*models, BM25]}  # unknown names fail early
+        self._made = {
+            name: self._whole.get(name) for name in [*models, BM25]
+        }  # unknown names fail early
         self.contamination = find_contamination(models, documents.content_hash)
         self.crops, rest = hold_out_crops(documents, folder, samples, seed, self.contamination.has)
-        self.generated = lexical_queries(documents, places["terms"], samples, seed, self.contamination.has)
+        self.generated = lexical_queries(
+            documents, places["terms"], samples, seed, self.contamination.has
+        )
         self._spared = HeldOutRetrievers(self._whole, rest, self.crops.rows, places["held-out"])
         self._pseudo: dict[str, tuple[Ranking, Doubles]] = {}
 
     def gather(self, queries: Mapping[str, str]) -> Evidence:
-        """Search for real queries; where there are none, lists are compared on the generated ones."""
+        """Search for real queries; where there are none, lists are compared on the generated
+        ones.
+        """
         real, crops = bool(queries), self.crops
         asked = dict(queries) if real else self.generated.queries
         found = Evidence({}, {}, {}, {}, asked, real, crops, self.generated, {}, self.contamination)
@@ -241,12 +289,21 @@ class Gatherer:
                     both |= {f"generated {id}": text for id, text in self.generated.queries.items()}
                 ranking, count = _search(retriever, both, LIST_DEPTH + self.drop), len(wanted)
                 if first:
-                    generated = Ranking(list(self.generated.queries), ranking.scores[count:], ranking.rows[count:])
+                    generated = Ranking(
+                        list(self.generated.queries), ranking.scores[count:], ranking.rows[count:]
+                    )
                     changed = _search(self._spared.get(name), crops.queries, DEPTH)
                     self._pseudo[name] = generated, crops.score(changed.rows)
                 generated, found.crops[name] = self._pseudo[name]
-                mine = Ranking(list(asked), ranking.scores[:count], ranking.rows[:count]) if real else generated
-                found.rankings[name], found.generated[name] = mine, self.generated.score(generated.rows)
+                mine = (
+                    Ranking(list(asked), ranking.scores[:count], ranking.rows[:count])
+                    if real
+                    else generated
+                )
+                found.rankings[name], found.generated[name] = (
+                    mine,
+                    self.generated.score(generated.rows),
+                )
                 found.lists[name] = _kept(mine, self.documents, self.drop)
                 found.retrieval[name] = retriever.describe()
         return found

@@ -1,4 +1,6 @@
-"""Queries with known answers: spans, for what is left of their documents, and queries made of documents by no model."""
+"""Queries with known answers: spans, for what is left of their documents, and queries made of
+documents by no model.
+"""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -17,7 +19,8 @@ from beir_cocodr.evaluation.records import TRAINED_ON, PseudoQueryFigures
 from beir_cocodr.generation.lexical import LexicalGenerator
 from beir_cocodr.generation.options import GenerationOptions
 
-#: Depth of the measure: a pseudo-query has one relevant document, so nDCG@10 is 1 / log2(1 + its rank).
+#: Depth of the measure: a pseudo-query has one relevant document, so nDCG@10 is 1 / log2(1 + its
+#: rank).
 DEPTH = 10
 
 #: Tells texts that a model was trained on.
@@ -31,8 +34,8 @@ class PseudoQueries:
     Attributes:
         texts: (S,) queries.
         rows: (S,) the corpus row of the document that each has to find, no two alike.
-        verbatim: mean share of a query's distinct words that its document has, as it stands in the index: 1 where exact
-            words give the answer away, None without queries.
+        verbatim: mean share of a query's distinct words that its document has, as it stands in the
+            index: 1 where exact words give the answer away, None without queries.
         counts: what was looked at and left out.
     """
 
@@ -72,7 +75,8 @@ def verbatim_share(queries: Sequence[str], documents: Sequence[str]) -> float | 
 CROP_WORDS, _FEWEST = 16, 3
 _CROP_CHUNK = 1_000
 
-# Documents looked at for each crop that is wanted, so that a corpus of titles is not read to its end.
+# Documents looked at for each crop that is wanted, so that a corpus of titles is not read to its
+# end.
 _LOOKS = 20
 
 # A character of a script that puts no space between words, or a run of other characters.
@@ -81,17 +85,22 @@ _UNIT = regex.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 def hold_out_crops(
-    documents: Documents, folder: Path, size: int = 300, seed: int = 42, trained_on: Known = lambda _: False
+    documents: Documents,
+    folder: Path,
+    size: int = 300,
+    seed: int = 42,
+    trained_on: Known = lambda _: False,
 ) -> tuple[PseudoQueries, Documents]:
-    """Cut a span out of each of ``size`` random documents, which it must find: the spans, and the corpus, row by row,
-    without them.
+    """Cut a span out of each of ``size`` random documents, which it must find: the spans, and the
+    corpus, row by row, without them.
 
-    What the document repeats of the span's words still helps; ``verbatim`` gives its share. A span is a run of whole
-    sentences of at most 16 words, or a part of a longer sentence; titles are left alone. Documents of fewer than two
-    spans, and crops that a model was ``trained_on``, are left out and counted. The changed corpus is written to
-    ``folder``, which the caller removes.
+    What the document repeats of the span's words still helps; ``verbatim`` gives its share. A span
+    is a run of whole sentences of at most 16 words, or a part of a longer sentence; titles are left
+    alone. Documents of fewer than two spans, and crops that a model was ``trained_on``, are left
+    out and counted. The changed corpus is written to ``folder``, which the caller removes.
 
-    Source: the inverse cloze task of Lee et al., 2019, section 3, used to measure instead of to train.
+    Source: the inverse cloze task of Lee et al., 2019, section 3, used to measure instead of to
+    train.
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(documents))[: _LOOKS * size]
@@ -113,7 +122,9 @@ def hold_out_crops(
                 rests[row] = rest
                 whole.append(TextFormat().document({"title": document["title"], "text": rest}))
     counts = _counts("documents_without_two_spans", looked, known, len(texts))
-    queries = PseudoQueries(texts, np.fromiter(rests, np.int64, len(rests)), verbatim_share(texts, whole), counts)
+    queries = PseudoQueries(
+        texts, np.fromiter(rests, np.int64, len(rests)), verbatim_share(texts, whole), counts
+    )
     path = folder / "held_out.arrow"
     chunks = enumerate(itertools.chain.from_iterable(documents.chunks(_CROP_CHUNK)))
     write_arrow(path, ((row, d["_id"], d["title"], rests.get(row, d["text"])) for row, d in chunks))
@@ -142,13 +153,18 @@ _CHUNK = 256
 
 
 def lexical_queries(
-    documents: Documents, folder: Path, size: int = 300, seed: int = 42, trained_on: Known = lambda _: False
+    documents: Documents,
+    folder: Path,
+    size: int = 300,
+    seed: int = 42,
+    trained_on: Known = lambda _: False,
 ) -> PseudoQueries:
     """One query of :class:`LexicalGenerator` for each of ``size`` random documents.
 
-    A query is the title, a sentence or some terms of a passage of its document, so nearly all of its words stand there:
-    models that match words do better on it than on real queries. Those that a model was ``trained_on`` are left out and
-    counted; ``folder`` is for what the generator keeps, and the caller removes it.
+    A query is the title, a sentence or some terms of a passage of its document, so nearly all of
+    its words stand there: models that match words do better on it than on real queries. Those that
+    a model was ``trained_on`` are left out and counted; ``folder`` is for what the generator keeps,
+    and the caller removes it.
     """
     rng = np.random.default_rng(seed)
     text_format = TextFormat()
@@ -177,5 +193,7 @@ def lexical_queries(
 
 
 def _one_a_document(passages: list[Passage], rng: np.random.Generator) -> list[Passage]:
-    documents = (list(found) for _, found in itertools.groupby(passages, lambda passage: passage.row))
+    documents = (
+        list(found) for _, found in itertools.groupby(passages, lambda passage: passage.row)
+    )
     return [found[int(rng.integers(len(found)))] for found in documents]

@@ -1,4 +1,6 @@
-"""From label-free estimates to a verdict, by a rule calibrated on labelled collections; models compared and chosen."""
+"""From label-free estimates to a verdict, by a rule calibrated on labelled collections; models
+compared and chosen.
+"""
 
 import itertools
 import logging
@@ -66,30 +68,44 @@ def decide(
     likeness: records.Likeness = _ALIKE,
     corpus_sha256: str | None = None,
 ) -> records.PairVerdict:
-    """The verdict on b against a, from an estimate of the difference in nDCG@10 and its 90% interval.
+    """The verdict on b against a, from an estimate of the difference in nDCG@10 and its 90%
+    interval.
 
-    "better" or "worse" where the interval excludes 0, "no difference" where it lies within the calibration's margin,
-    else "cannot tell". Where the collection is unlike those of the calibration, or the calibration has no model of the
-    kind of a or b, nothing is decided, except between two that rank alike. How far to trust a verdict depends on
-    whether the corpus was one of the calibration's.
+    "better" or "worse" where the interval excludes 0, "no difference" where it lies within the
+    calibration's margin, else "cannot tell". Where the collection is unlike those of the
+    calibration, or the calibration has no model of the kind of a or b, nothing is decided, except
+    between two that rank alike. How far to trust a verdict depends on whether the corpus was one of
+    the calibration's.
     """
     estimates, lists = estimate_pair(evidence, a, b), evidence.lists
     values, distances = features(evidence, a, b), rank_distance(lists[a], lists[b])
     distance = float(distances.mean()) if len(distances) else 0.0
     model = calibration.models[GIVEN_QUERIES if evidence.real else CORPUS_ALONE]
-    same = bool((lists[a][:, :DEPTH] == lists[b][:, :DEPTH]).all()) and len(evidence.queries) >= FEWEST_QUERIES
+    same = (
+        bool((lists[a][:, :DEPTH] == lists[b][:, :DEPTH]).all())
+        and len(evidence.queries) >= FEWEST_QUERIES
+    )
     mean, deviation = (0.0, 0.0) if same else model.predict(values, distance)
     interval = (mean - model.quantile * deviation, mean + model.quantile * deviation)
-    margin, shown = calibration.margin, "nDCG@10 {:+.3f}, 90% {:+.3f} to {:+.3f}".format(mean, *interval)
+    margin, shown = (
+        calibration.margin,
+        "nDCG@10 {:+.3f}, 90% {:+.3f} to {:+.3f}".format(mean, *interval),
+    )
     strange = [name for name in (a, b) if not is_calibrated(name)]
     if not any(found.applies for found in estimates):
         verdict, reason = CANNOT_TELL, "no estimator applies"
     elif same:
         verdict, reason = NO_DIFFERENCE, "both rank the same documents at the same ranks"
     elif strange:
-        verdict, reason = CANNOT_TELL, f"{shown}, but the calibration has no model of the kind of {strange[0]}"
+        verdict, reason = (
+            CANNOT_TELL,
+            f"{shown}, but the calibration has no model of the kind of {strange[0]}",
+        )
     elif likeness.remarks:
-        verdict, reason = CANNOT_TELL, f"{shown}, but the collection is unlike those of the calibration"
+        verdict, reason = (
+            CANNOT_TELL,
+            f"{shown}, but the collection is unlike those of the calibration",
+        )
     else:
         verdict, reason = _by_interval(mean, interval, margin)
     chance = float(special.ndtr(mean / deviation)) if deviation else 0.5
@@ -123,12 +139,16 @@ def _by_interval(mean: float, interval: records.Interval, margin: float) -> tupl
 
 
 def expected_values(
-    evidence: Evidence, models: Sequence[str], calibration: records.Calibration, likeness: records.Likeness = _ALIKE
+    evidence: Evidence,
+    models: Sequence[str],
+    calibration: records.Calibration,
+    likeness: records.Likeness = _ALIKE,
 ) -> Expected:
     """What the calibration expects of several models, to be joined with judged queries.
 
-    Deviations are those of :func:`decide`. Where the collection or a model is unlike those of the calibration, the
-    squares of expected differences join the variances, so that none is sure by itself.
+    Deviations are those of :func:`decide`. Where the collection or a model is unlike those of the
+    calibration, the squares of expected differences join the variances, so that none is sure by
+    itself.
     """
     model = calibration.models[GIVEN_QUERIES if evidence.real else CORPUS_ALONE]
     means, variances, distances = (np.zeros((len(models), len(models))) for _ in range(3))
@@ -165,27 +185,39 @@ def compare_label_free(
     judged: Judgements | None = None,
     reference: str | None = None,
 ) -> tuple[records.Findings, dict[str, Results]]:
-    """Estimate how models differ, and judge of each pair whether b is better than a; also each model's results for real
-    queries.
+    """Estimate how models differ, and judge of each pair whether b is better than a; also each
+    model's results for real queries.
 
     Args:
         gatherer: of the models and the collection's corpus.
         collection: with or without queries; its labels are not looked at.
         folder: gets NAME.run for real queries.
         queries: the most real queries, evenly spaced (1,000).
-        judged: of queries of the collection; estimates are then shrunken towards what is expected without them.
+        judged: of queries of the collection; estimates are then shrunken towards what is expected
+            without them.
         reference: what a choice by them is held against; by default the first model.
     """
     calibration, documents, models = load_calibration(), collection.documents, gatherer.models
     if gatherer.documents.content_hash != documents.content_hash:
         raise InputError(f"{collection.name} has changed since it was read; start again")
-    asked = {q: collection.queries[q] for q in spaced(collection.queries, MOST_QUERIES if queries is None else queries)}
+    asked = {
+        q: collection.queries[q]
+        for q in spaced(collection.queries, MOST_QUERIES if queries is None else queries)
+    }
     asked |= {id: query.text for id, query in judged.queries.items()} if judged else {}
     if len(asked) < len(collection.queries):
-        log.info("%d of %d queries are searched for, evenly spaced", len(asked), len(collection.queries))
+        log.info(
+            "%d of %d queries are searched for, evenly spaced", len(asked), len(collection.queries)
+        )
     evidence = gatherer.gather(asked)
-    corpus, alike = documents.content_hash, compare_figures(collection_figures(documents, evidence), calibration.ranges)
-    pairs = [decide(evidence, a, b, calibration, alike, corpus) for a, b in itertools.combinations(models, 2)]
+    corpus, alike = (
+        documents.content_hash,
+        compare_figures(collection_figures(documents, evidence), calibration.ranges),
+    )
+    pairs = [
+        decide(evidence, a, b, calibration, alike, corpus)
+        for a, b in itertools.combinations(models, 2)
+    ]
     results: dict[str, Results] = {}
     for name, file_name in file_names(models).items() if evidence.real else ():
         results[name] = evidence.rankings[name].results(documents, gatherer.drop, LIST_DEPTH)
@@ -196,7 +228,9 @@ def compare_label_free(
         found, posterior = judge_few(judged, results, expected, reference, calibration.margin)
         at = {model: i for i, model in enumerate(models)}
         pairs = [
-            _with_judgements(pair, found, posterior.difference(at[pair.a], at[pair.b]), calibration.margin)
+            _with_judgements(
+                pair, found, posterior.difference(at[pair.a], at[pair.b]), calibration.margin
+            )
             for pair in pairs
         ]
     best, *_ = ranking = choose(models, {(pair.a, pair.b): pair.estimate for pair in pairs})
@@ -220,8 +254,8 @@ def compare_label_free(
 def _with_judgements(
     pair: records.PairVerdict, found: FewLabels, expected: tuple[float, float], margin: float
 ) -> records.PairVerdict:
-    """The verdict once queries are judged: by the estimate that joins them with what was expected, and where the
-    collection is unlike those of the calibration by the judged queries alone.
+    """The verdict once queries are judged: by the estimate that joins them with what was expected,
+    and where the collection is unlike those of the calibration by the judged queries alone.
     """
     if pair.estimate == 0 and pair.interval == (0, 0):  # both rank the same
         return pair
@@ -249,29 +283,42 @@ _USES = dict(zip(MODES, ("alone", "with feedback", "fused", "with RM3"), strict=
 LabelPairs = Mapping[tuple[str, str], records.PairVerdict]
 
 
-def recommend_label_free(comparison: records.ComparisonRecord, candidates: Mapping[str, str]) -> records.Recommendation:
+def recommend_label_free(
+    comparison: records.ComparisonRecord, candidates: Mapping[str, str]
+) -> records.Recommendation:
     """Name one model and the reasons, from estimates.
 
-    As in :func:`~beir_cocodr.evaluation.recommendation.recommend`, with the rule's verdicts for those of tests. Of what
-    may be chosen, the best by estimates that the rule finds better than the base alone is taken, else the base.
+    As in :func:`~beir_cocodr.evaluation.recommendation.recommend`, with the rule's verdicts for
+    those of tests. Of what may be chosen, the best by estimates that the rule finds better than the
+    base alone is taken, else the base.
 
     Args:
-        comparison: of :func:`~beir_cocodr.evaluation.compare.compare_models` over the candidates without labels, the
-            uses of the base before everything that they are compared with.
+        comparison: of :func:`~beir_cocodr.evaluation.compare.compare_models` over the candidates
+            without labels, the uses of the base before everything that they are compared with.
         candidates: label ("bm25", "base", "base, fused", "base + COCO", ...) to model name.
     """
     pairs = label_pairs(comparison, candidates)
-    trained = [label for label in candidates if label.startswith(f"{BASE} + ") and ", " not in label]
+    trained = [
+        label for label in candidates if label.startswith(f"{BASE} + ") and ", " not in label
+    ]
     by_use = {
-        label: {_USES[mode]: pairs[BASE + mode, label + mode].verdict for mode in modes_of(label)} for label in trained
+        label: {_USES[mode]: pairs[BASE + mode, label + mode].verdict for mode in modes_of(label)}
+        for label in trained
     }
     verdicts = {label: found["alone"] for label, found in by_use.items()}
     allowed = {"bm25"}
     allowed |= {label for label in candidates if label.startswith(f"{BASE}, ")}
-    allowed |= {label + mode for label in trained for mode, use in _USES.items() if by_use[label].get(use) == "better"}
+    allowed |= {
+        label + mode
+        for label in trained
+        for mode, use in _USES.items()
+        if by_use[label].get(use) == "better"
+    }
     labels = {name: label for label, name in candidates.items()}
     ranking = [labels[name] for name in comparison.ranking]
-    winners = (label for label in ranking if label in allowed and pairs[BASE, label].verdict == "better")
+    winners = (
+        label for label in ranking if label in allowed and pairs[BASE, label].verdict == "better"
+    )
     chosen = next(winners, BASE)
     trust = {pair.family: pair.trust for pair in pairs.values()}
     return records.Recommendation(
@@ -292,7 +339,9 @@ def recommend_label_free(comparison: records.ComparisonRecord, candidates: Mappi
         verdicts_by_use=by_use,
         ranking=ranking,
         calibrated=comparison.estimated[0].rule == "calibrated",
-        trust=list(dict.fromkeys(trust[name] for name in (SAME_KIND, DIFFERENT_KINDS) if name in trust)),
+        trust=list(
+            dict.fromkeys(trust[name] for name in (SAME_KIND, DIFFERENT_KINDS) if name in trust)
+        ),
     )
 
 
@@ -339,7 +388,9 @@ def _choice(chosen: str, pairs: LabelPairs) -> str:
 
 def _describe_samples(comparison: records.ComparisonRecord) -> str:
     """That no pseudo-query was trained on."""
-    known = sum(made.counts.get(records.TRAINED_ON, 0) for made in comparison.pseudo_queries.values())
+    known = sum(
+        made.counts.get(records.TRAINED_ON, 0) for made in comparison.pseudo_queries.values()
+    )
     drawn = f"Crops and generated queries were drawn anew with the seed {comparison.seed}, which no training used"
     return f"{drawn}; {known} that a model was trained on were left out."
 

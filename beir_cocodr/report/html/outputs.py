@@ -1,5 +1,5 @@
-"""What a command has left in its output folder: records, trained models, scores of single queries, and the collection
-that was judged, where it is at hand.
+"""What a command has left in its output folder: records, trained models, scores of single queries,
+and the collection that was judged, where it is at hand.
 """
 
 import logging
@@ -16,7 +16,12 @@ from beir_cocodr.errors import InputError, explained, listed
 from beir_cocodr.evaluation.compare import COMPARISON_FILE
 from beir_cocodr.evaluation.evaluate import read_per_query
 from beir_cocodr.evaluation.recommendation import BASE
-from beir_cocodr.evaluation.records import AdaptationRecord, ComparisonRecord, EvaluationRecord, PairedTest
+from beir_cocodr.evaluation.records import (
+    AdaptationRecord,
+    ComparisonRecord,
+    EvaluationRecord,
+    PairedTest,
+)
 from beir_cocodr.io import parse_json
 from beir_cocodr.provenance import LOGGED, RECORD_FILE, TrainingRecord
 from beir_cocodr.records import Record
@@ -50,7 +55,8 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model that one of our commands has trained: its folder with the name, and the ``files`` that were read.
+    """A model that one of our commands has trained: its folder with the name, and the ``files``
+    that were read.
 
     Attributes:
         record: its training.json.
@@ -69,8 +75,8 @@ class Trained:
 
 
 def trained_models(folder: Path) -> list[Trained]:
-    """The model in ``folder`` itself and those in ``folder/models``, by name; an InputError where a training.json,
-    cluster_weights.jsonl or curves.json cannot be read.
+    """The model in ``folder`` itself and those in ``folder/models``, by name; an InputError where a
+    training.json, cluster_weights.jsonl or curves.json cannot be read.
     """
     places = [folder, *sorted(path for path in (folder / "models").glob("*") if path.is_dir())]
     return [_trained(place) for place in places if (place / RECORD_FILE).is_file()]
@@ -88,7 +94,9 @@ def _trained(place: Path) -> Trained:
     clusters = {title: lines for title, file in logs.items() if (lines := _lines(file))}
     curves = _curves(place / CURVES_FILE) if (place / CURVES_FILE).is_file() else []
     files = [place / RECORD_FILE, *logs.values(), *([place / CURVES_FILE] if curves else [])]
-    return Trained(name, place, record, clusters, curves, _losses(record, place / RECORD_FILE), files)
+    return Trained(
+        name, place, record, clusters, curves, _losses(record, place / RECORD_FILE), files
+    )
 
 
 def _losses(record: TrainingRecord, file: Path) -> dict[str, list[tuple[float, float]]]:
@@ -96,15 +104,25 @@ def _losses(record: TrainingRecord, file: Path) -> dict[str, list[tuple[float, f
     details: Any = record.details
     what = f"{file}: {LOGGED} is no list of steps and losses"
     with explained(what, "train again", TypeError, ValueError, AttributeError):
-        given = {f"{kind[:-1]} {n}": found for kind in _ROUNDS for n, found in enumerate(details.get(kind) or ())}
+        given = {
+            f"{kind[:-1]} {n}": found
+            for kind in _ROUNDS
+            for n, found in enumerate(details.get(kind) or ())
+        }
         logs = {title: found.get(LOGGED) for title, found in (given or {"loss": details}).items()}
-        return {title: [(float(s), float(loss)) for s, loss in found] for title, found in logs.items() if found}
+        return {
+            title: [(float(s), float(loss)) for s, loss in found]
+            for title, found in logs.items()
+            if found
+        }
 
 
 def _lines(file: Path) -> list[ClusterWeights]:
     lines: list[ClusterWeights] = []
     for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        with explained(f"{file}:{number}: no line of cluster weights", "take it away", ValueError, InputError):
+        with explained(
+            f"{file}:{number}: no line of cluster weights", "take it away", ValueError, InputError
+        ):
             line = ClusterWeights.from_json(parse_json(text), file)
             if not line.weights or len(line.weights) != len((lines or [line])[0].weights):
                 raise ValueError("another number of clusters than in the line before")
@@ -127,7 +145,8 @@ class LabelledEvaluation:
 
     Attributes:
         results: the figures.
-        reference: the label that the others are held against: the base of an adaptation, else the first.
+        reference: the label that the others are held against: the base of an adaptation, else the
+        first.
     """
 
     results: EvaluationRecord
@@ -138,7 +157,9 @@ class LabelledEvaluation:
         """The measure that decides."""
         return self.results.measures[0]
 
-    def test(self, a: str, b: str, measure: str | None = None, family: str | None = None) -> PairedTest | None:
+    def test(
+        self, a: str, b: str, measure: str | None = None, family: str | None = None
+    ) -> PairedTest | None:
         """The paired test of b against a, turned round where it was made of a against b.
 
         Where several families have one, that of ``family`` is taken, else the first.
@@ -161,8 +182,8 @@ class Found:
     """The files of an output folder, read.
 
     Attributes:
-        adaptation, comparison, results: adapt.json, comparison.json, results.json; None where there is none. Of an
-            adaptation without labels the comparison is its own.
+        adaptation, comparison, results: adapt.json, comparison.json, results.json; None where there
+            is none. Of an adaptation without labels the comparison is its own.
         trained: models with a training.json, in the folder itself or in ``models/``.
         files: what was read, as paths below the folder.
     """
@@ -199,17 +220,23 @@ class Found:
 
 
 def find_files(folder: Path) -> Found:
-    """Read what is there. An InputError: no such folder, nothing of ours in it, or a file that cannot be read."""
+    """Read what is there. An InputError: no such folder, nothing of ours in it, or a file that
+    cannot be read.
+    """
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder; name the --output folder of a command")
     adaptation = AdaptationRecord.read(file) if (file := folder / ADAPTATION).is_file() else None
-    comparison = ComparisonRecord.read(file) if (file := folder / COMPARISON_FILE).is_file() else None
+    comparison = (
+        ComparisonRecord.read(file) if (file := folder / COMPARISON_FILE).is_file() else None
+    )
     results = EvaluationRecord.read(file) if (file := folder / RESULTS).is_file() else None
     evaluated = [adaptation and adaptation.results, comparison and comparison.evaluation, results]
     if any(record is not None and not record.models for record in evaluated):
         raise InputError(f"{folder}: an evaluation has no model; run the command again")
     if adaptation is not None and adaptation.results is None and adaptation.comparison is None:
-        raise InputError(f"{folder / ADAPTATION}: has neither results nor a comparison; run adapt again")
+        raise InputError(
+            f"{folder / ADAPTATION}: has neither results nor a comparison; run adapt again"
+        )
     trained = trained_models(folder)
     records = {ADAPTATION: adaptation, COMPARISON_FILE: comparison, RESULTS: results}
     files = [Path(name) for name, record in records.items() if record is not None]
@@ -217,7 +244,14 @@ def find_files(folder: Path) -> Found:
         raise InputError(f"{folder} {_lack(folder)}")
     for model in trained:
         files += [file.relative_to(folder) for file in model.files]
-    return Found(folder, adaptation, (adaptation and adaptation.comparison) or comparison, results, trained, files)
+    return Found(
+        folder,
+        adaptation,
+        (adaptation and adaptation.comparison) or comparison,
+        results,
+        trained,
+        files,
+    )
 
 
 def _lack(folder: Path) -> str:
@@ -235,10 +269,11 @@ Scores = dict[str, dict[str, list[float]]]
 
 
 def per_query_scores(found: Found, queries: Sequence[str] | None) -> Scores:
-    """Read the scores of all models that have some left. An InputError: a file that is none of evaluate's, or two of
-    different query sets.
+    """Read the scores of all models that have some left. An InputError: a file that is none of
+    evaluate's, or two of different query sets.
 
-    Those of run files are in the order of the collection, whose judged ``queries`` are given where it is at hand.
+    Those of run files are in the order of the collection, whose judged ``queries`` are given where
+    it is at hand.
     """
     if found.evaluation is None:
         return {}
@@ -249,11 +284,17 @@ def per_query_scores(found: Found, queries: Sequence[str] | None) -> Scores:
             if (file := found.folder / result.per_query).is_file():
                 scores[label] = read_per_query(file, measures)
             else:
-                log.warning("%s is not there; the page has no scores of single queries by %s", file, label)
+                log.warning(
+                    "%s is not there; the page has no scores of single queries by %s", file, label
+                )
         elif result.scores is not None and queries is not None:
             values = [result.scores[measure] for measure in measures]
-            if all(len(column) == len(queries) for column in values):  # else the collection had others then
-                scores[label] = dict(zip(queries, map(list, zip(*values, strict=True)), strict=True))
+            if all(
+                len(column) == len(queries) for column in values
+            ):  # else the collection had others then
+                scores[label] = dict(
+                    zip(queries, map(list, zip(*values, strict=True)), strict=True)
+                )
     for (label, first), (other, second) in pairwise(scores.items()):
         if differ := sorted(first.keys() ^ second.keys()):
             raise InputError(
@@ -263,12 +304,15 @@ def per_query_scores(found: Found, queries: Sequence[str] | None) -> Scores:
     return scores
 
 
-def collection_texts(found: Found, named: str | None, named_split: str | None) -> tuple[Collection | None, str]:
-    """Load the collection that a report is about, if it is here as it was then; else why it is not at hand. An
-    InputError: a named collection or split cannot be loaded, or is another one than was judged.
+def collection_texts(
+    found: Found, named: str | None, named_split: str | None
+) -> tuple[Collection | None, str]:
+    """Load the collection that a report is about, if it is here as it was then; else why it is not
+    at hand. An InputError: a named collection or split cannot be loaded, or is another one than was
+    judged.
 
-    A collection on record is loaded if it is a local folder or file, or made from installed packages; what would have
-    to come from elsewhere only if it is named, with its split, instead.
+    A collection on record is loaded if it is a local folder or file, or made from installed
+    packages; what would have to come from elsewhere only if it is named, with its split, instead.
     """
     record = found.comparison or found.judged
     if record is None:

@@ -1,4 +1,6 @@
-"""One self-contained page about the output of a command: where it goes, its parts, and the page from them."""
+"""One self-contained page about the output of a command: where it goes, its parts, and the page
+from them.
+"""
 
 import datetime
 import logging
@@ -11,7 +13,13 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import add_result, atomic_output, output_folder, text_sha256, write_text
 from beir_cocodr.report.html.outputs import Found, collection_texts, find_files, per_query_scores
-from beir_cocodr.report.html.sections import comparison_parts, contamination_section, drill_down, facts, training_parts
+from beir_cocodr.report.html.sections import (
+    comparison_parts,
+    contamination_section,
+    drill_down,
+    facts,
+    training_parts,
+)
 from beir_cocodr.report.html.tables import query_table
 from beir_cocodr.report.html.verdict import headline_of, recommended_use, way_to_labels
 from beir_cocodr.report.text import allowed_text, collection_name, meaning, short_names
@@ -52,8 +60,9 @@ _HEAD = 2_000
 
 
 def output_file(path: Path, source: str = "", overwrite: bool = True) -> Path:
-    """Check that the page may be written there: nothing stands there yet, or a report of ours, of ``source`` unless
-    that of another run may be replaced. An InputError: something else does, or the folder cannot be written to.
+    """Check that the page may be written there: nothing stands there yet, or a report of ours, of
+    ``source`` unless that of another run may be replaced. An InputError: something else does, or
+    the folder cannot be written to.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder; name a file with --output")
@@ -61,7 +70,9 @@ def output_file(path: Path, source: str = "", overwrite: bool = True) -> Path:
         with path.open("rb") as file:
             head = file.read(_HEAD).decode("utf-8", "replace")
         if f'<meta name="generator" content="{GENERATOR}">' not in head:
-            raise InputError(f"{path} is no report of ours and is left as it is; choose another --output")
+            raise InputError(
+                f"{path} is no report of ours and is left as it is; choose another --output"
+            )
         if not overwrite and f'<meta name="source" content="{source}">' not in head:
             raise InputError(
                 f"{path} is the report of another run; choose another --output, or replace it with --overwrite"
@@ -94,21 +105,23 @@ def write_report(
     published: Sequence[Path] = (),
     overwrite: bool = False,
 ) -> WrittenPage:
-    """Write a page about what ``evaluate``, ``compare``, ``adapt``, ``quickstart`` or a training has left. An
-    InputError: nothing of ours in the folder, a file that cannot be read, scores of different queries, another
-    collection than was judged, or something else where the page shall go.
+    """Write a page about what ``evaluate``, ``compare``, ``adapt``, ``quickstart`` or a training
+    has left. An InputError: nothing of ours in the folder, a file that cannot be read, scores of
+    different queries, another collection than was judged, or something else where the page shall
+    go.
 
-    The page needs nothing but itself: no network, no other file. It has the verdict, what it rests on, every model and
-    test, single queries with their rankings, what training has seen, pictures, and published figures where a paper
-    reports the collection.
+    The page needs nothing but itself: no network, no other file. It has the verdict, what it rests
+    on, every model and test, single queries with their rankings, what training has seen, pictures,
+    and published figures where a paper reports the collection.
 
     Args:
         folder: the output of a command.
-        output: the page; ``folder/report.html`` by default. An older report on the folder is written over, nothing
-            else.
-        dataset, split: the collection, where the one on record is not at hand; the hash of its documents has to be
-            that on record.
-        queries: the most that are shown one by one: half those of the largest difference, half evenly spaced.
+        output: the page; ``folder/report.html`` by default. An older report on the folder is
+            written over, nothing else.
+        dataset, split: the collection, where the one on record is not at hand; the hash of its
+            documents has to be that on record.
+        queries: the most that are shown one by one: half those of the largest difference, half
+            evenly spaced.
         published: files like benchmarks/published/cocodr.json, instead of the packaged ones.
         overwrite: write over the report of another run, too.
     """
@@ -116,19 +129,25 @@ def write_report(
         raise InputError(f"queries is {queries}: show none or more")
     found = find_files(folder)
     source = text_sha256(str(folder.resolve()))
-    path = output_file(folder / "report.html" if output is None else output, source, overwrite or output is None)
+    path = output_file(
+        folder / "report.html" if output is None else output, source, overwrite or output is None
+    )
     models = _models(found)
     labels = {name: label for label, name in found.candidates.items()}
     names = labels if labels and found.evaluation is None else short_names(models)
     headline = headline_of(found, names)
     collection, remark = collection_texts(found, dataset, split)
-    scores = per_query_scores(found, list(collection.qrels) if collection is not None and collection.qrels else None)
+    scores = per_query_scores(
+        found, list(collection.qrels) if collection is not None and collection.qrels else None
+    )
     shown = every = None
     if headline.pair is not None and queries:
         measures = found.evaluation.results.measures if found.evaluation is not None else []
         asked = collection.queries if collection is not None else {}
         every = query_table(scores, headline.pair, names, measures[0], asked) if measures else None
-        shown = drill_down(_runs(found, models), scores, measures, headline.pair, names, collection, queries)
+        shown = drill_down(
+            _runs(found, models), scores, measures, headline.pair, names, collection, queries
+        )
     parts = {
         "source": source,
         "title": collection_name(found.judged.dataset) if found.judged else folder.resolve().name,
@@ -165,7 +184,16 @@ def _runs(found: Found, models: Mapping[str, str]) -> dict[str, Path]:
         named = {label: result.run for label, result in found.evaluation.results.models.items()}
     else:
         named = {label: f"{name}.run" for label, name in file_names(models).items()}
-    there = {label: next(filter(Path.is_file, (found.folder / run, Path(run))), None) for label, run in named.items()}
-    if gone := sorted(named[label] for label, path in there.items() if path is None or not path.stat().st_size):
-        log.warning("%s: %s is not there, or empty; the page has no rankings of it", found.folder, ", ".join(gone))
+    there = {
+        label: next(filter(Path.is_file, (found.folder / run, Path(run))), None)
+        for label, run in named.items()
+    }
+    if gone := sorted(
+        named[label] for label, path in there.items() if path is None or not path.stat().st_size
+    ):
+        log.warning(
+            "%s: %s is not there, or empty; the page has no rankings of it",
+            found.folder,
+            ", ".join(gone),
+        )
     return {label: path for label, path in there.items() if path is not None}

@@ -1,5 +1,5 @@
-"""Pictures that stand in the page and follow its colours: cluster weights over time, measures after each round of
-training, and differences between models, over models and over queries.
+"""Pictures that stand in the page and follow its colours: cluster weights over time, measures after
+each round of training, and differences between models, over models and over queries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: Colours that are drawn, and the variables of the style sheet that take their place.
-INK, MUTED, LINE, BETTER, WORSE, ACCENT = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
+INK, MUTED, LINE, BETTER, WORSE, ACCENT = (
+    "#010101",
+    "#020202",
+    "#030303",
+    "#040404",
+    "#050505",
+    "#060606",
+)
 
 SERIES = ("#070707", "#080808", "#090909", "#0a0a0a", "#0b0b0b")
 
@@ -41,8 +48,19 @@ _STYLE = (
     dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), LINE)
     | dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), MUTED)
     | dict.fromkeys(("text.color", "axes.titlecolor", "legend.labelcolor"), INK)
-    | {"axes.facecolor": "none", "axes.linewidth": 0.8, "axes.titlesize": 9, "axes.unicode_minus": True}
-    | {"font.size": 9, "legend.fontsize": 8, "legend.frameon": False, "svg.fonttype": "none", "svg.hashsalt": "report"}
+    | {
+        "axes.facecolor": "none",
+        "axes.linewidth": 0.8,
+        "axes.titlesize": 9,
+        "axes.unicode_minus": True,
+    }
+    | {
+        "font.size": 9,
+        "legend.fontsize": 8,
+        "legend.frameon": False,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "report",
+    }
 )
 
 _WIDTH = 5.6
@@ -62,8 +80,9 @@ class Picture:
 def picture(
     name: str, title: str, caption: str, height: float, draw: Callable[..., None], columns: int = 1
 ) -> Picture | None:
-    """Draw with matplotlib, 5.6 by ``height`` inches; None where it is not installed. Ids within the picture begin with
-    its ``name``, unique on the page; ``draw`` gets the axes, one argument for each of ``columns`` side by side.
+    """Draw with matplotlib, 5.6 by ``height`` inches; None where it is not installed. Ids within
+    the picture begin with its ``name``, unique on the page; ``draw`` gets the axes, one argument
+    for each of ``columns`` side by side.
     """
     if not has_matplotlib():
         return None
@@ -79,17 +98,23 @@ def picture(
             axis.spines[["top", "right"]].set_visible(False)
         draw(*axes)
         file = io.StringIO()
-        figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        figure.savefig(
+            file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
     return Picture(title, caption, _for_page(file.getvalue(), name, title))
 
 
 def _for_page(text: str, name: str, title: str) -> str:
-    """Ids unique on the page, colours by variables, fonts of the page, no width or height of its own."""
+    """Ids unique on the page, colours by variables, fonts of the page, no width or height of its
+    own.
+    """
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     root = ElementTree.fromstring(text)
     for element in list(root.iter()):
-        for child in [child for child in element if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")]:
+        for child in [
+            child for child in element if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")
+        ]:
             element.remove(child)
         for key, value in element.attrib.items():
             element.attrib[key] = _attribute(key, value, name)
@@ -119,8 +144,8 @@ _ABOVE, _BELOW = (0.87, 0.45, 0.13), (0.20, 0.52, 0.85)
 
 
 def cluster_pictures(name: str, title: str, lines: Sequence[ClusterWeights]) -> list[Picture]:
-    """Weights of all clusters with the largest named, and, of several log lines, all of them as a heat map; ``name`` is
-    unique on the page, ``title`` says whose clusters.
+    """Weights of all clusters with the largest named, and, of several log lines, all of them as a
+    heat map; ``name`` is unique on the page, ``title`` says whose clusters.
     """
     steps = np.array([line.step for line in lines])
     weights = np.array([line.weights for line in lines])  # (T, K)
@@ -128,27 +153,48 @@ def cluster_pictures(name: str, title: str, lines: Sequence[ClusterWeights]) -> 
     return [found for draw in drawn if (found := draw(name, title, steps, weights)) is not None]
 
 
-def _lines(name: str, title: str, steps: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]) -> Picture | None:
+def _lines(
+    name: str, title: str, steps: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]
+) -> Picture | None:
     clusters = weights.shape[1]
     largest = np.argsort(-weights[-1], kind="stable")[: len(SERIES)]
 
     def draw(axis: Axes) -> None:
         marker = "o" if len(steps) == 1 else None
-        axis.plot(steps, np.delete(weights, largest, axis=1), color=MUTED, lw=0.7, alpha=0.45, marker=marker)
+        axis.plot(
+            steps,
+            np.delete(weights, largest, axis=1),
+            color=MUTED,
+            lw=0.7,
+            alpha=0.45,
+            marker=marker,
+        )
         for colour, cluster in zip(SERIES, largest, strict=False):
-            axis.plot(steps, weights[:, cluster], color=colour, lw=1.8, marker=marker, label=f"{cluster}")
+            axis.plot(
+                steps, weights[:, cluster], color=colour, lw=1.8, marker=marker, label=f"{cluster}"
+            )
         axis.axhline(1 / clusters, color=LINE, lw=1, ls="--", zorder=0)
         axis.set(xlabel="step", ylabel="weight")
         axis.ticklabel_format(axis="y", useOffset=False)
         axis.legend(title="cluster", loc="upper left", bbox_to_anchor=(1.01, 1))
 
     rest = clusters - len(largest)
-    caption = f"{clusters} clusters; the {len(largest)} with the largest weight at the end are coloured"
+    caption = (
+        f"{clusters} clusters; the {len(largest)} with the largest weight at the end are coloured"
+    )
     caption += f", the other {rest} grey" if rest else ""
-    return picture(f"{name}-lines", f"Cluster weights: {title}", f"{caption}. Dashed: equal weights.", 2.7, draw)
+    return picture(
+        f"{name}-lines",
+        f"Cluster weights: {title}",
+        f"{caption}. Dashed: equal weights.",
+        2.7,
+        draw,
+    )
 
 
-def _heat_map(name: str, title: str, steps: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]) -> Picture | None:
+def _heat_map(
+    name: str, title: str, steps: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]
+) -> Picture | None:
     clusters = weights.shape[1]
     order = np.argsort(-weights[-1], kind="stable")
     ratio = np.log(np.maximum(weights[:, order].T * clusters, 1e-12))  # (K, T), 0 where uniform
@@ -186,18 +232,26 @@ _STYLES = ("-", "--", ":")
 
 def _line(number: int) -> dict[str, Any]:
     """How the n-th line of several is drawn."""
-    return {"ls": _STYLES[number // len(SERIES) % len(_STYLES)], "color": SERIES[number % len(SERIES)], "lw": 1.6}
+    return {
+        "ls": _STYLES[number // len(SERIES) % len(_STYLES)],
+        "color": SERIES[number % len(SERIES)],
+        "lw": 1.6,
+    }
 
 
 def curve_picture(name: str, title: str, points: Sequence[CurvePoint]) -> Picture | None:
-    """One panel a measure, one line a target, from the points of curves.json, whose models are the rounds."""
+    """One panel a measure, one line a target, from the points of curves.json, whose models are the
+    rounds.
+    """
     rounds = list(dict.fromkeys(point.model for point in points))
     datasets = short_names(dict.fromkeys(point.dataset for point in points))
     measures = list(points[0].measures)
 
     def panel(axis: Axes, measure: str) -> None:
         for number, (dataset, short) in enumerate(datasets.items()):
-            own = [point for point in points if point.dataset == dataset and measure in point.measures]
+            own = [
+                point for point in points if point.dataset == dataset and measure in point.measures
+            ]
             places = [rounds.index(point.model) for point in own]
             values = [point.measures[measure] for point in own]
             axis.plot(places, values, marker="o", ms=3.5, label=plain(short), **_line(number))
@@ -208,20 +262,32 @@ def curve_picture(name: str, title: str, points: Sequence[CurvePoint]) -> Pictur
     def draw(*axes: Axes) -> None:
         for axis, measure in zip(axes, measures, strict=True):
             panel(axis, measure)
-        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        axes[0].figure.legend(
+            *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3
+        )
 
     caption = "After the base and after every round; no paired test was made between them."
     height = 2.5 + 0.2 * (len(datasets) // 3)
-    return picture(name, f"Measures over rounds: {title}", caption, height, draw, columns=len(measures))
+    return picture(
+        name, f"Measures over rounds: {title}", caption, height, draw, columns=len(measures)
+    )
 
 
-def loss_picture(name: str, title: str, losses: Mapping[str, Sequence[tuple[float, float]]]) -> Picture | None:
+def loss_picture(
+    name: str, title: str, losses: Mapping[str, Sequence[tuple[float, float]]]
+) -> Picture | None:
     """The loss that training logged, one line a round."""
 
     def draw(axis: Axes) -> None:
         for number, (label, points) in enumerate(losses.items()):
             steps, values = zip(*points, strict=True)
-            axis.plot(steps, values, marker="o" if len(points) == 1 else None, label=label, **_line(number))
+            axis.plot(
+                steps,
+                values,
+                marker="o" if len(points) == 1 else None,
+                label=label,
+                **_line(number),
+            )
         axis.set(xlabel="step", ylabel="loss")
         if len(losses) > 1:
             axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
@@ -243,7 +309,9 @@ _COLOURS = {"better": BETTER, "worse": WORSE, "cannot tell": MUTED}
 
 
 def interval_picture(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Picture | None:
-    """Every model's difference to the reference with its interval; None where there are fewer than two."""
+    """Every model's difference to the reference with its interval; None where there are fewer than
+    two.
+    """
     tests = [
         (label, test)
         for label in evaluation.results.models
@@ -293,13 +361,19 @@ def query_picture(
             if part.any():
                 axis.stairs(part, edges, fill=True, color=colour, lw=0)
         axis.axhline(0, color=MUTED, lw=0.8)
-        axis.set(xlim=(0, count), xlabel="queries, by difference", ylabel=f"difference in {evaluation.measure}")
+        axis.set(
+            xlim=(0, count),
+            xlabel="queries, by difference",
+            ylabel=f"difference in {evaluation.measure}",
+        )
         axis.margins(y=0.08)
         axis.locator_params(axis="x", integer=True)
         axis.spines["bottom"].set_visible(False)
         if not values.any():
             axis.set_ylim(-1, 1)
-            axis.text(0.5, 0.75, "no query differs", ha="center", transform=axis.transAxes, color=MUTED)
+            axis.text(
+                0.5, 0.75, "no query differs", ha="center", transform=axis.transAxes, color=MUTED
+            )
 
     wins, losses = int((values > 0).sum()), int((values < 0).sum())
     caption = (
@@ -308,7 +382,9 @@ def query_picture(
     )
     if count > _MOST_BARS:
         caption += f" {_MOST_BARS} evenly spaced ones of {count:,} are drawn."
-    return picture("queries", f"Difference on every query, {evaluation.measure}", caption, 2.5, draw)
+    return picture(
+        "queries", f"Difference on every query, {evaluation.measure}", caption, 2.5, draw
+    )
 
 
 def reliability_picture(calibration: Calibration) -> Picture | None:
@@ -319,9 +395,16 @@ def reliability_picture(calibration: Calibration) -> Picture | None:
 
     def draw(axis: Axes) -> None:
         axis.plot([0, 1], [0, 1], color=LINE, lw=1)
-        predicted, observed = ([found[name] for found in bins] for name in ("predicted", "observed"))
+        predicted, observed = (
+            [found[name] for found in bins] for name in ("predicted", "observed")
+        )
         axis.plot(predicted, observed, "o-", color=ACCENT, ms=5, lw=1.5)
-        axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="estimated chance to be better", ylabel="share that was better")
+        axis.set(
+            xlim=(0, 1),
+            ylim=(0, 1),
+            xlabel="estimated chance to be better",
+            ylabel="share that was better",
+        )
 
     return picture(
         "reliability",

@@ -1,5 +1,5 @@
-"""The page's sections: tables and pictures of a comparison and of trainings, what was compared on what, what models
-have seen in training, and single queries with the rankings of all models.
+"""The page's sections: tables and pictures of a comparison and of trainings, what was compared on
+what, what models have seen in training, and single queries with the rankings of all models.
 """
 
 import datetime
@@ -31,10 +31,20 @@ _SHOWN_TESTS = 3
 
 
 def comparison_parts(
-    found: Found, scores: Scores, headline: Headline, names: Mapping[str, str], published: Sequence[Path]
+    found: Found,
+    scores: Scores,
+    headline: Headline,
+    names: Mapping[str, str],
+    published: Sequence[Path],
 ) -> dict[str, object]:
     """Of models on a collection, with labels or without."""
-    parts: dict[str, object] = {"models": None, "tests": None, "published": None, "wanted": None, "pictures": []}
+    parts: dict[str, object] = {
+        "models": None,
+        "tests": None,
+        "published": None,
+        "wanted": None,
+        "pictures": [],
+    }
     evaluation, comparison = found.evaluation, found.comparison
     if comparison is not None and comparison.labels_wanted.pairs:
         parts["wanted"] = tables.annotation_table(comparison.labels_wanted, names)
@@ -48,12 +58,20 @@ def comparison_parts(
             drawn.append(pictures.query_picture(evaluation, scores, headline.pair, names))
         parts["pictures"] = list(filter(None, drawn))
     elif comparison is not None:
-        shown = tables.shown_pairs(comparison, label_free_reference(comparison, found.candidates), names)
-        parts["models"] = tables.verdict_table(comparison, names, shown, "Verdicts and estimates without labels")
+        shown = tables.shown_pairs(
+            comparison, label_free_reference(comparison, found.candidates), names
+        )
+        parts["models"] = tables.verdict_table(
+            comparison, names, shown, "Verdicts and estimates without labels"
+        )
         if len(shown) < len(comparison.estimated):
-            parts["tests"] = tables.verdict_table(comparison, names, comparison.estimated, "All pairs of models")
+            parts["tests"] = tables.verdict_table(
+                comparison, names, comparison.estimated, "All pairs of models"
+            )
         if comparison.calibration is not None:
-            parts["pictures"] = list(filter(None, [pictures.reliability_picture(comparison.calibration)]))
+            parts["pictures"] = list(
+                filter(None, [pictures.reliability_picture(comparison.calibration)])
+            )
     return parts
 
 
@@ -61,10 +79,18 @@ def training_parts(found: Found) -> dict[str, object]:
     """Of trained models: how they were trained, their rounds and their clusters."""
     logs = [log for model in found.trained for log in model.clusters.items()]
     curves = [(model.name, model.curves) for model in found.trained if model.curves]
-    drawn = [pictures.curve_picture(f"curves-{number}", *named) for number, named in enumerate(curves)]
+    drawn = [
+        pictures.curve_picture(f"curves-{number}", *named) for number, named in enumerate(curves)
+    ]
     losses = [(model.name, model.losses) for model in found.trained if model.losses]
-    lost = [pictures.loss_picture(f"losses-{number}", *named) for number, named in enumerate(losses)]
-    clusters = [picture for n, log in enumerate(logs) for picture in pictures.cluster_pictures(f"clusters-{n}", *log)]
+    lost = [
+        pictures.loss_picture(f"losses-{number}", *named) for number, named in enumerate(losses)
+    ]
+    clusters = [
+        picture
+        for n, log in enumerate(logs)
+        for picture in pictures.cluster_pictures(f"clusters-{n}", *log)
+    ]
     return {
         "loss_pictures": [picture for picture in lost if picture is not None],
         "trainings": tables.training_table(found.trained) if found.trained else None,
@@ -81,10 +107,16 @@ def facts(found: Found) -> Iterator[tuple[str, str]]:
 
     Only what is on record, and nothing about the machine that the report is made on.
     """
-    results, adaptation = found.evaluation.results if found.evaluation is not None else None, found.adaptation
+    results, adaptation = (
+        found.evaluation.results if found.evaluation is not None else None,
+        found.adaptation,
+    )
     record = found.judged
     if record is not None:
-        yield "Collection", f"{record.dataset} (split {record.split})" if record.split else record.dataset
+        yield (
+            "Collection",
+            f"{record.dataset} (split {record.split})" if record.split else record.dataset,
+        )
     if adaptation is not None:
         if adaptation.source:
             yield "Source", adaptation.source
@@ -97,11 +129,17 @@ def facts(found: Found) -> Iterator[tuple[str, str]]:
             yield "Corpus, sha256", sha256
         if record.identical_ids:
             policies = {"keep": "kept", "drop": "dropped"}
-            yield "Document with the query's id", policies.get(record.identical_ids, record.identical_ids)
+            yield (
+                "Document with the query's id",
+                policies.get(record.identical_ids, record.identical_ids),
+            )
     if results is not None and results.top_k:
         yield "Documents a query", f"{results.top_k:,}"
     if results is not None and results.counts:
-        yield "Counted on loading", ", ".join(f"{kind}: {n:,}" for kind, n in results.counts.items())
+        yield (
+            "Counted on loading",
+            ", ".join(f"{kind}: {n:,}" for kind, n in results.counts.items()),
+        )
     if seeds := _seeds(found):
         yield "Seeds", ", ".join(map(str, seeds))
     if versions := _versions(found, results):
@@ -115,12 +153,20 @@ def facts(found: Found) -> Iterator[tuple[str, str]]:
 def _seeds(found: Found) -> list[int]:
     options = [record.options for model in found.trained for record in model.record.lineage()]
     seeds = [found.comparison.seed] if found.comparison is not None else []
-    return sorted({seed for seed in (*seeds, *(found.get("seed") for found in options)) if isinstance(seed, int)})
+    return sorted(
+        {
+            seed
+            for seed in (*seeds, *(found.get("seed") for found in options))
+            if isinstance(seed, int)
+        }
+    )
 
 
 def _versions(found: Found, results: EvaluationRecord | None) -> dict[str, str]:
     recorded = [found.comparison.versions] if found.comparison is not None else []
-    recorded += [result.versions for result in results.models.values()] if results is not None else []
+    recorded += (
+        [result.versions for result in results.models.values()] if results is not None else []
+    )
     recorded += [model.record.versions for model in found.trained]
     return next(filter(None, recorded), {})
 
@@ -137,15 +183,18 @@ class ContaminationSection:
 def contamination_section(
     found: Found, judged: Mapping[str, str], collection: Collection | None
 ) -> ContaminationSection | None:
-    """The statement of comparison.json, else one that is made now, else what the records hold by themselves.
-    ``judged``: label to the model's name, of everything that was judged; ``collection``: on what, where it is at hand.
+    """The statement of comparison.json, else one that is made now, else what the records hold by
+    themselves. ``judged``: label to the model's name, of everything that was judged;
+    ``collection``: on what, where it is at hand.
     """
     if found.comparison is not None and found.comparison.seen:
         return _describe_statements(found.comparison.seen)
     models = {label: _here(name, found.folder) for label, name in judged.items()}
     models |= {model.name: str(model.folder) for model in found.trained if not judged}
     encoders = [ModelSpec.parse(name).encoder for name in models.values()]
-    encoders = [name for name in dict.fromkeys(encoders) if name != BM25 and not Path(name).is_file()]
+    encoders = [
+        name for name in dict.fromkeys(encoders) if name != BM25 and not Path(name).is_file()
+    ]
     if not encoders:
         return None
     if collection is None:
@@ -157,7 +206,9 @@ def contamination_section(
     section, asked = _describe_statements(statements), len(collection.queries)
     if found.evaluation is None or (count := found.evaluation.results.queries) >= asked:
         return section
-    part = f"Queries are counted over all {asked:,} of the split; {count:,} of them were judged here."
+    part = (
+        f"Queries are counted over all {asked:,} of the split; {count:,} of them were judged here."
+    )
     return replace(section, remark=part)
 
 
@@ -165,7 +216,11 @@ def _here(name: str, folder: Path) -> str:
     """A model's name, in the folder where it lies now: a path on record may begin elsewhere."""
     path = ModelSpec.parse(name).encoder
     moved = folder / "models" / Path(path).name
-    return name.removesuffix(path) + str(moved) if moved.is_dir() and Path(path).parent.name == "models" else name
+    return (
+        name.removesuffix(path) + str(moved)
+        if moved.is_dir() and Path(path).parent.name == "models"
+        else name
+    )
 
 
 def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> ContaminationSection:
@@ -173,7 +228,9 @@ def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> Co
     columns = [
         *tables.text_columns("Model", "Given", "Stages"),
         tables.Column("Documents"),
-        tables.Column("Shared", meaning="documents of the evaluated collection that training was given"),
+        tables.Column(
+            "Shared", meaning="documents of the evaluated collection that training was given"
+        ),
         tables.Column("Queries"),
         tables.Column("Shared", meaning="evaluated queries that training was given"),
     ]
@@ -190,7 +247,11 @@ def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> Co
             counts = shown.documents, shown.documents_shared, shown.queries, shown.queries_shared
             numbers = (tables.number_cell(count, ",") for count in counts)
             rows.append([*texts, tables.text_cell(", ".join(shown.stages)), *numbers])
-    table = tables.HtmlTable("Collections that training was given, by hash", columns, rows) if rows else None
+    table = (
+        tables.HtmlTable("Collections that training was given, by hash", columns, rows)
+        if rows
+        else None
+    )
     sentences = {names[encoder]: list(found.sentences) for encoder, found in by_encoder.items()}
     return ContaminationSection(sentences, table)
 
@@ -216,7 +277,8 @@ def _short(sha256: str | None) -> str:
 
 
 def chosen_queries(spread: Mapping[str, float], most: int) -> list[str]:
-    """All queries, or ``most`` of them: half those of the largest spread, half evenly spaced among the rest.
+    """All queries, or ``most`` of them: half those of the largest spread, half evenly spaced among
+    the rest.
 
     Both orders are that of the collection; ``spread`` has by how much models differ on a query.
     """
@@ -231,7 +293,9 @@ def chosen_queries(spread: Mapping[str, float], most: int) -> list[str]:
 
 
 def score_spread(scores: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
-    """Query id to the largest absolute difference of any model to the first, in the first measure."""
+    """Query id to the largest absolute difference of any model to the first, in the first
+    measure.
+    """
     first, *others = scores
     return {
         query: max((abs(other[query][0] - values[0]) for other in others), default=0.0)
@@ -240,7 +304,9 @@ def score_spread(scores: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, f
 
 
 def list_spread(tops: Sequence[Mapping[str, Sequence[str]]], depth: int) -> dict[str, float]:
-    """Query id to the largest share of the first model's best documents that another model does not have."""
+    """Query id to the largest share of the first model's best documents that another model does not
+    have.
+    """
     spread = {}
     for query in dict.fromkeys(query for found in tops for query in found):
         lists = [set(found.get(query, ())[:depth]) for found in tops]
@@ -275,7 +341,8 @@ def drill_down(
     collection: Collection | None,
     most: int,
 ) -> DrillDown | None:
-    """Choose queries, and put their rankings together; None without a run of both models of the pair.
+    """Choose queries, and put their rankings together; None without a run of both models of the
+    pair.
 
     Args:
         runs: label to the run file; models without one are left out.
@@ -298,18 +365,26 @@ def drill_down(
         return None
     tops = {label: run_tops(runs[label], KNOWN, set(chosen)) for label in labels}
     for label in labels:
-        lacking = [query for query in chosen if query not in tops[label] and any(scores.get(label, {}).get(query, ()))]
+        lacking = [
+            query
+            for query in chosen
+            if query not in tops[label] and any(scores.get(label, {}).get(query, ()))
+        ]
         if lacking:
             what = "is not whole: it has no document for %d of the queries shown that have a score above 0, such as %r"
             log.warning(f"%s {what}", runs[label], len(lacking), lacking[0])
     ranked = {query: [tops[label].get(query, ()) for label in labels] for query in chosen}
-    shown = dict.fromkeys(id for lists in ranked.values() for found in lists for id in found[:SHOWN])
+    shown = dict.fromkeys(
+        id for lists in ranked.values() for found in lists for id in found[:SHOWN]
+    )
     contents = dict(zip(shown, _documents(list(shown), collection), strict=True))
     numbers = {id: number for number, id in enumerate(shown)}
     queries = []
     for query, lists in ranked.items():
         values = [scores.get(label, {}).get(query) for label in labels]
-        rounded = [None if found is None else [round(value, 4) for value in found] for found in values]
+        rounded = [
+            None if found is None else [round(value, 4) for value in found] for found in values
+        ]
         queries.append(_query(query, lists, numbers, contents, collection) | {"scores": rounded})
     data = {
         "measures": list(measures),
@@ -331,8 +406,9 @@ def _query(
     contents: Mapping[str, list[str]],
     collection: Collection | None,
 ) -> Json:
-    """A query with its documents, and of each the part that says most, and where words of the query stand in that and
-    in the whole text: first characters and those after the last, one after the other.
+    """A query with its documents, and of each the part that says most, and where words of the query
+    stand in that and in the whole text: first characters and those after the last, one after the
+    other.
     """
     shown = dict.fromkeys(id for found in lists for id in found[:SHOWN])
     places = [{id: rank for rank, id in enumerate(found, 1)} for found in lists]
@@ -349,8 +425,12 @@ def _query(
     if collection is not None:
         analyzer, texts = Analyzer("english"), [contents[id][2] for id in shown]
         terms, parts = analyzer(text), [snippet(found, text, analyzer, _SNIPPET) for found in texts]
-        made["snippets"] = [[part.text, [end for ends in part.matches for end in ends]] for part in parts]
-        made["matches"] = [[end for ends in analyzer.matches(found, terms) for end in ends[:2]] for found in texts]
+        made["snippets"] = [
+            [part.text, [end for ends in part.matches for end in ends]] for part in parts
+        ]
+        made["matches"] = [
+            [end for ends in analyzer.matches(found, terms) for end in ends[:2]] for found in texts
+        ]
     return made
 
 
@@ -362,7 +442,10 @@ def _documents(ids: list[str], collection: Collection | None) -> list[list[str]]
     found = collection.documents.take(rows[rows >= 0])
     texts = {document["_id"]: (document["title"], document["text"]) for document in found}
     most = max(_SNIPPET, min(_TEXT, _TEXTS // len(ids)))
-    return [[id, _cut(texts[id][0], _TITLE), _cut(texts[id][1], most)] if id in texts else [id, "", ""] for id in ids]
+    return [
+        [id, _cut(texts[id][0], _TITLE), _cut(texts[id][1], most)] if id in texts else [id, "", ""]
+        for id in ids
+    ]
 
 
 def _cut(text: str, most: int) -> str:

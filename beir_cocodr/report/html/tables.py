@@ -1,5 +1,6 @@
-"""Tables of the page that can be sorted: models, paired tests, verdicts and estimates without labels, pairs to label,
-trainings with their rounds, and the papers' figures beside ours on collections that they report.
+"""Tables of the page that can be sorted: models, paired tests, verdicts and estimates without
+labels, pairs to label, trainings with their rounds, and the papers' figures beside ours on
+collections that they report.
 """
 
 import json
@@ -33,8 +34,8 @@ from beir_cocodr.report.text import (
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text with a smaller one below, what it is sorted by (None sorts last), and a class of the style
-    sheet, such as "better".
+    """One cell: its text with a smaller one below, what it is sorted by (None sorts last), and a
+    class of the style sheet, such as "better".
     """
 
     text: str
@@ -54,7 +55,8 @@ class Column:
 
 @dataclass(frozen=True)
 class HtmlTable:
-    """A table with a caption above, notes below, and ``groups`` of (title, number of columns) over the columns.
+    """A table with a caption above, notes below, and ``groups`` of (title, number of columns) over
+    the columns.
 
     Each row has a cell for every column; the first cell names the row.
     """
@@ -77,7 +79,9 @@ def text_cell(text: str, sub: str = "", mark: str = "") -> Cell:
 
 
 def number_cell(value: float | None, form: str = ".2f", sub: str = "") -> Cell:
-    """A cell with a number in Python's format language, a dash where there is none; sorted by it."""
+    """A cell with a number in Python's format language, a dash where there is none; sorted by
+    it.
+    """
     return Cell(format_number(value, form), value, sub)
 
 
@@ -100,7 +104,10 @@ def model_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Htm
             columns += [
                 Column("Difference", meaning=_MEAN),
                 Column("p", meaning=meaning("p after Holm")),
-                Column("Won / tied / lost", meaning="queries won, tied and lost; sorted by won less lost"),
+                Column(
+                    "Won / tied / lost",
+                    meaning="queries won, tied and lost; sorted by won less lost",
+                ),
             ]
         groups.append((measure, 1 if alone else 4))
     rows = []
@@ -111,7 +118,11 @@ def model_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Htm
             rows[-1].append(number_cell(result.measures[measure], ".3f", within))
             if not alone:
                 test = evaluation.test(reference, label, measure, USE)
-                rows[-1] += _ONLY_DASHES if test is None else [_difference(test), _p(test.t_p_holm), _queries(test)]
+                rows[-1] += (
+                    _ONLY_DASHES
+                    if test is None
+                    else [_difference(test), _p(test.t_p_holm), _queries(test)]
+                )
     caption = "Means" if alone else f"Means, and differences to {names[reference]}"
     return HtmlTable(caption, columns, rows, groups, list(_notes(evaluation.results, names)))
 
@@ -122,13 +133,24 @@ def test_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Html
         *text_columns("Model", "Compared with", "Question", "Measure"),
         Column("Difference", meaning=_MEAN),
         Column("p, t-test", meaning=meaning("p after Holm")),
-        Column("p, randomisation", meaning="the same by 10,000 random changes of sign, after Holm's correction"),
+        Column(
+            "p, randomisation",
+            meaning="the same by 10,000 random changes of sign, after Holm's correction",
+        ),
         Column("Won / tied / lost", meaning="queries won, tied and lost; sorted by won less lost"),
     ]
     rows = []
     for test in evaluation.results.comparisons:
         texts = map(text_cell, (names[test.b], names[test.a], test.family, test.measure))
-        rows.append([*texts, _difference(test), _p(test.t_p_holm), _p(test.randomization_p_holm), _queries(test)])
+        rows.append(
+            [
+                *texts,
+                _difference(test),
+                _p(test.t_p_holm),
+                _p(test.randomization_p_holm),
+                _queries(test),
+            ]
+        )
     return HtmlTable("All paired tests", columns, rows)
 
 
@@ -153,7 +175,9 @@ def _queries(test: records.PairedTest) -> Cell:
 
 
 def _model(model: str, name: str) -> str:
-    """The model behind a name, where that does not show it; of a path the last part, or two if need be."""
+    """The model behind a name, where that does not show it; of a path the last part, or two if need
+    be.
+    """
     spec = ModelSpec.parse(model)
     encoder = spec.encoder
     parts = encoder.rstrip("/").split("/")
@@ -163,13 +187,23 @@ def _model(model: str, name: str) -> str:
 
 def _notes(results: records.EvaluationRecord, names: Mapping[str, str]) -> Iterator[str]:
     if len(results.models) > 1:
-        over = f"“{USE}”" if any(test.family == USE for test in results.comparisons) else "all pairs of models"
+        over = (
+            f"“{USE}”"
+            if any(test.family == USE for test in results.comparisons)
+            else "all pairs of models"
+        )
         yield (
             f"p: two-tailed paired t-test over queries, after Holm's correction over {over} in a measure. "
             f"Coloured: p < {records.LEVEL}."
         )
-    for truncation in dict.fromkeys(result.truncation for result in results.models.values() if result.truncation):
-        cut = (names[label] for label, result in results.models.items() if result.truncation == truncation)
+    for truncation in dict.fromkeys(
+        result.truncation for result in results.models.values() if result.truncation
+    ):
+        cut = (
+            names[label]
+            for label, result in results.models.items()
+            if result.truncation == truncation
+        )
         yield f"{truncation}: {'; '.join(cut)}."
     for label, result in results.models.items():
         if result.queries_without_results:
@@ -180,16 +214,24 @@ _VERDICTS = {"better": 1, "no difference": 0.25, "cannot tell": 0, "worse": -1}
 
 
 def verdict_table(
-    comparison: records.ComparisonRecord, names: Mapping[str, str], pairs: Sequence[records.PairVerdict], caption: str
+    comparison: records.ComparisonRecord,
+    names: Mapping[str, str],
+    pairs: Sequence[records.PairVerdict],
+    caption: str,
 ) -> HtmlTable:
-    """Pairs of a comparison without labels: the rule's verdict, and each estimate of b − a with its interval."""
+    """Pairs of a comparison without labels: the rule's verdict, and each estimate of b − a with its
+    interval.
+    """
     estimators = list(dict.fromkeys(found.estimator for pair in pairs for found in pair.estimates))
     columns = [
         *text_columns("Model", "Compared with"),
         Column("Verdict", meaning="on the model, by the rule; sorted from better to worse"),
         Column("Expected", meaning=f"difference in nDCG@10, {meaning('Estimated nDCG@10')}"),
         Column("Chance", meaning=f"to be better, {meaning('Chance to be better')}"),
-        *(Column(name, meaning=f"difference, 95% interval: {meaning(name)}") for name in map(capitalized, estimators)),
+        *(
+            Column(name, meaning=f"difference, 95% interval: {meaning(name)}")
+            for name in map(capitalized, estimators)
+        ),
     ]
     rows = []
     for pair in pairs:
@@ -211,7 +253,9 @@ def verdict_table(
     )
     notes += dict.fromkeys(pair.trust for pair in pairs)
     notes += describe_likeness(comparison.likeness)
-    notes += [f"{capitalized(text)}." for text in describe_pseudo_queries(comparison.pseudo_queries)]
+    notes += [
+        f"{capitalized(text)}." for text in describe_pseudo_queries(comparison.pseudo_queries)
+    ]
     return HtmlTable(caption, columns, rows, notes=notes)
 
 
@@ -222,7 +266,11 @@ def shown_pairs(
     labels = {label: name for name, label in names.items()}
     same_use = training_pairs(labels) if BASE in labels else []
     alike = {(labels[a], labels[b]) for a, b in same_use}
-    return [pair for pair in comparison.estimated if reference in (pair.a, pair.b) or (pair.a, pair.b) in alike]
+    return [
+        pair
+        for pair in comparison.estimated
+        if reference in (pair.a, pair.b) or (pair.a, pair.b) in alike
+    ]
 
 
 def annotation_table(wanted: records.AnnotationCandidates, names: Mapping[str, str]) -> HtmlTable:
@@ -230,14 +278,21 @@ def annotation_table(wanted: records.AnnotationCandidates, names: Mapping[str, s
     a, b = names[wanted.a], names[wanted.b]
     columns = [
         *text_columns("Query", "Document"),
-        Column("Weight", meaning="by how much the difference in DCG@10 changes if the document is relevant"),
+        Column(
+            "Weight",
+            meaning="by how much the difference in DCG@10 changes if the document is relevant",
+        ),
         *(Column(f"Rank by {name}") for name in (a, b)),
     ]
     rows = [
         [
             text_cell(pair.query or pair.query_id, pair.query_id),
             text_cell(pair.document[:160] or pair.document_id, pair.document_id),
-            *(number_cell(pair.weight, ".3f"), number_cell(pair.rank_a, "d"), number_cell(pair.rank_b, "d")),
+            *(
+                number_cell(pair.weight, ".3f"),
+                number_cell(pair.rank_a, "d"),
+                number_cell(pair.rank_b, "d"),
+            ),
         ]
         for pair in wanted.pairs
     ]
@@ -251,12 +306,17 @@ def query_table(
     measure: str,
     texts: Mapping[str, str],
 ) -> HtmlTable | None:
-    """Every judged query with each model's score; of many, that of the pair alone. None without scores of the pair."""
+    """Every judged query with each model's score; of many, that of the pair alone. None without
+    scores of the pair.
+    """
     a, b = (scores.get(label) for label in pair)
     if not a or not b:
         return None
     shown = list(scores) if len(scores) * len(a) <= _MOST_SCORES else list(pair)
-    columns = [*text_columns("Query"), Column("Difference", meaning=f"{names[pair[1]]} less {names[pair[0]]}")]
+    columns = [
+        *text_columns("Query"),
+        Column("Difference", meaning=f"{names[pair[1]]} less {names[pair[0]]}"),
+    ]
     columns += [Column(names[label], meaning=measure) for label in shown]
     rows = []
     for query in a:
@@ -278,7 +338,9 @@ def _estimate(estimate: records.Estimate | None) -> Cell:
     if estimate is None or estimate.difference is None:
         return Cell("–")
     below = span(estimate.interval, none="") if estimate.applies else "not counted"
-    return _difference_cell(estimate.difference, below, {1: "better", -1: "worse"}.get(estimate.sign, ""))
+    return _difference_cell(
+        estimate.difference, below, {1: "better", -1: "worse"}.get(estimate.sign, "")
+    )
 
 
 def training_table(trained: Sequence[Trained]) -> HtmlTable:
@@ -297,16 +359,28 @@ def training_table(trained: Sequence[Trained]) -> HtmlTable:
             seed = record.options.get("seed")
             rows.append(
                 [
-                    *(text_cell(name, f"from {record.base or '?'}"), text_cell(record.stage), text_cell(given or "–")),
-                    *(number_cell(record.steps, ","), number_cell(seed if isinstance(seed, int) else None, "d")),
-                    *(number_cell(record.training_loss, ".4g"), number_cell(record.seconds, ",.0f")),
+                    *(
+                        text_cell(name, f"from {record.base or '?'}"),
+                        text_cell(record.stage),
+                        text_cell(given or "–"),
+                    ),
+                    *(
+                        number_cell(record.steps, ","),
+                        number_cell(seed if isinstance(seed, int) else None, "d"),
+                    ),
+                    *(
+                        number_cell(record.training_loss, ".4g"),
+                        number_cell(record.seconds, ",.0f"),
+                    ),
                 ]
             )
     return HtmlTable("Trainings", columns, rows)
 
 
 def describe_sizes(shown: CollectionProvenance) -> str:
-    """What training was given of a collection: so many documents, and queries where there were some."""
+    """What training was given of a collection: so many documents, and queries where there were
+    some.
+    """
     queries = "" if shown.queries is None else f", {shown.queries:,} queries"
     return f"{format_number(shown.documents, ',')} documents{queries}"
 
@@ -358,12 +432,17 @@ def published_table(
     if task is None:
         return None
     models = results.models.items()
-    found = [(names[label], "this evaluation", one.measures[_MEASURE], "ours") for label, one in models]
+    found = [
+        (names[label], "this evaluation", one.measures[_MEASURE], "ours") for label, one in models
+    ]
     for paper in papers:
         scored = paper.scores.get(task, {}).items()
         found += [(name, paper.authors, value, "") for name, value in scored if value is not None]
     found.sort(key=lambda row: -row[2])
-    rows = [[text_cell(name, mark=m), text_cell(source), number_cell(value, ".3f")] for name, source, value, m in found]
+    rows = [
+        [text_cell(name, mark=m), text_cell(source), number_cell(value, ".3f")]
+        for name, source, value, m in found
+    ]
     columns = [*text_columns("Model", "Source"), Column(_MEASURE)]
     notes = ["Published figures are as printed: not measured here, and not tested against ours."]
     here = results.documents, results.queries
@@ -391,12 +470,25 @@ def _paper(file: Path | Traversable) -> _Paper:
         content = parse_json(file.read_text(encoding="utf-8"))
         first, fifth = content.get("table1", {}), content.get("table5", {})
         rows = fifth.get("rows", {})
-        scores = {task: dict(row) for task, row in first["scores"].items()} if first.get("metric") == "ndcg@10" else {}
+        scores = (
+            {task: dict(row) for task, row in first["scores"].items()}
+            if first.get("metric") == "ndcg@10"
+            else {}
+        )
         if fifth.get("metric") == "ndcg@10":
-            scores |= {task: {m: row.get(task) for m, row in rows.items()} for task in fifth["datasets"]}
+            scores |= {
+                task: {m: row.get(task) for m, row in rows.items()} for task in fifth["datasets"]
+            }
         sized = {task: size for task, size in rows.items() if "test_queries" in size}
-        sizes = {task: (int(size["documents"]), int(size["test_queries"])) for task, size in sized.items()}
-        if not all(isinstance(value, float | int | None) for row in scores.values() for value in row.values()):
+        sizes = {
+            task: (int(size["documents"]), int(size["test_queries"]))
+            for task, size in sized.items()
+        }
+        if not all(
+            isinstance(value, float | int | None)
+            for row in scores.values()
+            for value in row.values()
+        ):
             raise TypeError("a score is no number")
     return _Paper(str(content.get("paper", "")).split(",")[0], scores, sizes)
 
@@ -404,13 +496,19 @@ def _paper(file: Path | Traversable) -> _Paper:
 def _packaged() -> list[Traversable]:
     try:
         files = resources.files(PACKAGE).iterdir()
-        return sorted((file for file in files if file.name.endswith(".json")), key=lambda file: file.name)
+        return sorted(
+            (file for file in files if file.name.endswith(".json")), key=lambda file: file.name
+        )
     except ModuleNotFoundError:
         return []
 
 
 def _task(dataset: str, papers: Sequence[_Paper]) -> str | None:
-    """What BEIR calls a collection, if a paper reports it; a single forum of cqadupstack is not the task."""
-    parts = [part for part in re.split(r"[/:\\]", dataset.lower()) if part not in ("test", "v2", "")]
+    """What BEIR calls a collection, if a paper reports it; a single forum of cqadupstack is not the
+    task.
+    """
+    parts = [
+        part for part in re.split(r"[/:\\]", dataset.lower()) if part not in ("test", "v2", "")
+    ]
     last = parts[-1] if parts else ""
     return last if any(last in paper.scores for paper in papers) else None

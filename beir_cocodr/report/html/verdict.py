@@ -15,7 +15,9 @@ CANNOT_TELL, NO_DIFFERENCE, NOT_JUDGED = "cannot tell", "no difference", "not ju
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do now and why, by commands for a shell, and by code in Python where there is some."""
+    """What to do now and why, by commands for a shell, and by code in Python where there is
+    some.
+    """
 
     title: str
     text: str
@@ -60,28 +62,46 @@ def headline_of(found: Found, names: Mapping[str, str]) -> Headline:
 
 
 def recommended_use(found: Found, names: Mapping[str, str]) -> Advice | None:
-    """The model to use now, and how: what an adaptation or a comparison recommends, else the best of an evaluation's
-    models that are significantly better than the first, or the first. None where nothing, or runs alone, were judged.
+    """The model to use now, and how: what an adaptation or a comparison recommends, else the best
+    of an evaluation's models that are significantly better than the first, or the first. None where
+    nothing, or runs alone, were judged.
     """
     evaluation, adaptation = found.evaluation, found.adaptation
     if adaptation is not None:
         label, model = adaptation.recommendation.model, adaptation.path
-        why = next((r for r in adaptation.recommendation.reasons if r.startswith(("Use ", "Nothing ", "Of what "))), "")
+        why = next(
+            (
+                r
+                for r in adaptation.recommendation.reasons
+                if r.startswith(("Use ", "Nothing ", "Of what "))
+            ),
+            "",
+        )
     elif found.comparison is not None:
         label, why = found.comparison.best.model, _with_names(found.comparison.best.reason, names)
         model = label
     elif evaluation is not None:
         first = evaluation.reference
-        better = [label for label in names if (t := evaluation.test(first, label)) and t.verdict == "better"]
+        better = [
+            label
+            for label in names
+            if (t := evaluation.test(first, label)) and t.verdict == "better"
+        ]
         label = max(better, key=evaluation.value, default=first)
         model = evaluation.results.models[label].model
-        why = f"{'It' if better else 'Nothing'} is significantly better than {names[first]}." if len(names) > 1 else ""
+        why = (
+            f"{'It' if better else 'Nothing'} is significantly better than {names[first]}."
+            if len(names) > 1
+            else ""
+        )
     else:
         return None
     if _is_run(found, label) or found.judged is None:
         return None
     dataset = found.judged.dataset
-    command = shlex.join(["beir-cocodr", "search", "--dataset", dataset, "--model", model, "a question"])
+    command = shlex.join(
+        ["beir-cocodr", "search", "--dataset", dataset, "--model", model, "a question"]
+    )
     code = _CODE.format(*(json.dumps(name, ensure_ascii=False) for name in (dataset, model)))
     return Advice(f"Use {names.get(label, label)}", why, [command], code)
 
@@ -99,7 +119,13 @@ def way_to_labels(found: Found, headline: Headline) -> Advice | None:
     results = found.evaluation.results.models if found.evaluation is not None else {}
     models = [results[label].model if label in results else label for label in pair]
     compare = ["beir-cocodr", "compare", *models, "--dataset", judged.dataset]
-    serve = ["beir-cocodr", "serve", "--dataset", judged.dataset, *(word for m in models for word in ("--model", m))]
+    serve = [
+        "beir-cocodr",
+        "serve",
+        "--dataset",
+        judged.dataset,
+        *(word for m in models for word in ("--model", m)),
+    ]
     table, folder = found.folder / LABELS_FILE, found.folder.resolve()
     how = "fill the column “judgement” of {}: 0 is not relevant, 1 or higher is."
     commands, text = [serve], f"Judge on a page, by the first command. Or {how.format(table)}"
@@ -108,7 +134,15 @@ def way_to_labels(found: Found, headline: Headline) -> Advice | None:
         table = asked / LABELS_FILE
         commands.append([*compare, "--no-labels", "--output", str(asked)])
         text = f"Judge on a page, by the first command. Or let the second write a table, and {how.format(table)}"
-    commands.append([*compare, "--judgements", str(table), "--output", str(folder.with_name(f"{folder.name}-judged"))])
+    commands.append(
+        [
+            *compare,
+            "--judgements",
+            str(table),
+            "--output",
+            str(folder.with_name(f"{folder.name}-judged")),
+        ]
+    )
     return Advice("How to come to a verdict", text, [shlex.join(command) for command in commands])
 
 
@@ -117,8 +151,9 @@ def _labelled_headline(
 ) -> Headline:
     """The verdict of paired tests.
 
-    Of an adaptation it is the verdict on training: the best encoder of those that it rests on, against the base. Else
-    the best model against the reference, or, where that is itself the best, the next best.
+    Of an adaptation it is the verdict on training: the best encoder of those that it rests on,
+    against the base. Else the best model against the reference, or, where that is itself the best,
+    the next best.
     """
     others = [label for label in evaluation.results.models if label != evaluation.reference]
     if not others:
@@ -149,7 +184,9 @@ def _labelled_headline(
 def _rested_on(recommendation: Recommendation) -> list[str]:
     """The encoders that the verdict on training rests on."""
     verdicts = recommendation.verdicts
-    return [label for label, found in verdicts.items() if found == recommendation.verdict] or list(verdicts)
+    return [label for label, found in verdicts.items() if found == recommendation.verdict] or list(
+        verdicts
+    )
 
 
 def _sentence(test: PairedTest, evaluation: LabelledEvaluation, names: Mapping[str, str]) -> str:
@@ -175,7 +212,10 @@ def _many(evaluation: LabelledEvaluation, best: str, names: Mapping[str, str]) -
 
 def _alone(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Headline:
     label, measure = evaluation.reference, evaluation.measure
-    interval, value = evaluation.results.models[label].intervals[measure], f"{evaluation.value(label):.3f}"
+    interval, value = (
+        evaluation.results.models[label].intervals[measure],
+        f"{evaluation.value(label):.3f}",
+    )
     within = "" if interval is None else f" (95% interval {span(interval, sign='')})"
     where = collection_name(evaluation.results.dataset)
     return Headline(
@@ -193,8 +233,8 @@ def label_free_headline(
 ) -> Headline:
     """The rule's verdict on one pair.
 
-    Of an adaptation it is the best by estimates of the encoders that its verdict rests on, against the base. Else the
-    best model against the first, or the next best where the first is best.
+    Of an adaptation it is the best by estimates of the encoders that its verdict rests on, against
+    the base. Else the best model against the first, or the next best where the first is best.
     """
     first, others = label_free_reference(comparison, candidates), set(comparison.models)
     reasons: Sequence[str] = ()
@@ -210,7 +250,9 @@ def label_free_headline(
     by, few = "estimates without labels", comparison.few_labels
     if few is not None:
         by = f"{few.queries} judged queries and estimates"
-        notes += [_with_names(sentence, names) for sentence in few.describe() if sentence not in reasons]
+        notes += [
+            _with_names(sentence, names) for sentence in few.describe() if sentence not in reasons
+        ]
     verdict = f"By {by}, {b} is {pair.verdict} than {a} on {where}"
     if pair.verdict == CANNOT_TELL:
         verdict = f"By {by} it cannot be told whether {b} is better or worse than {a} on {where}"
@@ -225,10 +267,18 @@ def label_free_headline(
         if estimate.difference is not None:
             within = "" if estimate.interval is None else f" ({span(estimate.interval)})"
             counts = "" if estimate.applies else ", not counted"
-            facts.append((capitalized(estimate.estimator), signed(estimate.difference) + within + counts))
-    unlike = ", which is not counted, as the collection is unlike those of the calibration" * (pair.rule == UNLIKE)
-    reason = f"{signed(pair.estimate)} nDCG@10 is expected, 90% interval {span(pair.interval)}{unlike}"
-    return Headline(pair.verdict, f"{verdict}: {reason}.", facts, [*notes, pair.trust], reasons, (first, other))
+            facts.append(
+                (capitalized(estimate.estimator), signed(estimate.difference) + within + counts)
+            )
+    unlike = ", which is not counted, as the collection is unlike those of the calibration" * (
+        pair.rule == UNLIKE
+    )
+    reason = (
+        f"{signed(pair.estimate)} nDCG@10 is expected, 90% interval {span(pair.interval)}{unlike}"
+    )
+    return Headline(
+        pair.verdict, f"{verdict}: {reason}.", facts, [*notes, pair.trust], reasons, (first, other)
+    )
 
 
 def label_free_reference(comparison: ComparisonRecord, candidates: Mapping[str, str] | None) -> str:
@@ -245,7 +295,9 @@ def _unjudged_headline(found: Found) -> Headline:
     return Headline(
         NOT_JUDGED,
         f"{sentence}; nothing here says whether it got better.",
-        notes=["Judge it with beir-cocodr compare BASE MODEL --dataset D --output O, and report O."],
+        notes=[
+            "Judge it with beir-cocodr compare BASE MODEL --dataset D --output O, and report O."
+        ],
     )
 
 

@@ -1,4 +1,6 @@
-"""Families of retrieval models trained and evaluated in interpolation and extrapolation; here, their recipe."""
+"""Families of retrieval models trained and evaluated in interpolation and extrapolation; here,
+their recipe.
+"""
 
 from dataclasses import asdict, dataclass
 
@@ -12,26 +14,30 @@ _NOT_RECORDED = ("device", "encode_batch_size")
 
 @dataclass(frozen=True)
 class Recipe(HeldOut, Budget):
-    """One start, one number of steps and one batch size (training queries a step) for every architecture. An
-    InputError: a number that makes no training.
+    """One start, one number of steps and one batch size (training queries a step) for every
+    architecture. An InputError: a number that makes no training.
 
-    Held-out queries choose the checkpoint of every architecture in the same way; the paper evaluates every second epoch
-    on its development set, which resampled sets do not have.
+    Held-out queries choose the checkpoint of every architecture in the same way; the paper
+    evaluates every second epoch on its development set, which resampled sets do not have.
 
     Args:
         start: minilm, a folder or a hub name.
-        negatives: BM25 negatives a query, of hard negatives and of the cross-encoder; all others learn from the other
-            documents of the batch alone, as the paper's base setting.
+        negatives: BM25 negatives a query, of hard negatives and of the cross-encoder; all others
+            learn from the other documents of the batch alone, as the paper's base setting.
         negative_depth: BM25 results that they are drawn from, known positives removed.
-        hard_negatives: "bm25", or "mined" by a first retriever that is trained on BM25's (twice the budget).
+        hard_negatives: "bm25", or "mined" by a first retriever that is trained on BM25's (twice the
+            budget).
         teacher: "hybrid" is BM25 and the start.
         list_size: documents a query in distillation, one of them relevant, the others BM25's.
-        mlm_steps: of masked language modelling on the corpus, before SPLADE, where the start has no head.
+        mlm_steps: of masked language modelling on the corpus, before SPLADE, where the start has no
+            head.
         mlm_learning_rate: of these steps.
-        document_flops, query_flops: weights of SPLADE's two regularizers (sentence-transformers' defaults).
+        document_flops, query_flops: weights of SPLADE's two regularizers (sentence-transformers'
+            defaults).
         rerank: documents of the first stage that the cross-encoder reranks (paper: 1,000).
         first_stage: "bm25", or an encoder.
-        candidates: of late interaction: "all" documents, or those that an index of all "tokens" finds (FAISS).
+        candidates: of late interaction: "all" documents, or those that an index of all "tokens"
+            finds (FAISS).
 
     Source: Zhan et al., 2022, sections 5.1.2 and 5.2.2.
     """
@@ -41,10 +47,16 @@ class Recipe(HeldOut, Budget):
     negatives: int = option(4, min=1)
     negative_depth: int = option(30, min=1)
     hard_negatives: str = option("bm25", choices=("bm25", "mined"))
-    teacher: str = option("hybrid", "Of dense-distilled: hybrid, cross-encoder (of the same set), or as for distill.")
+    teacher: str = option(
+        "hybrid", "Of dense-distilled: hybrid, cross-encoder (of the same set), or as for distill."
+    )
     list_size: int = option(8, min=2)
-    query_length: int | None = option(None, "Tokens a query is cut to; default: the start's own.", min=3)
-    document_length: int | None = option(None, "Tokens a document is cut to; default: the start's own.", min=3)
+    query_length: int | None = option(
+        None, "Tokens a query is cut to; default: the start's own.", min=3
+    )
+    document_length: int | None = option(
+        None, "Tokens a document is cut to; default: the start's own.", min=3
+    )
     mlm_steps: int = option(200, min=0)
     mlm_learning_rate: float = option(5e-4, above=0)
     document_flops: float = option(3e-5, min=0)

@@ -1,4 +1,6 @@
-"""The retrieval architectures that are evaluated in both regimes, by name; a row of results is one, or given models."""
+"""The retrieval architectures that are evaluated in both regimes, by name; a row of results is one,
+or given models.
+"""
 
 import json
 import logging
@@ -15,10 +17,16 @@ from datasets import Dataset
 from sentence_transformers.base.modules import Normalize
 from sentence_transformers.base.modules.dense import Dense
 from sentence_transformers.cross_encoder.losses import RankNetLoss
-from sentence_transformers.multi_vector_encoder.losses import MultiVectorMultipleNegativesRankingLoss
+from sentence_transformers.multi_vector_encoder.losses import (
+    MultiVectorMultipleNegativesRankingLoss,
+)
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Transformer
-from sentence_transformers.sparse_encoder.losses import FlopsLoss, SparseMultipleNegativesRankingLoss, SpladeLoss
+from sentence_transformers.sparse_encoder.losses import (
+    FlopsLoss,
+    SparseMultipleNegativesRankingLoss,
+    SpladeLoss,
+)
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 from sentence_transformers.util.distributed import all_gather_with_grad
 from torch import Tensor, nn
@@ -36,7 +44,11 @@ from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions
 from beir_cocodr.provenance import TrainingPlan, collection_provenance, read_record
 from beir_cocodr.records import Record
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.resampling.regimes.host_training import TrainingUnit, masked_language_model, save_start
+from beir_cocodr.resampling.regimes.host_training import (
+    TrainingUnit,
+    masked_language_model,
+    save_start,
+)
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.hosted import CONFIG, Reranking, Sparse, TokenSearch
 from beir_cocodr.retrieval.hosted import LateInteraction as LateInteractionSearch
@@ -59,29 +71,35 @@ _DIMENSIONS = 128
 
 
 class Architecture(Protocol):
-    """Trains models for `load_retriever`; ``name``: on the command line; ``seeded``: whether seeds matter."""
+    """Trains models for `load_retriever`; ``name``: on the command line; ``seeded``: whether seeds
+    matter.
+    """
 
     name: str
     seeded: bool
 
     def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
-        """Train on the split "train" of a collection and save the model; gives what `load_retriever` takes.
+        """Train on the split "train" of a collection and save the model; gives what
+        `load_retriever` takes.
 
         Args:
             dataset: a BEIR folder.
             output: folder for the model; an interrupted one is resumed or begun anew.
             recipe, seed: of everything that is drawn.
-            shared: folder for what does not depend on training queries and serves other sets as well.
+            shared: folder for what does not depend on training queries and serves other sets as
+            well.
         """
         ...
 
 
 class DenseArchitecture:
-    """An encoder trained by `finetune` or `distill`, from the recipe's start. ``name``: "dense" (the paper's base
-    setting: other documents of the batch are the negatives, and cross-entropy), "dense-hard" (BM25's or mined negatives
-    besides), or "dense-distilled" (LambdaRank on a teacher's lists).
+    """An encoder trained by `finetune` or `distill`, from the recipe's start. ``name``: "dense"
+    (the paper's base setting: other documents of the batch are the negatives, and cross-entropy),
+    "dense-hard" (BM25's or mined negatives besides), or "dense-distilled" (LambdaRank on a
+    teacher's lists).
 
-    Source: Zhan et al., 2022, sections 5.1.2 and 5.2.2; teacher and hard negatives there are ColBERT and STAR/ADORE.
+    Source: Zhan et al., 2022, sections 5.1.2 and 5.2.2; teacher and hard negatives there are
+    ColBERT and STAR/ADORE.
     """
 
     seeded = True
@@ -94,10 +112,21 @@ class DenseArchitecture:
             # Equal budgets: no search of the student's own candidates.
             chosen = {"positives": 1, "m_bm25": recipe.list_size - 1, "m_hard": 0}
             lists = _budgeted(DistillOptions, recipe, seed, **chosen)
-            distill(dataset, recipe.start, recipe.teacher, output, lists, resume=True, encoder=recipe.encoder)
+            distill(
+                dataset,
+                recipe.start,
+                recipe.teacher,
+                output,
+                lists,
+                resume=True,
+                encoder=recipe.encoder,
+            )
             return output
         hard = self.name == "dense-hard"
-        own = {"negatives": recipe.negatives if hard else 0, "negative_depth": recipe.negative_depth}
+        own = {
+            "negatives": recipe.negatives if hard else 0,
+            "negative_depth": recipe.negative_depth,
+        }
         stages = 2 if hard and recipe.hard_negatives == "mined" else 1
         options = _budgeted(FinetuneOptions, recipe, seed, stages=stages, **own)
         finetune(dataset, recipe.start, output, options, resume=True, encoder=recipe.encoder)
@@ -106,17 +135,26 @@ class DenseArchitecture:
 
 def _budgeted(kind: Callable[..., Options], recipe: Recipe, seed: int, **own: object) -> Options:
     """Options of a stage with the recipe's budget and held-out queries; none stop early."""
-    names = ("max_steps", "epochs", "batch_size", "learning_rate", "warmup", "held_out", "most_held_out")
+    names = (
+        "max_steps",
+        "epochs",
+        "batch_size",
+        "learning_rate",
+        "warmup",
+        "held_out",
+        "most_held_out",
+    )
     own |= {name: getattr(recipe, name) for name in names}
     return kind(**own, seed=seed, select_epochs=recipe.select_epochs or 1.0)
 
 
 class HostArchitecture:
-    """A model class of sentence-transformers, trained by the host's own trainer from the recipe's start.
+    """A model class of sentence-transformers, trained by the host's own trainer from the recipe's
+    start.
 
-    A subclass builds the model and its loss, and has the host's classes for :class:`Stage`. Other documents of the
-    batch are the negatives, unless ``listwise`` is set: then a query comes with a relevant document and BM25's
-    negatives, and their labels.
+    A subclass builds the model and its loss, and has the host's classes for :class:`Stage`. Other
+    documents of the batch are the negatives, unless ``listwise`` is set: then a query comes with a
+    relevant document and BM25's negatives, and their labels.
     """
 
     name: str
@@ -139,7 +177,11 @@ class HostArchitecture:
         if on_main(lambda: read_record(output)) is not None:
             return output
         collection, start = load_collection(dataset, "train"), output / "start"
-        on_main(lambda: shutil.rmtree(start if (output / CHECKPOINTS).is_dir() else output, ignore_errors=True))
+        on_main(
+            lambda: shutil.rmtree(
+                start if (output / CHECKPOINTS).is_dir() else output, ignore_errors=True
+            )
+        )
         source, text_format = self.start(collection, start, recipe, seed, shared)
         model, loss = self.build(source, text_format, recipe)
         read = readable(model.tokenizer)
@@ -163,26 +205,34 @@ class HostArchitecture:
         )
         if not self.listwise:
             tasks = {"query": "query", "positive": "document"}
-            stage = replace(stage, batch_keys=pairs.batch_keys(), column_tasks=tasks, names=pairs.names)
+            stage = replace(
+                stage, batch_keys=pairs.batch_keys(), column_tasks=tasks, names=pairs.names
+            )
         with lock_output(output, True, stage.plan) as finished:
             if finished is None:
                 if held is not None:
                     examples = len(pairs.positives)
-                    selection = CheckpointSelection(held, stage.model, text_format, options, output, examples, read)
+                    selection = CheckpointSelection(
+                        held, stage.model, text_format, options, output, examples, read
+                    )
                     stage = selection.added_to(stage)
                 run_stage(stage, options, output, resume=True)
         return output
 
 
 def _lists(pairs: TrainingPairs, read: Callable[[str], str]) -> Dataset:
-    """(query, [positive, negatives ...], [1, 0 ...]), negatives drawn anew each epoch; texts as ``read`` makes them."""
+    """(query, [positive, negatives ...], [1, 0 ...]), negatives drawn anew each epoch; texts as
+    ``read`` makes them.
+    """
 
     def draw(batch: dict[str, list[int]]) -> dict[str, list[Any]]:
         columns: dict[str, list[Any]] = {"query": [], "documents": [], "label": []}
         for pair in batch["pair"]:
             found = pairs.collection.documents.take(pairs.rows(pair))
             columns["query"].append(read(pairs.collection.queries[pairs.queries[pair]]))
-            columns["documents"].append([read(pairs.text_format.document(document)) for document in found])
+            columns["documents"].append(
+                [read(pairs.text_format.document(document)) for document in found]
+            )
             columns["label"].append([1.0] + [0.0] * (len(found) - 1))
         return columns
 
@@ -194,8 +244,8 @@ class _CrossEncoderTrainer(GuardedTrainer, st.CrossEncoderTrainer):
 
 
 class CrossEncoderReranker(HostArchitecture):
-    """Query and document read together for one score, trained by pairwise cross-entropy (the host's RankNet loss) of a
-    relevant document against BM25's negatives.
+    """Query and document read together for one score, trained by pairwise cross-entropy (the host's
+    RankNet loss) of a relevant document against BM25's negatives.
 
     Source: BERT reranker (Nogueira and Cho, 2019); Zhan et al., 2022, section 5.1.2.
     """
@@ -208,7 +258,8 @@ class CrossEncoderReranker(HostArchitecture):
             model: Any = st.CrossEncoder(source, num_labels=1, device=recipe.device)
         lengths = (text_format.query_length or 0) + (text_format.document_length or 0)
         model.max_seq_length = min(lengths, model.config.max_position_embeddings)
-        # DDP finds what a step uses in dictionaries alone, and the host gives a tokenizer's own kind of mapping.
+        # DDP finds what a step uses in dictionaries alone, and the host gives a tokenizer's own
+        # kind of mapping.
         model.register_forward_hook(lambda module, given, found: dict(found))
         return model, RankNetLoss(model)
 
@@ -218,9 +269,11 @@ class _LateInteractionTrainer(GuardedTrainer, st.MultiVectorEncoderTrainer):
 
 
 class LateInteraction(HostArchitecture):
-    """A vector of 128 dimensions for every token, compared by MaxSim, trained on in-batch negatives.
+    """A vector of 128 dimensions for every token, compared by MaxSim, trained on in-batch
+    negatives.
 
-    The modules are those that the host puts on a bare transformer; the projection is drawn by the seed.
+    The modules are those that the host puts on a bare transformer; the projection is drawn by the
+    seed.
 
     Source: ColBERT (Khattab and Zaharia, 2020); Zhan et al., 2022, section 5.1.2.
     """
@@ -229,14 +282,23 @@ class LateInteraction(HostArchitecture):
     trainer, arguments = _LateInteractionTrainer, st.MultiVectorEncoderTrainingArguments
 
     def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
-        lengths = {"query_length": text_format.query_length, "document_length": text_format.document_length}
+        lengths = {
+            "query_length": text_format.query_length,
+            "document_length": text_format.document_length,
+        }
         with loading(source):
             transformer = Transformer(source, **lengths)
         width, on = transformer.get_embedding_dimension(), "token_embeddings"
-        projection = Dense(width, _DIMENSIONS, bias=False, activation_function=nn.Identity(), module_input_name=on)
+        projection = Dense(
+            width, _DIMENSIONS, bias=False, activation_function=nn.Identity(), module_input_name=on
+        )
         modules = [transformer, projection, MultiVectorMask(), Normalize(module_input_name=on)]
-        model = st.MultiVectorEncoder(modules=modules, similarity_fn_name="maxsim", device=recipe.device)
-        return model, MultiVectorMultipleNegativesRankingLoss(model, gather_across_devices=world_size() > 1)
+        model = st.MultiVectorEncoder(
+            modules=modules, similarity_fn_name="maxsim", device=recipe.device
+        )
+        return model, MultiVectorMultipleNegativesRankingLoss(
+            model, gather_across_devices=world_size() > 1
+        )
 
 
 class _Flops(FlopsLoss):
@@ -253,8 +315,9 @@ class _SpladeTrainer(GuardedTrainer, st.SparseEncoderTrainer):
 
 
 class Splade(HostArchitecture):
-    """Maximum pooling of log(1 + relu) over a masked language model's logits, trained on in-batch negatives with the
-    host's SPLADE loss (FLOPS regularizers, their weights rising over the first third).
+    """Maximum pooling of log(1 + relu) over a masked language model's logits, trained on in-batch
+    negatives with the host's SPLADE loss (FLOPS regularizers, their weights rising over the first
+    third).
 
     Source: SPLADE v2 (Formal et al., 2021); Zhan et al., 2022, section 5.1.2.
     """
@@ -268,7 +331,10 @@ class Splade(HostArchitecture):
         return masked_language_model(collection, recipe, seed, shared)
 
     def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
-        lengths = {"query_length": text_format.query_length, "document_length": text_format.document_length}
+        lengths = {
+            "query_length": text_format.query_length,
+            "document_length": text_format.document_length,
+        }
         with loading(source, SPARSE):
             transformer = Transformer(source, transformer_task="fill-mask", **lengths)
         modules = [transformer, SpladePooling("max")]
@@ -330,7 +396,8 @@ class TunedBM25:
         BM25Parameters(k1, b, len(queries), points).write(output / BM25_FILE)
 
 
-#: What stands before a hub name that is no dense encoder, the host's class that a folder names, and ours.
+#: What stands before a hub name that is no dense encoder, the host's class that a folder names, and
+#: ours.
 KINDS: dict[str, tuple[str, Callable[..., Retriever]]] = {
     "splade": ("SparseEncoder", Sparse),
     "late-interaction": ("MultiVectorEncoder", LateInteractionSearch),
@@ -345,13 +412,18 @@ def _host_kind(model: str) -> tuple[Callable[..., Retriever] | None, str]:
         return KINDS[prefix][1], name
     file = Path(model) / CONFIG
     with loading(model) if file.is_file() else nullcontext():
-        recorded = json.loads(file.read_text(encoding="utf-8")).get("model_type") if file.is_file() else None
+        recorded = (
+            json.loads(file.read_text(encoding="utf-8")).get("model_type")
+            if file.is_file()
+            else None
+        )
     return next((kind for host, kind in KINDS.values() if host == recorded), None), model
 
 
 def is_shared(model: str, recipe: Recipe) -> bool:
-    """Whether processes that search with a model together have less to do each: a dense one, whose corpus they encode
-    together, and reranking of BM25's candidates, but not where each would make an index of the corpus alone.
+    """Whether processes that search with a model together have less to do each: a dense one, whose
+    corpus they encode together, and reranking of BM25's candidates, but not where each would make
+    an index of the corpus alone.
     """
     kind, _ = _host_kind(model)
     if kind is not None:
@@ -359,15 +431,20 @@ def is_shared(model: str, recipe: Recipe) -> bool:
     return not (Path(model) / BM25_FILE).is_file() and ModelSpec.parse(model).kind == "dense"
 
 
-def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe, progress: bool = False) -> Retriever:
-    """A retriever over one corpus, of the kind that its folder has. An InputError where the model cannot be loaded.
+def load_retriever(
+    model: str, documents: Documents, work: Path, recipe: Recipe, progress: bool = False
+) -> Retriever:
+    """A retriever over one corpus, of the kind that its folder has. An InputError where the model
+    cannot be loaded.
 
     Args:
-        model: a folder that an architecture saved; any folder of sentence-transformers; ``splade:``,
-            ``late-interaction:`` or ``cross-encoder:`` and a hub name; or what `evaluate` takes for a model.
+        model: a folder that an architecture saved; any folder of sentence-transformers;
+            ``splade:``, ``late-interaction:`` or ``cross-encoder:`` and a hub name; or what
+            `evaluate` takes for a model.
         documents: the corpus.
         work: folder for embeddings; the caller removes it.
-        recipe: lengths of dense encoders, first stage and depth of reranking, batch size and device.
+        recipe: lengths of dense encoders, first stage and depth of reranking, batch size and
+            device.
         progress: show bars on stderr.
     """
     options = SearchOptions(recipe.encoder, batch_size=recipe.encode_batch_size, progress=progress)
@@ -388,16 +465,26 @@ def load_retriever(model: str, documents: Documents, work: Path, recipe: Recipe,
 
 
 _DENSE = [DenseArchitecture(name) for name in ("dense", "dense-hard", "dense-distilled")]
-_ALL: list[Architecture] = [TunedBM25(), *_DENSE, Splade(), LateInteraction(), CrossEncoderReranker()]
+_ALL: list[Architecture] = [
+    TunedBM25(),
+    *_DENSE,
+    Splade(),
+    LateInteraction(),
+    CrossEncoderReranker(),
+]
 ARCHITECTURES = {found.name: found for found in _ALL}
 
 
 def find_architectures(names: Sequence[str]) -> list[Architecture]:
-    """The architectures of these names, "all" for every one; an InputError for one unknown or given twice."""
+    """The architectures of these names, "all" for every one; an InputError for one unknown or given
+    twice.
+    """
     names = [*ARCHITECTURES] if list(names) == ["all"] else list(names)
     for name in names:
         if name not in ARCHITECTURES:
-            raise InputError(f"unknown architecture {name!r}; there are all, {', '.join(ARCHITECTURES)}")
+            raise InputError(
+                f"unknown architecture {name!r}; there are all, {', '.join(ARCHITECTURES)}"
+            )
         if names.count(name) > 1:
             raise InputError(f"architecture {name!r} is named twice; name each once")
     return [ARCHITECTURES[name] for name in names]
@@ -428,9 +515,11 @@ class Candidate:
 def trained(
     architecture: Architecture, recipe: Recipe, seeds: Sequence[int], output: Path, start: str = ""
 ) -> Candidate:
-    """An architecture; its models go to ``output/models/SET/NAME-SEED``. One without chance has just the first.
+    """An architecture; its models go to ``output/models/SET/NAME-SEED``. One without chance has
+    just the first.
 
-    ``start``: what another start than the recipe's own is called, which then stands behind the name.
+    ``start``: what another start than the recipe's own is called, which then stands behind the
+    name.
     """
     name, shared = architecture.name + f"@{start}" * bool(start), output / "shared" / start
 
@@ -439,15 +528,25 @@ def trained(
         if architecture.name == "dense-distilled" and recipe.teacher == TEACHER:
             teacher = trained(ARCHITECTURES[TEACHER], recipe, [seed], output, start)
             own = replace(recipe, teacher=teacher.model(unit, seed))
-        return str(architecture.train(str(unit.train), model_folder(output, unit, name, seed), own, seed, shared))
+        return str(
+            architecture.train(
+                str(unit.train), model_folder(output, unit, name, seed), own, seed, shared
+            )
+        )
 
     return Candidate(name, tuple(seeds if architecture.seeded else seeds[:1]), model)
 
 
 def all_trained(
-    kinds: Sequence[Architecture], recipe: Recipe, seeds: Sequence[int], output: Path, starts: Mapping[str, str]
+    kinds: Sequence[Architecture],
+    recipe: Recipe,
+    seeds: Sequence[int],
+    output: Path,
+    starts: Mapping[str, str],
 ) -> list[Candidate]:
-    """Architectures from the recipe's start, and those that have one from ``starts``, name to path, as well."""
+    """Architectures from the recipe's start, and those that have one from ``starts``, name to path,
+    as well.
+    """
     found = [trained(kind, recipe, seeds, output) for kind in kinds]
     for name, path in starts.items():
         own = replace(recipe, start=path)
@@ -459,7 +558,9 @@ def named_path(flag: str, text: str) -> tuple[str, str]:
     """Both parts of NAME=PATH, else an InputError."""
     name, equals, path = text.partition("=")
     if not (name and equals and path) or "/" in name:
-        raise InputError(f"{flag} {text!r}: give NAME=PATH; in --model, PATH may hold {SET}, {SEED}")
+        raise InputError(
+            f"{flag} {text!r}: give NAME=PATH; in --model, PATH may hold {SET}, {SEED}"
+        )
     return name, path
 
 
@@ -467,9 +568,10 @@ def given(option: str, seeds: Sequence[int]) -> Candidate:
     """Models that are there already.
 
     Args:
-        option: NAME=PATH, else an InputError. The path is what `load_retriever` takes, in which ``{set}`` stands for
-            the name of a training set (``interpolation``, ``size-45k/extrapolation``, ``bucket-1``), and ``{seed}`` for
-            a seed. Without ``{set}`` one model is evaluated in both regimes.
+        option: NAME=PATH, else an InputError. The path is what `load_retriever` takes, in which
+            ``{set}`` stands for the name of a training set (``interpolation``,
+            ``size-45k/extrapolation``, ``bucket-1``), and ``{seed}`` for a seed. Without ``{set}``
+            one model is evaluated in both regimes.
         seeds: used where the path has ``{seed}``.
     """
     name, path = named_path("--model", option)

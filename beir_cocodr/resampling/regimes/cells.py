@@ -1,7 +1,8 @@
 """One model of one training set is a cell: trained or given, evaluated once, and kept.
 
-Under ``torchrun`` all processes train a model together; then each searches with another model. Where there are fewer,
-all search together, each for a part of the queries, once they encoded the corpus of a dense model together.
+Under ``torchrun`` all processes train a model together; then each searches with another model.
+Where there are fewer, all search together, each for a part of the queries, once they encoded the
+corpus of a dense model together.
 """
 
 import shutil
@@ -21,7 +22,13 @@ from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.progress import step
 from beir_cocodr.records import Json, Record
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.resampling.regimes.architectures import TEACHER, Candidate, is_shared, load_retriever, model_folder
+from beir_cocodr.resampling.regimes.architectures import (
+    TEACHER,
+    Candidate,
+    is_shared,
+    load_retriever,
+    model_folder,
+)
 from beir_cocodr.resampling.regimes.host_training import TrainingUnit
 from beir_cocodr.retrieval.ranking import Ranking, Retriever
 
@@ -34,7 +41,8 @@ class Cell(Record):
     """One model of one training set, evaluated.
 
     Attributes:
-        given, given_sha256: the path of a given model, and its content if it is here; None for a trained one.
+        given, given_sha256: the path of a given model, and its content if it is here; None for a
+            trained one.
         scores: regime to measure to query id to score.
         retrieval: the retriever's description of itself.
         training_seconds, search_seconds: the first is next to nothing for what was there already.
@@ -69,7 +77,8 @@ class Cells:
     Attributes:
         output, recipe, measures, ood, progress: as for `evaluate_regimes`.
         policy: for documents whose id is the query's, of the resampled test set.
-        known: means by model and collection outside: a model of several sets is evaluated there once.
+        known: means by model and collection outside: a model of several sets is evaluated there
+        once.
     """
 
     output: Path
@@ -83,7 +92,9 @@ class Cells:
     def evaluate(
         self, candidates: Sequence[Candidate], units: Sequence[TrainingUnit], keep_models: bool
     ) -> CellsByModel:
-        """All cells, made or completed; InputError: no model can be had, or a cell was made with another one."""
+        """All cells, made or completed; InputError: no model can be had, or a cell was made with
+        another one.
+        """
         found: dict[tuple[str, str, int], list[Cell]] = {}
         for unit in units:
             for seed in dict.fromkeys(seed for candidate in candidates for seed in candidate.seeds):
@@ -102,17 +113,27 @@ class Cells:
         found = {n: cell for n, cell in enumerate(begun) if cell is not None}
         for n, cell in found.items():
             self._know(candidates[n], unit, seed, cell)
-        left = [n for n in range(len(begun)) if n not in found or any(name not in found[n].ood for name in self.ood)]
+        left = [
+            n
+            for n in range(len(begun))
+            if n not in found or any(name not in found[n].ood for name in self.ood)
+        ]
         for start in range(0, len(left), world_size()):
             some = left[start : start + world_size()]
             own = [candidates[n] for n in some]
-            for n, cell in zip(some, self._of_round([begun[n] for n in some], own, unit, seed), strict=True):
+            for n, cell in zip(
+                some, self._of_round([begun[n] for n in some], own, unit, seed), strict=True
+            ):
                 found[n] = cell
                 self._know(candidates[n], unit, seed, cell)
         return [found[n] for n in range(len(begun))]
 
     def _of_round(
-        self, begun: Sequence[Cell | None], candidates: Sequence[Candidate], unit: TrainingUnit, seed: int
+        self,
+        begun: Sequence[Cell | None],
+        candidates: Sequence[Candidate],
+        unit: TrainingUnit,
+        seed: int,
     ) -> list[Cell]:
         """The cells of at most as many models as there are processes."""
         models = []
@@ -164,10 +185,14 @@ class Cells:
         seconds: float,
         together: bool,
     ) -> Cell:
-        """Search with a model what it is not evaluated on yet, here or with all; it took ``seconds`` to train."""
+        """Search with a model what it is not evaluated on yet, here or with all; it took
+        ``seconds`` to train.
+        """
         file, before = self._file(candidate, unit, seed), time.perf_counter()
         if cell is None:
-            tests = {regime: load_collection(folder, "test") for regime, folder in unit.tests.items()}
+            tests = {
+                regime: load_collection(folder, "test") for regime, folder in unit.tests.items()
+            }
             scores, retrieval = self._scores(model, tests, self.policy, together)
             cell = Cell(
                 model=candidate.name,
@@ -183,8 +208,13 @@ class Cells:
             self._write(cell, file, together)
         for name in [name for name in self.ood if name not in cell.ood]:
             if (means := self.known.get((model, name))) is None:
-                found, _ = self._scores(model, {"": load_collection(name, "test")}, identical_ids(name), together)
-                means = {measure: sum(values.values()) / len(values) for measure, values in found[""].items()}
+                found, _ = self._scores(
+                    model, {"": load_collection(name, "test")}, identical_ids(name), together
+                )
+                means = {
+                    measure: sum(values.values()) / len(values)
+                    for measure, values in found[""].items()
+                }
             cell = replace(cell, ood=cell.ood | {name: means})
             self._write(cell, file, together)
         return cell
@@ -196,7 +226,9 @@ class Cells:
     def _scores(
         self, model: str, tests: Mapping[str, Collection], policy: str, together: bool
     ) -> tuple[dict[str, Scores], Json]:
-        """Scores of test sets over one corpus, searched at once, and the retriever's description."""
+        """Scores of test sets over one corpus, searched at once, and the retriever's
+        description.
+        """
         wanted, drop = parse_measures(self.measures), policy == "drop"
         top_k = depth(wanted)
         documents = next(iter(tests.values())).documents
@@ -205,7 +237,9 @@ class Cells:
         with files.unfinished(self.output) as work:
 
             def load() -> Retriever:
-                return load_retriever(model, documents, work, self.recipe, self.progress and rank() == 0)
+                return load_retriever(
+                    model, documents, work, self.recipe, self.progress and rank() == 0
+                )
 
             if together:
                 retriever, found = _search_together(load, queries, mine, work, top_k + drop)
@@ -218,7 +252,9 @@ class Cells:
         for name, test in tests.items():
             qrels = {query: grades for query, grades in test.qrels.items() if query in mine}
             own = score_queries(wanted, qrels, {query: results[query] for query in qrels})
-            found_here = {m: dict(zip(qrels, values.tolist(), strict=True)) for m, values in own.items()}
+            found_here = {
+                m: dict(zip(qrels, values.tolist(), strict=True)) for m, values in own.items()
+            }
             parts = gather(found_here) if together else [found_here]
             scores[name] = {m: {} for m in found_here}
             for measure, of_queries in scores[name].items():
@@ -244,10 +280,14 @@ def _content(candidate: Candidate, unit: TrainingUnit, seed: int) -> str | None:
 
 
 def _search_together(
-    load: Callable[[], Retriever], queries: dict[str, str], mine: dict[str, str], work: Path, top_k: int
+    load: Callable[[], Retriever],
+    queries: dict[str, str],
+    mine: dict[str, str],
+    work: Path,
+    top_k: int,
 ) -> tuple[Retriever, Ranking | None]:
-    """A process's part of a search that all make, None where it has no queries; ``work`` is a folder of its own. What
-    goes wrong on one process does on all.
+    """A process's part of a search that all make, None where it has no queries; ``work`` is a
+    folder of its own. What goes wrong on one process does on all.
     """
     from beir_cocodr.retrieval.dense import Dense
 

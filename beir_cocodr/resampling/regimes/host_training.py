@@ -1,4 +1,6 @@
-"""What all architectures train on and start from: sets, the bare start, and an MLM head for a start without one."""
+"""What all architectures train on and start from: sets, the bare start, and an MLM head for a start
+without one.
+"""
 
 import logging
 import shutil
@@ -47,8 +49,8 @@ class TrainingUnit:
 
 
 def training_units(folder: Path, manifest: Manifest) -> list[TrainingUnit]:
-    """The units of an output of `resample`: every set of ReSTrain, every bucket of ReSTTest, whose regimes have the
-    same training queries. An InputError where a set is not what the manifest says.
+    """The units of an output of `resample`: every set of ReSTrain, every bucket of ReSTTest, whose
+    regimes have the same training queries. An InputError where a set is not what the manifest says.
     """
     check_sets(folder, manifest)
     found: dict[str, TrainingUnit] = {}
@@ -62,11 +64,11 @@ def training_units(folder: Path, manifest: Manifest) -> list[TrainingUnit]:
 
 
 def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
-    """Save transformer and tokenizer of the recipe's start as a bare folder; gives separator and lengths in force. All
-    processes of a run call this, and have the same state of chance after it.
+    """Save transformer and tokenizer of the recipe's start as a bare folder; gives separator and
+    lengths in force. All processes of a run call this, and have the same state of chance after it.
 
-    Pooling, similarity and prompts of the start are the dense encoder's and stay behind. The seed is that of layers
-    that the start lacks. An InputError where there is no such start.
+    Pooling, similarity and prompts of the start are the dense encoder's and stay behind. The seed
+    is that of layers that the start lacks. An InputError where there is no such start.
     """
     transformers.set_seed(seed)
     model = load_encoder(recipe.start, recipe.encoder)
@@ -80,12 +82,15 @@ def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
     return replace(model.text_format, query_prompt="", document_prompt="")
 
 
-def masked_language_model(collection: Collection, recipe: Recipe, seed: int, shared: Path) -> tuple[str, TextFormat]:
-    """A masked language model around the recipe's start: its folder or name, and separator and lengths of the start.
+def masked_language_model(
+    collection: Collection, recipe: Recipe, seed: int, shared: Path
+) -> tuple[str, TextFormat]:
+    """A masked language model around the recipe's start: its folder or name, and separator and
+    lengths of the start.
 
-    A start that is saved with its head stays as it is. Any other gets the host's head for its kind of transformer, tied
-    to the input embeddings, and some steps of masked language modelling on the documents. Neither depends on training
-    queries, so it is made once for a corpus and a seed.
+    A start that is saved with its head stays as it is. Any other gets the host's head for its kind
+    of transformer, tied to the input embeddings, and some steps of masked language modelling on the
+    documents. Neither depends on training queries, so it is made once for a corpus and a seed.
 
     Source: BERT (Devlin et al., 2019); SPLADE (Formal et al., 2021) needs such a head.
     """
@@ -106,7 +111,9 @@ def masked_language_model(collection: Collection, recipe: Recipe, seed: int, sha
 
 
 class _Alike(transformers.Trainer):
-    """Every process makes the whole of every step, with the same masks and dropout: few steps, and those of one."""
+    """Every process makes the whole of every step, with the same masks and dropout: few steps, and
+    those of one.
+    """
 
     def get_train_dataloader(self) -> Any:
         loader = super().get_train_dataloader()
@@ -116,10 +123,15 @@ class _Alike(transformers.Trainer):
         return loader
 
 
-def _train(bare: Path, folder: Path, collection: Collection, form: TextFormat, recipe: Recipe, seed: int) -> None:
+def _train(
+    bare: Path, folder: Path, collection: Collection, form: TextFormat, recipe: Recipe, seed: int
+) -> None:
     transformers.set_seed(seed)
     with loading(str(bare), NEW_HEAD):
-        model, tokenizer = transformers.AutoModelForMaskedLM.from_pretrained(bare), load_tokenizer(str(bare))
+        model, tokenizer = (
+            transformers.AutoModelForMaskedLM.from_pretrained(bare),
+            load_tokenizer(str(bare)),
+        )
     wait_for_all()  # until each has read the start
     read = readable(tokenizer)
 
@@ -136,7 +148,11 @@ def _train(bare: Path, folder: Path, collection: Collection, form: TextFormat, r
     with ExitStack() as stack:
         draft = on_main(lambda: stack.enter_context(draft_folder(folder)))
         if recipe.mlm_steps:
-            log.info("%s has no head: %d steps of masked language modelling", recipe.start, recipe.mlm_steps)
+            log.info(
+                "%s has no head: %d steps of masked language modelling",
+                recipe.start,
+                recipe.mlm_steps,
+            )
             cuda = torch.cuda.is_available() and not str(recipe.device).startswith("cpu")
             trainer = _Alike(
                 model=model,
@@ -155,7 +171,9 @@ def _train(bare: Path, folder: Path, collection: Collection, form: TextFormat, r
                     dataloader_pin_memory=cuda,
                 ),
                 train_dataset=drawn_dataset("row", np.arange(len(collection.documents)), tokens),
-                data_collator=transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=_MASKED),
+                data_collator=transformers.DataCollatorForLanguageModeling(
+                    tokenizer, mlm_probability=_MASKED
+                ),
             )
             trainer.remove_callback(transformers.PrinterCallback)
             trainer.train()

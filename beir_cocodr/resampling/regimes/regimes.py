@@ -44,7 +44,8 @@ class RegimePoint:
 
     Attributes:
         measures: measure to regime to score.
-        ood: collection to measure to regime to the score there of the models that the regime evaluates.
+        ood: collection to measure to regime to the score there of the models that the regime
+            evaluates.
         queries: regime to the number of test queries.
     """
 
@@ -89,8 +90,8 @@ class RegimeRow:
 
 @dataclass(frozen=True)
 class Alignment:
-    """How a regime orders models beside how a collection outside the distribution does: Spearman's rho and Kendall's
-    tau-b with two-sided p-values, None where nothing can be correlated.
+    """How a regime orders models beside how a collection outside the distribution does: Spearman's
+    rho and Kendall's tau-b with two-sided p-values, None where nothing can be correlated.
     """
 
     models: int
@@ -117,7 +118,8 @@ class Regimes(Report):
     """``regimes.json``: a family of models in both regimes.
 
     Attributes:
-        folder: output of `resample`; ``method``, ``base``, ``train`` and ``test`` are its manifest's.
+        folder: output of `resample`; ``method``, ``base``, ``train`` and ``test`` are its
+            manifest's.
         alignment: with collections outside the distribution, by the first measure.
     """
 
@@ -136,7 +138,8 @@ class Regimes(Report):
 
 
 def gap(interpolation: float, extrapolation: float) -> float | None:
-    """(extrapolation − interpolation) / interpolation, negative for a loss; None where interpolation is 0.
+    """(extrapolation − interpolation) / interpolation, negative for a loss; None where
+    interpolation is 0.
 
     Source: Zhan et al., 2022, Tables 6 to 9.
     """
@@ -144,8 +147,9 @@ def gap(interpolation: float, extrapolation: float) -> float | None:
 
 
 def pooled_score(models: Iterable[Mapping[str, float]]) -> tuple[float, int]:
-    """The mean over queries, and their number; a query that several models answered counts once, with its mean: in
-    ReSTTest's interpolation by the models of all other buckets. ``models``: for each, query id to score.
+    """The mean over queries, and their number; a query that several models answered counts once,
+    with its mean: in ReSTTest's interpolation by the models of all other buckets. ``models``: for
+    each, query id to score.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
@@ -156,8 +160,9 @@ def pooled_score(models: Iterable[Mapping[str, float]]) -> tuple[float, int]:
 
 
 def regime_points(cells: CellsByModel, measures: Sequence[str]) -> list[RegimePoint]:
-    """One point for a group, model and seed: both regimes' scores, and those outside the distribution, of the models
-    that are evaluated in the regime: one in ReSTrain, their mean over ReSTTest's buckets.
+    """One point for a group, model and seed: both regimes' scores, and those outside the
+    distribution, of the models that are evaluated in the regime: one in ReSTrain, their mean over
+    ReSTTest's buckets.
     """
     points = []
     for (group, model, seed), found in cells.items():
@@ -177,14 +182,18 @@ def regime_points(cells: CellsByModel, measures: Sequence[str]) -> list[RegimePo
 
 
 def regime_rows(points: Sequence[RegimePoint]) -> list[RegimeRow]:
-    """One row for a group and model: means over seeds, the gap between them, and the gap of every seed."""
+    """One row for a group and model: means over seeds, the gap between them, and the gap of every
+    seed.
+    """
     found: dict[tuple[str, str], list[RegimePoint]] = {}
     for point in points:
         found.setdefault((point.group, point.model), []).append(point)
     rows = []
     for (group, model), seeds in found.items():
         measures = {measure: _over_seeds(seeds, measure) for measure in seeds[0].measures}
-        rows.append(RegimeRow(group, model, [point.seed for point in seeds], seeds[0].queries, measures))
+        rows.append(
+            RegimeRow(group, model, [point.seed for point in seeds], seeds[0].queries, measures)
+        )
     return rows
 
 
@@ -208,7 +217,9 @@ def alignment_rows(points: Sequence[RegimePoint], measure: str) -> list[Alignmen
         for regime in REGIMES:
             here = np.array([point.measures[measure][regime] for point in own])
             there = np.array([point.ood[name][measure][regime] for point in own])
-            rows.append(Alignment(len(own), *correlate(here, there, stats.spearmanr), name, measure, regime))
+            rows.append(
+                Alignment(len(own), *correlate(here, there, stats.spearmanr), name, measure, regime)
+            )
     return rows
 
 
@@ -225,12 +236,13 @@ def evaluate_regimes(
     progress: bool = False,
     starts: Sequence[str] = (),
 ) -> Regimes:
-    """Train models on every resampled training set, or take given ones, and evaluate them in both regimes. An
-    InputError names what has to be corrected.
+    """Train models on every resampled training set, or take given ones, and evaluate them in both
+    regimes. An InputError names what has to be corrected.
 
-    Every model with its scores is a cell that is kept in ``output``: a run that was killed is resumed where it was, and
-    further architectures, models, seeds and collections are added to what is there. Under ``torchrun`` all processes
-    train each model, which is that of one process, and share the searches.
+    Every model with its scores is a cell that is kept in ``output``: a run that was killed is
+    resumed where it was, and further architectures, models, seeds and collections are added to what
+    is there. Under ``torchrun`` all processes train each model, which is that of one process, and
+    share the searches.
 
     Args:
         folder: output of `resample restrain` or `resample resttest`.
@@ -238,11 +250,13 @@ def evaluate_regimes(
         architectures, models: names, see `find_architectures`, and NAME=PATH, see `given`.
         recipe: of training and search.
         seeds: each trains every architecture once.
-        ood: collections outside the distribution, evaluated by their split "test", for the alignment.
+        ood: collections outside the distribution, evaluated by their split "test", for the
+            alignment.
         measures: names that ir-measures knows; the first is that of the alignment.
         keep_models: keep trained models, or only their scores.
         progress: show bars on stderr.
-        starts: NAME=PATH of further starts, which give rows ARCHITECTURE@NAME (the paper's Table 9 in one run).
+        starts: NAME=PATH of further starts, which give rows ARCHITECTURE@NAME (the paper's Table 9
+            in one run).
 
     Source: Zhan et al., 2022, sections 4 and 5.
     """
@@ -254,11 +268,17 @@ def evaluate_regimes(
     def find() -> list[Candidate]:
         kinds = find_architectures(architectures)
         others.update(named_path("--other-start", start) for start in starts)
-        return [*all_trained(kinds, recipe, seeds, output, others), *(given(found, seeds) for found in models)]
+        return [
+            *all_trained(kinds, recipe, seeds, output, others),
+            *(given(found, seeds) for found in models),
+        ]
 
     def check() -> tuple[Manifest, list[TrainingUnit], list[str]]:
         manifest = read_manifest(folder)
-        units, names = training_units(folder, manifest), [str(measure) for measure in parse_measures(measures)]
+        units, names = (
+            training_units(folder, manifest),
+            [str(measure) for measure in parse_measures(measures)],
+        )
         check_seeds(seeds)
         _check(find(), ood)
         return manifest, units, names
@@ -266,7 +286,9 @@ def evaluate_regimes(
     manifest, units, names = on_main(check)
     candidates = find()
     cells = Cells(output, recipe, measures, identical_ids(manifest.test.dataset), ood, progress)
-    kept = naming_full_disk(output, lambda: f"{len([*output.glob('cells/**/*.json')])} models are evaluated and kept")
+    kept = naming_full_disk(
+        output, lambda: f"{len([*output.glob('cells/**/*.json')])} models are evaluated and kept"
+    )
 
     def begin() -> None:
         stack.enter_context(files.sole_writer(files.output_folder(output, utf8=True)))
@@ -274,7 +296,9 @@ def evaluate_regimes(
 
     with kept, ExitStack() as stack:
         on_main(begin)
-        labels = [label(one, unit, seed) for unit in units for one in candidates for seed in one.seeds]
+        labels = [
+            label(one, unit, seed) for unit in units for one in candidates for seed in one.seeds
+        ]
         with steps(dict.fromkeys(labels)):
             points = regime_points(cells.evaluate(candidates, units, keep_models), names)
     return Regimes(
@@ -300,34 +324,50 @@ def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:
     names = [candidate.name for candidate in candidates]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"two models are called {name!r}; give every --model a name of its own")
+            raise InputError(
+                f"two models are called {name!r}; give every --model a name of its own"
+            )
     if len(set(ood)) < len(ood):
         raise InputError(f"a collection is named twice in --ood: {', '.join(ood)}")
     for candidate in candidates:
         if candidate.where is not None and SET not in candidate.where:
-            log.warning("%s is one model in both regimes, as its path has no %s: no set trains it", candidate.name, SET)
+            log.warning(
+                "%s is one model in both regimes, as its path has no %s: no set trains it",
+                candidate.name,
+                SET,
+            )
 
 
 def _check_resumable(
     output: Path, folder: Path, recipe: Recipe, measures: list[str], starts: Mapping[str, str]
 ) -> None:
-    """Cells in one output are comparable: they have one recipe, one set of measures, the same sets and starts."""
+    """Cells in one output are comparable: they have one recipe, one set of measures, the same sets
+    and starts.
+    """
     sets = files.file_sha256(folder / MANIFEST_FILE)
     now: Json = {"manifest_sha256": sets, "measures": measures, **recipe.describe()}
     contents = {"start": model_source(recipe.start), "teacher": recipe.teacher}
     now |= {f"{name}_sha256": files.content_sha256(path) for name, path in contents.items()}
-    others = {name: [path, files.content_sha256(model_source(path))] for name, path in starts.items()}
-    if (file := output / _SETTINGS_FILE).is_file() and any((output / name).is_dir() for name in ("cells", "models")):
+    others = {
+        name: [path, files.content_sha256(model_source(path))] for name, path in starts.items()
+    }
+    if (file := output / _SETTINGS_FILE).is_file() and any(
+        (output / name).is_dir() for name in ("cells", "models")
+    ):
         with explained(f"{file} is damaged", "choose another --output", ValueError, TypeError):
             then = dict(files.parse_json(file.read_text()))
         changed = [name for name in now if then.get(name) != now[name]]
         before = then.get("other_starts", {})
-        if changed := changed + [f"start {name}" for name in others if before.get(name, others[name]) != others[name]]:
+        if changed := changed + [
+            f"start {name}" for name in others if before.get(name, others[name]) != others[name]
+        ]:
             raise InputError(
                 f"{output} was begun with other {', '.join(changed)}; resume with the same ones, or choose another "
                 "--output"
             )
         others = before | others
     elif not file.is_file() and any(not files.is_incidental(path) for path in output.iterdir()):
-        raise InputError(f"{output} is not empty and holds no evaluation of regimes; choose another --output")
+        raise InputError(
+            f"{output} is not empty and holds no evaluation of regimes; choose another --output"
+        )
     files.write_text(file, json.dumps(now | {"other_starts": others}, indent=2) + "\n")

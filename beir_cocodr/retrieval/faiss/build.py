@@ -1,4 +1,6 @@
-"""A FAISS index of each kind: trained and filled with the vectors of a corpus, written to a folder and read back."""
+"""A FAISS index of each kind: trained and filled with the vectors of a corpus, written to a folder
+and read back.
+"""
 
 import json
 import logging
@@ -14,7 +16,12 @@ from beir_cocodr.arrays import Array, Doubles, Floats, Ints, non_finite_rows
 from beir_cocodr.errors import DiskFull, InputError, explained, first_line
 from beir_cocodr.io import draft_folder, parse_json
 from beir_cocodr.models.kl import Centring, Folding
-from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Layout, documents_as_queries
+from beir_cocodr.retrieval.faiss.transform import (
+    QUANTISED,
+    FaissOptions,
+    Layout,
+    documents_as_queries,
+)
 from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import NonFiniteScores, as_matrix
 
@@ -29,9 +36,19 @@ _BLOCK = 8_192
 
 # Documents that stand in for queries, and documents decoded at a time.
 _SAMPLE = 10_000
-SETTINGS, INDEX, TRANSFORM, REMAINDERS = "settings.json", "index.faiss", "transform.safetensors", "prior.npy"
+SETTINGS, INDEX, TRANSFORM, REMAINDERS = (
+    "settings.json",
+    "index.faiss",
+    "transform.safetensors",
+    "prior.npy",
+)
 _FORMAT = 1
-_CLASSES = {"flat": "IndexFlat", "hnsw": "IndexHNSWFlat", "ivfpq": "IndexIVFPQ", "sq8": "IndexScalarQuantizer"}
+_CLASSES = {
+    "flat": "IndexFlat",
+    "hnsw": "IndexHNSWFlat",
+    "ivfpq": "IndexIVFPQ",
+    "sq8": "IndexScalarQuantizer",
+}
 logger = logging.getLogger(__name__)
 
 
@@ -64,7 +81,9 @@ def import_faiss() -> Any:
 
 
 def _new_index(options: FaissOptions, layout: Layout, sample: Floats) -> Any:
-    """An index that vectors can be added to; "sq8" and "ivfpq" are trained on (n, width) vectors."""
+    """An index that vectors can be added to; "sq8" and "ivfpq" are trained on (n, width)
+    vectors.
+    """
     faiss = import_faiss()
     if options.kind == "flat":
         return faiss.IndexFlatIP(layout.width)
@@ -77,19 +96,26 @@ def _new_index(options: FaissOptions, layout: Layout, sample: Floats) -> Any:
     if options.kind == "sq8":
         index = faiss.IndexScalarQuantizer(layout.width, faiss.ScalarQuantizer.QT_8bit, metric)
     else:
-        # Lists of documents that are near each other; by inner product long documents would draw all to them.
+        # Lists of documents that are near each other; by inner product long documents would draw
+        # all to them.
         lists = faiss.IndexFlatL2(layout.width)
-        index = faiss.IndexIVFPQ(lists, layout.width, options.nlist, options.pq_m, options.pq_bits, metric)
+        index = faiss.IndexIVFPQ(
+            lists, layout.width, options.nlist, options.pq_m, options.pq_bits, metric
+        )
         index.cp.spherical = False
         for clustering in (index.cp, index.pq.cp):
             clustering.seed = options.seed % 2**31
-            clustering.min_points_per_centroid = 1  # below it, faiss writes a warning past Python's stderr
+            clustering.min_points_per_centroid = (
+                1  # below it, faiss writes a warning past Python's stderr
+            )
     index.train(sample)
     return index
 
 
 def _read_lists_by_inner_product(faiss: Any, index: Any) -> None:
-    """Once everything is in an "ivfpq" index: a query reads the lists whose mean document it scores best."""
+    """Once everything is in an "ivfpq" index: a query reads the lists whose mean document it scores
+    best.
+    """
     means = faiss.IndexFlatIP(index.d)
     means.add(index.quantizer.reconstruct_n(0, index.nlist))
     index.quantizer = means
@@ -98,43 +124,65 @@ def _read_lists_by_inner_product(faiss: Any, index: Any) -> None:
 
 
 def on_gpu(index: Any, kind: str) -> Any:
-    """A copy on the first GPU, where FAISS finds one and has this kind there; else the index itself."""
+    """A copy on the first GPU, where FAISS finds one and has this kind there; else the index
+    itself.
+    """
     faiss = import_faiss()
     if kind not in ("flat", "ivfpq") or faiss.get_num_gpus() == 0:
         return index
     try:
         return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
     except RuntimeError as error:  # faiss's GPU code knows few widths and numbers of codes
-        logger.warning("the %s index stays on the CPU, FAISS's GPU code does not take it: %s", kind, first_line(error))
+        logger.warning(
+            "the %s index stays on the CPU, FAISS's GPU code does not take it: %s",
+            kind,
+            first_line(error),
+        )
         return index
 
 
 def as_embeddings(vectors: Vectors) -> Embeddings:
     """Arrays as embeddings too, not copied; they have to be two-dimensional."""
-    return vectors if isinstance(vectors, Embeddings) else MemoryEmbeddings(as_matrix(vectors, "vectors"))
+    return (
+        vectors
+        if isinstance(vectors, Embeddings)
+        else MemoryEmbeddings(as_matrix(vectors, "vectors"))
+    )
 
 
 def blocks(vectors: Embeddings) -> Iterator[Array]:
-    """The corpus in blocks of one size, whatever its shards: what is built from it depends only on its rows."""
+    """The corpus in blocks of one size, whatever its shards: what is built from it depends only on
+    its rows.
+    """
     return (block.numpy() for block in vectors.blocks(_BLOCK))
 
 
 def sample_rows(count: int, most: int, seed: int) -> Ints:
-    """Ascending rows, drawn without replacement; all of them where there are no more than ``most``."""
+    """Ascending rows, drawn without replacement; all of them where there are no more than
+    ``most``.
+    """
     return np.sort(np.random.default_rng(seed).choice(count, min(count, most), replace=False))
 
 
 def build_parts(
     vectors: Embeddings, options: FaissOptions, queries: Array | None, key: Mapping[str, Any] | None
 ) -> tuple[IndexParts, Array]:
-    """The index, nothing measured, and (n, w) queries to measure it with: those given, or stand-ins."""
+    """The index, nothing measured, and (n, w) queries to measure it with: those given, or
+    stand-ins.
+    """
     faiss = import_faiss()
     mean = _mean(vectors)
     options = options.fitted(len(vectors), vectors.dimensions)
-    sample = _stand_ins(vectors, options) if queries is None else check_queries(queries, vectors.dimensions)
+    sample = (
+        _stand_ins(vectors, options)
+        if queries is None
+        else check_queries(queries, vectors.dimensions)
+    )
     transform: Centring
     if options.transform == "folding":
-        transform = Folding.fit(sample, mean[None])  # folding is linear: of the mean, it gives the mean
+        transform = Folding.fit(
+            sample, mean[None]
+        )  # folding is linear: of the mean, it gives the mean
     else:
         transform = Centring(mean if options.transform == "centring" else np.zeros_like(mean))
     layout, index = _trained(vectors, options, transform)
@@ -157,7 +205,9 @@ def _mean(vectors: Embeddings) -> Doubles:
 
 
 def check_queries(queries: Array, width: int) -> Array:
-    """(Q, w) as an array, Q > 0, else an InputError; NonFiniteScores names rows with NaN or infinite values."""
+    """(Q, w) as an array, Q > 0, else an InputError; NonFiniteScores names rows with NaN or
+    infinite values.
+    """
     array = np.asarray(queries)
     if array.ndim != 2 or array.shape[1] != width:
         raise InputError(f"queries are of shape {array.shape}, this index needs (Q, {width})")
@@ -172,12 +222,16 @@ def _trained(vectors: Embeddings, options: FaissOptions, transform: Centring) ->
     """Layout and trained index, empty still."""
     longest = None
     if options.kind == "hnsw" and options.reduction:
-        longest = max(float((part**2).sum(axis=1).max()) for part in _transformed(vectors, transform))
+        longest = max(
+            float((part**2).sum(axis=1).max()) for part in _transformed(vectors, transform)
+        )
     layout = Layout.of(options, vectors.dimensions, longest)
     sample = np.empty((0, layout.width), np.float32)
     if options.kind == "sq8":
         placed = (layout.documents(part) for part in _transformed(vectors, transform))
-        least, largest = zip(*((part.min(axis=0), part.max(axis=0)) for part in placed), strict=True)
+        least, largest = zip(
+            *((part.min(axis=0), part.max(axis=0)) for part in placed), strict=True
+        )
         sample = np.stack([np.min(least, axis=0), np.max(largest, axis=0)])
     if options.kind == "ivfpq":
         drawn = vectors.select(sample_rows(len(vectors), options.train_size, options.seed))
@@ -185,7 +239,9 @@ def _trained(vectors: Embeddings, options: FaissOptions, transform: Centring) ->
     return layout, _new_index(options, layout, sample)
 
 
-def _fill(index: Any, vectors: Embeddings, options: FaissOptions, transform: Centring, layout: Layout) -> Floats | None:
+def _fill(
+    index: Any, vectors: Embeddings, options: FaissOptions, transform: Centring, layout: Layout
+) -> Floats | None:
     """Add everything; (N,) what codes lose of MRL's prior, for kinds that quantise."""
     keeps = options.kind in QUANTISED and options.transform == "folding"
     priors = []
@@ -229,7 +285,9 @@ def write_parts(folder: Path, parts: IndexParts) -> None:
     """To a new folder, or in place of an index, which stays whole until the new one is."""
     replaceable = folder.is_dir() and ((folder / SETTINGS).is_file() or not any(folder.iterdir()))
     if folder.exists() and not replaceable:
-        raise InputError(f"{folder} is there and is no index: choose another folder, nothing was written")
+        raise InputError(
+            f"{folder} is there and is no index: choose another folder, nothing was written"
+        )
     settings = {
         "format": _FORMAT,
         "count": int(parts.index.ntotal),
@@ -242,7 +300,9 @@ def write_parts(folder: Path, parts: IndexParts) -> None:
     try:
         with draft_folder(folder, replace=True) as draft:
             faiss = import_faiss()
-            with (draft / INDEX).open("wb") as file:  # on a full disk faiss itself would write to stderr, too
+            with (draft / INDEX).open(
+                "wb"
+            ) as file:  # on a full disk faiss itself would write to stderr, too
                 faiss.write_index(parts.index, faiss.PyCallbackIOWriter(file.write))
             parts.transform.save(draft / TRANSFORM)
             if parts.remainders is not None:
@@ -252,19 +312,27 @@ def write_parts(folder: Path, parts: IndexParts) -> None:
     except DiskFull:
         raise
     except (OSError, RuntimeError) as error:  # faiss reports a failed write as a RuntimeError
-        raise InputError(f"{folder} cannot be written: {first_line(error)}; choose another folder") from error
+        raise InputError(
+            f"{folder} cannot be written: {first_line(error)}; choose another folder"
+        ) from error
 
 
-def read_parts(folder: Path, key: Mapping[str, Any] | None = None, verify: bool = True) -> IndexParts:
+def read_parts(
+    folder: Path, key: Mapping[str, Any] | None = None, verify: bool = True
+) -> IndexParts:
     """What :func:`write_parts` wrote, if the values of its key are those of ``key``."""
     for path in (folder / name for name in (SETTINGS, INDEX, TRANSFORM, REMAINDERS) if verify):
         if path.exists():
-            checksums.verify(path, "delete the folder of this index, and the next search builds it again")
+            checksums.verify(
+                path, "delete the folder of this index, and the next search builds it again"
+            )
     settings = _settings(folder)
     saved = settings["key"]
     for name, value in (key or {}).items():
         if name not in saved or saved[name] != value:
-            raise InputError(f"the index in {folder} is of {name} {saved.get(name)!r}, not {value!r}: build it again")
+            raise InputError(
+                f"the index in {folder} is of {name} {saved.get(name)!r}, not {value!r}: build it again"
+            )
     faiss = import_faiss()
     kinds = (OSError, RuntimeError, TypeError, ValueError)
     with explained(f"the index in {folder} cannot be read", "build it again", *kinds):
@@ -283,7 +351,9 @@ def read_parts(folder: Path, key: Mapping[str, Any] | None = None, verify: bool 
     }
     for what, (found, due) in pairs.items():
         if found != due:
-            problem = f"the files in {folder} do not belong together, {what}: {found} where {due} is due"
+            problem = (
+                f"the files in {folder} do not belong together, {what}: {found} where {due} is due"
+            )
             raise InputError(f"{problem}; build the index again")
     record = {name: settings[name] for name in ("key", "recall", "faiss")}
     return IndexParts(index, transform, layout, options, remainders, record)
@@ -293,11 +363,25 @@ def _settings(folder: Path) -> dict[str, Any]:
     path = folder / SETTINGS
     try:
         settings = parse_json(path.read_text())
-        known = {"format", "count", "width", "options", "layout", "prior_apart", "key", "recall", "faiss"}
+        known = {
+            "format",
+            "count",
+            "width",
+            "options",
+            "layout",
+            "prior_apart",
+            "key",
+            "recall",
+            "faiss",
+        }
         if settings["format"] != _FORMAT or not known <= set(settings):
             raise KeyError("format")
     except OSError as error:
-        raise InputError(f"there is no index in {folder} ({path.name}: {error.strerror})") from error
+        raise InputError(
+            f"there is no index in {folder} ({path.name}: {error.strerror})"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is not that of an index of this version: build the index again") from error
+        raise InputError(
+            f"{path} is not that of an index of this version: build the index again"
+        ) from error
     return dict(settings)

@@ -1,4 +1,6 @@
-"""Approximate search by FAISS over the vectors of a corpus, MRL's too, and how much of exact search it finds."""
+"""Approximate search by FAISS over the vectors of a corpus, MRL's too, and how much of exact search
+it finds.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -22,20 +24,31 @@ _DEPTHS = (10, 100)
 
 
 def recall_against_exact(
-    index: Any, queries: Array, vectors: Vectors, depths: Sequence[int] = _DEPTHS, sample: int = 100, seed: int = 0
+    index: Any,
+    queries: Array,
+    vectors: Vectors,
+    depths: Sequence[int] = _DEPTHS,
+    sample: int = 100,
+    seed: int = 0,
 ) -> dict[str, float]:
-    """The share of the exact top k that an index has in its own top k, over a sample of queries: ``recall@k`` for every
-    depth k, or all documents where there are fewer, means over queries; and ``queries``, how many those were.
+    """The share of the exact top k that an index has in its own top k, over a sample of queries:
+    ``recall@k`` for every depth k, or all documents where there are fewer, means over queries; and
+    ``queries``, how many those were.
 
-    The index's ``search(queries, top_k)`` gives (Q, top_k) scores and rows for (Q, w) queries, an InputError where
-    there are none, or no depths; ``vectors`` are what it was built from, read once.
+    The index's ``search(queries, top_k)`` gives (Q, top_k) scores and rows for (Q, w) queries, an
+    InputError where there are none, or no depths; ``vectors`` are what it was built from, read
+    once.
     """
     if not len(queries) or not sample or not depths:
         raise InputError("recall needs at least one query and one depth")
     drawn = np.asarray(queries)[building.sample_rows(len(queries), sample, seed)]
-    exact = search_chunks(drawn, building.blocks(building.as_embeddings(vectors)), max(depths))[1].numpy()
+    exact = search_chunks(drawn, building.blocks(building.as_embeddings(vectors)), max(depths))[
+        1
+    ].numpy()
     found = index.search(drawn, exact.shape[1])[1]
-    return {f"recall@{k}": float(overlap(found, exact, k).mean()) for k in depths} | {"queries": len(drawn)}
+    return {f"recall@{k}": float(overlap(found, exact, k).mean()) for k in depths} | {
+        "queries": len(drawn)
+    }
 
 
 # Documents beyond top_k that are looked at to see whether a tie runs across the last place.
@@ -47,11 +60,13 @@ logger = logging.getLogger(__name__)
 class FaissIndex:
     """A FAISS index over N vectors, searched by inner product.
 
-    "flat" is exact. "hnsw" keeps all vectors too, and what it finds has its exact score. "sq8" and "ivfpq" keep codes:
-    their scores are approximate, except for MRL's prior γ', which stays float32; given the ``vectors``, a search scores
-    candidates exactly. Cosine models: normalise, then it is inner product.
+    "flat" is exact. "hnsw" keeps all vectors too, and what it finds has its exact score. "sq8" and
+    "ivfpq" keep codes: their scores are approximate, except for MRL's prior γ', which stays
+    float32; given the ``vectors``, a search scores candidates exactly. Cosine models: normalise,
+    then it is inner product.
 
-    Made by :meth:`build` or :meth:`load`. On a GPU, "flat" and "ivfpq" are searched where FAISS finds one.
+    Made by :meth:`build` or :meth:`load`. On a GPU, "flat" and "ivfpq" are searched where FAISS
+    finds one.
 
     Attributes:
         options: with all numbers that were chosen.
@@ -78,13 +93,16 @@ class FaissIndex:
         Args:
             vectors: N of width w, read three to five times.
             options: by default those of "flat".
-            queries: (Q, w) a sample of queries. Recall is measured with some of them, and a folding takes their mean.
-                Without, documents stand in: those of MRL as queries of the same distributions. Any mean is right;
-                recall, though, is then that of queries that resemble documents.
-            key: what the vectors are (model, corpus, ...), in JSON's types; saved, and checked by `load`.
+            queries: (Q, w) a sample of queries. Recall is measured with some of them, and a folding
+                takes their mean. Without, documents stand in: those of MRL as queries of the same
+                distributions. Any mean is right; recall, though, is then that of queries that
+                resemble documents.
+            key: what the vectors are (model, corpus, ...), in JSON's types; saved, and checked by
+                `load`.
 
         Raises:
-            InputError: no vectors, queries that do not fit them, or what `FaissOptions.fitted` refuses.
+            InputError: no vectors, queries that do not fit them, or what `FaissOptions.fitted`
+                refuses.
             NonFiniteScores: NaN or infinite vectors; names rows.
         """
         embeddings = building.as_embeddings(vectors)
@@ -95,19 +113,24 @@ class FaissIndex:
         return built
 
     def search(
-        self, queries: Array, top_k: int, tie_ranks: Array | None = None, vectors: Vectors | None = None
+        self,
+        queries: Array,
+        top_k: int,
+        tie_ranks: Array | None = None,
+        vectors: Vectors | None = None,
     ) -> tuple[Floats, Ints]:
         """The best documents of every query.
 
         Args:
             queries: (Q, w), as the model made them.
             top_k: documents wanted for each; k = min(top_k, N).
-            tie_ranks: (N,) integers, the smaller comes first of equal scores, see `search_chunks`; default: the row.
+            tie_ranks: (N,) integers, the smaller comes first of equal scores, see `search_chunks`;
+                default: the row.
             vectors: what was indexed: candidates are scored with it exactly.
 
         Returns:
-            scores (Q, k) float32 descending and rows (Q, k) int64. Scores are those of the vectors given, not of
-            transformed ones. Where fewer are found, the last places are -inf and -1.
+            scores (Q, k) float32 descending and rows (Q, k) int64. Scores are those of the vectors
+            given, not of transformed ones. Where fewer are found, the last places are -inf and -1.
 
         Raises:
             InputError: top_k < 1, no queries, or shapes that do not fit.
@@ -120,7 +143,10 @@ class FaissIndex:
         if ties is not None and ties.shape != (self.count,):
             raise InputError(f"there are {len(ties)} tie ranks for {self.count} documents")
         stored = None if vectors is None else building.as_embeddings(vectors)
-        if stored is not None and (shape := (len(stored), stored.dimensions)) != (self.count, self.width):
+        if stored is not None and (shape := (len(stored), stored.dimensions)) != (
+            self.count,
+            self.width,
+        ):
             raise InputError(f"vectors are {shape}, this index is of {(self.count, self.width)}")
         k = min(top_k, self.count)
         transform = self._parts.transform
@@ -132,22 +158,31 @@ class FaissIndex:
             scores = scores + (changed @ transform.document_mean)[:, None]
         return best_candidates(scores, rows, k, ties)
 
-    def tuned(self, ef_search: int | None = None, nprobe: int | None = None, over_fetch: int | None = None) -> Self:
+    def tuned(
+        self, ef_search: int | None = None, nprobe: int | None = None, over_fetch: int | None = None
+    ) -> Self:
         """The same index, searched more or less thoroughly; its recall is not measured again."""
         changes = {"ef_search": ef_search, "nprobe": nprobe, "over_fetch": over_fetch}
-        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        given: dict[str, Any] = {
+            name: value for name, value in changes.items() if value is not None
+        }
         other = copy(self)  # the index itself, on a GPU perhaps, is one for both
         other.options, other.record = replace(self.options, **given), self.record | {"recall": None}
         other._parts = replace(self._parts, options=other.options, record=other.record)
         return other
 
     def save(self, folder: str | Path) -> None:
-        """Write the index, its transform and its settings to a folder, in one step; a folder of anything else stays."""
+        """Write the index, its transform and its settings to a folder, in one step; a folder of
+        anything else stays.
+        """
         building.write_parts(Path(folder), self._parts)
 
     @classmethod
-    def load(cls, folder: str | Path, key: Mapping[str, Any] | None = None, verify: bool = True) -> Self:
-        """Read what :meth:`save` wrote; an InputError where it is not there, broken, or of another key.
+    def load(
+        cls, folder: str | Path, key: Mapping[str, Any] | None = None, verify: bool = True
+    ) -> Self:
+        """Read what :meth:`save` wrote; an InputError where it is not there, broken, or of another
+        key.
 
         Args:
             folder: where.
@@ -179,13 +214,21 @@ class FaissIndex:
         faiss = building.import_faiss()
         if self.options.kind == "hnsw":
             return faiss.SearchParametersHNSW(efSearch=self.options.ef_search)
-        return faiss.SearchParametersIVF(nprobe=self.options.nprobe) if self.options.kind == "ivfpq" else None
+        return (
+            faiss.SearchParametersIVF(nprobe=self.options.nprobe)
+            if self.options.kind == "ivfpq"
+            else None
+        )
 
     def _measure(self, vectors: Embeddings, queries: Array, which: str) -> None:
         options = self.options
-        recall = recall_against_exact(self, queries, vectors, sample=options.recall_queries, seed=options.seed)
+        recall = recall_against_exact(
+            self, queries, vectors, sample=options.recall_queries, seed=options.seed
+        )
         self.record["recall"] = recall | {"of": which}
-        shares = ", ".join(f"{name} {value:.3f}" for name, value in recall.items() if name != "queries")
+        shares = ", ".join(
+            f"{name} {value:.3f}" for name, value in recall.items() if name != "queries"
+        )
         logger.info(
             "%s over %d documents finds of exact search: %s (%d queries, %s)",
             options.kind, self.count, shares, recall["queries"],
@@ -205,13 +248,16 @@ def _inner_products(queries: Array, vectors: Embeddings, rows: Ints) -> Doubles:
     """(Q, c) scores of the (Q, c) rows, summed in float64; without meaning where a row is -1."""
     scores = np.empty(rows.shape)
     for query, row, score in zip(queries.astype(np.float64), rows.clip(min=0), scores, strict=True):
-        # Not by BLAS: its sums depend on where in the matrix a vector stands, and equal ones should tie.
+        # Not by BLAS: its sums depend on where in the matrix a vector stands, and equal ones should
+        # tie.
         np.einsum("cw,w->c", vectors.rows(row).numpy().astype(np.float64), query, out=score)
     return scores
 
 
 def best_candidates(scores: Doubles, rows: Ints, k: int, ties: Array | None) -> tuple[Floats, Ints]:
-    """(Q, c) candidates to the (Q, k) best by float32 score descending, then tie rank; rows of -1 come last."""
+    """(Q, c) candidates to the (Q, k) best by float32 score descending, then tie rank; rows of -1
+    come last.
+    """
     narrow = np.where(rows < 0, -np.inf, scores).astype(np.float32) + np.float32(0)  # no -0.0
     ranks = np.where(rows < 0, _NOWHERE, rows if ties is None else ties[rows])
     best = np.lexsort((ranks, -narrow), axis=-1)[:, :k]

@@ -1,4 +1,6 @@
-"""Encoding a corpus to a store, opened or begun: its missing shards, from texts to files, in one process or several."""
+"""Encoding a corpus to a store, opened or begun: its missing shards, from texts to files, in one
+process or several.
+"""
 
 import hashlib
 import logging
@@ -34,7 +36,13 @@ from beir_cocodr.progress import Bar
 from beir_cocodr.provenance import read_record
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-from beir_cocodr.retrieval.pool import ShareOut, device_list, share_out, torch_threads, warn_if_crowded
+from beir_cocodr.retrieval.pool import (
+    ShareOut,
+    device_list,
+    share_out,
+    torch_threads,
+    warn_if_crowded,
+)
 from beir_cocodr.retrieval.store import record as records
 from beir_cocodr.retrieval.store.estimate import Estimate, estimate
 from beir_cocodr.retrieval.store.store import FOLDING_FILE, TEXTS_FILE, EmbeddingStore
@@ -54,7 +62,8 @@ log = logging.getLogger(__name__)
 class ShardJob:
     """What a process, here or elsewhere, needs in order to encode shards of a store that was begun.
 
-    The corpus travels as the path of its file, the encoder as what it is loaded by; its device is that of the process.
+    The corpus travels as the path of its file, the encoder as what it is loaded by; its device is
+    that of the process.
     """
 
     folder: Path
@@ -65,15 +74,18 @@ class ShardJob:
     threads: int
 
     def start(self, device: str) -> Callable[[int], int]:
-        """Load the encoder on a device, an InputError where it is not the one that the store was begun with; gives a
-        function that encodes and writes a shard by its number, and returns its number of documents.
+        """Load the encoder on a device, an InputError where it is not the one that the store was
+        begun with; gives a function that encodes and writes a shard by its number, and returns its
+        number of documents.
         """
         store = EmbeddingStore.found(self.folder, self.options.verify)
         if store is None:
             raise InputError(f"{self.folder} is gone: it held the store that was being written")
         model = load_encoder(self.model, replace(self.encoder, device=device))
         store.record.check_encoder(fingerprint(model), self.model, self.folder)
-        encoder = CorpusEncoder(model, self.documents, self.options.token_budget, self.options.backend)
+        encoder = CorpusEncoder(
+            model, self.documents, self.options.token_budget, self.options.backend
+        )
 
         def work(number: int) -> int:
             with torch_threads(self.threads):
@@ -83,13 +95,19 @@ class ShardJob:
 
 
 def encode_shard(
-    store: EmbeddingStore, encoder: CorpusEncoder, number: int, encoded: Callable[[int], Any] = lambda count: None
+    store: EmbeddingStore,
+    encoder: CorpusEncoder,
+    number: int,
+    encoded: Callable[[int], Any] = lambda count: None,
 ) -> int:
-    """Encode and write one shard of a store; gives its number of documents, and calls ``encoded`` with it after each
-    batch. An InputError where a document has no finite vector, or one that the precision cannot hold.
+    """Encode and write one shard of a store; gives its number of documents, and calls ``encoded``
+    with it after each batch. An InputError where a document has no finite vector, or one that the
+    precision cannot hold.
     """
     shard = store.shards[number]
-    store.write(number, encoder.encode(np.arange(shard.start, shard.stop), encoded), encoder.documents)
+    store.write(
+        number, encoder.encode(np.arange(shard.start, shard.stop), encoded), encoder.documents
+    )
     return len(shard)
 
 
@@ -101,12 +119,14 @@ def prepare_store(
     devices: list[str],
     queries: Sequence[str] = (),
 ) -> tuple[EmbeddingStore, list[int], Estimate | None]:
-    """Find the store in a folder or begin one, log what encoding will take, and write all but the shards; gives the
-    store, the numbers of shards that are missing, and the estimate, None where nothing is missing. An InputError: the
-    folder holds a store with another key, or the disk is too full.
+    """Find the store in a folder or begin one, log what encoding will take, and write all but the
+    shards; gives the store, the numbers of shards that are missing, and the estimate, None where
+    nothing is missing. An InputError: the folder holds a store with another key, or the disk is too
+    full.
 
-    ``name`` is what the model was loaded by, None where searches have to name it. An MRL's folding takes its mean query
-    from ``queries``, where its vectors lose precision: any are right, and documents stand in where there are none.
+    ``name`` is what the model was loaded by, None where searches have to name it. An MRL's folding
+    takes its mean query from ``queries``, where its vectors lose precision: any are right, and
+    documents stand in where there are none.
     """
     model, documents = encoder.model, encoder.documents
     found = EmbeddingStore.found(folder, options.verify)
@@ -130,7 +150,9 @@ def prepare_store(
             return found, [], None
         log.info("%s: %d of %d shards are there", folder, total - len(missing), total)
     width = int(model.get_embedding_dimension() or 0)
-    record = records.StoreRecord(identity, encoded_by(name), len(documents), width, isinstance(model, MRL))
+    record = records.StoreRecord(
+        identity, encoded_by(name), len(documents), width, isinstance(model, MRL)
+    )
     store = found or EmbeddingStore(folder, record)
     missing = list(range(len(store.shards))) if missing is None else missing
     left = sum(len(store.shards[number]) for number in missing)
@@ -161,7 +183,9 @@ def write_text_hashes(folder: Path, encoder: CorpusEncoder) -> None:
         np.save(file, text_hashes(encoder))
 
 
-def identity_of(encoder: CorpusEncoder, options: records.EncodeOptions, shard_size: int) -> records.Identity:
+def identity_of(
+    encoder: CorpusEncoder, options: records.EncodeOptions, shard_size: int
+) -> records.Identity:
     """All that the vectors of a store depend on, but for the last bits."""
     model = encoder.model
     return {
@@ -177,7 +201,9 @@ def identity_of(encoder: CorpusEncoder, options: records.EncodeOptions, shard_si
 
 def encoded_by(name: str | None) -> records.EncodedBy:
     source = None if name is None else Path(model_source(name))
-    return records.EncodedBy(name, str(source.resolve()) if source is not None and source.is_dir() else None)
+    return records.EncodedBy(
+        name, str(source.resolve()) if source is not None and source.is_dir() else None
+    )
 
 
 def _folding(encoder: CorpusEncoder, queries: Sequence[str]) -> Folding:
@@ -199,43 +225,60 @@ def encode(
     share: ShareOut = share_out,
     encoder: EncoderOptions = EncoderOptions(),
 ) -> dict[str, Any]:
-    """Encode the documents of a collection to an :class:`EmbeddingStore`. An InputError names what has to be corrected
-    in the collection, the model or the options; a store in ``output`` with another key; a document with NaN.
+    """Encode the documents of a collection to an :class:`EmbeddingStore`. An InputError names what
+    has to be corrected in the collection, the model or the options; a store in ``output`` with
+    another key; a document with NaN.
 
-    A store in ``output`` that was interrupted and has the same key is completed; one that is complete is left as it is.
-    A run that dies loses the shards under way, one for each process. Memory holds one shard of vectors for each
-    process, and beside that nothing that grows with the corpus but the order of ids, 30 bytes a document at the start.
+    A store in ``output`` that was interrupted and has the same key is completed; one that is
+    complete is left as it is. A run that dies loses the shards under way, one for each process.
+    Memory holds one shard of vectors for each process, and beside that nothing that grows with the
+    corpus but the order of ids, 30 bytes a document at the start.
 
     Args:
         dataset: the collection; needs neither queries nor labels.
         model: of the encoder.
         output: folder of the store.
         options: see :class:`EncodeOptions`.
-        processes: each has its own copy of the model and encodes whole shards; a dead one's are done again.
-        threads: CPU threads of each process; PyTorch's own number by default, whatever the number of processes, because
-            the last bits of vectors depend on it.
+        processes: each has its own copy of the model and encodes whole shards; a dead one's are
+            done again.
+        threads: CPU threads of each process; PyTorch's own number by default, whatever the number
+            of processes, because the last bits of vectors depend on it.
         progress: show a bar on stderr.
         share: how shards are shared out; to processes here by default, where there are several.
-        encoder: how the model is loaded; its device is that of all processes, by default GPUs in turn, else the CPU.
+        encoder: how the model is loaded; its device is that of all processes, by default GPUs in
+            turn, else the CPU.
 
     Returns:
-        what the store depends on, what was encoded now, how long that took and what had been expected.
+        what the store depends on, what was encoded now, how long that took and what had been
+        expected.
     """
     folder, started = Path(output), time.perf_counter()
     devices = device_list(encoder.device, processes)
     documents = load_collection(dataset, labels="none").documents
-    with _written_to(folder), torch_threads(threads) as count, sole_writer(output_folder(folder, utf8=True)):
+    with (
+        _written_to(folder),
+        torch_threads(threads) as count,
+        sole_writer(output_folder(folder, utf8=True)),
+    ):
         loaded = load_encoder(model, replace(encoder, device=devices[0]))
         corpus_encoder = CorpusEncoder(loaded, documents, options.token_budget, options.backend)
         warn_if_crowded(devices, count)
-        queries = collection_queries(dataset) if isinstance(loaded, MRL) and options.precision != "fp32" else []
-        store, missing, expected = prepare_store(corpus_encoder, model, folder, options, devices, queries)
+        queries = (
+            collection_queries(dataset)
+            if isinstance(loaded, MRL) and options.precision != "fp32"
+            else []
+        )
+        store, missing, expected = prepare_store(
+            corpus_encoder, model, folder, options, devices, queries
+        )
         job = ShardJob(folder, documents, model, encoder, options, count)
         hybrid = (loaded.head, loaded.text_format) if isinstance(loaded, HybridEncoder) else None
         encoding, done = time.perf_counter(), 0
         with _bar(expected, progress) as bar:
             if share is share_out and (len(devices) == 1 or len(missing) < 2):
-                done = sum(encode_shard(store, corpus_encoder, number, bar.update) for number in missing)
+                done = sum(
+                    encode_shard(store, corpus_encoder, number, bar.update) for number in missing
+                )
             else:
                 del loaded, corpus_encoder  # each process has its own
                 clear_device_cache(garbage_collection=True)
@@ -261,8 +304,9 @@ def encode(
 def check_refit(
     store: EmbeddingStore, head: HybridHead, form: TextFormat, name: str, documents: Documents
 ) -> records.Refit:
-    """Measure how far a complete store of a hybrid encoder (``head``, ``form``), not smoothed, is from its fit, and
-    write that beside the store; ``name`` is what it was loaded by, whose training.json says what was unknown then.
+    """Measure how far a complete store of a hybrid encoder (``head``, ``form``), not smoothed, is
+    from its fit, and write that beside the store; ``name`` is what it was loaded by, whose
+    training.json says what was unknown then.
     """
     rows = spaced_rows(len(documents), _REFIT_DOCUMENTS)
     texts = (form.document(document) for document in documents.take(rows))
@@ -282,7 +326,9 @@ def check_refit(
     record = read_record(model_source(name))
     before = None if record is None else record.details.get("unknown_share")
     share = round(unknown / max(1, terms.total()), 4)
-    found = records.Refit(len(rows), share, None if before is None else round(float(str(before)), 4), *drifts)
+    found = records.Refit(
+        len(rows), share, None if before is None else round(float(str(before)), 4), *drifts
+    )
     with checked_path(store.folder / records.REFIT_FILE) as temporary:
         found.write(temporary)
     return found
@@ -298,12 +344,15 @@ def encode_documents(
     progress: bool = False,
     encoder: CorpusEncoder | None = None,
 ) -> EmbeddingStore:
-    """:func:`encode` in this process, for a loaded model and an open corpus; its errors; gives the store. ``queries``
-    and ``name`` are as for :func:`prepare_store`; ``encoder`` is of model and documents, where not the usual one.
+    """:func:`encode` in this process, for a loaded model and an open corpus; its errors; gives the
+    store. ``queries`` and ``name`` are as for :func:`prepare_store`; ``encoder`` is of model and
+    documents, where not the usual one.
     """
     with _written_to(Path(folder)), sole_writer(output_folder(Path(folder), utf8=True)):
         encoder = encoder or CorpusEncoder(model, documents, options.token_budget, options.backend)
-        store, missing, expected = prepare_store(encoder, name, Path(folder), options, [str(model.device)], queries)
+        store, missing, expected = prepare_store(
+            encoder, name, Path(folder), options, [str(model.device)], queries
+        )
         with _bar(expected, progress) as bar:
             for number in missing:
                 encode_shard(store, encoder, number, bar.update)
@@ -311,14 +360,20 @@ def encode_documents(
 
 
 def encode_over_ranks(
-    model: COCODR, documents: Documents, folder: Path, encoder: CorpusEncoder, progress: bool = False
+    model: COCODR,
+    documents: Documents,
+    folder: Path,
+    encoder: CorpusEncoder,
+    progress: bool = False,
 ) -> EmbeddingStore:
-    """:func:`encode_documents` by all processes of a run that ``torchrun`` started, which call this together: each has
-    the model on its own device, and encodes its share of the shards.
+    """:func:`encode_documents` by all processes of a run that ``torchrun`` started, which call this
+    together: each has the model on its own device, and encodes its share of the shards.
     """
     options = records.EncodeOptions(backend=encoder.backend)
     if world_size() == 1:
-        return encode_documents(model, documents, folder, options, progress=progress, encoder=encoder)
+        return encode_documents(
+            model, documents, folder, options, progress=progress, encoder=encoder
+        )
     with ExitStack() as held:
 
         def prepare() -> list[int]:
@@ -330,9 +385,14 @@ def encode_over_ranks(
         def encode() -> None:
             store = EmbeddingStore.found(folder, options.verify)
             if store is None:
-                raise InputError(f"{folder} is not seen by all processes: let the output be on a disk that they share")
+                raise InputError(
+                    f"{folder} is not seen by all processes: let the output be on a disk that they share"
+                )
             mine = missing[rank() :: world_size()]
-            with _written_to(folder), Bar(mine, "Encoding", unit=" shards", disable=rank() > 0 or not progress) as bar:
+            with (
+                _written_to(folder),
+                Bar(mine, "Encoding", unit=" shards", disable=rank() > 0 or not progress) as bar,
+            ):
                 for number in bar:
                     encode_shard(store, encoder, number)
 
@@ -348,7 +408,9 @@ def _written_to(folder: Path) -> AbstractContextManager[None]:
         if store is None:
             return "nothing was encoded"
         total = len(store.shards)
-        return f"{total - len(store.missing())} of {total} shards are complete and not encoded again"
+        return (
+            f"{total - len(store.missing())} of {total} shards are complete and not encoded again"
+        )
 
     return naming_full_disk(folder, safe)
 
@@ -359,7 +421,9 @@ def _bar(expected: Estimate | None, progress: bool) -> Any:
 
 
 def collection_queries(dataset: str) -> list[str]:
-    """The first queries of a collection, of any split, or none; an InputError where they cannot be read."""
+    """The first queries of a collection, of any split, or none; an InputError where they cannot be
+    read.
+    """
     source = resolve_source(dataset, "test")
     report = StrictReport(source.name)
     source.missing(report, "optional")

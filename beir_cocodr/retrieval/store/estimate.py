@@ -27,8 +27,9 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of what is still to be encoded: documents, bytes of disk for their shards and the ids, and of main memory of all
-    processes, and seconds by a sample of so many documents, of which a share is truncated.
+    """Of what is still to be encoded: documents, bytes of disk for their shards and the ids, and of
+    main memory of all processes, and seconds by a sample of so many documents, of which a share is
+    truncated.
     """
 
     documents: int
@@ -55,9 +56,11 @@ class Estimate:
             )
 
 
-def estimate(encoder: CorpusEncoder, record: StoreRecord, count: int, devices: list[str]) -> Estimate:
-    """Encode a few documents of the corpus, evenly spaced, look at the clock, and put that on the scale of the
-    ``count`` documents to be encoded, by one process a device.
+def estimate(
+    encoder: CorpusEncoder, record: StoreRecord, count: int, devices: list[str]
+) -> Estimate:
+    """Encode a few documents of the corpus, evenly spaced, look at the clock, and put that on the
+    scale of the ``count`` documents to be encoded, by one process a device.
     """
     rows = spaced_rows(len(encoder.documents), SAMPLE)
     cut = encoder.model.texts_cut
@@ -66,7 +69,9 @@ def estimate(encoder: CorpusEncoder, record: StoreRecord, count: int, devices: l
     encoder.encode(rows)
     seconds = (time.perf_counter() - started) / len(rows)
     encoder.model.texts_cut = cut  # these are encoded again
-    texts = [encoder.model.text_format.document(document) for document in encoder.documents.take(rows)]
+    texts = [
+        encoder.model.text_format.document(document) for document in encoder.documents.take(rows)
+    ]
     packed = bytes_per_vector(record.dimensions, record.precision, record.prior)
     # The vectors, their packed form, and where they are folded a copy in float64.
     vector = 4 * record.dimensions + packed + (8 * record.dimensions if record.prior else 0)
@@ -90,7 +95,9 @@ def size(count: int) -> str:
 
 
 def resident_bytes(model: Any) -> int:
-    """Bytes of main memory that this process holds; where the system does not say, a guess by the model."""
+    """Bytes of main memory that this process holds; where the system does not say, a guess by the
+    model.
+    """
     status = Path("/proc/self/statm")
     if status.is_file():
         return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

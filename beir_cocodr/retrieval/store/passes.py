@@ -1,6 +1,7 @@
-"""Passes over a finished store that write another: BM25's part of a hybrid encoder is added, or vectors are smoothed:
-drawn towards their nearest documents, v_d <- (1 - l) v_d + l * mean of v over the k nearest. That is linear, and so
-done once, when a corpus is indexed; encoding one document never smooths.
+"""Passes over a finished store that write another: BM25's part of a hybrid encoder is added, or
+vectors are smoothed: drawn towards their nearest documents, v_d <- (1 - l) v_d + l * mean of v over
+the k nearest. That is linear, and so done once, when a corpus is indexed; encoding one document
+never smooths.
 """
 
 import logging
@@ -50,19 +51,26 @@ log = logging.getLogger(__name__)
 
 
 def smooth(
-    store: str | Path, model: COCODR, output: Path, options: SmoothOptions | None = None, exact: int = EXACT
+    store: str | Path,
+    model: COCODR,
+    output: Path,
+    options: SmoothOptions | None = None,
+    exact: int = EXACT,
 ) -> EmbeddingStore:
     """Write the smoothed vectors of a store to another, complete or not at all.
 
-    Neighbours are the nearest by cosine; of a hybrid encoder, by the sum of the cosines of both parts, and its queries
-    are divided by the deviations of the smoothed parts, see :meth:`EmbeddingStore.queries`. Memory holds a shard, and
-    beyond ``exact`` documents, compared all with all, the codes of an index. An InputError: the store, which is
-    ``model``'s, is not complete, or smoothed or folded already, or ``output`` is taken.
+    Neighbours are the nearest by cosine; of a hybrid encoder, by the sum of the cosines of both
+    parts, and its queries are divided by the deviations of the smoothed parts, see
+    :meth:`EmbeddingStore.queries`. Memory holds a shard, and beyond ``exact`` documents, compared
+    all with all, the codes of an index. An InputError: the store, which is ``model``'s, is not
+    complete, or smoothed or folded already, or ``output`` is taken.
     """
     options, given = options or SmoothOptions(), EmbeddingStore.open(store)
     record = given.record
     if SMOOTHED in record.identity or record.prior:
-        raise InputError(f"{given.folder} is smoothed already, or folded; name a store as encode wrote it")
+        raise InputError(
+            f"{given.folder} is smoothed already, or folded; name a store as encode wrote it"
+        )
     parts = _parts(model, record.dimensions)
     changed: Identity = {SMOOTHED: record.key, SMOOTHED_PARTS: len(parts)}
     changed |= {"neighbours": options.neighbours, "smooth_weight": repr(options.weight)}
@@ -84,25 +92,39 @@ def smooth(
         own = shard.read()
         return torch.where(count > 0, (1 - options.weight) * own + options.weight * mean, own)
 
-    return _write(given, wanted, output, smoothed, model if isinstance(model, HybridEncoder) else None)
+    return _write(
+        given, wanted, output, smoothed, model if isinstance(model, HybridEncoder) else None
+    )
 
 
 def add_lexical(
-    store: str | Path, model: HybridEncoder, trained: TrainingRecord, name: str, documents: Documents, output: Path
+    store: str | Path,
+    model: HybridEncoder,
+    trained: TrainingRecord,
+    name: str,
+    documents: Documents,
+    output: Path,
 ) -> EmbeddingStore:
-    """Write a hybrid encoder's store from that of its dense part: nothing is encoded but terms. ``trained`` is the
-    model's training.json, and ``name`` what it was loaded by. An InputError: the store is of another encoder than that
-    which was fused, or of other documents, or ``output`` is taken.
+    """Write a hybrid encoder's store from that of its dense part: nothing is encoded but terms.
+    ``trained`` is the model's training.json, and ``name`` what it was loaded by. An InputError: the
+    store is of another encoder than that which was fused, or of other documents, or ``output`` is
+    taken.
     """
     given = EmbeddingStore.open(store)
     if given.record.identity["weights"] != trained.base_sha256:
-        raise InputError(f"{given.folder} was encoded by {given.record.model.name!r}, from which {name} was not fused")
+        raise InputError(
+            f"{given.folder} was encoded by {given.record.model.name!r}, from which {name} was not fused"
+        )
     if given.record.identity["corpus"] != documents.content_hash:
-        raise InputError(f"{given.folder} holds another corpus; encode this one by the dense encoder first")
+        raise InputError(
+            f"{given.folder} holds another corpus; encode this one by the dense encoder first"
+        )
     options = EncodeOptions(precision=given.record.precision, backend=given.record.backend)
     encoder = HybridCorpusEncoder(model, documents, given)
     identity = encode.identity_of(encoder, options, given.record.shard_size)
-    wanted = StoreRecord(identity, encode.encoded_by(name), len(documents), int(model.get_embedding_dimension() or 0))
+    wanted = StoreRecord(
+        identity, encode.encoded_by(name), len(documents), int(model.get_embedding_dimension() or 0)
+    )
 
     def extended(number: int) -> torch.Tensor:
         shard = given.shards[number]
@@ -112,7 +134,9 @@ def add_lexical(
 
 
 class Update(NamedTuple):
-    """A store of what its corpus is now, the documents whose vectors it took over, and those that were encoded."""
+    """A store of what its corpus is now, the documents whose vectors it took over, and those that
+    were encoded.
+    """
 
     store: EmbeddingStore
     kept: int
@@ -127,31 +151,43 @@ def update(
     name: str | None = None,
     progress: bool = True,
 ) -> Update:
-    """Bring a store to what its corpus is now: texts that it holds are not encoded again, those that are gone leave it,
-    and with them every index of it. An InputError: a store of another model, or made with other settings; one that is
-    smoothed, folded or lacks the hashes of its texts.
+    """Bring a store to what its corpus is now: texts that it holds are not encoded again, those
+    that are gone leave it, and with them every index of it. An InputError: a store of another
+    model, or made with other settings; one that is smoothed, folded or lacks the hashes of its
+    texts.
 
-    The store is replaced in one step; a run that is killed leaves the former one. Where there is none, one is encoded.
-    A store that is there keeps its precision and the size of its shards, whatever the ``options``.
+    The store is replaced in one step; a run that is killed leaves the former one. Where there is
+    none, one is encoded. A store that is there keeps its precision and the size of its shards,
+    whatever the ``options``.
     """
     options = options or EncodeOptions()
     former = EmbeddingStore.found(folder, options.verify)
     if former is None:
-        store = encode.encode_documents(model, documents, folder, options, name=name, progress=progress)
+        store = encode.encode_documents(
+            model, documents, folder, options, name=name, progress=progress
+        )
         return Update(store, 0, len(documents))
     record = former.record
-    options = replace(options, shard_size=record.shard_size, precision=record.precision, backend=record.backend)
+    options = replace(
+        options, shard_size=record.shard_size, precision=record.precision, backend=record.backend
+    )
     encoder = CorpusEncoder(model, documents, options.token_budget, options.backend)
     identity = encode.identity_of(encoder, options, record.shard_size)
     if SMOOTHED in record.identity or record.prior:
-        raise InputError(f"{folder} is smoothed, or folded, and depends on all its texts at once; encode again")
+        raise InputError(
+            f"{folder} is smoothed, or folded, and depends on all its texts at once; encode again"
+        )
     record.check_identity(identity | {"corpus": record.identity["corpus"]}, folder)
     if identity == record.identity:
         left = sum(len(former.shards[number]) for number in former.missing())
-        store = encode.encode_documents(model, documents, folder, options, name=name, progress=progress)
+        store = encode.encode_documents(
+            model, documents, folder, options, name=name, progress=progress
+        )
         return Update(store, len(documents) - left, left)
     if not (folder / TEXTS_FILE).is_file():
-        raise InputError(f"{folder} has no {TEXTS_FILE}, by which texts are known; encode into another folder")
+        raise InputError(
+            f"{folder} has no {TEXTS_FILE}, by which texts are known; encode into another folder"
+        )
     if former.verify:
         checksums.verify(folder / TEXTS_FILE, "encode into another folder")
     rows = _rows_there(former, np.load(folder / TEXTS_FILE), encode.text_hashes(encoder))
@@ -163,20 +199,28 @@ def update(
         store.write_record()
         store.table.write(documents)
         encode.write_text_hashes(draft, encoder)
-        with Bar(total=len(rows) - kept, desc="Encoding", unit=" documents", disable=not progress) as bar:
+        with Bar(
+            total=len(rows) - kept, desc="Encoding", unit=" documents", disable=not progress
+        ) as bar:
             for number, shard in enumerate(store.shards):
                 wanted = rows[shard.start : shard.stop]
                 there, vectors = wanted >= 0, np.empty((len(shard), former.dimensions), np.float32)
                 if there.any():
                     vectors[there] = former.rows(wanted[there]).numpy()
                 if not there.all():
-                    vectors[~there] = encoder.encode(shard.start + np.flatnonzero(~there), bar.update)
+                    vectors[~there] = encoder.encode(
+                        shard.start + np.flatnonzero(~there), bar.update
+                    )
                 store.write(number, vectors, documents)
     return Update(EmbeddingStore.open(folder), kept, len(rows) - kept)
 
 
-def _rows_there(former: EmbeddingStore, known: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Ints:
-    """The rows of a store, complete or not, that hold the texts of these hashes; -1 where there is none."""
+def _rows_there(
+    former: EmbeddingStore, known: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]
+) -> Ints:
+    """The rows of a store, complete or not, that hold the texts of these hashes; -1 where there is
+    none.
+    """
     rows = {tuple(pair): row for row, pair in enumerate(known.tolist())}
     found = np.array([rows.get(tuple(pair), -1) for pair in wanted.tolist()], np.int64)
     lost = np.isin(found // former.record.shard_size, former.missing(thorough=True))
@@ -193,16 +237,21 @@ def pass_over(
     encoder: EncoderOptions,
     updated: EncodeOptions | None = None,
 ) -> dict[str, Any]:
-    """What ``encode --dense``, ``--smooth`` and ``--update`` do, by names, with the errors of :func:`add_lexical` and
-    :func:`smooth`, and where a model is not the store's or no hybrid encoder; gives what ``encode`` gives.
+    """What ``encode --dense``, ``--smooth`` and ``--update`` do, by names, with the errors of
+    :func:`add_lexical` and :func:`smooth`, and where a model is not the store's or no hybrid
+    encoder; gives what ``encode`` gives.
     """
     began, model = time.perf_counter(), load_encoder(name, encoder)
     found: dict[str, Any] = {"documents_encoded": 0}
     if updated is not None:
         documents = load_collection(dataset, labels="none").documents
-        store, _, found["documents_encoded"] = update(model, documents, output_folder(output, utf8=True), updated, name)
+        store, _, found["documents_encoded"] = update(
+            model, documents, output_folder(output, utf8=True), updated, name
+        )
         if isinstance(model, HybridEncoder):
-            found["refit"] = encode.check_refit(store, model.head, model.text_format, name, documents).describe()
+            found["refit"] = encode.check_refit(
+                store, model.head, model.text_format, name, documents
+            ).describe()
     elif smoothed is not None:
         EmbeddingStore.open(smoothed).record.check_encoder(fingerprint(model), name, smoothed)
         store = smooth(smoothed, model, output, options)
@@ -215,7 +264,9 @@ def pass_over(
             )
         documents = load_collection(dataset, labels="none").documents
         store = add_lexical(dense, model, trained, name, documents, output)
-        found["refit"] = encode.check_refit(store, model.head, model.text_format, name, documents).describe()
+        found["refit"] = encode.check_refit(
+            store, model.head, model.text_format, name, documents
+        ).describe()
     size = sum(file.stat().st_size for file in output.iterdir() if file.is_file())
     seconds = round(time.perf_counter() - began, 3)
     found |= {"bytes": size, "encoding_seconds": seconds, "seconds": seconds}
@@ -257,7 +308,9 @@ def _parts(model: COCODR, width: int) -> list[slice]:
 
 
 class _Moments:
-    """Sums over (n, m) vectors that their covariance is made of, in float64 and about the first block's mean."""
+    """Sums over (n, m) vectors that their covariance is made of, in float64 and about the first
+    block's mean.
+    """
 
     def __init__(self, size: int) -> None:
         self.count, self.sum, self.products = 0, np.zeros(size), np.zeros((size, size))
@@ -275,9 +328,13 @@ class _Moments:
 
 
 def _nearest(space: Embeddings, k: int, exact: int) -> Callable[[Ints], Ints]:
-    """A function from rows to the (n, k) rows nearest to each, its own left out; -1 where there are fewer."""
+    """A function from rows to the (n, k) rows nearest to each, its own left out; -1 where there are
+    fewer.
+    """
     if len(space) <= exact:
-        return lambda rows: search_chunks(space.rows(rows), space.chunks(), k, excluded_rows=rows)[1].numpy()
+        return lambda rows: search_chunks(space.rows(rows), space.chunks(), k, excluded_rows=rows)[
+            1
+        ].numpy()
     index = FaissIndex.build(space, FaissOptions("ivfpq"))
 
     def search(rows: Ints) -> Ints:

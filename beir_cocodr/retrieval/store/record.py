@@ -1,4 +1,6 @@
-"""What a store's vectors depend on, who made them, how they are laid out; and the settings a store is made with."""
+"""What a store's vectors depend on, who made them, how they are laid out; and the settings a store
+is made with.
+"""
 
 import json
 from collections.abc import Mapping
@@ -15,9 +17,9 @@ from beir_cocodr.records import Json, Record
 Backend = Literal["fp32", "bf16"]
 
 
-#: "fp32": as they are. "fp16": half the size, relative error up to 2⁻¹¹. "bf16": bfloat16 values, relative
-#: error up to 2⁻⁸, in float16 files, as numpy and most tools know no bfloat16. "int8": a quarter of the size,
-#: absolute error up to 1/254 of the vector's largest number.
+#: "fp32": as they are. "fp16": half the size, relative error up to 2⁻¹¹. "bf16": bfloat16 values,
+#: relative error up to 2⁻⁸, in float16 files, as numpy and most tools know no bfloat16. "int8": a
+#: quarter of the size, absolute error up to 1/254 of the vector's largest number.
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 
 
@@ -42,8 +44,9 @@ class StoreRecord(Record):
     """The content of ``store.json``, in which ``key`` stands beside these fields.
 
     Args:
-        identity: all that the vectors depend on: of documents the hashes of weights, tokenizer, architecture and
-            corpus, the text format with its lengths, similarity, precision, backend and shard size.
+        identity: all that the vectors depend on: of documents the hashes of weights, tokenizer,
+            architecture and corpus, the text format with its lengths, similarity, precision,
+            backend and shard size.
         model: who made them.
         documents: N.
         dimensions: w, of the vectors as read, in float32.
@@ -92,15 +95,23 @@ class StoreRecord(Record):
         except InputError as error:
             raise InputError(f"{error} by encode, here or in another folder") from error
         if record.key != key:
-            raise InputError(f"{where} was changed: its key {key} is not that of its content, {record.key}")
+            raise InputError(
+                f"{where} was changed: its key {key} is not that of its content, {record.key}"
+            )
         return record
 
     def check_identity(self, identity: Mapping[str, object], folder: Path) -> None:
-        """Raise an InputError with both keys and all that differs, if a store is not what is wanted."""
+        """Raise an InputError with both keys and all that differs, if a store is not what is
+        wanted.
+        """
         if self.identity == identity:
             return
         wanted = json_sha256(identity, ensure_ascii=False)
-        changed = {name for name in {**self.identity, **identity} if self.identity.get(name) != identity.get(name)}
+        changed = {
+            name
+            for name in {**self.identity, **identity}
+            if self.identity.get(name) != identity.get(name)
+        }
         way_out = ", or bring it to this corpus with --update" if changed == {"corpus"} else ""
         raise InputError(
             f"{folder} holds embeddings with the key {self.key[:16]}, and {wanted[:16]} is wanted: "
@@ -108,7 +119,9 @@ class StoreRecord(Record):
         )
 
     def check_encoder(self, encoder: Mapping[str, str], name: str, folder: Path) -> None:
-        """Raise an InputError with both models and what differs, if queries' model is not the documents'."""
+        """Raise an InputError with both models and what differs, if queries' model is not the
+        documents'.
+        """
         stored = {part: str(self.identity[part]) for part in _ENCODER}
         if stored == dict(encoder):
             return
@@ -120,18 +133,25 @@ class StoreRecord(Record):
 
 def _differences(stored: Mapping[str, object], wanted: Mapping[str, object]) -> str:
     def short(value: object) -> str:
-        return value[:16] if isinstance(value, str) and len(value) == 64 else json.dumps(value, ensure_ascii=False)
+        return (
+            value[:16]
+            if isinstance(value, str) and len(value) == 64
+            else json.dumps(value, ensure_ascii=False)
+        )
 
     pairs = {name: (stored.get(name), wanted.get(name)) for name in {**stored, **wanted}}
-    return ", ".join(f"{name} {short(a)} there, {short(b)} now" for name, (a, b) in pairs.items() if a != b)
+    return ", ".join(
+        f"{name} {short(a)} there, {short(b)} now" for name, (a, b) in pairs.items() if a != b
+    )
 
 
 #: What a hybrid encoder's store says of its fit, beside :data:`STORE_FILE`.
 REFIT_FILE = "refit.json"
 
-#: Beyond these a refit is due: share of terms that are unknown, beyond that of the fit; change of a deviation. With a
-#: quarter of documents of another kind, in three pairs of collections, one of them was exceeded, and queries for these
-#: found 0.10 to 0.19 less of the fusion's best ten than after a refit.
+#: Beyond these a refit is due: share of terms that are unknown, beyond that of the fit; change of a
+#: deviation. With a quarter of documents of another kind, in three pairs of collections, one of
+#: them was exceeded, and queries for these found 0.10 to 0.19 less of the fusion's best ten than
+#: after a refit.
 MOST_UNKNOWN, MOST_DRIFT = 0.01, 0.1
 
 
@@ -143,8 +163,9 @@ class Refit(Record):
         documents: that were looked at, evenly spaced.
         unknown_share: of their terms, those that the model does not know.
         unknown_before: the same when it was fused; None where its training.json is gone.
-        dense_drift, lexical_drift: how much the deviations of scores over the corpus differ from those that queries are
-            divided by: the median of ``|s' / s - 1|``, documents being the queries.
+        dense_drift, lexical_drift: how much the deviations of scores over the corpus differ from
+            those that queries are divided by: the median of ``|s' / s - 1|``, documents being the
+            queries.
     """
 
     documents: int
@@ -162,7 +183,10 @@ class Refit(Record):
         return asdict(self) | {"due": self.due, "line": str(self)}
 
     def __str__(self) -> str:
-        verdict, before = "due: make the model again by fuse" if self.due else "not due", self.unknown_before or 0
+        verdict, before = (
+            "due: make the model again by fuse" if self.due else "not due",
+            self.unknown_before or 0,
+        )
         return (
             f"refit {verdict}: {self.unknown_share:.1%} of terms are unknown ({before:.1%} when it was fused, "
             f"{MOST_UNKNOWN:.0%} more is too much), deviations differ by {self.dense_drift:.0%} (dense) and "
@@ -170,7 +194,8 @@ class Refit(Record):
         )
 
 
-#: Documents of a shard where nothing else is said: one tile of search, 48 MiB of 768 float32 dimensions.
+#: Documents of a shard where nothing else is said: one tile of search, 48 MiB of 768 float32
+#: dimensions.
 SHARD_SIZE = 16_384
 
 
@@ -183,8 +208,12 @@ class EncodeOptions(Options):
         precision: see :data:`Precision`.
     """
 
-    shard_size: int | None = option(None, "Documents a file, all that is lost when killed; default: 16384.", min=1)
+    shard_size: int | None = option(
+        None, "Documents a file, all that is lost when killed; default: 16384.", min=1
+    )
     precision: Precision = option("fp32", "On disk: fp32, fp16, bf16 (in fp16) or int8.")
     backend: Backend = option("fp32", "Of the encoder: fp32 (as it was loaded) or bf16 (autocast).")
     verify: bool = option(True, "Compare what the store holds already with its checksums.")
-    token_budget: int | None = option(None, "Tokens a batch, with padding; default: 4096 on a CPU, else 32768.", min=1)
+    token_budget: int | None = option(
+        None, "Tokens a batch, with padding; default: 4096 on a CPU, else 32768.", min=1
+    )

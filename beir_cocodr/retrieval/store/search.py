@@ -1,4 +1,6 @@
-"""Search over a store: exact, shard by shard, in one process or several; or by a FAISS index in the store's folder."""
+"""Search over a store: exact, shard by shard, in one process or several; or by a FAISS index in the
+store's folder.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -15,21 +17,29 @@ from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Kind
 from beir_cocodr.retrieval.pool import ShareOut, share_out, torch_threads
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.store.store import EmbeddingStore
-from beir_cocodr.retrieval.topk import NonFiniteScores, merge_keys, ranks_of, scores_of, search_keys, to_keys
+from beir_cocodr.retrieval.topk import (
+    NonFiniteScores,
+    merge_keys,
+    ranks_of,
+    scores_of,
+    search_keys,
+    to_keys,
+)
 
 log = logging.getLogger(__name__)
 
 #: Consecutive shards, the first and the one after the last.
 Group = tuple[int, int]
 
-# Groups for each process: with more of them all end at the same time, with fewer there is less to merge.
+# Groups for each process: with more of them all end at the same time, with fewer there is less to
+# merge.
 _GROUPS = 4
 
 
 @dataclass(frozen=True)
 class SearchJob:
-    """What a process, here or elsewhere, needs in order to search shards of a store: (Q, w) float32 queries as
-    :meth:`EmbeddingStore.queries` makes them; the rest is as for :func:`search_store`.
+    """What a process, here or elsewhere, needs in order to search shards of a store: (Q, w) float32
+    queries as :meth:`EmbeddingStore.queries` makes them; the rest is as for :func:`search_store`.
     """
 
     folder: Path
@@ -40,14 +50,18 @@ class SearchJob:
     verify: bool = True
 
     def start(self, device: str) -> Callable[[Group], Array]:
-        """Put the queries on a device; gives a function from a group of shards to (Q, k) keys of its best documents."""
+        """Put the queries on a device; gives a function from a group of shards to (Q, k) keys of
+        its best documents.
+        """
         store = EmbeddingStore.open(self.folder, self.verify)
         queries = torch.from_numpy(self.queries).to(device)
 
         def work(group: Group) -> Array:
             with torch_threads(self.threads):
                 first, chunks = store.shards[group[0]].start, store.ranked_chunks(*group)
-                keys = search_keys(queries, chunks, self.top_k, first_row=first, excluded_rows=self.excluded_rows)
+                keys = search_keys(
+                    queries, chunks, self.top_k, first_row=first, excluded_rows=self.excluded_rows
+                )
             return keys.cpu().numpy()
 
         return work
@@ -65,9 +79,10 @@ def search_store(
 ) -> Ranking:
     """The ``top_k`` best documents of each query, ties by descending document id.
 
-    The tiles of every product lie within one shard, and results are merged by keys that have one order only: with equal
-    shards and threads, scores and ranks are the same to the last bit for any number of processes. With other shards,
-    threads or devices they agree to 1e-5, and in order outside ties.
+    The tiles of every product lie within one shard, and results are merged by keys that have one
+    order only: with equal shards and threads, scores and ranks are the same to the last bit for any
+    number of processes. With other shards, threads or devices they agree to 1e-5, and in order
+    outside ties.
 
     Args:
         store: complete.
@@ -96,14 +111,20 @@ def search_store(
     scores, ranks = scores_of(keys), ranks_of(keys)
     if offsets is not None:
         # Rounding may bring about ties that were none before.
-        keys = to_keys((scores.double() + offsets[:, None]).float(), ranks).sort(dim=1, descending=True).values
+        keys = (
+            to_keys((scores.double() + offsets[:, None]).float(), ranks)
+            .sort(dim=1, descending=True)
+            .values
+        )
         scores, ranks = scores_of(keys), ranks_of(keys)
     rows = store.table.rows_at(ranks.numpy())
     rows[scores.numpy() == -np.inf] = -1
     return Ranking(list(ids), scores.numpy(), rows)
 
 
-def _parts(job: SearchJob, groups: Sequence[Group], devices: Sequence[str], share: ShareOut) -> list[torch.Tensor]:
+def _parts(
+    job: SearchJob, groups: Sequence[Group], devices: Sequence[str], share: ShareOut
+) -> list[torch.Tensor]:
     """Keys of the groups, merged as they come so that no more than two are held."""
     if share is share_out and len(devices) == 1:
         work = job.start(devices[0])
@@ -114,20 +135,26 @@ def _parts(job: SearchJob, groups: Sequence[Group], devices: Sequence[str], shar
     return parts
 
 
-def search_index(store: EmbeddingStore, kind: Kind, ids: list[str], vectors: torch.Tensor, top_k: int) -> Ranking:
-    """Search a store by a FAISS index, which is built the first time and then loaded; ties by descending document id.
+def search_index(
+    store: EmbeddingStore, kind: Kind, ids: list[str], vectors: torch.Tensor, top_k: int
+) -> Ranking:
+    """Search a store by a FAISS index, which is built the first time and then loaded; ties by
+    descending document id.
 
-    The index is in the folder ``index-KIND`` of the store and bears its key. When it is built, its recall against exact
-    search is measured with these queries, and logged then and whenever it is loaded. Kinds that quantise find
-    candidates, and the store's own vectors score them: scores are exact for all.
+    The index is in the folder ``index-KIND`` of the store and bears its key. When it is built, its
+    recall against exact search is measured with these queries, and logged then and whenever it is
+    loaded. Kinds that quantise find candidates, and the store's own vectors score them: scores are
+    exact for all.
 
-    Arguments and errors are those of :func:`search_store`; an index may find fewer than ``top_k`` documents, and an
-    InputError says where FAISS is not installed.
+    Arguments and errors are those of :func:`search_store`; an index may find fewer than ``top_k``
+    documents, and an InputError says where FAISS is not installed.
     """
     queries, offsets = store.queries(vectors)
     ties, stored = store.table.tie_ranks(), store if kind in QUANTISED else None
     try:
-        scores, rows = _index(store, kind, queries.numpy()).search(queries.numpy(), top_k, ties, stored)
+        scores, rows = _index(store, kind, queries.numpy()).search(
+            queries.numpy(), top_k, ties, stored
+        )
     except NonFiniteScores as error:
         raise error.named(store.ids, ids) from None
     if offsets is not None:  # rounding may bring about ties that were none before
@@ -139,9 +166,14 @@ def _index(store: EmbeddingStore, kind: Kind, queries: Floats) -> FaissIndex:
     folder, key = store.folder / f"index-{kind}", {"store": store.record.key}
     if folder.exists():
         index = FaissIndex.load(folder, key, store.verify)
-        log.info("%s is loaded; when it was built, it found of exact search: %s", folder, index.record["recall"])
+        log.info(
+            "%s is loaded; when it was built, it found of exact search: %s",
+            folder,
+            index.record["recall"],
+        )
         return index
-    # Also of vectors that are folded already: it keeps MRL's prior out of the codes, and changes little else.
+    # Also of vectors that are folded already: it keeps MRL's prior out of the codes, and changes
+    # little else.
     transform = FaissOptions(kind, "folding" if store.record.flattened else "none")
     index = FaissIndex.build(store, transform, queries=queries, key=key)
     index.save(folder)

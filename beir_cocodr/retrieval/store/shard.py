@@ -1,4 +1,6 @@
-"""One shard of a store: vectors in safetensors, float32, float16, bfloat16, or int8 with a scale each."""
+"""One shard of a store: vectors in safetensors, float32, float16, bfloat16, or int8 with a scale
+each.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -24,7 +26,9 @@ _LEVELS = 127
 
 
 class OutOfRange(Exception):
-    """Vectors, by the ``rows`` that they are of those given, with numbers that a precision cannot hold."""
+    """Vectors, by the ``rows`` that they are of those given, with numbers that a precision cannot
+    hold.
+    """
 
     def __init__(self, rows: list[int]) -> None:
         super().__init__(rows)
@@ -32,16 +36,18 @@ class OutOfRange(Exception):
 
 
 def pack(vectors: Floats, precision: Precision, prior: bool = False) -> Arrays:
-    """Finite (n, w) vectors to the arrays of a shard. An OutOfRange: fp16 or bf16, and a number beyond ±65,504.
+    """Finite (n, w) vectors to the arrays of a shard. An OutOfRange: fp16 or bf16, and a number
+    beyond ±65,504.
 
-    int8 is symmetric with one float32 scale for each vector, its largest absolute number over 127: a vector depends on
-    no other, so that shards can be written before the corpus has been seen.
+    int8 is symmetric with one float32 scale for each vector, its largest absolute number over 127:
+    a vector depends on no other, so that shards can be written before the corpus has been seen.
 
     Args:
         vectors: (n, w) float32.
         precision: of ``vectors`` in the result.
-        prior: the first number of each vector stays float32, in ``priors`` (n,), and the rest is packed without it. For
-            MRL, whose γ is far larger than all else; not with fp32, where nothing is lost.
+        prior: the first number of each vector stays float32, in ``priors`` (n,), and the rest is
+            packed without it. For MRL, whose γ is far larger than all else; not with fp32, where
+            nothing is lost.
 
     Returns:
         ``vectors`` (n, w), or (n, w − 1) with ``priors``; int8 has ``scales`` (n,) as well.
@@ -70,7 +76,8 @@ def unpack(arrays: Mapping[str, Array]) -> torch.Tensor:
     """The arrays of :func:`pack` to (n, w) float32, in memory of their own."""
     stored, priors = arrays[_VECTORS], arrays.get(_PRIORS)
     first = 0 if priors is None else 1
-    # PyTorch's own memory is aligned alike in every process, and the last bits of products may depend on it.
+    # PyTorch's own memory is aligned alike in every process, and the last bits of products may
+    # depend on it.
     vectors = torch.empty(len(stored), stored.shape[1] + first, dtype=torch.float32)
     target = vectors.numpy()
     if priors is not None:
@@ -83,7 +90,9 @@ def unpack(arrays: Mapping[str, Array]) -> torch.Tensor:
 
 def bytes_per_vector(width: int, precision: Precision, prior: bool = False) -> int:
     """What a vector of ``width`` numbers takes on disk."""
-    return sum(array.nbytes for array in pack(np.zeros((1, width), np.float32), precision, prior).values())
+    return sum(
+        array.nbytes for array in pack(np.zeros((1, width), np.float32), precision, prior).values()
+    )
 
 
 # A single entry, because safetensors does not promise an order among several.
@@ -109,8 +118,8 @@ def _arrays(content: npt.NDArray[np.uint8]) -> Arrays:
 
 @dataclass(frozen=True)
 class Shard:
-    """Rows ``start`` to ``stop`` (excluded) of the corpus, in a file that says whose they are, by the store's ``key``;
-    ``verify`` compares the file with its checksum before it is read.
+    """Rows ``start`` to ``stop`` (excluded) of the corpus, in a file that says whose they are, by
+    the store's ``key``; ``verify`` compares the file with its checksum before it is read.
     """
 
     path: Path
@@ -128,18 +137,28 @@ class Shard:
             save_file(arrays, temporary, metadata={_ENTRY: json.dumps(self._label)})
 
     def read(self) -> torch.Tensor:
-        """(n, w) float32; an InputError where the file is missing, broken, or a shard of something else."""
+        """(n, w) float32; an InputError where the file is missing, broken, or a shard of something
+        else.
+        """
         with self._opened(thorough=False):
-            read = checksums.read(self.path, ENCODE_AGAIN) if self.verify else np.fromfile(self.path, np.uint8)
+            read = (
+                checksums.read(self.path, ENCODE_AGAIN)
+                if self.verify
+                else np.fromfile(self.path, np.uint8)
+            )
             return unpack(_arrays(read))
 
     def mapped(self) -> Arrays:
-        """The arrays, memory-mapped: of a few rows only a few pages are read; errors as :meth:`read`."""
+        """The arrays, memory-mapped: of a few rows only a few pages are read; errors as
+        :meth:`read`.
+        """
         with self._opened():
             return _arrays(np.memmap(self.path, np.uint8, "r"))
 
     def fault(self, thorough: bool = False) -> str | None:
-        """What keeps this file from being the shard, "missing" or a message, else None. Reads vectors if thorough."""
+        """What keeps this file from being the shard, "missing" or a message, else None. Reads
+        vectors if thorough.
+        """
         if not self.path.exists():
             return "missing"
         try:
@@ -157,8 +176,14 @@ class Shard:
         """Errors inside, and a file that is not this shard, are InputErrors."""
         if self.verify and thorough:
             checksums.verify(self.path, ENCODE_AGAIN)
-        way_out, kinds = "delete it and encode again", (OSError, ValueError, KeyError, SafetensorError)
-        with explained(f"{self.path} is no shard", way_out, *kinds), safe_open(self.path, framework="numpy") as file:
+        way_out, kinds = (
+            "delete it and encode again",
+            (OSError, ValueError, KeyError, SafetensorError),
+        )
+        with (
+            explained(f"{self.path} is no shard", way_out, *kinds),
+            safe_open(self.path, framework="numpy") as file,
+        ):
             label = json.loads((file.metadata() or {}).get(_ENTRY, "null"))
             count = file.get_slice("vectors").get_shape()[0]
             if label != self._label or count != len(self):

@@ -1,5 +1,6 @@
-"""Embeddings by row, and where they are kept: in memory, or on disk in a store, a folder of shards that are written,
-resumed and searched one at a time, with the ids of the documents by row and the order that breaks ties.
+"""Embeddings by row, and where they are kept: in memory, or on disk in a store, a folder of shards
+that are written, resumed and searched one at a time, with the ids of the documents by row and the
+order that breaks ties.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ FOLDING_FILE = "folding.safetensors"
 #: A hash of each text that was encoded, uint64 (N, 2), by which unchanged ones are known.
 TEXTS_FILE = "texts.npy"
 
-#: What a smoothed store has beside its shards, and the part of its identity that names the store it was made of.
+#: What a smoothed store has beside its shards, and the part of its identity that names the store it
+#: was made of.
 BALANCE_FILE, SMOOTHED = "balance.safetensors", "smoothed_from"
 
 #: The part of its identity that says how many parts its vectors have.
@@ -54,8 +56,9 @@ log = logging.getLogger(__name__)
 
 
 class Embeddings(ABC):
-    """(N, d) float32 vectors that are read in chunks, in row order, or by row. ``texts_cut``: of the documents, where
-    they were encoded by this process: how many lost words as they were cut before they were tokenised.
+    """(N, d) float32 vectors that are read in chunks, in row order, or by row. ``texts_cut``: of
+    the documents, where they were encoded by this process: how many lost words as they were cut
+    before they were tokenised.
     """
 
     texts_cut = 0
@@ -90,7 +93,9 @@ class Embeddings(ABC):
 
 
 class MemoryEmbeddings(Embeddings):
-    """(N, d) float32 embeddings in memory, on the CPU, in chunks as long as the shards of a store."""
+    """(N, d) float32 embeddings in memory, on the CPU, in chunks as long as the shards of a
+    store.
+    """
 
     def __init__(self, vectors: torch.Tensor) -> None:
         self.vectors = vectors
@@ -124,7 +129,9 @@ class DerivedEmbeddings(Embeddings):
 
 
 class ChangedEmbeddings(DerivedEmbeddings):
-    """(N, d) embeddings in which (S,) different ``changed`` rows, S > 0, are (S, d) float32 ``vectors``, uncopied."""
+    """(N, d) embeddings in which (S,) different ``changed`` rows, S > 0, are (S, d) float32
+    ``vectors``, uncopied.
+    """
 
     def __init__(self, embeddings: Embeddings, changed: Ints, vectors: Floats) -> None:
         super().__init__(embeddings)
@@ -140,10 +147,15 @@ class ChangedEmbeddings(DerivedEmbeddings):
 
 
 class MappedEmbeddings(DerivedEmbeddings):
-    """What a function from (n, d) vectors to (n, ``dimensions``) makes of embeddings, row by row, as they are read."""
+    """What a function from (n, d) vectors to (n, ``dimensions``) makes of embeddings, row by row,
+    as they are read.
+    """
 
     def __init__(
-        self, embeddings: Embeddings, change: Callable[[torch.Tensor], torch.Tensor], dimensions: int | None = None
+        self,
+        embeddings: Embeddings,
+        change: Callable[[torch.Tensor], torch.Tensor],
+        dimensions: int | None = None,
     ) -> None:
         super().__init__(embeddings)
         self._change, self._dimensions = change, dimensions or embeddings.dimensions
@@ -174,8 +186,9 @@ class _Selection(DerivedEmbeddings):
 class StoreIds:
     """Ids by row, tie ranks by row and rows by tie rank, all on disk.
 
-    ``ids.parquet`` has one column ``id`` in corpus order; ``tie_ranks.npy`` the place of every row when ids are sorted
-    descending by their UTF-8 bytes, as trec_eval breaks ties, ``tie_order.npy`` its inverse; both uint32 (N,), mapped.
+    ``ids.parquet`` has one column ``id`` in corpus order; ``tie_ranks.npy`` the place of every row
+    when ids are sorted descending by their UTF-8 bytes, as trec_eval breaks ties, ``tie_order.npy``
+    its inverse; both uint32 (N,), mapped.
 
     Args:
         folder: of the store.
@@ -195,11 +208,15 @@ class StoreIds:
                 shutil.copyfile(self.folder / name, temporary)
 
     def write(self, documents: Documents, names: Collection[str] | None = None) -> None:
-        """Write the named files, by default those that are not there or broken. Sorting takes some 30 bytes an id."""
+        """Write the named files, by default those that are not there or broken. Sorting takes some
+        30 bytes an id.
+        """
         names = self.broken() if names is None else names
         ids = documents.table.column("id")
         if _IDS in names:
-            table = pa.table([ids], schema=pa.schema([pa.field("id", pa.large_string(), nullable=False)]))
+            table = pa.table(
+                [ids], schema=pa.schema([pa.field("id", pa.large_string(), nullable=False)])
+            )
             with checksums.checked_path(self.folder / _IDS) as temporary:
                 # Ids are all different: a dictionary of them would be a second copy.
                 pq.write_table(table, temporary, _GROUP, compression="zstd", use_dictionary=False)
@@ -217,7 +234,9 @@ class StoreIds:
         return all((self.folder / name).exists() for name in self.FILES)
 
     def broken(self) -> list[str]:
-        """The files that are not there or cannot be what was written; of the latter, each is warned of."""
+        """The files that are not there or cannot be what was written; of the latter, each is warned
+        of.
+        """
         names = []
         for name in self.FILES:
             try:
@@ -234,20 +253,30 @@ class StoreIds:
 
     def rows_at(self, ranks: Ints) -> Ints:
         """The rows that have the given tie ranks, in the same shape."""
-        with explained(f"{self.folder / _RANKS} is broken", ENCODE_AGAIN, IndexError):  # only where nothing is verified
+        with explained(
+            f"{self.folder / _RANKS} is broken", ENCODE_AGAIN, IndexError
+        ):  # only where nothing is verified
             return self._array(_ORDER)[ranks].astype(np.int64)
 
     def ids(self, rows: Ints | Sequence[int]) -> list[str]:
-        """The ids of (M,) rows, by row group; InputError: a broken table; IndexError: a row not in [0, N)."""
+        """The ids of (M,) rows, by row group; InputError: a broken table; IndexError: a row not in
+        [0, N).
+        """
         unique, places = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
         if len(unique) and (unique[0] < 0 or unique[-1] >= self.count):
-            raise IndexError(f"rows run from 0 to {self.count - 1}, not {unique[0]} to {unique[-1]}")
+            raise IndexError(
+                f"rows run from 0 to {self.count - 1}, not {unique[0]} to {unique[-1]}"
+            )
         found: list[str] = []
         with self._table() as table:
             group_of = unique // _GROUP
-            for part in np.split(unique, np.flatnonzero(np.diff(group_of)) + 1) if len(unique) else []:
+            for part in (
+                np.split(unique, np.flatnonzero(np.diff(group_of)) + 1) if len(unique) else []
+            ):
                 group = int(part[0] // _GROUP)
-                with explained(f"{self.folder / _IDS} is broken", ENCODE_AGAIN, OSError, pa.ArrowException):
+                with explained(
+                    f"{self.folder / _IDS} is broken", ENCODE_AGAIN, OSError, pa.ArrowException
+                ):
                     column = table.read_row_group(group, columns=["id"]).column("id")
                     found += column.take(pa.array(part - group * _GROUP)).to_pylist()
         return [found[place] for place in places.tolist()]
@@ -257,7 +286,9 @@ class StoreIds:
         with explained(f"{path} is no id table", ENCODE_AGAIN, OSError, pa.ArrowInvalid):
             table = pq.ParquetFile(path, memory_map=True)
         if table.metadata.num_rows != self.count:
-            raise InputError(f"{path} has {table.metadata.num_rows} ids for {self.count} documents; {ENCODE_AGAIN}")
+            raise InputError(
+                f"{path} has {table.metadata.num_rows} ids for {self.count} documents; {ENCODE_AGAIN}"
+            )
         return table
 
     def _verified(self, name: str) -> Path:
@@ -270,7 +301,9 @@ class StoreIds:
         with explained(f"{path} cannot be read", ENCODE_AGAIN, OSError, ValueError):
             array: npt.NDArray[np.uint32] = np.load(path, mmap_mode="r")
         if array.shape != (self.count,):
-            raise InputError(f"{path} has shape {array.shape} for {self.count} documents; {ENCODE_AGAIN}")
+            raise InputError(
+                f"{path} has shape {array.shape} for {self.count} documents; {ENCODE_AGAIN}"
+            )
         return array
 
 
@@ -278,20 +311,22 @@ class EmbeddingStore(Embeddings):
     """The vectors of a corpus in a folder, ``shard_size`` documents a file, in corpus order.
 
     - ``store.json``: a :class:`StoreRecord`: key, identity, model and layout.
-    - ``shard-00000.safetensors`` and so on: ``vectors`` (n, w) float32, float16 or int8; int8 with ``scales`` (n,);
-      MRL's below fp32 with ``priors`` (n,) float32 and without their first number.
+    - ``shard-00000.safetensors`` and so on: ``vectors`` (n, w) float32, float16 or int8; int8 with
+      ``scales`` (n,); MRL's below fp32 with ``priors`` (n,) float32 and without their first number.
     - ``folding.safetensors``: what was done to MRL's vectors before they lost precision.
     - ``ids.parquet`` and others: :class:`StoreIds`.
     - ``texts.npy``: hashes of the texts, for :func:`~beir_cocodr.retrieval.store.passes.update`.
     - ``checksums``: of each of these files.
 
-    A file under its name is complete. Vectors of cosine models are unit vectors before they lose precision: scores of a
-    store are always dot products, and :meth:`queries` makes the vectors that they are with.
+    A file under its name is complete. Vectors of cosine models are unit vectors before they lose
+    precision: scores of a store are always dot products, and :meth:`queries` makes the vectors that
+    they are with.
 
     Args:
         folder: of the store.
         record: what it says of itself.
-        verify: compare each file with its checksum before it is read for the first time in a process.
+        verify: compare each file with its checksum before it is read for the first time in a
+        process.
     """
 
     def __init__(self, folder: Path, record: StoreRecord, verify: bool = True) -> None:
@@ -301,10 +336,14 @@ class EmbeddingStore(Embeddings):
 
     @classmethod
     def open(cls, folder: str | Path, verify: bool = True) -> EmbeddingStore:
-        """A complete store; InputError: there is none, shards are missing, or its record is not as written."""
+        """A complete store; InputError: there is none, shards are missing, or its record is not as
+        written.
+        """
         store = cls.found(Path(folder), verify)
         if store is None:
-            raise InputError(f"{folder} is no store, it has no embeddings; make them with encode --output {folder}")
+            raise InputError(
+                f"{folder} is no store, it has no embeddings; make them with encode --output {folder}"
+            )
         missing = store.missing()
         if missing or not store.table.complete():
             raise InputError(
@@ -315,8 +354,8 @@ class EmbeddingStore(Embeddings):
 
     @classmethod
     def found(cls, folder: Path, verify: bool = True) -> EmbeddingStore | None:
-        """The store in a folder, complete or not, or None; InputError: its record cannot be read, or is not what was
-        written.
+        """The store in a folder, complete or not, or None; InputError: its record cannot be read,
+        or is not what was written.
         """
         path = folder / STORE_FILE
         if not path.exists():
@@ -341,14 +380,17 @@ class EmbeddingStore(Embeddings):
         size, total = self.record.shard_size, self.record.documents
         starts = range(0, total, size)
         digits = max(5, len(str(len(starts))))
-        paths = (self.folder / f"shard-{number:0{digits}}.safetensors" for number in range(len(starts)))
+        paths = (
+            self.folder / f"shard-{number:0{digits}}.safetensors" for number in range(len(starts))
+        )
         return [
             Shard(path, self.record.key, start, min(start + size, total), self.verify)
             for path, start in zip(paths, starts, strict=True)
         ]
 
     def missing(self, thorough: bool = False) -> list[int]:
-        """The shards that are not there; those that are broken count among them, and each is warned of.
+        """The shards that are not there; those that are broken count among them, and each is warned
+        of.
 
         Only a ``thorough`` look reads vectors, and compares them with their checksums.
         """
@@ -362,7 +404,9 @@ class EmbeddingStore(Embeddings):
         return missing
 
     def write(self, number: int, vectors: Floats, documents: Documents | None = None) -> None:
-        """Write (n, w) vectors, of unit length for cosine; an InputError names one the precision cannot hold."""
+        """Write (n, w) vectors, of unit length for cosine; an InputError names one the precision
+        cannot hold.
+        """
         shard = self.shards[number]
         if self.folding is not None:
             vectors = self.folding.transform_documents(vectors)
@@ -388,7 +432,9 @@ class EmbeddingStore(Embeddings):
             yield shard.read(), self.table.tie_ranks(shard.start, shard.stop)
 
     def rows(self, rows: Ints) -> torch.Tensor:
-        """(M,) rows to (M, w) float32, in their order; of the shards only what holds them is read."""
+        """(M,) rows to (M, w) float32, in their order; of the shards only what holds them is
+        read.
+        """
         found = torch.empty(len(rows), self.dimensions)
         number_of = rows // self.record.shard_size
         for number in np.unique(number_of).tolist():
@@ -434,12 +480,15 @@ class EmbeddingStore(Embeddings):
             return True
 
     def queries(self, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(Q, w) query vectors as the model gave them, made such that dot products with the store are scores: (Q, w)
-        float32 on the CPU; and (Q,) float64 to be added to each query's scores, or None, which change no ranking.
+        """(Q, w) query vectors as the model gave them, made such that dot products with the store
+        are scores: (Q, w) float32 on the CPU; and (Q,) float64 to be added to each query's scores,
+        or None, which change no ranking.
         """
         queries = vectors.detach().float().cpu()
         if queries.shape[1] != self.dimensions:
-            raise InputError(f"queries have {queries.shape[1]} dimensions, the store has {self.dimensions}")
+            raise InputError(
+                f"queries have {queries.shape[1]} dimensions, the store has {self.dimensions}"
+            )
         if self.record.identity["similarity"] == "cosine":
             queries = F.normalize(queries, dim=-1)
         if SMOOTHED in self.record.identity and self.balance is not None:

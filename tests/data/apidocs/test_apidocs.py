@@ -100,7 +100,9 @@ def test_nothing_is_there_twice(union: Path) -> None:
 
 def test_beir_loads_it(scipy: Path) -> None:
     corpus, queries, qrels = GenericDataLoader(str(scipy)).load(split="test")
-    assert {id_: document["text"] for id_, document in corpus.items()} == _records(scipy / "corpus.jsonl")
+    assert {id_: document["text"] for id_, document in corpus.items()} == _records(
+        scipy / "corpus.jsonl"
+    )
     assert {document["title"] for document in corpus.values()} == {""}
     assert qrels == {query: {document: 1} for query, document in _qrels(scipy, "test").items()}
     assert set(queries) == set(qrels)
@@ -109,7 +111,8 @@ def test_beir_loads_it(scipy: Path) -> None:
 def test_ids_name_objects_that_can_be_imported(scipy: Path) -> None:
     names = [id_.partition(":")[2] for id_ in _records(scipy / "corpus.jsonl")]
     missing = [name for name in names if not _exists(name)]
-    # Some helpers are deleted at the end of the module that imported them, which the source cannot show.
+    # Some helpers are deleted at the end of the module that imported them, which the source cannot
+    # show.
     assert len(missing) < 0.02 * len(names), missing
 
 
@@ -128,7 +131,9 @@ def test_unions_keep_the_splits_of_their_parts(scipy: Path, union: Path, cache: 
     numpy = apidocs_folder("numpy", cache)
     for split in ("train", "test"):
         assert set(_qrels(union, split)) <= set(_qrels(scipy, split)) | set(_qrels(numpy, split))
-    assert apidocs_folder("scipy+numpy", cache) == apidocs_folder("numpy+scipy+scipy", cache) == union
+    assert (
+        apidocs_folder("scipy+numpy", cache) == apidocs_folder("numpy+scipy+scipy", cache) == union
+    )
     domains = Counter(id_.partition(":")[0] for id_ in _records(union / "corpus.jsonl"))
     assert set(domains) == {"scipy", "numpy"}
 
@@ -141,8 +146,12 @@ def test_statistics_account_for_every_text(union: Path) -> None:
         summaries = [text for id_, text in queries.items() if id_.startswith(f"query:{domain}:")]
         assert counts["kept"] == len(passages) == len(summaries)
         assert counts["docstrings"] == counts["kept"] + sum(counts["left_out"].values())
-        assert counts["passage_words"] == pytest.approx(np.mean([len(p.split()) for p in passages]), abs=0.01)
-        assert counts["query_words"] == pytest.approx(np.mean([len(s.split()) for s in summaries]), abs=0.01)
+        assert counts["passage_words"] == pytest.approx(
+            np.mean([len(p.split()) for p in passages]), abs=0.01
+        )
+        assert counts["query_words"] == pytest.approx(
+            np.mean([len(s.split()) for s in summaries]), abs=0.01
+        )
         for split in ("train", "test"):
             judged = [id_ for id_ in _qrels(union, split).values() if id_.startswith(f"{domain}:")]
             assert counts[f"{split}_queries"] == len(judged)
@@ -155,7 +164,9 @@ def test_the_task_is_neither_trivial_nor_hopeless_for_bm25(scipy: Path) -> None:
         _qrels(scipy, "test"),
     )
     retriever = bm25s.BM25(k1=0.9, b=0.4)
-    retriever.index(bm25s.tokenize(list(documents.values()), show_progress=False), show_progress=False)
+    retriever.index(
+        bm25s.tokenize(list(documents.values()), show_progress=False), show_progress=False
+    )
     tokens = bm25s.tokenize([queries[id_] for id_ in judged], show_progress=False)
     found = retriever.retrieve(tokens, corpus=np.array(list(documents)), k=10, show_progress=False)
     run = [
@@ -193,7 +204,9 @@ def test_two_processes_that_race_leave_one_whole_folder_as_elsewhere_and_import_
     assert filecmp.cmpfiles(reference, folder, FILES, shallow=False) == (FILES, [], [])
 
 
-def test_the_environment_names_the_cache(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_the_cache(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = tmp_path / "apidocs" / apidocs_folder("numpy", cache).name
     shutil.copytree(apidocs_folder("numpy", cache), there)
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path))

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.data.apidocs.docstrings import Docstring, ModuleSource, NotLiteral, evaluate, read_docstrings
+from beir_cocodr.data.apidocs.docstrings import (
+    Docstring,
+    ModuleSource,
+    NotLiteral,
+    evaluate,
+    read_docstrings,
+)
 
 
 def _read(folder: Path, source: str | bytes, module: str = "pkg.mod") -> ModuleSource | None:
@@ -26,17 +32,23 @@ def _texts(source: ModuleSource | None) -> dict[str, str | None]:
     return {docstring.name: docstring.text for docstring in source.docstrings}
 
 
-@pytest.mark.parametrize("module", ["argparse", "json.decoder", "textwrap", "statistics", "fractions"])
+@pytest.mark.parametrize(
+    "module", ["argparse", "json.decoder", "textwrap", "statistics", "fractions"]
+)
 def test_texts_equal_those_of_the_imported_module(module: str) -> None:
     imported = importlib.import_module(module)
     path = Path(inspect.getsourcefile(imported) or "")
-    owners = [vars(imported)] + [vars(value) for value in vars(imported).values() if inspect.isclass(value)]
+    owners = [vars(imported)] + [
+        vars(value) for value in vars(imported).values() if inspect.isclass(value)
+    ]
     functions = [value for owner in owners for value in owner.values() if inspect.isfunction(value)]
     expected = {
         function.__code__.co_qualname: function.__doc__
         for function in functions
-        # Generated methods (of named tuples, of operators) come from elsewhere or from inside a function.
-        if Path(function.__code__.co_filename) == path and "<locals>" not in function.__code__.co_qualname
+        # Generated methods (of named tuples, of operators) come from elsewhere or from inside a
+        # function.
+        if Path(function.__code__.co_filename) == path
+        and "<locals>" not in function.__code__.co_qualname
     }
     texts = _texts(read_docstrings(path, module))
     assert any(expected.values())
@@ -85,7 +97,9 @@ def test_nested_branched_and_decorated_definitions(tmp_path: Path) -> None:
 
 def test_nothing_is_executed(tmp_path: Path) -> None:
     witness = tmp_path / "executed"
-    source = _read(tmp_path, f'open({str(witness)!r}, "w")\nraise SystemExit\ndef f():\n    """Text."""\n')
+    source = _read(
+        tmp_path, f'open({str(witness)!r}, "w")\nraise SystemExit\ndef f():\n    """Text."""\n'
+    )
     assert _texts(source) == {"f": "Text."}
     assert not witness.exists()
 
@@ -141,7 +155,9 @@ def test_texts_of_objects_written_in_c(tmp_path: Path) -> None:
 def test_texts_hung_on_tensor_methods_by_a_helper(tmp_path: Path) -> None:
     source = _read(tmp_path, 'add_docstr_all("abs_", "In place.")\n', "torch._tensor_docs")
     assert source is not None
-    assert source.docstrings == [Docstring("torch._tensor_docs", "Tensor.abs_", "In place.", placed=True)]
+    assert source.docstrings == [
+        Docstring("torch._tensor_docs", "Tensor.abs_", "In place.", placed=True)
+    ]
 
 
 def test_assigned_documentation(tmp_path: Path) -> None:
@@ -220,7 +236,17 @@ def test_literals_have_the_value_that_python_gives_them(source: str, name: str, 
 
 
 @pytest.mark.parametrize(
-    "source", ["unknown", "f()", "'a' + unknown", "'%s' % unknown", "'%d' % 'x'", "[1]", "'{'.format()", "1 + 1"]
+    "source",
+    [
+        "unknown",
+        "f()",
+        "'a' + unknown",
+        "'%s' % unknown",
+        "'%d' % 'x'",
+        "[1]",
+        "'{'.format()",
+        "1 + 1",
+    ],
 )
 def test_what_the_source_does_not_give_is_not_guessed(source: str) -> None:
     with pytest.raises(NotLiteral):

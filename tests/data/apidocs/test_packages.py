@@ -1,4 +1,6 @@
-"""Public names of a package: importing the package is the oracle for names that were found without."""
+"""Public names of a package: importing the package is the oracle for names that were found
+without.
+"""
 
 from __future__ import annotations
 
@@ -77,10 +79,16 @@ def package(tmp_path: Path) -> Path:
 
 
 def _public(root: Path, name: str) -> dict[str, str | None]:
-    return {name: docstring.text for name, docstring in package_docstrings(root, name)[0] if name is not None}
+    return {
+        name: docstring.text
+        for name, docstring in package_docstrings(root, name)[0]
+        if name is not None
+    }
 
 
-def test_public_names_are_where_python_finds_the_objects(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_public_names_are_where_python_finds_the_objects(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     public = _public(package, "synthetic")
     assert "synthetic" not in sys.modules
     assert public.pop("synthetic.in_c") == "C text."  # there is no C code in this package

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.data.apidocs.packages import MAX_QUERY_WORDS, MIN_PASSAGE_WORDS, MIN_QUERY_WORDS, fold, split_docstring
+from beir_cocodr.data.apidocs.packages import (
+    MAX_QUERY_WORDS,
+    MIN_PASSAGE_WORDS,
+    MIN_QUERY_WORDS,
+    fold,
+    split_docstring,
+)
 
 BODY = "The rest explains at length what happens, " * 5
 
@@ -21,12 +27,21 @@ BODY = "The rest explains at length what happens, " * 5
         ("Sum of elements (see Fig. 2 of J. Doe). ", "Sum of elements (see Fig. 2 of J. Doe)."),
         ("Sum of elements up to 2.5 units. ", "Sum of elements up to 2.5 units."),
         ("Sum of all elements, that is::\n\n", "Sum of all elements, that is"),
-        ("abs(input: Tensor, *, out=None) -> Tensor\n\nSum of all elements.\n\n", "Sum of all elements."),
+        (
+            "abs(input: Tensor, *, out=None) -> Tensor\n\nSum of all elements.\n\n",
+            "Sum of all elements.",
+        ),
         ("f(a,\n  b=(1, 2)) -> (x, y)\n\nSum of all elements.\n\n", "Sum of all elements."),
         ("f(a)\nf(a, b)\nSum of all elements.\n\n", "Sum of all elements."),
-        ("\n    f($self, /)\n    --\n\n    f()\n\n    Sum of all elements.\n\n    ", "Sum of all elements."),
+        (
+            "\n    f($self, /)\n    --\n\n    f()\n\n    Sum of all elements.\n\n    ",
+            "Sum of all elements.",
+        ),
         ("f(x) is the sum of all. ", "f(x) is the sum of all."),
-        ("\n    .. warning::\n        Unstable.\n\n    Sum of all elements.\n\n    ", "Sum of all elements."),
+        (
+            "\n    .. warning::\n        Unstable.\n\n    Sum of all elements.\n\n    ",
+            "Sum of all elements.",
+        ),
         ("Sum of :func:`~a.b.elements` and ``x``.\n\n", "Sum of elements and x."),
         ("Sum of :math:`x < y` over `links <https://a.b>`_.\n\n", "Sum of x < y over links."),
         ("Sum of all elements\nParameters\n----------\n", "Sum of all elements"),
@@ -52,8 +67,14 @@ def test_summary(opening: str, summary: str) -> None:
         (f"{'word ' * (MAX_QUERY_WORDS + 1)}.\n\n" + BODY, "long summary"),
         ("Sum of all elements.\n\nShort.", "short passage"),
         ("Deprecated alias of sum.\n\n" + BODY, "deprecated"),
-        ("Sum of all elements.\n\n    .. deprecated:: 1.2\n        Use sum.\n\n    " + BODY, "deprecated"),
-        ("Sum of all elements.\n\nReturns the\nSUM  of all elements. " + BODY, "summary in passage"),
+        (
+            "Sum of all elements.\n\n    .. deprecated:: 1.2\n        Use sum.\n\n    " + BODY,
+            "deprecated",
+        ),
+        (
+            "Sum of all elements.\n\nReturns the\nSUM  of all elements. " + BODY,
+            "summary in passage",
+        ),
         ("Sum of all \ud800 elements.\n\n" + BODY, "not Unicode"),
     ],
 )
@@ -88,7 +109,9 @@ def test_marks_of_the_passage() -> None:
     passage = outcome[1]
     assert passage.startswith(BODY.strip())
     rest = passage.removeprefix(BODY.strip()).strip()
-    assert rest == ("Kept words.\n\n[1] A reference.\n\nParameters\nx : Array\n    Entries:\n\n        1, 2")
+    assert rest == (
+        "Kept words.\n\n[1] A reference.\n\nParameters\nx : Array\n    Entries:\n\n        1, 2"
+    )
 
 
 @given(st.text(alphabet="ab \n.:`~=->()[]<{}%*", max_size=120).map(lambda text: text + BODY))

@@ -6,7 +6,11 @@ import pytest
 
 from beir_cocodr.evaluation.label_free.estimates import compare_figures, figures
 
-RANGES = {"documents": (100.0, 2000.0), "words a document": (40.0, 400.0), "share of plain Latin letters": (0.98, 1.0)}
+RANGES = {
+    "documents": (100.0, 2000.0),
+    "words a document": (40.0, 400.0),
+    "share of plain Latin letters": (0.98, 1.0),
+}
 
 
 def test_figures_by_hand():
@@ -22,11 +26,18 @@ def test_figures_by_hand():
 
 
 def test_what_lies_outside_is_named_with_the_range():
-    alike = {"documents": 15_000.0, "words a document": 500.0, "share of plain Latin letters": 0.95, "new": 9.0}
+    alike = {
+        "documents": 15_000.0,
+        "words a document": 500.0,
+        "share of plain Latin letters": 0.95,
+        "new": 9.0,
+    }
     assert compare_figures(alike, RANGES).remarks == []
     [size] = compare_figures(alike | {"documents": 1e6}, RANGES).remarks
     assert "documents" in size
     assert "2e+03" in size
-    remarks = compare_figures({"words a document": 3.0, "share of plain Latin letters": 0.1}, RANGES).remarks
+    remarks = compare_figures(
+        {"words a document": 3.0, "share of plain Latin letters": 0.1}, RANGES
+    ).remarks
     assert len(remarks) == 2
     assert compare_figures({}, RANGES).remarks == []

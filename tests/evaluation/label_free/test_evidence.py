@@ -11,7 +11,11 @@ from conftest import sentences
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
-from beir_cocodr.evaluation.label_free.evidence import Gatherer, HeldOutRetrievers, reciprocal_rank_fusion
+from beir_cocodr.evaluation.label_free.evidence import (
+    Gatherer,
+    HeldOutRetrievers,
+    reciprocal_rank_fusion,
+)
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     CROP_WORDS,
     PseudoQueries,
@@ -27,7 +31,9 @@ from beir_cocodr.retrieval.retrievers import Retrievers
 
 def corpus(folder, texts):
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps({"_id": f"d{i}", "title": "", "text": text}) for i, text in enumerate(texts)]
+    lines = [
+        json.dumps({"_id": f"d{i}", "title": "", "text": text}) for i, text in enumerate(texts)
+    ]
     (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
     return load_collection(folder, labels="none").documents
 
@@ -74,7 +80,9 @@ def test_documents_without_two_spans_are_counted_and_scripts_without_spaces_are_
 
 
 @pytest.mark.parametrize("real", [True, False])
-def test_every_text_is_encoded_once_for_all_uses_of_an_encoder(beir_folder, tiny_cosine, tmp_path, monkeypatch, real):
+def test_every_text_is_encoded_once_for_all_uses_of_an_encoder(
+    beir_folder, tiny_cosine, tmp_path, monkeypatch, real
+):
     collection, encoded = load_collection(beir_folder), Counter()
     for name in ("encode_corpus", "encode_queries"):
         method = getattr(COCODR, name)
@@ -112,7 +120,9 @@ def test_every_text_is_encoded_once_for_all_uses_of_an_encoder(beir_folder, tiny
         np.testing.assert_array_equal(again.lists[use], retrievers.get(use).search(more, 100).rows)
 
 
-def test_held_out_retrievers_rank_as_ones_made_from_the_changed_corpus(documents, tiny_cosine, tmp_path):
+def test_held_out_retrievers_rank_as_ones_made_from_the_changed_corpus(
+    documents, tiny_cosine, tmp_path
+):
     crops, rest = hold_out_crops(documents, tmp_path, size=15)
     for name in ("whole", "held", "fresh"):
         (tmp_path / name).mkdir()
@@ -125,14 +135,18 @@ def test_held_out_retrievers_rank_as_ones_made_from_the_changed_corpus(documents
         assert np.allclose(ours.scores, theirs.scores, atol=1e-5)
         assert (ours.rows == theirs.rows).mean() > 0.98  # ties may fall either way in the last bits
     dense, original = held_out.get(str(tiny_cosine)), whole.get(str(tiny_cosine))
-    changed = (dense.embeddings.load() - original.embeddings.load()).abs().numpy().max(axis=1) > 1e-6
+    changed = (dense.embeddings.load() - original.embeddings.load()).abs().numpy().max(
+        axis=1
+    ) > 1e-6
     # A crop behind the encoder's 48 tokens changes nothing.
     assert set() < set(np.flatnonzero(changed)) <= set(crops.rows.tolist())
 
 
 def test_score_is_ndcg_of_one_relevant_document():
     made = PseudoQueries(["a", "b", "c", "d"], np.array([7, 7, 7, 7]), None, {})
-    found = np.array([[7, *range(10, 20)], [1, 7, *range(10, 19)], [1, 2, *[-1] * 9], [*range(10, 20), 7]])
+    found = np.array(
+        [[7, *range(10, 20)], [1, 7, *range(10, 19)], [1, 2, *[-1] * 9], [*range(10, 20), 7]]
+    )
     assert made.score(found).tolist() == pytest.approx([1, 1 / np.log2(3), 0, 0])
 
 

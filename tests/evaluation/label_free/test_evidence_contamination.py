@@ -33,7 +33,9 @@ def generated(beir_folder, tmp_path_factory):
 
 def model(folder, stage, shown, parent=None, **options):
     folder.mkdir()
-    write_record(folder, TrainingRecord(stage, "x", options=options, seen=tuple(shown), parent=parent))
+    write_record(
+        folder, TrainingRecord(stage, "x", options=options, seen=tuple(shown), parent=parent)
+    )
     return str(folder)
 
 
@@ -59,7 +61,9 @@ def test_generated_queries_are_known_by_their_text(beir_folder, documents, gener
     real = model(tmp_path / "real", "finetune", [plain])
     found = find_contamination([qgen, real, f"feedback:{qgen}"], documents.content_hash)
     assert (found.spans, found.generated) == (set(), {qgen, f"feedback:{qgen}"})
-    texts = [json.loads(line)["text"] for line in (generated / "queries.jsonl").read_text().splitlines()]
+    texts = [
+        json.loads(line)["text"] for line in (generated / "queries.jsonl").read_text().splitlines()
+    ]
     assert all(found.has(text) and found.has(f"  {text.upper()}\n") for text in texts)
     assert not any(found.has(text + " and more") for text in texts)
 
@@ -67,7 +71,9 @@ def test_generated_queries_are_known_by_their_text(beir_folder, documents, gener
 def test_queries_that_were_trained_on_are_left_out_and_counted(documents, generated, tmp_path):
     shown = [collection_provenance(load_collection(generated, "train"), queries=True)]
     found = find_contamination([model(tmp_path / "m", "finetune", shown)], documents.content_hash)
-    texts = {json.loads(line)["text"] for line in (generated / "queries.jsonl").read_text().splitlines()}
+    texts = {
+        json.loads(line)["text"] for line in (generated / "queries.jsonl").read_text().splitlines()
+    }
     for name in ("a", "b", "c", "d"):
         (tmp_path / name).mkdir()
     free = lexical_queries(documents, tmp_path / "a", size=48, seed=8)
@@ -75,7 +81,9 @@ def test_queries_that_were_trained_on_are_left_out_and_counted(documents, genera
     assert texts & set(free.texts)  # another seed alone makes some of the same queries
     assert not texts & set(made.texts)
     assert made.counts["queries_trained_on"] == len([text for text in free.texts if text in texts])
-    assert sum(made.counts.values()) - made.counts["documents_looked_at"] + len(made.texts) == len(documents)
+    assert sum(made.counts.values()) - made.counts["documents_looked_at"] + len(made.texts) == len(
+        documents
+    )
     free_crops, _ = hold_out_crops(documents, tmp_path / "c", size=48, seed=8)
     crops, _ = hold_out_crops(documents, tmp_path / "d", size=48, seed=8, trained_on=found.has)
     contamination = [text for text in free_crops.texts if found.has(text)]
@@ -86,7 +94,9 @@ def test_queries_that_were_trained_on_are_left_out_and_counted(documents, genera
 
 
 def test_a_folder_that_is_gone_is_said_and_a_broken_one_refused(documents, tmp_path, caplog):
-    shown = CollectionProvenance(str(tmp_path / "gone"), corpus_sha256=documents.content_hash, generation={})
+    shown = CollectionProvenance(
+        str(tmp_path / "gone"), corpus_sha256=documents.content_hash, generation={}
+    )
     gone = model(tmp_path / "m", "qc", [shown], mix=0.0)
     with caplog.at_level(logging.WARNING):
         assert find_contamination([gone], documents.content_hash).generated == {gone}

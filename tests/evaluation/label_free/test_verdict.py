@@ -8,11 +8,26 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from label_free_fitting import LabelledPairs, count_trust, fit, leave_parents_out, predict, reliability
+from label_free_fitting import (
+    LabelledPairs,
+    count_trust,
+    fit,
+    leave_parents_out,
+    predict,
+    reliability,
+)
 from scipy import stats
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free.estimates import CROPS, LEXICAL, MIDDLE, WITH_BM25, estimate_pair, features, kind
+from beir_cocodr.evaluation.label_free.estimates import (
+    CROPS,
+    LEXICAL,
+    MIDDLE,
+    WITH_BM25,
+    estimate_pair,
+    features,
+    kind,
+)
 from beir_cocodr.evaluation.label_free.evidence import Contamination, Evidence, rank_distance
 from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
 from beir_cocodr.evaluation.label_free.verdict import (
@@ -28,19 +43,29 @@ from beir_cocodr.evaluation.records import Calibration, DifferenceModel, Likenes
 
 NOTHING = PseudoQueries([], np.zeros(0, np.int64), None, {})
 QUERIES = {str(i): "words" for i in range(40)}
-OPPOSITE = {"better": "worse", "worse": "better", "cannot tell": "cannot tell", "no difference": "no difference"}
+OPPOSITE = {
+    "better": "worse",
+    "worse": "better",
+    "cannot tell": "cannot tell",
+    "no difference": "no difference",
+}
 
 
 def evidence(models, size=40, seed=0):
     rng = np.random.default_rng(seed)
     quality = {name: rng.random() for name in models}
-    scores = [{name: (rng.random(size) < quality[name]) * rng.random(size) for name in models} for _ in "ab"]
+    scores = [
+        {name: (rng.random(size) < quality[name]) * rng.random(size) for name in models}
+        for _ in "ab"
+    ]
     lists = {name: np.stack([rng.permutation(60)[:20] for _ in range(size)]) for name in models}
     return Evidence(scores[0], scores[1], lists, {}, QUERIES, True, NOTHING, NOTHING, {})
 
 
 def calibrated(weights, within=0.0, floor=0.01, quantile=1.645):
-    model = DifferenceModel(weights, np.zeros((len(weights),) * 2).tolist(), within, floor, quantile)
+    model = DifferenceModel(
+        weights, np.zeros((len(weights),) * 2).tolist(), within, floor, quantile
+    )
     return Calibration(["c"], [], {}, "2026-01-01", {GIVEN_QUERIES: model, CORPUS_ALONE: model})
 
 
@@ -75,10 +100,18 @@ def test_exchanging_the_models_turns_the_verdict_round(seed, pair):
         (0.5, 0.1, ["words a document"], "cannot tell"),
     ],
 )
-def test_the_interval_decides_and_not_where_the_collection_is_unlike(lead, deviation, remarks, verdict):
+def test_the_interval_decides_and_not_where_the_collection_is_unlike(
+    lead, deviation, remarks, verdict
+):
     seen = evidence(["x", "y", "bm25"])
     crops = {"x": np.zeros(40), "y": np.full(40, lead), "bm25": np.zeros(40)}
-    found = decide(replace(seen, crops=crops), "x", "y", calibrated({CROPS: 1.0}, 0, deviation), Likeness({}, remarks))
+    found = decide(
+        replace(seen, crops=crops),
+        "x",
+        "y",
+        calibrated({CROPS: 1.0}, 0, deviation),
+        Likeness({}, remarks),
+    )
     assert found.verdict == verdict
     assert found.estimate == pytest.approx(lead)
     assert found.interval == pytest.approx((lead - 1.645 * deviation, lead + 1.645 * deviation))
@@ -103,8 +136,17 @@ def test_two_that_rank_alike_do_not_differ_even_where_nothing_is_known_of_the_co
     for part in (seen.crops, seen.generated, seen.lists):
         part["y"] = part["x"]
     found = decide(seen, "x", "y", calibrated(WEIGHTS), Likeness({}, ["documents"]))
-    assert (found.verdict, found.estimate, found.interval, found.distance) == ("no difference", 0, (0, 0), 0)
-    few = replace(seen, crops=dict.fromkeys(seen.crops, np.zeros(3)), generated=dict.fromkeys(seen.crops, np.zeros(3)))
+    assert (found.verdict, found.estimate, found.interval, found.distance) == (
+        "no difference",
+        0,
+        (0, 0),
+        0,
+    )
+    few = replace(
+        seen,
+        crops=dict.fromkeys(seen.crops, np.zeros(3)),
+        generated=dict.fromkeys(seen.crops, np.zeros(3)),
+    )
     lists = {name: rows[:3] for name, rows in few.lists.items()}
     few = replace(few, lists=lists, queries={"1": "a"})
     assert decide(few, "x", "y", calibrated(WEIGHTS)).verdict == "cannot tell"
@@ -133,7 +175,9 @@ def test_a_lead_that_was_rehearsed_is_no_evidence():
 def test_rank_distance_by_hand():
     ranked = np.array([[4, 7, 1], [4, 7, 1], [4, 7, -1]])
     other = np.array([[4, 7, 1], [5, 6, 2], [4, -1, -1]])
-    assert rank_distance(ranked, other) == pytest.approx([0, 1, (1 / np.log2(3)) / (1 + 1 / np.log2(3))])
+    assert rank_distance(ranked, other) == pytest.approx(
+        [0, 1, (1 / np.log2(3)) / (1 + 1 / np.log2(3))]
+    )
     assert rank_distance(ranked[:, :0], other[:, :0]).tolist() == [0, 0, 0]
 
 
@@ -141,7 +185,9 @@ def with_scores(crops, generated):
     """Estimates of y against x, which lists say nothing about."""
     lists = {name: np.tile(np.arange(20), (len(crops[0]), 1)) for name in ("x", "y", "bm25")}
     models = dict(zip("xy", crops, strict=True)), dict(zip("xy", generated, strict=True))
-    return estimate_pair(Evidence(*models, lists, {}, QUERIES, True, NOTHING, NOTHING, {}), "x", "y")
+    return estimate_pair(
+        Evidence(*models, lists, {}, QUERIES, True, NOTHING, NOTHING, {}), "x", "y"
+    )
 
 
 def test_estimates_by_hand():
@@ -203,7 +249,9 @@ def test_choose_sorts_by_wins_and_keeps_the_order_of_ties():
 
 
 def planted(parents=4, each=2, models=7, between=0.0, noise=0.02, seed=0):
-    """Collections whose coefficient of the first feature is 0.5 or about that, and of the second 0."""
+    """Collections whose coefficient of the first feature is 0.5 or about that, and of the second
+    0.
+    """
     rng = np.random.default_rng(seed)
     made = []
     for parent in range(parents):
@@ -216,7 +264,17 @@ def planted(parents=4, each=2, models=7, between=0.0, noise=0.02, seed=0):
             names = [(f"m{i}", f"m{j}") for i, j in places]
             errors, distances = np.full(len(x), 1e-3), np.ones(len(x))
             made.append(
-                LabelledPairs(f"c{parent}.{number}", f"c{parent}", names, ["f", "g"], x, distances, true, errors, 300)
+                LabelledPairs(
+                    f"c{parent}.{number}",
+                    f"c{parent}",
+                    names,
+                    ["f", "g"],
+                    x,
+                    distances,
+                    true,
+                    errors,
+                    300,
+                )
             )
     return made
 
@@ -239,7 +297,9 @@ def test_intervals_cover_collections_that_were_left_out_as_often_as_they_claim()
 
 def test_no_label_of_a_parent_has_a_part_in_its_own_predictions():
     collections = planted()
-    turned = [replace(c, differences=-c.differences) if c.parent == "c0" else c for c in collections]
+    turned = [
+        replace(c, differences=-c.differences) if c.parent == "c0" else c for c in collections
+    ]
     pairs = list(zip(leave_parents_out(collections)[0], leave_parents_out(turned)[0], strict=True))
     for one, other in pairs:
         if one.pairs.parent == "c0":
@@ -253,18 +313,41 @@ def test_counts_and_reliability_by_hand():
     given = np.array([0.1, -0.1, 0.05, 0.0, 0.1, 0.001])
     true = np.array([0.1, 0.1, 0.005, 0.009, 0.02, 0.2])
     pairs = LabelledPairs(
-        "c", "c", [("x", str(i)) for i in range(6)], ["f"], given[:, None], np.ones(6), true, np.full(6, 1e-6), 300
+        "c",
+        "c",
+        [("x", str(i)) for i in range(6)],
+        ["f"],
+        given[:, None],
+        np.ones(6),
+        true,
+        np.full(6, 1e-6),
+        300,
     )
     counts = count_trust([predict(model, pairs)])
-    wanted = {"pairs": 6, "covered": 2, "decided": 4, "right": 3, "large": 3, "large_decided": 2, "equal": 2}
+    wanted = {
+        "pairs": 6,
+        "covered": 2,
+        "decided": 4,
+        "right": 3,
+        "large": 3,
+        "large_decided": 2,
+        "equal": 2,
+    }
     assert {name: counts[name] for name in wanted} == wanted
     assert (counts["equal_decided"], counts["no_difference"]) == (1, 0)
     few = count_trust([predict(model, replace(pairs, queries=299))])
     assert few["equal"] == 0
     rows = reliability([predict(model, pairs)])
     assert sum(row["pairs"] for row in rows) == pytest.approx(6, abs=1)
-    told = Calibration(["c1", "c2"], ["abc"], {SAME_KIND: counts}, "2026-01-01").statement(SAME_KIND, "abc")
-    for part in ("in 2 of 6 pairs", "right in 3 of 4 decided", "it decided 2", "no independent test"):
+    told = Calibration(["c1", "c2"], ["abc"], {SAME_KIND: counts}, "2026-01-01").statement(
+        SAME_KIND, "abc"
+    )
+    for part in (
+        "in 2 of 6 pairs",
+        "right in 3 of 4 decided",
+        "it decided 2",
+        "no independent test",
+    ):
         assert part in told
 
 

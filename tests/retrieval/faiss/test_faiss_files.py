@@ -18,7 +18,9 @@ faiss = pytest.importorskip("faiss")
 KEY = {"model": "tiny", "corpus": "c0ffee", "lengths": [64, 128]}
 
 
-def built(kind: str = "sq8", transform: str = "folding", documents: int = 600, k: int = 8, **changes):
+def built(
+    kind: str = "sq8", transform: str = "folding", documents: int = 600, k: int = 8, **changes
+):
     queries, vectors = mrl_like(documents, 20, k=k)
     options = FaissOptions(kind=kind, transform=transform, **changes)
     return queries, vectors, FaissIndex.build(vectors, options, queries, KEY)
@@ -84,7 +86,10 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_known_and_faiss_itself_writes_no_line(tmp_path, capfd):
-    for documents, size in ((600, 5_000), (40, 50)):  # of a small one faiss would report nothing but such a line
+    for documents, size in (
+        (600, 5_000),
+        (40, 50),
+    ):  # of a small one faiss would report nothing but such a line
         _, _, index = built("flat", documents=documents, k=2)
         with pytest.raises(DiskFull, match=r"File too large|No space"), limited_files(size):
             index.save(tmp_path / "index")
@@ -134,7 +139,9 @@ def test_files_of_different_indexes_are_refused(folders, tmp_path, file, source,
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("file", ["index.faiss", "transform.safetensors", "prior.npy", "settings.json"])
+@pytest.mark.parametrize(
+    "file", ["index.faiss", "transform.safetensors", "prior.npy", "settings.json"]
+)
 @pytest.mark.parametrize("damage", ["absent", "cut", "other"])
 @pytest.mark.parametrize("verified", [True, False])
 def test_damaged_files_are_refused(folders, tmp_path, file, damage, verified):

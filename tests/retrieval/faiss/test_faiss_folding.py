@@ -12,8 +12,8 @@ K, DOCUMENTS, QUERIES = 48, 3000, 40
 
 @pytest.fixture(scope="module")
 def vectors() -> tuple[np.ndarray, np.ndarray]:
-    """Flattened queries and documents as encoders make them: a common mean far larger than what differs, and variances
-    about ln 2.
+    """Flattened queries and documents as encoders make them: a common mean far larger than what
+    differs, and variances about ln 2.
     """
     rng = np.random.default_rng(0)
     centre, common = 2 * rng.standard_normal(K), 0.2 * rng.standard_normal(K)
@@ -36,7 +36,9 @@ def overlap(one: np.ndarray, other: np.ndarray) -> float:
 
 def fp16(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
     """Scores with the rest in fp16, the prior in float32."""
-    return documents[:, 0] + queries[:, 1:] @ documents[:, 1:].astype(np.float16).astype(np.float64).T
+    return (
+        documents[:, 0] + queries[:, 1:] @ documents[:, 1:].astype(np.float16).astype(np.float64).T
+    )
 
 
 def int8(queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
@@ -49,17 +51,27 @@ def test_scores_shift_by_a_constant_of_the_query_alone(vectors):
     queries, documents = vectors
     folding = Folding.fit(queries, documents)
     before = queries @ documents.T
-    after = folding.transform_queries(queries, np.float64) @ folding.transform_documents(documents, np.float64).T
-    np.testing.assert_allclose(after + folding.query_offsets(queries)[:, None], before, rtol=0, atol=1e-9)
+    after = (
+        folding.transform_queries(queries, np.float64)
+        @ folding.transform_documents(documents, np.float64).T
+    )
+    np.testing.assert_allclose(
+        after + folding.query_offsets(queries)[:, None], before, rtol=0, atol=1e-9
+    )
     np.testing.assert_array_equal(np.argsort(-after, axis=1), np.argsort(-before, axis=1))
-    assert np.ptp(folding.query_offsets(queries)) > 1  # why scores of different queries need the offsets
+    assert (
+        np.ptp(folding.query_offsets(queries)) > 1
+    )  # why scores of different queries need the offsets
 
 
 def test_folding_alone_leaves_the_score_itself(vectors):
     queries, documents = vectors
     fitted = Folding.fit(queries, documents)
     folding = Folding(np.zeros_like(fitted.document_mean), fitted.query_mean)
-    after = folding.transform_queries(queries, np.float64) @ folding.transform_documents(documents, np.float64).T
+    after = (
+        folding.transform_queries(queries, np.float64)
+        @ folding.transform_documents(documents, np.float64).T
+    )
     np.testing.assert_allclose(after, queries @ documents.T, rtol=0, atol=1e-9)
 
 
@@ -75,8 +87,13 @@ def test_any_mean_will_do(vectors):
     queries, documents = vectors
     rng = np.random.default_rng(1)
     folding = Folding(rng.standard_normal(2 * K + 1), rng.standard_normal(2 * K))
-    after = folding.transform_queries(queries, np.float64) @ folding.transform_documents(documents, np.float64).T
-    np.testing.assert_array_equal(np.argsort(-after, axis=1), np.argsort(-(queries @ documents.T), axis=1))
+    after = (
+        folding.transform_queries(queries, np.float64)
+        @ folding.transform_documents(documents, np.float64).T
+    )
+    np.testing.assert_array_equal(
+        np.argsort(-after, axis=1), np.argsort(-(queries @ documents.T), axis=1)
+    )
 
 
 @pytest.mark.parametrize("stored", [fp16, int8])
@@ -84,7 +101,10 @@ def test_what_quantisation_loses_shrinks(vectors, stored):
     queries, documents = vectors
     exact = queries @ documents.T
     folding = Folding.fit(queries, documents)
-    small = (folding.transform_queries(queries, np.float64), folding.transform_documents(documents, np.float64))
+    small = (
+        folding.transform_queries(queries, np.float64),
+        folding.transform_documents(documents, np.float64),
+    )
     before = stored(queries, documents)
     after = stored(*small) + folding.query_offsets(queries)[:, None]
     assert np.abs(after - exact).max() < np.abs(before - exact).max() / 2
@@ -99,8 +119,12 @@ def test_arrays_and_tensors_fit_alike(vectors):
     np.testing.assert_array_equal(tensors.document_mean, whole.document_mean)
     folded = whole.transform_documents(documents, np.float64)
     np.testing.assert_allclose(folded.mean(axis=0), 0, atol=1e-10)
-    np.testing.assert_allclose(whole.transform_queries(queries, np.float64)[:, 1:].mean(axis=0), 0, atol=1e-10)
-    np.testing.assert_array_equal(whole.transform_documents(torch.from_numpy(documents), np.float64), folded)
+    np.testing.assert_allclose(
+        whole.transform_queries(queries, np.float64)[:, 1:].mean(axis=0), 0, atol=1e-10
+    )
+    np.testing.assert_array_equal(
+        whole.transform_documents(torch.from_numpy(documents), np.float64), folded
+    )
 
 
 def test_the_callers_vectors_stay_as_they_are(vectors):

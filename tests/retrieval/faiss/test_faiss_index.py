@@ -68,7 +68,11 @@ def test_flat_ranks_real_mrl_vectors_as_exact_search_does(encoded, transform):
 @given(data=st.data())
 def test_flat_breaks_ties_by_their_ranks(data: st.DataObject) -> None:
     """Small whole numbers: nearly every score is tied, and ties run across the last place."""
-    n, q, d = data.draw(st.integers(1, 300)), data.draw(st.integers(1, 25)), data.draw(st.integers(1, 4))
+    n, q, d = (
+        data.draw(st.integers(1, 300)),
+        data.draw(st.integers(1, 25)),
+        data.draw(st.integers(1, 4)),
+    )
     magnitude, top_k = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 320))
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     queries = random.integers(-magnitude, magnitude + 1, (q, d)).astype(np.float32)
@@ -79,7 +83,9 @@ def test_flat_breaks_ties_by_their_ranks(data: st.DataObject) -> None:
 
     expected = full_sort(queries @ documents.T, np.arange(n) if ranks is None else ranks, top_k)
     np.testing.assert_array_equal(rows, expected)
-    np.testing.assert_array_equal(scores, np.take_along_axis(queries @ documents.T, expected, axis=1))
+    np.testing.assert_array_equal(
+        scores, np.take_along_axis(queries @ documents.T, expected, axis=1)
+    )
 
 
 class Streamed(MemoryEmbeddings):
@@ -104,7 +110,9 @@ class Streamed(MemoryEmbeddings):
 def test_arrays_and_selections_make_the_same_index(kind, transform, monkeypatch):
     monkeypatch.setattr(corpus_vectors, "_BLOCK", 300)
     queries, documents = mrl_like(2000, 30, k=6)
-    options = FaissOptions(kind=kind, transform=transform, ef_construction=20, train_size=1500, **QUIET)
+    options = FaissOptions(
+        kind=kind, transform=transform, ef_construction=20, train_size=1500, **QUIET
+    )
     whole = FaissIndex.build(documents, options, queries).search(queries, 20)
     order = np.random.default_rng(0).permutation(2000)
     shuffled = MemoryEmbeddings(torch.from_numpy(documents[order])).select(np.argsort(order))
@@ -140,7 +148,9 @@ def test_the_corpus_may_be_on_disk_and_in_half_precision(kind, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_recall_is_the_share_of_the_exact_top(kind):
     queries, documents = mrl_like(3000, 40)
-    index = FaissIndex.build(documents, FaissOptions(kind=kind, transform="folding", ef_search=16), queries)
+    index = FaissIndex.build(
+        documents, FaissOptions(kind=kind, transform="folding", ef_search=16), queries
+    )
     measured = index.record["recall"]
     rows = index.search(queries, 100)[1]
     exact = exact_top(queries, documents, 100)
@@ -164,7 +174,9 @@ def test_recall_of_a_searcher_that_is_half_right():
 
     recall = recall_against_exact(Half(), queries, documents, sample=12, seed=3)
     assert recall == {"recall@10": 0.5, "recall@100": pytest.approx(0.45), "queries": 12}
-    small = recall_against_exact(FaissIndex.build(documents[:7], FaissOptions(**QUIET)), queries, documents[:7])
+    small = recall_against_exact(
+        FaissIndex.build(documents[:7], FaissOptions(**QUIET)), queries, documents[:7]
+    )
     assert small == {"recall@10": 1.0, "recall@100": 1.0, "queries": 30}
 
 
@@ -196,7 +208,9 @@ def test_a_graph_gives_exact_scores_and_equal_documents_tie():
     queries, documents = mrl_like(500, 20, k=8)
     twice = np.concatenate([documents, documents])
     ranks = np.concatenate([np.arange(500, 1000), np.arange(500)])  # the second copy first
-    index = FaissIndex.build(twice, FaissOptions(kind="hnsw", transform="folding", ef_search=400), queries)
+    index = FaissIndex.build(
+        twice, FaissOptions(kind="hnsw", transform="folding", ef_search=400), queries
+    )
     scores, rows = index.search(queries, 40, ranks)
     exact = queries.astype(np.float64) @ twice.astype(np.float64).T
     np.testing.assert_allclose(scores, np.take_along_axis(exact, rows, axis=1), rtol=1e-5)
@@ -207,7 +221,9 @@ def test_a_graph_gives_exact_scores_and_equal_documents_tie():
 def test_too_few_results_are_marked():
     """One list of many is read, and it is shorter than what is asked for."""
     queries, documents = mrl_like(2000, 20, k=8)
-    options = FaissOptions(kind="ivfpq", nlist=100, nprobe=1, pq_bits=6, transform="folding", **QUIET)
+    options = FaissOptions(
+        kind="ivfpq", nlist=100, nprobe=1, pq_bits=6, transform="folding", **QUIET
+    )
     scores, rows = FaissIndex.build(documents, options, queries).search(queries, 500)
     assert scores.shape == rows.shape == (20, 500)
     missing = rows < 0
@@ -234,14 +250,20 @@ def test_numbers_that_are_not_given_are_chosen_by_the_size_of_the_corpus(caplog)
 def test_one_query_is_searched_as_among_others(encoded):
     queries, documents = encoded
     for kind in KINDS:
-        index = FaissIndex.build(documents, FaissOptions(kind=kind, transform="folding", **QUIET), queries)
+        index = FaissIndex.build(
+            documents, FaissOptions(kind=kind, transform="folding", **QUIET), queries
+        )
         together = index.search(queries, 10)
         alone = [index.search(query[None], 10) for query in queries]
-        np.testing.assert_allclose(np.concatenate([one[0] for one in alone]), together[0], rtol=1e-5)
+        np.testing.assert_allclose(
+            np.concatenate([one[0] for one in alone]), together[0], rtol=1e-5
+        )
         assert overlap(np.concatenate([one[1] for one in alone]), together[1]) > 0.99
 
 
-def test_the_gpu_is_used_where_there_is_one_and_the_index_stays_where_it_cannot(monkeypatch, caplog):
+def test_the_gpu_is_used_where_there_is_one_and_the_index_stays_where_it_cannot(
+    monkeypatch, caplog
+):
     def refuse(resources, device, index):
         raise RuntimeError("Error in somewhere\nno such width")
 
@@ -250,17 +272,23 @@ def test_the_gpu_is_used_where_there_is_one_and_the_index_stays_where_it_cannot(
     moved = []
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
     monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
-    monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda *args: moved.append(args) or args[2], raising=False)
+    monkeypatch.setattr(
+        faiss, "index_cpu_to_gpu", lambda *args: moved.append(args) or args[2], raising=False
+    )
     index = FaissIndex.build(documents, FaissOptions(**QUIET))
     np.testing.assert_array_equal(index.search(queries, 5)[1], expected[1])
     FaissIndex.build(documents, FaissOptions(kind="hnsw", **QUIET))
     assert len(moved) == 1
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", refuse, raising=False)
-    np.testing.assert_array_equal(FaissIndex.build(documents, FaissOptions(**QUIET)).search(queries, 5)[1], expected[1])
+    np.testing.assert_array_equal(
+        FaissIndex.build(documents, FaissOptions(**QUIET)).search(queries, 5)[1], expected[1]
+    )
     assert "stays on the CPU" in caplog.text
 
 
 def test_tensors_are_arrays_too(encoded):
     queries, documents = encoded
     index = FaissIndex.build(torch.from_numpy(documents), FaissOptions(**QUIET))
-    np.testing.assert_array_equal(index.search(torch.from_numpy(queries), 10)[1], exact_top(queries, documents, 10))
+    np.testing.assert_array_equal(
+        index.search(torch.from_numpy(queries), 10)[1], exact_top(queries, documents, 10)
+    )

@@ -33,13 +33,19 @@ def share(vectors: tuple[np.ndarray, np.ndarray], **options) -> float:
     return overlap(index.search(queries, 10)[1], exact_top(queries, documents, 10))
 
 
-def bare_faiss(kind: str, queries: np.ndarray, documents: np.ndarray, lists=None, nprobe=32) -> np.ndarray:
+def bare_faiss(
+    kind: str, queries: np.ndarray, documents: np.ndarray, lists=None, nprobe=32
+) -> np.ndarray:
     """(Q, 10) rows of FAISS's own index over the vectors as they are."""
     if kind == "sq8":
-        index = faiss.IndexScalarQuantizer(49, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.IndexScalarQuantizer(
+            49, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
+        )
     else:
         queries, documents = (np.pad(one, ((0, 0), (0, 11))) for one in (queries, documents))
-        index = faiss.IndexIVFPQ(lists or faiss.IndexFlatIP(60), 60, 32, 12, 7, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.IndexIVFPQ(
+            lists or faiss.IndexFlatIP(60), 60, 32, 12, 7, faiss.METRIC_INNER_PRODUCT
+        )
         index.nprobe, index.cp.spherical = nprobe, lists is None
         index.pq.cp.min_points_per_centroid = 1  # else it writes warnings past Python's stderr
     index.train(documents)
@@ -62,7 +68,10 @@ def test_quantised_kinds_beat_those_over_the_vectors_as_they_are(vectors, kind):
 
 def test_the_prior_apart_beats_one_that_is_quantised_too(vectors):
     exact = exact_top(*vectors, 10)
-    assert share(vectors, kind="sq8", transform="folding") > overlap(bare_faiss("sq8", *folded(vectors)), exact) + 0.02
+    assert (
+        share(vectors, kind="sq8", transform="folding")
+        > overlap(bare_faiss("sq8", *folded(vectors)), exact) + 0.02
+    )
 
 
 def test_lists_stand_for_the_means_of_their_documents(vectors, tmp_path):
@@ -100,20 +109,29 @@ def test_the_nearest_documents_of_a_reduction_are_the_best():
     queries = rng.standard_normal((9, 6))
     longest = float((documents**2).sum(axis=1).max())
     layout = Layout.of(FaissOptions(kind="hnsw"), 6, longest)
-    d, q = layout.documents(documents).astype(np.float64), layout.queries(queries).astype(np.float64)
+    d, q = (
+        layout.documents(documents).astype(np.float64),
+        layout.queries(queries).astype(np.float64),
+    )
     distances = ((q[:, None] - d[None]) ** 2).sum(axis=2)
     expected = (queries**2).sum(axis=1)[:, None] + longest - 2 * queries @ documents.T
     np.testing.assert_allclose(distances, expected, rtol=1e-5)
 
 
 def test_fp16_error_and_int8_rankings_gain_from_folding():
-    """What is specified: an eighth of the error of fp16, an overlap of 0.93 instead of 0.40 for int8."""
+    """What is specified: an eighth of the error of fp16, an overlap of 0.93 instead of 0.40 for
+    int8.
+    """
     queries, documents = (array.astype(np.float64) for array in mrl_like(6000, 60))
     folding = Folding.fit(queries, documents)
     exact, scores, errors = exact_top(queries, documents, 10), {}, {}
     for name, q, d in (
         ("before", queries, documents),
-        ("after", folding.transform_queries(queries, np.float64), folding.transform_documents(documents, np.float64)),
+        (
+            "after",
+            folding.transform_queries(queries, np.float64),
+            folding.transform_documents(documents, np.float64),
+        ),
     ):
         rest, scale = d[:, 1:], np.abs(d[:, 1:]).max() / 127
         for stored, small in (

@@ -29,14 +29,20 @@ def test_bad_input_is_one_clear_line():
         "over_fetch .*0": lambda: index.tuned(over_fetch=0),
         "at most 16": lambda: FaissOptions(pq_bits=17),
         "nlist 301 .*300": lambda: FaissIndex.build(documents, FaissOptions(nlist=301, **ivfpq)),
-        "nlist 51 .*of 50": lambda: FaissIndex.build(documents, FaissOptions(nlist=51, train_size=50, **ivfpq)),
+        "nlist 51 .*of 50": lambda: FaissIndex.build(
+            documents, FaissOptions(nlist=51, train_size=50, **ivfpq)
+        ),
         "pq_bits 9 .*512": lambda: FaissIndex.build(documents, FaissOptions(pq_bits=9, **ivfpq)),
         "pq_m 18": lambda: FaissIndex.build(documents, FaissOptions(pq_m=18, **ivfpq)),
         "no vectors": lambda: FaissIndex.build(documents[:0]),
         "two-dimensional": lambda: FaissIndex.build(documents[0]),
         "document row 7, row 9": lambda: FaissIndex.build(holes),
-        "documents .*MRL": lambda: FaissIndex.build(np.abs(documents), FaissOptions(transform="folding")),
-        "begin with 1": lambda: FaissIndex.build(documents, FaissOptions(transform="folding"), documents),
+        "documents .*MRL": lambda: FaissIndex.build(
+            np.abs(documents), FaissOptions(transform="folding")
+        ),
+        "begin with 1": lambda: FaissIndex.build(
+            documents, FaissOptions(transform="folding"), documents
+        ),
         r"shape \(10, 16\)": lambda: FaissIndex.build(documents, None, queries[:, 1:]),
         r"needs \(Q, 17\)": lambda: index.search(queries[0], 5),
         "no queries": lambda: index.search(queries[:0], 5),

@@ -1,4 +1,6 @@
-"""Passes over a finished store: smoothing equals its matrix form, and terms are added without encoding."""
+"""Passes over a finished store: smoothing equals its matrix form, and terms are added without
+encoding.
+"""
 
 from __future__ import annotations
 
@@ -57,23 +59,34 @@ def test_smoothing_is_its_matrix_form(kind, place, model, tiny_cosine, tmp_path)
     encoder = model if kind == "hybrid" else load_encoder(tiny_cosine)
     smoothed = smooth(source, encoder, tmp_path / "smooth", SmoothOptions(3, 0.4)).load().numpy()
     vectors = EmbeddingStore.open(source).load().numpy().astype(float)
-    np.testing.assert_allclose(smoothed, matrix_form(vectors, [32] if kind == "hybrid" else [], 3, 0.4), atol=1e-5)
+    np.testing.assert_allclose(
+        smoothed, matrix_form(vectors, [32] if kind == "hybrid" else [], 3, 0.4), atol=1e-5
+    )
 
 
-def test_queries_are_divided_by_the_deviations_of_the_smoothed_parts(place, model, beir_folder, tmp_path):
+def test_queries_are_divided_by_the_deviations_of_the_smoothed_parts(
+    place, model, beir_folder, tmp_path
+):
     """Each part of a score has the deviation of its weight over the smoothed documents."""
     store = smooth(place / "store", model, tmp_path / "smooth")
     collection = load_collection(beir_folder)
-    queries, _ = store.queries(torch.from_numpy(model.encode_queries(list(collection.queries.values()))))
+    queries, _ = store.queries(
+        torch.from_numpy(model.encode_queries(list(collection.queries.values())))
+    )
     documents = store.load()
     for part, share in ((slice(0, 32), 1 / 1.5), (slice(32, None), 0.5 / 1.5)):
         deviations = (queries[:, part] @ documents[:, part].T).std(dim=1, correction=0)
         np.testing.assert_allclose(deviations, share, rtol=1e-3)
-    search = Retrievers(collection.documents, tmp_path, SearchOptions(stores=(tmp_path / "smooth",)))
+    search = Retrievers(
+        collection.documents, tmp_path, SearchOptions(stores=(tmp_path / "smooth",))
+    )
     found = search.get(str(place / "model")).search(collection.queries, 5)
     expected = (queries @ documents.T).sort(dim=1, descending=True).values[:, :5]
     np.testing.assert_allclose(found.scores, expected, atol=1e-5)
-    assert search.get(f"feedback:{place / 'model'}").search(collection.queries, 5).rows.shape == found.rows.shape
+    assert (
+        search.get(f"feedback:{place / 'model'}").search(collection.queries, 5).rows.shape
+        == found.rows.shape
+    )
 
 
 @pytest.mark.parametrize("feedback", [False, True])
@@ -81,10 +94,16 @@ def test_queries_are_divided_by_the_deviations_of_the_smoothed_parts(place, mode
 def test_what_is_tried_without_making_it_ranks_as_what_is_made(
     place, model, beir_folder, tiny_cosine, tmp_path, smoothed, feedback
 ):
-    store = smooth(place / "store", model, tmp_path / "smooth") if smoothed else EmbeddingStore.open(place / "store")
+    store = (
+        smooth(place / "store", model, tmp_path / "smooth")
+        if smoothed
+        else EmbeddingStore.open(place / "store")
+    )
     collection = load_collection(beir_folder)
     search = Retrievers(collection.documents, tmp_path, SearchOptions(stores=(store.folder,)))
-    wanted = search.get(("feedback:" if feedback else "") + str(place / "model")).search(collection.queries, 10)
+    wanted = search.get(("feedback:" if feedback else "") + str(place / "model")).search(
+        collection.queries, 10
+    )
     settings = "0.5,r24" + ",smooth" * smoothed + ",feedback" * feedback
     plain = Retrievers(collection.documents, tmp_path / "plain")
     found = plain.get(f"vector@{settings}:{tiny_cosine}").search(collection.queries, 10)
@@ -127,7 +146,17 @@ def test_terms_are_added_to_a_store_of_the_dense_part(place, beir_folder, tmp_pa
     assert "smoothed already" in capsys.readouterr().err
     assert run("--output", str(tmp_path / "other"), "--dense", str(place / "store")) == 2
     assert "not fused" in capsys.readouterr().err
-    assert run("--output", str(tmp_path / "other"), "--dense", str(place / "dense"), "--smooth", str(tmp_path)) == 2
+    assert (
+        run(
+            "--output",
+            str(tmp_path / "other"),
+            "--dense",
+            str(place / "dense"),
+            "--smooth",
+            str(tmp_path),
+        )
+        == 2
+    )
     assert "one of them" in capsys.readouterr().err
 
 
@@ -135,4 +164,6 @@ def test_a_smoothed_store_without_its_balance_is_an_error(place, model, tmp_path
     smooth(place / "store", model, tmp_path / "smooth")
     (tmp_path / "smooth" / "balance.safetensors").write_bytes(b"")
     with pytest.raises(InputError, match=r"balance\.safetensors"):
-        EmbeddingStore.open(tmp_path / "smooth").queries(torch.zeros(1, model.get_embedding_dimension()))
+        EmbeddingStore.open(tmp_path / "smooth").queries(
+            torch.zeros(1, model.get_embedding_dimension())
+        )

@@ -1,4 +1,6 @@
-"""A store that is brought to what its corpus is now equals one that is encoded anew, and encodes only what is new."""
+"""A store that is brought to what its corpus is now equals one that is encoded anew, and encodes
+only what is new.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def encoded(monkeypatch) -> list[str]:
 
 
 def change(folder: Path, beir_folder: Path) -> Path:
-    """The corpus without every fifth document, in another order, with one text changed and one added."""
+    """The corpus without every fifth document, in another order, with one text changed and one
+    added.
+    """
     lines = [json.loads(line) for line in (beir_folder / "corpus.jsonl").read_text().splitlines()]
     kept = [line for i, line in enumerate(lines) if i % 5][::-1]
     kept[3]["text"] = "a text that was changed"
@@ -53,20 +57,28 @@ def test_what_is_there_is_not_encoded_again_and_what_is_gone_leaves(
     documents = load_collection(change(tmp_path, beir_folder), labels="none").documents
     encoded.clear()
     store, kept, new = update(model, documents, tmp_path / "store")
-    changed = [id for id, document in documents.items() if document["text"].startswith("a text that was")]
+    changed = [
+        id for id, document in documents.items() if document["text"].startswith("a text that was")
+    ]
     assert (encoded, kept, new) == (changed, len(documents) - 2, 2)
     assert not (tmp_path / "store" / "flat.index").exists()
     anew = encode_documents(model, documents, tmp_path / "anew", options)
     assert store.record.identity == anew.record.identity
     assert store.record.model.name == str(tiny_cosine)
-    np.testing.assert_allclose(store.load(), anew.load(), atol=1e-5 if precision == "fp32" else 1e-2)
-    np.testing.assert_array_equal(np.load(store.folder / TEXTS_FILE), np.load(anew.folder / TEXTS_FILE))
+    np.testing.assert_allclose(
+        store.load(), anew.load(), atol=1e-5 if precision == "fp32" else 1e-2
+    )
+    np.testing.assert_array_equal(
+        np.load(store.folder / TEXTS_FILE), np.load(anew.folder / TEXTS_FILE)
+    )
     encoded.clear()
     assert update(model, documents, tmp_path / "store")[1:] == (len(documents), 0)
     assert encoded == []
 
 
-def test_a_store_that_was_interrupted_gives_what_it_has(beir_folder, tiny_cosine, tmp_path, encoded):
+def test_a_store_that_was_interrupted_gives_what_it_has(
+    beir_folder, tiny_cosine, tmp_path, encoded
+):
     model = load_encoder(tiny_cosine)
     encode(str(beir_folder), str(tiny_cosine), tmp_path / "store", EncodeOptions(shard_size=20))
     (tmp_path / "store" / "shard-00001.safetensors").unlink()
@@ -98,7 +110,15 @@ def test_the_command_updates_a_folder_of_files(capsys, tiny_cosine, tmp_path):
     folder.mkdir()
     for name in "abc":
         (folder / f"{name}.txt").write_text(f"wing flow {name}")
-    given = ["encode", "--dataset", str(folder), "--model", str(tiny_cosine), "--output", str(store)]
+    given = [
+        "encode",
+        "--dataset",
+        str(folder),
+        "--model",
+        str(tiny_cosine),
+        "--output",
+        str(store),
+    ]
 
     def run(*more: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as status:

@@ -39,15 +39,28 @@ def store(tmp_path_factory, folder, tiny_bert) -> Path:
 
 
 def run(folder: Path, model: Path, output: Path, **options: Any) -> dict[str, Any]:
-    encoder = {name: options.pop(name) for name in ("document_length", "title_separator") if name in options}
+    encoder = {
+        name: options.pop(name)
+        for name in ("document_length", "title_separator")
+        if name in options
+    }
     options = {"shard_size": SIZE} | options
     return encode(
-        str(folder), str(model), output, EncodeOptions(**options), threads=1, encoder=EncoderOptions(**encoder)
+        str(folder),
+        str(model),
+        output,
+        EncodeOptions(**options),
+        threads=1,
+        encoder=EncoderOptions(**encoder),
     )
 
 
 def contents(store: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for path in store.rglob("*")
+        if path.is_file()
+    }
 
 
 def copied(store: Path, tmp_path: Path) -> Path:
@@ -101,7 +114,9 @@ def test_an_interrupted_store_is_gone_on_with(folder, store, tiny_bert, tmp_path
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
 
-def test_broken_and_foreign_shards_are_made_again_and_said(folder, store, tiny_bert, tmp_path, caplog):
+def test_broken_and_foreign_shards_are_made_again_and_said(
+    folder, store, tiny_bert, tmp_path, caplog
+):
     copy = copied(store, tmp_path)
     torn, foreign = copy / "shard-00000.safetensors", copy / "shard-00003.safetensors"
     torn.write_bytes(torn.read_bytes()[:-100])
@@ -132,7 +147,11 @@ def test_what_a_killed_writer_left_is_removed(folder, store, tiny_bert, tmp_path
 def test_two_writers_at_once_are_refused(folder, store, tiny_bert, tmp_path):
     copy = copied(store, tmp_path)
     # From another thread: one may take again what it holds.
-    with sole_writer(copy), ThreadPoolExecutor(1) as other, pytest.raises(InputError, match="another process"):
+    with (
+        sole_writer(copy),
+        ThreadPoolExecutor(1) as other,
+        pytest.raises(InputError, match="another process"),
+    ):
         other.submit(run, folder, tiny_bert, copy).result()
     run(folder, tiny_bert, copy)
 
@@ -162,7 +181,9 @@ def test_another_key_is_refused_with_both(
     assert contents(store) == before
 
 
-def test_a_record_that_was_changed_or_is_something_else_is_refused(folder, store, tiny_bert, tmp_path):
+def test_a_record_that_was_changed_or_is_something_else_is_refused(
+    folder, store, tiny_bert, tmp_path
+):
     copy = copied(store, tmp_path)
     record = json.loads((copy / "store.json").read_text())
     record["identity"]["document_length"] = 64
@@ -203,7 +224,9 @@ def breaking(tiny_bert: Path, value: float, word: str = "treaty") -> COCODR:
 def test_nan_stops_and_names_the_document_and_what_was_written_stays(tiny_bert, tmp_path):
     path = tmp_path / "corpus.jsonl"
     texts = ["wing flow", "library index", "circuit", "shock layer", "the treaty", "diode"]
-    path.write_text("".join(json.dumps({"_id": f"x{i}", "text": t}) + "\n" for i, t in enumerate(texts)))
+    path.write_text(
+        "".join(json.dumps({"_id": f"x{i}", "text": t}) + "\n" for i, t in enumerate(texts))
+    )
     documents = load_collection(path, labels="none").documents
     options = EncodeOptions(shard_size=2)
     with pytest.raises(InputError, match=r"NaN .*document 'x4'"):
@@ -215,17 +238,26 @@ def test_nan_beyond_the_sample_leaves_the_shards_before_it(tiny_bert, tmp_path, 
     monkeypatch.setattr("beir_cocodr.retrieval.store.estimate.SAMPLE", 2)  # the first and the last
     path = tmp_path / "corpus.jsonl"
     texts = ["wing flow", "library index", "circuit", "shock layer", "the treaty", "diode"]
-    path.write_text("".join(json.dumps({"_id": f"x{i}", "text": t}) + "\n" for i, t in enumerate(texts)))
+    path.write_text(
+        "".join(json.dumps({"_id": f"x{i}", "text": t}) + "\n" for i, t in enumerate(texts))
+    )
     documents = load_collection(path, labels="none").documents
     with pytest.raises(InputError, match="document 'x4'"):
-        encode_documents(breaking(tiny_bert, float("nan")), documents, tmp_path / "s", EncodeOptions(shard_size=2))
+        encode_documents(
+            breaking(tiny_bert, float("nan")),
+            documents,
+            tmp_path / "s",
+            EncodeOptions(shard_size=2),
+        )
     assert [path.name for path in sorted((tmp_path / "s").glob("*shard*"))] == [
         "shard-00000.safetensors",
         "shard-00001.safetensors",
     ]
 
 
-def test_disk_memory_and_time_are_said_before_anything_is_written(folder, tiny_bert, tmp_path, caplog):
+def test_disk_memory_and_time_are_said_before_anything_is_written(
+    folder, tiny_bert, tmp_path, caplog
+):
     with caplog.at_level(logging.INFO):
         report = run(folder, tiny_bert, tmp_path / "s")
     said = next(record for record in caplog.records if "documents to encode" in record.getMessage())
@@ -282,7 +314,9 @@ def test_queries_of_another_width_are_refused(store):
 
 def test_a_store_that_is_gone_before_its_shards_are_written_is_said(folder, tiny_bert, tmp_path):
     documents = load_collection(folder).documents
-    job = ShardJob(tmp_path / "nowhere", documents, str(tiny_bert), EncoderOptions(), EncodeOptions(), 1)
+    job = ShardJob(
+        tmp_path / "nowhere", documents, str(tiny_bert), EncoderOptions(), EncodeOptions(), 1
+    )
     with pytest.raises(InputError, match=r"nowhere .*gone"):
         job.start("cpu")
     assert list(tmp_path.iterdir()) == []

@@ -34,7 +34,9 @@ def folder(tmp_path_factory) -> Path:
 
 
 def run(folder: Path, model: Path, output: Path, **options) -> dict[str, object]:
-    return encode(str(folder), str(model), output, EncodeOptions(shard_size=32, **options), threads=1)
+    return encode(
+        str(folder), str(model), output, EncodeOptions(shard_size=32, **options), threads=1
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,12 @@ def stores(tmp_path_factory, folder, tiny_bert) -> dict[str, Path]:
     MRL(str(tiny_bert)).save_pretrained(str(root / "model"))
     run(folder, tiny_bert, root / "dot")
     run(folder, root / "model", root / "mrl", precision="int8")
-    return {"dot": root / "dot", "mrl": root / "mrl", "mrl model": root / "model", "dot model": tiny_bert}
+    return {
+        "dot": root / "dot",
+        "mrl": root / "mrl",
+        "mrl model": root / "model",
+        "dot model": tiny_bert,
+    }
 
 
 @pytest.fixture
@@ -53,7 +60,11 @@ def copied(stores, tmp_path) -> Callable[[str], Path]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def flip(path: Path, place: int = -1, bits: int = 1) -> None:
@@ -81,17 +92,25 @@ def refusal(store: Path, index: str | None) -> str | None:
     return None
 
 
-@pytest.mark.parametrize(("name", "index"), [("dot", None), ("mrl", None), ("dot", "flat"), ("mrl", "sq8")])
+@pytest.mark.parametrize(
+    ("name", "index"), [("dot", None), ("mrl", None), ("dot", "flat"), ("mrl", "sq8")]
+)
 def test_every_flipped_byte_is_refused_in_one_line(copied, name, index):
     if index:
         pytest.importorskip("faiss")
     store, random = copied(name), np.random.default_rng(0)
     expected = searched(store, index)
-    unread = [] if name == "mrl" or index is None else [f"shard-0000{number}.safetensors" for number in range(3)]
+    unread = (
+        []
+        if name == "mrl" or index is None
+        else [f"shard-0000{number}.safetensors" for number in range(3)]
+    )
     unread += ["tie_order.npy"] if index else []
     unread += ["texts.npy"]  # read by an update alone
     silent = []
-    for path in sorted(path for path in store.rglob("*") if path.is_file() and path.name not in unread):
+    for path in sorted(
+        path for path in store.rglob("*") if path.is_file() and path.name not in unread
+    ):
         content = path.read_bytes()
         places = {0, 7, 8, len(content) - 1, *random.integers(0, len(content), FLIPS).tolist()}
         for place in sorted(place for place in places if place < len(content)):
@@ -121,15 +140,37 @@ def test_encode_makes_what_is_broken_anew(folder, stores, copied, caplog, file, 
     assert contents(store) == contents(stores["dot"])
 
 
-def test_what_encode_cannot_make_anew_is_refused_in_one_line(folder, stores, copied, capsys, tmp_path):
+def test_what_encode_cannot_make_anew_is_refused_in_one_line(
+    folder, stores, copied, capsys, tmp_path
+):
     for name, file in (("mrl", "folding.safetensors"), ("mrl", "store.json")):
         store = copied(name)
         flip(store / file, -2)
         before = contents(store)
-        arguments = ["--dataset", str(folder), "--model", str(stores["mrl model"]), "--output", str(store)]
+        arguments = [
+            "--dataset",
+            str(folder),
+            "--model",
+            str(stores["mrl model"]),
+            "--output",
+            str(store),
+        ]
         with pytest.raises(SystemExit) as status:
-            main(["encode", *arguments, "--precision", "int8", "--shard-size", "32", "--device", "cpu"])
-        [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+            main(
+                [
+                    "encode",
+                    *arguments,
+                    "--precision",
+                    "int8",
+                    "--shard-size",
+                    "32",
+                    "--device",
+                    "cpu",
+                ]
+            )
+        [line] = [
+            line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")
+        ]
         assert status.value.code == 2
         assert str(store) in line
         assert file in line
@@ -175,7 +216,9 @@ def test_a_file_is_hashed_once_in_a_process(copied, monkeypatch):
     time.sleep(0.05)  # files as young as this might change unnoticed
     original = checksums._checksum
     monkeypatch.setattr(
-        checksums, "_checksum", lambda path, *content: hashed.append(path.name) or original(path, *content)
+        checksums,
+        "_checksum",
+        lambda path, *content: hashed.append(path.name) or original(path, *content),
     )
     for _ in range(2):
         searched(store)

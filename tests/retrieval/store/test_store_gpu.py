@@ -17,7 +17,10 @@ from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +49,9 @@ def test_one_process_and_three_on_gpus_encode_what_the_cpu_does(folder, tiny_ber
 
 
 @pytest.mark.parametrize("index", ["flat", "ivfpq"])
-def test_an_index_finds_on_a_gpu_what_it_finds_on_the_cpu(folder, tiny_bert, tmp_path, monkeypatch, index):
+def test_an_index_finds_on_a_gpu_what_it_finds_on_the_cpu(
+    folder, tiny_bert, tmp_path, monkeypatch, index
+):
     if not faiss.get_num_gpus():
         pytest.skip("faiss-cpu is installed: pip install 'beir-cocodr[faiss-gpu]'")
     made(folder, tiny_bert, tmp_path / "store")

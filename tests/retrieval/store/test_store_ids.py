@@ -14,14 +14,18 @@ from beir_cocodr.retrieval.store.store import StoreIds
 
 
 def corpus(ids: list[str]) -> Documents:
-    chunks = [pa.array(ids[start : start + 3], pa.large_string()) for start in range(0, len(ids), 3)]
+    chunks = [
+        pa.array(ids[start : start + 3], pa.large_string()) for start in range(0, len(ids), 3)
+    ]
     column = pa.chunked_array(chunks, pa.large_string())
     return Documents(pa.table(dict.fromkeys(("id", "title", "text"), column)), "none")
 
 
 @settings(deadline=None, max_examples=30)
 @given(
-    ids=st.lists(st.text(min_size=1, max_size=5).filter(lambda id: id.isprintable()), min_size=1, unique=True),
+    ids=st.lists(
+        st.text(min_size=1, max_size=5).filter(lambda id: id.isprintable()), min_size=1, unique=True
+    ),
     group=st.integers(1, 9),
 )
 def test_ids_by_row_and_the_order_of_ties(tmp_path_factory, ids, group):

@@ -40,11 +40,19 @@ def read(run: Path) -> dict[str, dict[str, float]]:
 
 def overlap(one: Path, other: Path) -> float:
     left, right = read(one), read(other)
-    return float(np.mean([len(left[query].keys() & right[query].keys()) / len(right[query]) for query in right]))
+    return float(
+        np.mean(
+            [len(left[query].keys() & right[query].keys()) / len(right[query]) for query in right]
+        )
+    )
 
 
-@pytest.mark.parametrize(("kind", "least"), [("flat", 1.0), ("hnsw", 0.95), ("sq8", 0.99), ("ivfpq", 0.4)])
-def test_an_index_is_built_once_and_its_hits_have_exact_scores(folder, store, tmp_path, caplog, kind, least):
+@pytest.mark.parametrize(
+    ("kind", "least"), [("flat", 1.0), ("hnsw", 0.95), ("sq8", 0.99), ("ivfpq", 0.4)]
+)
+def test_an_index_is_built_once_and_its_hits_have_exact_scores(
+    folder, store, tmp_path, caplog, kind, least
+):
     search(store, str(folder), tmp_path / "exact.run", 10, threads=1)
     with caplog.at_level(logging.INFO):
         search(store, str(folder), tmp_path / "built.run", 10, threads=1, index=kind)
@@ -78,7 +86,9 @@ def test_mrl_by_an_index_has_the_scores_of_exact_search(folder, tiny_bert, tmp_p
             assert found[query][document] == pytest.approx(documents[document], rel=1e-4)
 
 
-def test_an_index_of_another_store_and_an_unknown_kind_are_refused(folder, store, tiny_bert, tmp_path):
+def test_an_index_of_another_store_and_an_unknown_kind_are_refused(
+    folder, store, tiny_bert, tmp_path
+):
     with pytest.raises(InputError, match=r"'annoy'.*flat, hnsw, ivfpq, sq8"):
         search(store, str(folder), tmp_path / "run", index="annoy")
     search(store, str(folder), tmp_path / "run", index="flat", threads=1)

@@ -30,7 +30,11 @@ def run(folder: Path, model: Path, output: Path, precision: str, processes: int 
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def complete(folder: Path) -> dict[Path, int]:
@@ -74,14 +78,18 @@ def test_ten_kills_at_random_moments_change_no_byte(folder, tiny_bert, tmp_path)
         # What has its name is whole, and what was whole before was not written again.
         assert all(path.read_bytes() == expected[path.name] for path in now)
         assert before.items() <= now.items()
-        in_the_middle += any(path.name.startswith("shard-") for path in now) and 2 * len(now) < len(expected)
+        in_the_middle += any(path.name.startswith("shard-") for path in now) and 2 * len(now) < len(
+            expected
+        )
     assert in_the_middle >= 6
 
     assert exit_code(run, folder, tiny_bert, stores[-1], "fp32") == 0
     assert contents(stores[-1]) == expected
 
 
-def test_two_processes_write_what_one_does_even_when_one_of_them_is_killed(folder, tiny_bert, tmp_path, caplog):
+def test_two_processes_write_what_one_does_even_when_one_of_them_is_killed(
+    folder, tiny_bert, tmp_path, caplog
+):
     run(folder, tiny_bert, tmp_path / "one", "int8")
     two, killed = tmp_path / "two", []
 

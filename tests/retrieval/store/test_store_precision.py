@@ -50,7 +50,9 @@ def test_no_number_moves_further_than_its_precision_allows(precision, prior, vec
 @pytest.mark.parametrize("prior", [False, True])
 def test_the_arrays_take_the_bytes_that_are_estimated(precision, prior):
     arrays_ = pack(np.ones((7, 33), np.float32), precision, prior)
-    assert sum(array.nbytes for array in arrays_.values()) == 7 * bytes_per_vector(33, precision, prior)
+    assert sum(array.nbytes for array in arrays_.values()) == 7 * bytes_per_vector(
+        33, precision, prior
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -73,7 +75,9 @@ def test_bf16_holds_bfloat16_values_in_float16():
     vectors = np.random.default_rng(0).standard_normal((50, 20)).astype(np.float32)
     stored = pack(vectors, "bf16")["vectors"]
     assert stored.dtype == np.float16
-    np.testing.assert_array_equal(stored.astype(np.float32), torch.from_numpy(vectors).bfloat16().float())
+    np.testing.assert_array_equal(
+        stored.astype(np.float32), torch.from_numpy(vectors).bfloat16().float()
+    )
 
 
 def test_zero_vectors_stay_zero_in_int8():

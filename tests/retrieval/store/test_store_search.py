@@ -30,7 +30,9 @@ def folder(tmp_path_factory) -> Path:
     """A collection in which some documents are there twice, so that there are ties."""
     folder = write_beir(tmp_path_factory.mktemp("search") / "corpus", documents=DOCUMENTS - 10)
     lines = (folder / "corpus.jsonl").read_text().splitlines()
-    twins = [json.dumps(json.loads(line) | {"_id": f"twin-{i}"}) for i, line in enumerate(lines[:10])]
+    twins = [
+        json.dumps(json.loads(line) | {"_id": f"twin-{i}"}) for i, line in enumerate(lines[:10])
+    ]
     (folder / "corpus.jsonl").write_text("\n".join([*lines, *twins]) + "\n")
     return folder
 
@@ -66,7 +68,9 @@ def read(run: Path) -> dict[str, list[tuple[str, float]]]:
 
 
 def assert_same(one: Path, other: Path, tolerance: float = 1e-5) -> None:
-    """The same scores to a tolerance, and the same order where scores are further apart than that."""
+    """The same scores to a tolerance, and the same order where scores are further apart than
+    that.
+    """
     left, right = read(one), read(other)
     assert list(left) == list(right)
     for query in left:
@@ -84,7 +88,9 @@ def assert_same(one: Path, other: Path, tolerance: float = 1e-5) -> None:
 def test_the_run_is_that_of_evaluate(request, folder, tmp_path, name, policy):
     model = request.getfixturevalue(name)
     made(folder, model, tmp_path / "store")
-    report = search(tmp_path / "store", str(folder), tmp_path / "ours.run", 20, policy=policy, threads=1)
+    report = search(
+        tmp_path / "store", str(folder), tmp_path / "ours.run", 20, policy=policy, threads=1
+    )
     evaluate(str(folder), [str(model)], tmp_path / "e", policy=policy, top_k=20, measures="R@20")
     assert_same(tmp_path / "ours.run", next((tmp_path / "e").glob("*.run")))
     assert (report.queries, report.identical_ids, report.top_k) == (16, policy, 20)
@@ -115,7 +121,9 @@ def test_any_shard_size_gives_the_same(folder, store, tiny_bert, tmp_path):
 
 def test_three_processes_write_the_bytes_of_one(folder, store, tmp_path):
     search(store, str(folder), tmp_path / "one.run", 50, threads=1)
-    report = search(store, str(folder), tmp_path / "three.run", 50, processes=3, device="cpu", threads=1)
+    report = search(
+        store, str(folder), tmp_path / "three.run", 50, processes=3, device="cpu", threads=1
+    )
     assert (tmp_path / "three.run").read_bytes() == (tmp_path / "one.run").read_bytes()
     assert report.devices == ["cpu"] * 3
 
@@ -137,8 +145,12 @@ def test_lengths_and_separator_are_those_of_the_store(folder, tiny_bert, tmp_pat
     assert report.truncated_queries > 0.5
 
 
-def test_queries_of_another_model_are_refused_and_a_moved_one_is_not(folder, store, tiny_bert, tiny_mlm, tmp_path):
-    with pytest.raises(InputError, match=r"another model: weights \w{16} .*\w{16} .*--model") as caught:
+def test_queries_of_another_model_are_refused_and_a_moved_one_is_not(
+    folder, store, tiny_bert, tiny_mlm, tmp_path
+):
+    with pytest.raises(
+        InputError, match=r"another model: weights \w{16} .*\w{16} .*--model"
+    ) as caught:
         search(store, str(folder), tmp_path / "run", model=str(tiny_mlm))
     assert str(tiny_bert) in str(caught.value)
     assert not (tmp_path / "run").exists()
@@ -186,8 +198,12 @@ def test_a_store_without_a_named_model_asks_for_it(folder, tiny_bert, tmp_path):
     search(tmp_path / "store", str(folder), tmp_path / "run", model=str(tiny_bert))
 
 
-@pytest.mark.parametrize(("precision", "least"), [("fp32", 1.0), ("fp16", 0.99), ("bf16", 0.95), ("int8", 0.9)])
-def test_mrl_is_found_in_any_precision_with_its_own_scores(folder, two_layer_bert, tmp_path, precision, least):
+@pytest.mark.parametrize(
+    ("precision", "least"), [("fp32", 1.0), ("fp16", 0.99), ("bf16", 0.95), ("int8", 0.9)]
+)
+def test_mrl_is_found_in_any_precision_with_its_own_scores(
+    folder, two_layer_bert, tmp_path, precision, least
+):
     """The best ten by brute force in float64, and their scores."""
     model = MRL(str(two_layer_bert))
     model.save_pretrained(str(tmp_path / "mrl"))
@@ -220,20 +236,30 @@ def test_products_that_overflow_name_document_and_query(folder, store, tmp_path)
 
 @pytest.mark.parametrize("form", [dict, lambda documents: documents])
 def test_exact_search_keeps_its_embeddings_in_a_store(folder, tiny_bert, tmp_path, form):
-    """The interface of BEIR's search; the second one encodes nothing, and results are as without a store."""
+    """The interface of BEIR's search; the second one encodes nothing, and results are as without a
+    store.
+    """
     model, collection = COCODR(tiny_bert), load_collection(folder)
     queries = {"d3": "wing flow", **collection.queries}  # one query with the id of a document
     plain = ExactSearch(model).search(form(collection.documents), queries, 7, "dot")
     for _ in range(2):
-        stored = ExactSearch(model, store=tmp_path / "store").search(form(collection.documents), queries, 7, "dot")
+        stored = ExactSearch(model, store=tmp_path / "store").search(
+            form(collection.documents), queries, 7, "dot"
+        )
         assert list(stored) == list(plain)
         for query, found in plain.items():
             # Two documents of one text are as good as each other, but for rounding.
-            assert [id.replace("twin-", "d") for id in stored[query]] == [id.replace("twin-", "d") for id in found]
-            np.testing.assert_allclose(list(stored[query].values()), list(found.values()), rtol=1e-5)
+            assert [id.replace("twin-", "d") for id in stored[query]] == [
+                id.replace("twin-", "d") for id in found
+            ]
+            np.testing.assert_allclose(
+                list(stored[query].values()), list(found.values()), rtol=1e-5
+            )
         times = [path.stat().st_mtime_ns for path in (tmp_path / "store").iterdir()]
     assert "d3" not in stored["d3"]
-    ExactSearch(model, store=tmp_path / "store").search(form(collection.documents), queries, 7, "dot")
+    ExactSearch(model, store=tmp_path / "store").search(
+        form(collection.documents), queries, 7, "dot"
+    )
     assert [path.stat().st_mtime_ns for path in (tmp_path / "store").iterdir()] == times
 
 
@@ -248,7 +274,9 @@ def test_exact_search_refuses_a_store_of_something_else(folder, beir_folder, tin
         similarity_fn_name = "dot"
 
     with pytest.raises(InputError, match="Other"):
-        ExactSearch(Other(), store=tmp_path / "store").search({"d": {"text": "x"}}, {"q": "wing"}, 3, "dot")
+        ExactSearch(Other(), store=tmp_path / "store").search(
+            {"d": {"text": "x"}}, {"q": "wing"}, 3, "dot"
+        )
 
 
 @pytest.mark.gpu

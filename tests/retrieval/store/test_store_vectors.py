@@ -31,7 +31,9 @@ def run(folder: Path, model: Path, output: Path, **options: Any) -> EmbeddingSto
     return EmbeddingStore.open(output)
 
 
-@pytest.mark.parametrize(("precision", "bound"), [("fp16", 2.0**-11), ("bf16", 2.0**-8), ("int8", 1 / 254)])
+@pytest.mark.parametrize(
+    ("precision", "bound"), [("fp16", 2.0**-11), ("bf16", 2.0**-8), ("int8", 1 / 254)]
+)
 def test_precision_on_disk(folder, tiny_bert, tmp_path, precision, bound):
     """Errors within the arithmetic of the format, and files of its size."""
     exact, rough = (
