@@ -36,6 +36,7 @@ SHARED = {
     "errors": set(),
     "io": {"errors"},
     "checksums": {"errors", "io"},
+    "deprecation": set(),
     "distributed": {"errors"},
     "records": {"errors", "io"},
     "progress": set(),
