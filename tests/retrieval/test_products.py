@@ -97,6 +97,33 @@ def test_nothing_that_reaches_the_bound_is_left_out(
             assert abs(score - exact[2 + query, document]) <= error[query, document]
 
 
+def test_no_document_is_lost_to_the_rounding_of_float32() -> None:
+    """Documents far from the origin have scores that float32 rounds by more than one.
+
+    Queries and documents, and the centre of the documents, are exact integers here. The bound of
+    Cauchy and Schwarz is then 0, and only the margin for rounding keeps the best documents.
+    """
+    random = np.random.default_rng(3)
+    queries = random.integers(0, 128, (9, 24)).astype(np.float32)
+    queries[:, 0] = 127
+    offsets = random.integers(-127, 128, (100, 24)).astype(np.float32)
+    offsets[0, 0] = 127
+    documents = np.concatenate([offsets, -offsets]) + np.float32(2**16)
+    query_rows = torch.from_numpy(queries)
+    document_rows = torch.from_numpy(documents)
+    every_row, every_column = np.divmod(np.arange(9 * 200), 200)
+    scores = products._products(query_rows, document_rows, every_row, every_column)
+    scores = scores.reshape(9, 200)
+    screen = Screen(query_rows, document_rows)
+    panels = list(screen.panels(document_rows))
+    assert all(panel.left == 0 for panel in panels)
+    for rank in range(1, 20):
+        bounds = np.sort(scores, axis=1)[:, -rank]
+        found = screen.found(slice(0, 9), panels, bounds)
+        assert found is not None
+        assert set(pairs(found)) == set(zip(*np.nonzero(scores >= bounds[:, None]), strict=True))
+
+
 def test_of_random_vectors_few_are_multiplied_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four thousand documents, of which twelve are wanted: another test would pass if all of them
     were.
