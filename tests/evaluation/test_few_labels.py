@@ -145,6 +145,26 @@ def test_of_two_models_the_estimate_is_the_mean_weighted_by_precision():
     assert found.posterior(scores[:0], np.ones(0)).difference(0, 1) == pytest.approx((0.1, 0.03))
 
 
+def test_queries_count_in_the_posterior_by_their_weights():
+    """Queries that were likely to be drawn, and favour one model, count for less."""
+    rng = np.random.default_rng(4)
+    scores, weights = rng.random((25, 2)), 1 / rng.uniform(0.1, 1.0, 25)
+    scores[weights < np.median(weights), 1] += 0.5
+    variance = 0.2**2
+    apart = 1 - np.eye(2)
+    posterior = Expected(np.zeros(2), variance * apart, 0.5 * apart).posterior(scores, weights)
+    mean, deviation = posterior.difference(0, 1)
+    gaps = scores[:, 1] - scores[:, 0]
+    average = np.average(gaps, weights=weights)
+    influences = 25 * weights / weights.sum() * (gaps - average)
+    usual = (np.square(influences).sum() + 10 * 0.25**2 * 0.5) / 34
+    error = (np.square(influences).sum() + 10 * usual) / 34 / 25
+    precisions = 1 / variance, 1 / error
+    assert mean == pytest.approx(np.average([0.0, average], weights=precisions))
+    assert deviation == pytest.approx(1 / math.sqrt(sum(precisions)))
+    assert mean < gaps.mean() / 2
+
+
 def test_choosing_among_equals_gains_nothing_on_queries_that_had_no_part_in_it():
     rng, missed, optimism = np.random.default_rng(11), 0, []
     nothing = Expected.nothing(8)

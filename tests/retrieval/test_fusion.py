@@ -190,10 +190,11 @@ def test_the_weight_of_bm25_is_an_option(setting, collection, tmp_path, weight):
         np.testing.assert_array_equal(hybrid.search(collection.queries, 8).rows, alone.rows)
 
 
-def test_rm3_expands_the_query_from_the_best_of_the_fusion(setting, collection):
+@pytest.mark.parametrize("weight", [0.5, 0.2])
+def test_rm3_expands_the_query_from_the_best_of_the_fusion(setting, collection, weight):
     name, retrievers, queries, documents, _ = setting
-    retriever = retrievers.get(f"rm3:{name}")
-    retriever.documents, retriever.terms = 4, 5
+    base = retrievers.get(f"rm3:{name}")
+    retriever = fusion.RM3(base.dense, base.bm25, documents=4, terms=5, weight=weight)
     # By brute force, of words: the analyzer's, and BM25's weights of single terms in all documents.
     index, texts = retriever.bm25, collection.documents.take(range(len(documents)))
     index.prepare()
@@ -218,8 +219,8 @@ def test_rm3_expands_the_query_from_the_best_of_the_fusion(setting, collection):
         asked = [w for w in index._tokenizer.tokenize([query], return_as="string")[0] if w in known]
         lexical = sum(
             (
-                0.5 * asked.count(w) / len(asked)
-                + 0.5 * (w in kept) * model[w] / sum(map(model.get, kept))
+                (1 - weight) * asked.count(w) / len(asked)
+                + weight * (w in kept) * model[w] / sum(map(model.get, kept))
             )
             * index.postings.scores([index.postings.vocabulary[w]]).astype(np.float64)
             for w in {*asked, *kept}
@@ -227,7 +228,7 @@ def test_rm3_expands_the_query_from_the_best_of_the_fusion(setting, collection):
         expected.append((z(dense[None]) + 0.5 * z(lexical[None]))[0] / 1.5)
     check(retriever.search(collection.queries, 9), np.stack(expected), 9)
     assert {
-        "weight": 0.5,
+        "weight": weight,
         "documents": 4,
         "terms": 5,
         "bm25_weight": 0.5,

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections import Counter
 
-import numpy as np
 import pytest
 import sentence_transformers
 import torch
@@ -16,9 +15,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.measures import compare
-from beir_cocodr.evaluation.recommendation import COCO, MODES, STAGE, ablation_families, recommend
-from beir_cocodr.evaluation.records import EvaluationRecord, ModelResult
 from beir_cocodr.models.loading import weights_sha256
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.training.adapt import adapt
@@ -199,64 +195,3 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(
         adapt(
             str(other), None, str(tiny_mlm), tmp_path / "q", ["qgen"], generated=output / "queries"
         )
-
-
-def test_each_stage_more_is_asked_about():
-    families = ablation_families(["base", "base + COCO", "base + QC", "base + COCO + QC"])
-    assert (families[COCO][0], families[STAGE][0]) == (
-        ("base + QC", "base + COCO + QC"),
-        ("base + COCO", "base + COCO + QC"),
-    )
-    assert all(label != "base" for family in (COCO, STAGE) for label, _ in families[family])
-
-
-def results(**figures: np.ndarray) -> EvaluationRecord:
-    """Results of an ablation in which the three encoders score as given in every mode."""
-    scores = {"bm25": {"m": np.zeros(50)}}
-    for label, values in figures.items():
-        name = {"base": "base", "source": "base + source", "both": "base + COCO + source"}[label]
-        for mode in MODES:
-            scores[name + mode] = {"m": values + 0.001 * len(mode)}
-    encoders = [label for label in scores if "," not in label and label != "bm25"]
-    tests = compare(scores, ablation_families(encoders))
-    models = {
-        label: ModelResult(
-            model=label,
-            measures={"m": float(values["m"].mean())},
-            intervals={"m": None},
-            queries=50,
-            queries_without_results=0,
-            run="",
-        )
-        for label, values in scores.items()
-    }
-    return EvaluationRecord(
-        dataset="d", split="test", documents=1, queries=50, models=models, comparisons=tests
-    )
-
-
-RNG = np.random.default_rng(0)
-BASE, NOISE = RNG.random(50), RNG.normal(0, 0.02, 50)
-
-
-def test_training_that_pays_is_recommended_and_coco_that_hurts_is_said():
-    found = recommend(results(base=BASE, source=BASE + 0.2 + NOISE, both=BASE + 0.1 - NOISE))
-    assert found.model.startswith("base + source")
-    assert found.verdict == "better"
-    assert any("COCO hurt" in reason for reason in found.reasons)
-
-
-def test_training_that_hurts_is_not_recommended():
-    found = recommend(results(base=BASE, source=BASE - 0.2 + NOISE, both=BASE - 0.1 + NOISE))
-    assert found.model.split(",")[0] == "base"
-    assert found.verdict == "worse"
-
-
-def test_differences_that_cannot_be_told_leave_the_base():
-    wild = RNG.normal(0, 0.5, 50)
-    found = recommend(
-        results(base=BASE, source=BASE + wild - wild.mean(), both=BASE - wild + wild.mean())
-    )
-    assert found.model.split(",")[0] == "base"
-    assert found.verdict == "cannot tell"
-    assert any("COCO did not help measurably" in reason for reason in found.reasons)

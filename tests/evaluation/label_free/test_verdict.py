@@ -97,6 +97,8 @@ def test_exchanging_the_models_turns_the_verdict_round(seed, pair):
         (-0.5, 0.1, [], "worse"),
         (0.1, 0.1, [], "cannot tell"),
         (0.004, 0.003, [], "no difference"),
+        (0.004, 0.006, [], "cannot tell"),  # up to 0.014, beyond the margin of 0.01
+        (-0.004, 0.006, [], "cannot tell"),
         (0.5, 0.1, ["words a document"], "cannot tell"),
     ],
 )
