@@ -8,12 +8,10 @@ import logging
 import multiprocessing.forkserver
 import multiprocessing.util
 import os
-import re
 import subprocess
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import import_module
 from multiprocessing.process import BaseProcess
@@ -27,7 +25,14 @@ from hypothesis import settings
 from tqdm import tqdm
 
 # Fixtures in a second conftest.py would hide this one from `from conftest import ...`.
-pytest_plugins = ["browser", "graded", "host_figures", "report_outputs", "tiny_generators"]
+pytest_plugins = [
+    "browser",
+    "graded",
+    "host_figures",
+    "report_outputs",
+    "run_summary",
+    "tiny_generators",
+]
 
 # HF_HUB_OFFLINE=0 in the environment lets the tests marked `network` reach the hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -224,47 +229,6 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
         gc.freeze()
-
-
-#: What tests are skipped for want of, how reasons of skips name it, and what brings it.
-WANTS = {
-    "a GPU": (r"CUDA", "make test on a machine with one"),
-    "faiss-gpu": (r"faiss-cpu is installed", "pip install 'beir-cocodr[faiss-gpu]'"),
-    "a browser": (r"chromium", "apt-get install chromium chromium-driver"),
-    "the hub": (r"\bhub\b", "HF_HUB_OFFLINE=0 make test"),
-    "real collections": (r"collections", "COCODR_COLLECTIONS=FOLDER make test"),
-    "Java": (r"\bJava\b", "pip install 'beir-cocodr[pyserini]'"),
-    "packages": (r"could not import|not installed", "pip install 'beir-cocodr[test]'"),
-    "Linux": (r"\bLinux\b", "make test on it"),
-}
-
-
-def describe_skips(reasons: Iterable[str]) -> str:
-    """One line: how many tests were skipped for want of what, and what brings it."""
-    counts = Counter(
-        next((want for want, (name, _) in WANTS.items() if re.search(name, r)), r) for r in reasons
-    )
-    found = [
-        f"{count} for want of {want} ({WANTS[want][1]})"
-        for want, count in counts.items()
-        if want in WANTS
-    ]
-    found += [
-        f"{count} otherwise: {reason}" for reason, count in counts.items() if reason not in WANTS
-    ]
-    return f"skipped: {'; '.join(found)}" if found else "nothing was skipped"
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
-    """The last line of all."""
-    yield
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and not hasattr(session.config, "workerinput"):
-        skipped = [report.longrepr for report in reporter.stats.get("skipped", [])]
-        reporter.write_line(
-            describe_skips(found[2] for found in skipped if isinstance(found, tuple))
-        )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -72,6 +72,7 @@ def test_hooks_and_workflow_call_what_the_machine_calls():
     workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text()
     assert re.findall(r"- run: make (.*)$", workflow, flags=re.MULTILINE) == called
     assert {line.split()[0] for line in called} <= targets
+    assert called[-1] == "test"
     assert "entry: make lint\n" in (ROOT / ".pre-commit-config.yaml").read_text()
 
 
