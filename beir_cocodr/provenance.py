@@ -28,6 +28,11 @@ from beir_cocodr.records import (
 
 RECORD_FILE = "training.json"
 
+#: Values of :attr:`TrainingRecord.rehearsed`: what a training practised that label-free estimates
+#: would otherwise take for evidence.
+SPANS = "spans"
+GENERATED_QUERIES = "generated queries"
+
 
 def collection_provenance(collection: Collection, queries: bool) -> CollectionProvenance:
     """What a training stage is given of a collection: documents, and if ``queries`` its labelled
@@ -134,6 +139,10 @@ class TrainingRecord(TrainingPlan):
         versions: of the packages that a number may depend on.
         parent: the record of ``base``.
         modules: see :func:`modules_of`.
+        rehearsed: what the training practised on the collections in ``seen``: :data:`SPANS` if it
+            learned to find a document by a part of it, :data:`GENERATED_QUERIES` if by queries
+            that were generated for it.
+        citations: keys of ``models/papers.bib``, or BibTeX entries, of the methods that were used.
     """
 
     steps: int | None = None
@@ -145,6 +154,8 @@ class TrainingRecord(TrainingPlan):
     versions: dict[str, str] = field(default_factory=dict)
     parent: "TrainingRecord | None" = None
     modules: dict[str, str] | None = None
+    rehearsed: tuple[str, ...] = ()
+    citations: tuple[str, ...] = ()
 
     def to_json(self) -> Json:
         content: Json = {}
@@ -359,7 +370,7 @@ def _training_collection(part: CollectionProvenance) -> Collection | None:
         return None
     now = collection_provenance(found, queries=split is not None)
     queries_sha256 = now.queries_sha256
-    if part.generation is not None:
+    if part.split is None and part.generation is not None:
         file = Path(name) / "queries.jsonl"
         queries_sha256 = file_sha256(file) if file.is_file() else None
     same_queries = split is None or queries_sha256 == part.queries_sha256

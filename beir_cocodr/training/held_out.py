@@ -22,6 +22,7 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.distributed import do_each, on_main, rank, world_size
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
+from beir_cocodr.generation.shards import GENERATION_FILE, read_generation
 from beir_cocodr.io import atomic_path, file_sha256
 from beir_cocodr.provenance import collection_provenance
 from beir_cocodr.records import CollectionProvenance, Json, Record
@@ -51,7 +52,7 @@ def given_queries(
     InputError where that is the one that is trained on, has no query with a relevant document, or
     is not measured.
     """
-    split, found = options.select_split, [collection_provenance(collection, queries=True)]
+    split, found = options.select_split, [labelled_provenance(collection)]
     if split is not None:
         if isinstance(options, DistillOptions) and options.select_epochs is None:
             raise InputError("select_split chooses every select_epochs: set that, too")
@@ -64,8 +65,18 @@ def given_queries(
             raise InputError(
                 f"select_split: no query of {collection.name} has a relevant document in split {split}"
             )
-        found.append(collection_provenance(chosen, queries=True))
+        found.append(labelled_provenance(chosen))
     return found
+
+
+def labelled_provenance(collection: Collection) -> CollectionProvenance:
+    """Return the provenance of a labelled collection, and of its queries if they were generated."""
+    seen = collection_provenance(collection, queries=True)
+    folder = Path(collection.name)
+    if not (folder / GENERATION_FILE).is_file():
+        return seen
+    record = read_generation(folder)
+    return replace(seen, generation={"settings": record.settings, "counts": record.counts})
 
 
 def hold_out(

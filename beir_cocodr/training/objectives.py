@@ -17,6 +17,7 @@ import numpy as np
 
 from beir_cocodr.data.spans import SpannedText, damaged, inverse_cloze, span_pair, twice, window
 from beir_cocodr.errors import InputError
+from beir_cocodr.provenance import SPANS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,6 +65,7 @@ class Objective:
         dropout: whether the encoder's dropout is on by default.
         needs_dropout: whether it may not be off.
         defaults: where its paper's settings differ from those of COCO.
+        rehearses: what it practises, see :class:`~beir_cocodr.provenance.TrainingRecord`.
     """
 
     loss: Callable[[Any, PretrainOptions, int | None], nn.Module]
@@ -75,6 +77,7 @@ class Objective:
     dropout: bool = True
     needs_dropout: bool = False
     defaults: Mapping[str, float] = field(default_factory=dict)
+    rehearses: tuple[str, ...] = ()
 
     @property
     def on_queries(self) -> bool:
@@ -138,17 +141,19 @@ _COTMAE_DEFAULTS = _PASSAGE | {"batch_size": 16_384, "learning_rate": 4e-4, "mas
 #: Name to objective: COCO and its rivals (COCO-DR, Table 3), and query-as-context pre-training.
 OBJECTIVES = {
     # Two spans of a document find each other, and language-model losses.
-    "coco": Objective(_coco, _SPANS, contrastive=True, masked=True, dropout=False),
+    "coco": Objective(
+        _coco, _SPANS, contrastive=True, masked=True, dropout=False, rehearses=(SPANS,)
+    ),
     # Masked language modelling from the last layer alone.
     "mlm": Objective(_coco, _WINDOW, masked=True, late_head=True),
     # The language-model losses alone, on one window of each document.
     "condenser": Objective(_coco, _WINDOW, masked=True),
     # As coco, with encoder dropout, meant for the source corpus (Gao and Callan, 2022).
-    "cocondenser": Objective(_coco, _SPANS, contrastive=True, masked=True),
+    "cocondenser": Objective(_coco, _SPANS, contrastive=True, masked=True, rehearses=(SPANS,)),
     # A window finds itself under other dropout (Gao et al., 2021).
     "simcse": Objective(_simcse, _WINDOW_TWICE, contrastive=True, needs_dropout=True),
     # A span finds the rest of its window (Lee et al., 2019).
-    "ict": Objective(_infonce, _CLOZE, contrastive=True),
+    "ict": Objective(_infonce, _CLOZE, contrastive=True, rehearses=(SPANS,)),
     # A decoder rebuilds a window from the embedding of what is left of it (Wang et al., 2021).
     "tsdae": Objective(_tsdae, _DAMAGED),
     # A passage and a query generated for it find each other, and language-model losses (Wu et al.,

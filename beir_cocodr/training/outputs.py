@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,11 @@ def figures_of(found: AdaptationRecord, label: str) -> Json:
     return {"adapted": found, "label": label, "uses": uses}
 
 
+def _joined(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Join names of several records, each once."""
+    return tuple(dict.fromkeys(chain.from_iterable(parts)))
+
+
 def finish_rounds(
     output: Path,
     last: Path,
@@ -295,6 +301,8 @@ def finish_rounds(
         details={rounds: each, "curves": points},
         versions=versions(),
         parent=read_record(str(plan.base)),
+        rehearsed=_joined([found.rehearsed for found in records]),
+        citations=_joined([found.citations for found in records]),
     )
 
     def finish() -> TrainingRecord:

@@ -18,7 +18,7 @@ from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead, build_head
 from beir_cocodr.models.cotmae import DECODER_FOLDER, CoTMAEDecoder, build_decoder
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.spec import EncoderOptions, check_device
-from beir_cocodr.provenance import TrainingPlan, TrainingRecord, collection_provenance
+from beir_cocodr.provenance import SPANS, TrainingPlan, TrainingRecord, collection_provenance
 from beir_cocodr.records import CollectionProvenance, Json
 from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
@@ -136,6 +136,13 @@ def _check_queries(options: PretrainOptions, queries: Sequence[str]) -> None:
         )
 
 
+def rehearsed_by(options: PretrainOptions) -> tuple[str, ...]:
+    """Return what an objective practises; passages of ``qc`` find their neighbours if mixed."""
+    if options.objective == "qc" and options.mix:
+        return (SPANS,)
+    return OBJECTIVES[options.objective].rehearses
+
+
 def build_loss(model: Any, options: PretrainOptions) -> nn.Module:
     """The objective's loss, with gradient caching where a process's batch is larger than its
     mini-batch.
@@ -186,6 +193,7 @@ def _stage(
         names=views.names,
         finish=lambda folder: _detach_heads(model, folder),
         details={**views.counts(), **origins},
+        rehearsed=rehearsed_by(options),
     )
 
 

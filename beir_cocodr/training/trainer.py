@@ -42,7 +42,14 @@ from beir_cocodr.errors import InputError, listed, naming_full_disk
 from beir_cocodr.io import atomic_path, files_sha256, write_text
 from beir_cocodr.models.card import write_card
 from beir_cocodr.progress import Bar
-from beir_cocodr.provenance import LOGGED, TrainingPlan, TrainingRecord, read_record, write_record
+from beir_cocodr.provenance import (
+    GENERATED_QUERIES,
+    LOGGED,
+    TrainingPlan,
+    TrainingRecord,
+    read_record,
+    write_record,
+)
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.pool import available_cores
 from beir_cocodr.training import outputs
@@ -307,6 +314,8 @@ class Stage:
         details: what the record says of this stage alone.
         finish: called before the final save, on the first process, to take off what only training
             needs; what it returns goes to the details.
+        rehearsed, citations: facts of the objective, the loss and so on for the record, see
+            :class:`~beir_cocodr.provenance.TrainingRecord`.
         trainer, arguments: the host's classes for another kind of model than a dense encoder; the
             first has :class:`GuardedTrainer` before it.
     """
@@ -322,6 +331,8 @@ class Stage:
     names: Callable[[Sequence[int]], list[str]] | None = None
     details: Json = field(default_factory=dict)
     finish: Callable[[Path], Json] = lambda folder: {}
+    rehearsed: tuple[str, ...] = ()
+    citations: tuple[str, ...] = ()
     trainer: "type[GuardedTrainer] | None" = None
     arguments: Any = SentenceTransformerTrainingArguments
 
@@ -467,9 +478,17 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         | {LOGGED: [[e["step"], e["loss"]] for e in trainer.state.log_history if "loss" in e]},
         versions=versions(),
         parent=read_record(str(stage.plan.base)),
+        rehearsed=rehearsed_in(stage),
+        citations=stage.citations,
     )
     with naming_full_disk(output, safe):
         return on_main(lambda: _save(stage, output, record))
+
+
+def rehearsed_in(stage: Stage) -> tuple[str, ...]:
+    """Return what a stage practises: what its method does, and generated queries if it has any."""
+    generated = any(part.generation is not None for part in stage.plan.seen)
+    return (*stage.rehearsed, GENERATED_QUERIES) if generated else stage.rehearsed
 
 
 def _save(stage: Stage, output: Path, record: TrainingRecord) -> TrainingRecord:

@@ -208,7 +208,9 @@ def stage_that_makes(encoder, spans=False):
         given = collection_provenance(
             load_collection(run.data.corpus, labels="none"), queries=False
         )
-        record = TrainingRecord("coco", run.start, seen=(given,) if spans else (), seconds=0.0)
+        record = TrainingRecord(
+            "coco", run.start, seen=(given,), seconds=0.0, rehearsed=("spans",) if spans else ()
+        )
         write_record(run.output, record)
         return record
 

@@ -60,6 +60,8 @@ def test_resumed_equals_uninterrupted(objective, beir_folder, tiny_mlm, tmp_path
     resumed = pretrain(data, model, tmp_path / "killed", options, resume=True)
     assert (resumed.resumed_from, resumed.steps, whole.steps) == ("checkpoint-4", 6, 6)
     assert whole.stage == resumed.stage == objective
+    by_spans = objective in ("coco", "cocondenser", "ict")
+    assert whole.rehearsed == resumed.rehearsed == (("spans",) if by_spans else ())
     files = ["model.safetensors"] + [f"{HEAD_FOLDER}/model.safetensors"] * (
         OBJECTIVES[objective].masked
     )

@@ -21,20 +21,16 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     lexical_queries,
 )
 from beir_cocodr.evaluation.records import PseudoQueryFigures
-from beir_cocodr.generation.shards import GENERATION_FILE
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import BM25, ModelSpec, SearchOptions
 from beir_cocodr.progress import step, steps
-from beir_cocodr.provenance import training_lineage
+from beir_cocodr.provenance import GENERATED_QUERIES, SPANS, training_lineage
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranking, Retriever, reciprocal_ranks
 from beir_cocodr.retrieval.retrievers import Retrievers
 
 if TYPE_CHECKING:
     from beir_cocodr.retrieval.dense import Dense
-
-#: Objectives that learn to find the rest of a document by a part of it.
-_SPANS = ("coco", "cocondenser", "ict")
 
 
 @dataclass(frozen=True)
@@ -68,18 +64,11 @@ def find_contamination(models: Sequence[str], corpus_sha256: str) -> Contaminati
     for model in models:
         for record in training_lineage(ModelSpec.parse(model).encoder):
             own = [given for given in record.seen if given.corpus_sha256 == corpus_sha256]
-            mixed = (
-                record.stage == "qc" and record.options.get("mix") != 0
-            )  # passages find their neighbours
-            if own and (mixed or record.stage in _SPANS):
+            if own and SPANS in record.rehearsed:
                 spans.add(model)
-            for given in own:
-                if (
-                    given.generation is not None
-                    or (Path(given.dataset) / GENERATION_FILE).is_file()
-                ):
-                    generated.add(model)
-                    folders[given.dataset] = None
+            if own and GENERATED_QUERIES in record.rehearsed:
+                generated.add(model)
+                folders.update({g.dataset: None for g in own if g.generation is not None})
     hashes = [
         Contamination().hashes,
         *(hashes_of(map(_plain, _queries(Path(folder)))) for folder in folders),

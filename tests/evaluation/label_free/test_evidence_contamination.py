@@ -15,8 +15,16 @@ from beir_cocodr.evaluation.label_free.evidence import find_contamination
 from beir_cocodr.evaluation.label_free.pseudo_queries import hold_out_crops, lexical_queries
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.options import GenerationOptions
-from beir_cocodr.provenance import TrainingRecord, collection_provenance, read_record, write_record
+from beir_cocodr.provenance import (
+    GENERATED_QUERIES,
+    SPANS,
+    TrainingRecord,
+    collection_provenance,
+    read_record,
+    write_record,
+)
 from beir_cocodr.records import CollectionProvenance
+from beir_cocodr.training.held_out import labelled_provenance
 
 
 @pytest.fixture(scope="module")
@@ -31,33 +39,34 @@ def generated(beir_folder, tmp_path_factory):
     return folder
 
 
-def model(folder, stage, shown, parent=None, **options):
+def model(folder, stage, shown, parent=None, rehearsed=()):
     folder.mkdir()
     write_record(
-        folder, TrainingRecord(stage, "x", options=options, seen=tuple(shown), parent=parent)
+        folder, TrainingRecord(stage, "x", rehearsed=rehearsed, seen=tuple(shown), parent=parent)
     )
     return str(folder)
 
 
 def test_spans_of_the_same_corpus_count_also_those_of_an_ancestor(beir_folder, documents, tmp_path):
     shown = [collection_provenance(load_collection(beir_folder, labels="none"), queries=False)]
-    coco = model(tmp_path / "coco", "coco", shown)
+    coco = model(tmp_path / "coco", "coco", shown, rehearsed=(SPANS,))
     child = model(tmp_path / "child", "finetune", [], read_record(coco))
-    other = model(tmp_path / "other", "coco", [replace(shown[0], corpus_sha256="another")])
+    other = model(
+        tmp_path / "other", "coco", [replace(shown[0], corpus_sha256="another")], None, (SPANS,)
+    )
     masked = model(tmp_path / "mlm", "mlm", shown)
-    mixed = model(tmp_path / "mixed", "qc", shown, mix=0.5)
-    unmixed = model(tmp_path / "unmixed", "qc", shown, mix=0.0)
-    names = [coco, child, f"hybrid:{coco}", other, masked, mixed, unmixed, "bm25", "some/hub-name"]
+    own = model(tmp_path / "own", "an objective of one's own", shown, rehearsed=(SPANS,))
+    names = [coco, child, f"hybrid:{coco}", other, masked, own, "bm25", "some/hub-name"]
     found = find_contamination(names, documents.content_hash)
-    assert found.spans == {coco, child, f"hybrid:{coco}", mixed}
+    assert found.spans == {coco, child, f"hybrid:{coco}", own}
     assert found.generated == set()
     assert not found.has("anything")
 
 
 def test_generated_queries_are_known_by_their_text(beir_folder, documents, generated, tmp_path):
-    shown = [collection_provenance(load_collection(generated, "train"), queries=True)]
+    shown = [labelled_provenance(load_collection(generated, "train"))]
     plain = collection_provenance(load_collection(beir_folder, "train"), queries=True)
-    qgen = model(tmp_path / "qgen", "finetune", shown)
+    qgen = model(tmp_path / "qgen", "finetune", shown, rehearsed=(GENERATED_QUERIES,))
     real = model(tmp_path / "real", "finetune", [plain])
     found = find_contamination([qgen, real, f"feedback:{qgen}"], documents.content_hash)
     assert (found.spans, found.generated) == (set(), {qgen, f"feedback:{qgen}"})
@@ -69,8 +78,9 @@ def test_generated_queries_are_known_by_their_text(beir_folder, documents, gener
 
 
 def test_queries_that_were_trained_on_are_left_out_and_counted(documents, generated, tmp_path):
-    shown = [collection_provenance(load_collection(generated, "train"), queries=True)]
-    found = find_contamination([model(tmp_path / "m", "finetune", shown)], documents.content_hash)
+    shown = [labelled_provenance(load_collection(generated, "train"))]
+    trained = model(tmp_path / "m", "finetune", shown, rehearsed=(GENERATED_QUERIES,))
+    found = find_contamination([trained], documents.content_hash)
     texts = {
         json.loads(line)["text"] for line in (generated / "queries.jsonl").read_text().splitlines()
     }
@@ -97,7 +107,7 @@ def test_a_folder_that_is_gone_is_said_and_a_broken_one_refused(documents, tmp_p
     shown = CollectionProvenance(
         str(tmp_path / "gone"), corpus_sha256=documents.content_hash, generation={}
     )
-    gone = model(tmp_path / "m", "qc", [shown], mix=0.0)
+    gone = model(tmp_path / "m", "qc", [shown], rehearsed=(GENERATED_QUERIES,))
     with caplog.at_level(logging.WARNING):
         assert find_contamination([gone], documents.content_hash).generated == {gone}
     assert "gone/queries.jsonl is gone" in caplog.text
