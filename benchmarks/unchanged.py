@@ -45,7 +45,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLI
 DOCUMENTS, CHARACTERS = 120, 200  # of the piece that is trained on
 OBJECTIVES = ("coco", "cocondenser", "condenser", "mlm", "simcse", "ict", "tsdae")
 WEIGHTINGS = ("erm", "idro", "groupdro", "cvar")
-MODES, GRAMS = ("published", "paper"), ("sketch", "k_calls", "batched")
+MODES, GRAMS = ("published", "paper"), ("sketch", "k_calls")
 
 _TRAIN = "--dataset {piece} --model minilm --seed 1 --max-steps 5 --set save_steps=100"
 #: Command to what all its cases share. {piece} is the collection, {train} the folder of all cases.

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from beir_cocodr.distributed import rank, sum_over_ranks, world_size
 from beir_cocodr.errors import InputError, Limits
-from beir_cocodr.losses.cluster_gradients import ClusterStep, selected_modules
+from beir_cocodr.losses.cluster_gradients import ClusterStep, Sketch, selected_modules
 from beir_cocodr.losses.coco import in_batch_losses, triplet_losses
 from beir_cocodr.records import Json
 
 #: How cluster gradients are compared.
-Gram = Literal["one_backward", "sketch", "k_calls", "batched"]
+Gram = Literal["one_backward", "sketch", "k_calls"]
 
 #: How iDRO moves its weights, and what becomes of clusters that a batch lacks.
 Mode = Literal["stable", "published", "paper"]
@@ -53,8 +53,8 @@ class ClusterLoss(nn.Module):
             example, and "one_backward" and "sketch" take them from the triplet part, query against
             own documents.
         gram: "one_backward" (hooks in the training backward, exact), "sketch" (the same with
-            gradients projected to ``sketch_size`` dimensions a side, for many processes), "k_calls"
-            (a gradient call for each cluster, as published) or "batched" (one vectorised call).
+            gradients projected to ``sketch_size`` dimensions a side, for many processes) or
+            "k_calls" (a gradient call for each cluster, as published).
         gradient_layers: last layers whose gradients are compared; default 3 of 12, else 2.
         sketch_size, seed: of the sketch.
 
@@ -94,10 +94,6 @@ class ClusterLoss(nn.Module):
     ) -> None:
         super().__init__()
         Limits(choices=get_args(Gram)).check("gram", gram)
-        if gram == "batched" and in_batch and world_size() > 1:
-            raise InputError(
-                "gram batched cannot be taken over the batch of several processes; use k_calls"
-            )
         self.model, self.n_clusters = model, n_clusters
         self.normalize = model.similarity_fn_name == "cosine"
         self.scale = (20.0 if self.normalize else 1.0) if scale is None else scale
@@ -142,7 +138,7 @@ class ClusterLoss(nn.Module):
         )  # (P,) the clusters of the batch; the others cost nothing
         step = None
         if training and self.needs_gram:
-            sketch = (self.sketch_size, self.seed) if self.gram == "sketch" else None
+            sketch = Sketch(self.sketch_size, self.seed) if self.gram == "sketch" else None
             step = ClusterStep(self.watched, counts, present, members, sketch)
         with nullcontext() if step is None else step.watch_forward():
             reps = [self.model(column)["sentence_embedding"] for column in sentence_features]
@@ -167,8 +163,8 @@ class ClusterLoss(nn.Module):
         loss = (factors.to(each) * cluster_losses).sum()
         if step is not None:
             step.losses = losses
-            if self.gram in ("k_calls", "batched"):
-                step.differentiate_each(cluster_losses, self.gram == "batched")
+            if self.gram == "k_calls":
+                step.differentiate_each(cluster_losses)
             elif self.in_batch:
                 step.differentiate_once((own * shares[slots]).sum())
             else:

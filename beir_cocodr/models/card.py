@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from beir_cocodr.io import write_text
 from beir_cocodr.models.cocodr import CARD_FILE, PLACEHOLDER
+from beir_cocodr.models.papers import PAPERS
 from beir_cocodr.provenance import TrainingRecord
 
 _HUB_NAMES = {"minilm": "sentence-transformers/all-MiniLM-L6-v2"}
@@ -21,12 +22,6 @@ _MAIN = (
     "objective weighting loss student negatives episodes stages clusters max_steps epochs batch_size learning_rate "
     "warmup lexical bm25_weight seed"
 ).split()
-
-#: Key to the entry of a paper, as BibTeX writes it.
-PAPERS = {
-    entry.partition("{")[2].partition(",")[0]: entry.strip()
-    for entry in Path(__file__).with_name("papers.bib").read_text(encoding="utf-8").split("\n\n")
-}
 
 # A stage, or a word of its options, to the paper that it comes from.
 _CITED = {

@@ -300,7 +300,7 @@ class FinetuneOptions(NegativeFilters, HeldOut, TrainingOptions):
         idro_mode: "stable", "published" or "paper", see :class:`~beir_cocodr.losses.dro.IDROLoss`.
         alpha, rho, ema, eps, absent, renormalize_present: of iDRO's modes stable and published.
         beta, tau: of its mode paper; tau None is clusters / rho.
-        gram: how cluster gradients are compared: one_backward, sketch, k_calls, batched.
+        gram: how cluster gradients are compared: one_backward, sketch, k_calls.
         gradient_layers: last layers whose gradients are compared; None is 3 of 12, else 2.
         sketch_size: dimensions a side of the sketch.
         eta: step size of groupdro.
@@ -347,7 +347,7 @@ class FinetuneOptions(NegativeFilters, HeldOut, TrainingOptions):
     renormalize_present: bool | None = option(None)
     beta: float = option(0.25, min=0)
     tau: float | None = option(None, above=0)
-    gram: str = option("one_backward", choices=("one_backward", "sketch", "k_calls", "batched"))
+    gram: str = option("one_backward", choices=("one_backward", "sketch", "k_calls"))
     gradient_layers: int | None = option(None, min=1)
     sketch_size: int = option(64, min=1)
     eta: float = option(0.01, min=0)

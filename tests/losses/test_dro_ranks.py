@@ -27,7 +27,6 @@ CASES = {
     "idro paper": (IDROLoss, {"mode": "paper", "tau": 3e4}),
     "idro sketch": (IDROLoss, {"gram": "sketch", "sketch_size": 8, "rho": 1.0}),
     "idro k_calls": (IDROLoss, {"gram": "k_calls"}),
-    "idro batched": (IDROLoss, {"gram": "batched"}),
     "idro in batch": (IDROLoss, {"in_batch": True}),
     "idro in batch sketch": (IDROLoss, {"in_batch": True, "gram": "sketch", "sketch_size": 8}),
     "idro in batch k_calls": (IDROLoss, {"in_batch": True, "gram": "k_calls"}),

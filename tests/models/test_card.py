@@ -11,7 +11,8 @@ from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformer
 
 from beir_cocodr import COCODR, MRL, FuseOptions, HybridEncoder, fuse, load_encoder
-from beir_cocodr.models.card import _CITED, PAPERS, papers, write_card
+from beir_cocodr.models.card import _CITED, papers, write_card
+from beir_cocodr.models.papers import PAPERS
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import CollectionProvenance
 from beir_cocodr.training.objectives import OBJECTIVES, WEIGHTINGS
