@@ -86,3 +86,12 @@ def test_families_are_corrected_apart():
     assert larger.t_p_holm >= smaller.t_p_holm
     assert larger.t_p_bonferroni == pytest.approx(min(1, 2 * larger.t_p))
     assert three.t_p_bonferroni == three.t_p
+
+
+def test_an_interval_is_of_the_percentile_bootstrap():
+    """One hit in four queries: a resampled mean is a quarter of a Binomial(4, 1/4) count, whose
+    2.5% and 97.5% quantiles are 0 and 3. The basic bootstrap would mirror them at the mean.
+    """
+    quantiles = stats.binom(4, 1 / 4).ppf([0.025, 0.975]) / 4
+    assert quantiles.tolist() == [0, 0.75]
+    assert interval(np.array([0.0, 0.0, 1.0, 0.0])) == tuple(quantiles)
