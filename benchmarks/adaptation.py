@@ -46,7 +46,7 @@ from beir_cocodr.retrieval.fuse import (
     smallest_as_good,
 )
 from beir_cocodr.retrieval.fusion import RM3, Feedback, Hybrid, HybridFeedback
-from beir_cocodr.retrieval.ranking import Retriever
+from beir_cocodr.retrieval.ranking import Ranker
 from beir_cocodr.retrieval.store.encode import collection_queries, encode
 from beir_cocodr.retrieval.store.passes import add_lexical, smooth
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -235,7 +235,7 @@ class Study:
     def measure(
         self,
         label: str,
-        retriever: Retriever,
+        retriever: Ranker,
         dense: Dense,
         size: int | None,
         details: dict[str, Any] | None = None,

@@ -27,7 +27,7 @@ from beir_cocodr.models.loading import load_cross_encoder, load_encoder
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.exact import Corpus, ExactSearch, query_texts
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.topk import search_chunks
 
 __all__ = [
@@ -188,7 +188,7 @@ class ModelSearch:
         query's id is left out.
         """
         with hashed_documents(beir_corpus(corpus)) as documents, TemporaryDirectory() as folder:
-            ranking = Retrievers(documents, Path(folder), self.options).get(self.model)
+            ranking = Resources(documents, Path(folder), self.options).ranker(self.model)
             found = ranking.search(dict(query_texts(queries)), top_k + 1).results(
                 documents, True, top_k
             )

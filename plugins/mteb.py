@@ -36,8 +36,8 @@ from beir_cocodr.models.papers import PAPERS
 from beir_cocodr.models.spec import BM25, ModelSpec, SearchOptions, check_device
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.ranking import Retriever, blocks
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.ranking import Ranker, blocks
+from beir_cocodr.retrieval.resources import Resources
 
 __all__ = ["Encoder", "Search", "load", "register", "task"]
 
@@ -148,8 +148,8 @@ class Search:
                 results[query] = dict([hit for hit in hits if hit[0] in wanted][:top_k])
         return results
 
-    def _retriever(self, documents: Documents, options: SearchOptions) -> Retriever:
-        return Retrievers(documents, Path(self._folder.name), options).get(self.model)
+    def _retriever(self, documents: Documents, options: SearchOptions) -> Ranker:
+        return Resources(documents, Path(self._folder.name), options).ranker(self.model)
 
 
 class Encoder(Search):
@@ -180,7 +180,7 @@ class Encoder(Search):
             }
         )
 
-    def _retriever(self, documents: Documents, options: SearchOptions) -> Retriever:
+    def _retriever(self, documents: Documents, options: SearchOptions) -> Ranker:
         return Dense(
             self.encoder, documents, Path(self._folder.name), options.batch_size, options.progress
         )

@@ -30,7 +30,7 @@ from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_cross_encoder, load_encoder
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.retrieval.ranking import Ranking
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.search import search_store
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
@@ -58,8 +58,8 @@ class Retriever(pt.Transformer):
         self.documents = load_collection(dataset, labels="none").documents
         place = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
         weakref.finalize(self, place.cleanup)
-        retrievers = Retrievers(self.documents, Path(place.name), options)
-        self._retriever = retrievers.get(model)
+        retrievers = Resources(self.documents, Path(place.name), options)
+        self._retriever = retrievers.ranker(model)
         retrievers.check_stores_used()
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:

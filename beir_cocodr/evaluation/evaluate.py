@@ -31,7 +31,7 @@ from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.progress import step, steps
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.ranking import Results
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.resources import Resources
 
 log = logging.getLogger(__name__)
 
@@ -209,8 +209,8 @@ def _search(
     """
     queries = {query: collection.queries[query] for query in judged}
     with tempfile.TemporaryDirectory(dir=output, prefix=".embeddings-") as folder:
-        retrievers = Retrievers(collection.documents, Path(folder), search)
-        made = {label: retrievers.get(model) for label, model in labels.items()}
+        retrievers = Resources(collection.documents, Path(folder), search)
+        made = {label: retrievers.ranker(model) for label, model in labels.items()}
         retrievers.check_stores_used()
         with steps(dict.fromkeys(made)):
             for label, retriever in made.items():

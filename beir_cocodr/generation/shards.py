@@ -23,8 +23,8 @@ from beir_cocodr.errors import InputError, explained
 from beir_cocodr.io import atomic_writer, parse_json
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json, Record
-from beir_cocodr.retrieval.ranking import Retriever
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.ranking import Ranker
+from beir_cocodr.retrieval.resources import Resources
 
 
 class Query(NamedTuple):
@@ -290,9 +290,9 @@ class ConsistencyFilter:
                 yield (retriever.search(texts, self.top).rows == rows[:, None]).any(1)
 
     @contextmanager
-    def _open(self, folder: Path | None) -> Iterator[Retriever]:
+    def _open(self, folder: Path | None) -> Iterator[Ranker]:
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            yield Retrievers(self.documents, Path(temporary), self.search).get(self.retriever)
+            yield Resources(self.documents, Path(temporary), self.search).ranker(self.retriever)
 
 
 #: The prefix that BEIR's and GPL's loaders expect of generated files.

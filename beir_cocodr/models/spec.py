@@ -290,8 +290,8 @@ FORMS = [f"{kind}:M" for kind in FUSIONS] + [
     f"{kind}:{hosted.form}" for kind, hosted in HOSTED.items()
 ]
 
-#: Retrievers of one name and no encoder, beside BM25: ``module:object``, called with the corpus and
-#: :class:`SearchOptions`; gives a :class:`~beir_cocodr.retrieval.ranking.Retriever`. Add a row for
+#: Resources of one name and no encoder, beside BM25: ``module:object``, called with the corpus and
+#: :class:`SearchOptions`; gives a :class:`~beir_cocodr.retrieval.ranking.Ranker`. Add a row for
 #: your own.
 RETRIEVERS: dict[str, str] = {}
 

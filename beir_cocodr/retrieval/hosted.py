@@ -32,7 +32,7 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.faiss.build import import_faiss
 from beir_cocodr.retrieval.faiss.index import FaissIndex
 from beir_cocodr.retrieval.faiss.transform import FaissOptions
-from beir_cocodr.retrieval.ranking import Ranking, Retriever, best_rows, overlap
+from beir_cocodr.retrieval.ranking import Ranker, Ranking, best_rows, overlap
 from beir_cocodr.retrieval.topk import NonFiniteScores, merge_keys, ranks_of, scores_of, to_keys
 
 #: What a folder of sentence-transformers says of the class that it is for.
@@ -74,7 +74,7 @@ class HostRetriever:
         name: str,
         documents: Documents,
         options: SearchOptions = SearchOptions(),
-        first: Retriever | None = None,
+        first: Ranker | None = None,
         depth: int | None = None,
         folder: Path | None = None,
     ) -> None:

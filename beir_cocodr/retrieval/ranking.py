@@ -106,7 +106,7 @@ class Parts(NamedTuple):
     lexical: np.ndarray | None = None
 
 
-class Retriever(Protocol):
+class Ranker(Protocol):
     """Anything that ranks one corpus for a batch of queries."""
 
     def prepare(self) -> None:
@@ -120,7 +120,7 @@ class Retriever(Protocol):
         ...
 
 
-class Lexical(Retriever, Protocol):
+class Lexical(Ranker, Protocol):
     """A retriever that scores every document for a query: BM25, here or elsewhere."""
 
     def scores(self, query: str) -> np.ndarray:

@@ -19,7 +19,7 @@ from beir_cocodr.io import cache_folder, text_sha256
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Parts
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.resources import Resources
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ class Searcher:
             / text_sha256(named, repr(self._files and self._files.reading))[:32]
         )
         place = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
-        self._retrievers = Retrievers(self.documents, Path(place.name), options, self.kept)
+        self._retrievers = Resources(self.documents, Path(place.name), options, self.kept)
         weakref.finalize(self._retrievers, place.cleanup)  # searchers beside this one share them
-        self._retriever = self._retrievers.get(model)
+        self._retriever = self._retrievers.ranker(model)
         self._retrievers.check_stores_used()
 
     def beside(self, model: str) -> "Searcher":
@@ -131,7 +131,7 @@ class Searcher:
         """
         check_device(self.options.encoder.device, [model])
         other = copy.copy(self)
-        other.model, other._retriever = model, self._retrievers.get(model)
+        other.model, other._retriever = model, self._retrievers.ranker(model)
         return other
 
     def prepare(self) -> None:

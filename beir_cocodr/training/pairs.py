@@ -28,7 +28,7 @@ from beir_cocodr.evaluation.runs import ranked_run
 from beir_cocodr.io import cache_folder, draft_folder, files_below, write_jsonl, write_qrels
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Json, Record
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.training.negatives import check_negatives, relevant_rows
 from beir_cocodr.training.options import FinetuneOptions
 from beir_cocodr.training.trainer import BatchKeys, EpochClock, drawn_dataset
@@ -220,8 +220,10 @@ def retrieved_negatives(
         {query: collection.queries[query] for query in positives},
     )
     with tempfile.TemporaryDirectory() as folder:
-        retrievers = Retrievers(collection.documents, Path(folder), search)
-        rankings = {model: retrievers.get(model).search(queries, depth + most) for model in models}
+        retrievers = Resources(collection.documents, Path(folder), search)
+        rankings = {
+            model: retrievers.ranker(model).search(queries, depth + most) for model in models
+        }
     return {
         model: {
             query: rows[(rows >= 0) & ~np.isin(rows, positives[query])][:depth]

@@ -22,7 +22,7 @@ from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.provenance import read_record
 from beir_cocodr.retrieval.dense import IN_MEMORY, Dense, sharing_embeddings
 from beir_cocodr.retrieval.fusion import HybridFeedback
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import REFIT_FILE, EncodeOptions, Refit
 
@@ -241,8 +241,8 @@ def test_pyserini_gets_its_vectors(store, tmp_path):
 
 def test_feedback_moves_the_dense_part_alone(model, folder, collection, tmp_path):
     """Two searches in one index, by hand."""
-    retrievers = Retrievers(collection.documents, tmp_path)
-    found = retrievers.get(f"feedback:{folder}").search(collection.queries, 10)
+    retrievers = Resources(collection.documents, tmp_path)
+    found = retrievers.ranker(f"feedback:{folder}").search(collection.queries, 10)
     documents = torch.from_numpy(model.encode_corpus(list(collection.documents.values())))
     parts = model.encode_query_parts(list(collection.queries.values()))
     ties = torch.from_numpy(-collection.documents.tie_ranks().astype(np.float64))
@@ -262,11 +262,11 @@ def test_feedback_may_take_its_documents_from_the_exact_fusion(model, folder, co
     from beir_cocodr.retrieval.bm25 import BM25
     from beir_cocodr.retrieval.fusion import Hybrid
 
-    retrievers = Retrievers(collection.documents, tmp_path)
-    dense, bm25 = retrievers.get(str(folder)), BM25(collection.documents)
+    retrievers = Resources(collection.documents, tmp_path)
+    dense, bm25 = retrievers.ranker(str(folder)), BM25(collection.documents)
     feedback = HybridFeedback(dense, bm25)
     parts = model.encode_query_parts(list(collection.queries.values()))
-    base = retrievers.get(read_record(folder).base)
+    base = retrievers.ranker(read_record(folder).base)
     expected = Hybrid(base, bm25, 0.5).rank(collection.queries, parts[:, :32].contiguous(), 3).rows
     np.testing.assert_array_equal(feedback._best(collection.queries, parts), expected)
     assert feedback.search(collection.queries, 5).rows.shape == (len(collection.queries), 5)
@@ -275,7 +275,7 @@ def test_feedback_may_take_its_documents_from_the_exact_fusion(model, folder, co
 @pytest.mark.parametrize("kind", ["hybrid", "rrf"])
 def test_bm25_does_not_count_twice(kind, folder, collection, tmp_path):
     with pytest.raises(InputError, match=r"hybrid encoder.*twice"):
-        Retrievers(collection.documents, tmp_path).get(f"{kind}:{folder}")
+        Resources(collection.documents, tmp_path).ranker(f"{kind}:{folder}")
 
 
 def fault(folder: Path) -> str:

@@ -30,7 +30,7 @@ from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.models.spec import BM25_WEIGHT, SearchOptions
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
@@ -125,9 +125,9 @@ def test_pyserini_reads_encoded_queries(folder, tiny_cosine, tmp_path):
         )
 
 
-def retrievers(folder: Path, output: Path, **options: Any) -> Retrievers:
+def retrievers(folder: Path, output: Path, **options: Any) -> Resources:
     output.mkdir()
-    return Retrievers(load_collection(folder).documents, output, SearchOptions(**options))
+    return Resources(load_collection(folder).documents, output, SearchOptions(**options))
 
 
 def ranked(ranking: Any, documents: Any) -> dict[str, list[tuple[str, float]]]:
@@ -137,7 +137,7 @@ def ranked(ranking: Any, documents: Any) -> dict[str, list[tuple[str, float]]]:
 def test_lucene_bm25_is_what_pyserini_finds(folder, tmp_path):
     """The index made and searched by Pyserini alone, a document and a query at a time."""
     made, queries = retrievers(folder, tmp_path / "ours"), load_queries(str(folder), "test").queries
-    ours = ranked(made.get("lucene-bm25").search(queries, TOP), made.documents)
+    ours = ranked(made.ranker("lucene-bm25").search(queries, TOP), made.documents)
     indexer = import_pyserini("pyserini.index.lucene").LuceneIndexer(
         str(tmp_path / "theirs"), threads=1
     )
@@ -174,7 +174,7 @@ def test_scores_are_those_of_the_formula(tmp_path):
     made = retrievers(
         corpus(tmp_path / "corpus", texts, queries), tmp_path / "index", analyzer="none"
     )
-    found = ranked(made.get("lucene-bm25").search(queries, 80), made.documents)
+    found = ranked(made.ranker("lucene-bm25").search(queries, 80), made.documents)
     tokens = {id: Counter(text.split()) for id, text in texts.items()}
     mean = np.mean([sum(counts.values()) for counts in tokens.values()])
     for query, text in queries.items():
@@ -192,7 +192,7 @@ def test_scores_are_those_of_the_formula(tmp_path):
         for id, score in found[query]:
             # Rounded to four decimals, and a millionth for each tie.
             assert score == pytest.approx(expected[id], abs=2e-4)
-        assert made.get("lucene-bm25").scores(text).tolist() == [
+        assert made.ranker("lucene-bm25").scores(text).tolist() == [
             pytest.approx(dict(found[query]).get(id, 0.0)) for id in texts
         ]
 
@@ -205,8 +205,8 @@ def test_without_analysis_both_bm25_agree(tmp_path):
     made = retrievers(
         corpus(tmp_path / "corpus", texts, queries), tmp_path / "index", analyzer="none"
     )
-    both = [made.get(name).scores("term1 term7 the with") for name in ("lucene-bm25", "bm25")]
-    assert isinstance(made.get("bm25"), BM25)
+    both = [made.ranker(name).scores("term1 term7 the with") for name in ("lucene-bm25", "bm25")]
+    assert isinstance(made.ranker("bm25"), BM25)
     # bm25s takes no single letters for words.
     assert not any(" a " in f" {text} " for text in queries.values())
     keep = [row for row, text in enumerate(texts.values()) if " a " not in f" {text} "]
@@ -228,7 +228,7 @@ def test_whatever_the_texts_are(tmp_path, caplog):
         "q😀": "😀",
     }
     made = retrievers(corpus(tmp_path / "corpus", texts, queries), tmp_path / "index")
-    lucene = made.get("lucene-bm25")
+    lucene = made.ranker("lucene-bm25")
     found = ranked(lucene.search(queries, 10), made.documents)
     assert {id for id, _ in found["long"]} == {"é😀", "d3"}
     assert found["blank"] == []
@@ -240,15 +240,15 @@ def test_whatever_the_texts_are(tmp_path, caplog):
 def test_ties_are_in_the_order_of_pyserini(tmp_path):
     texts = {f"d{number}": "lift and drag" for number in (3, 1, 4, 2)} | {"other": "shock"}
     made = retrievers(corpus(tmp_path / "corpus", texts, {"q": "drag"}), tmp_path / "index")
-    [found] = ranked(made.get("lucene-bm25").search({"q": "drag"}, 3), made.documents).values()
+    [found] = ranked(made.ranker("lucene-bm25").search({"q": "drag"}, 3), made.documents).values()
     assert [id for id, _ in found] == ["d1", "d2", "d3"]
     assert found[0][1] > found[1][1] > found[2][1]
 
 
 def test_fusions_take_lucene(folder, tiny_bert, tmp_path):
     made, queries = retrievers(folder, tmp_path / "made"), load_queries(str(folder), "test").queries
-    dense, lucene = made.get(str(tiny_bert)), made.get("lucene-bm25")
-    hybrid = made.get(f"lucene-hybrid:{tiny_bert}")
+    dense, lucene = made.ranker(str(tiny_bert)), made.ranker("lucene-bm25")
+    hybrid = made.ranker(f"lucene-hybrid:{tiny_bert}")
     found = ranked(hybrid.search(queries, TOP), made.documents)
     vectors = dense.encode_queries(list(queries.values())).double().numpy()
     products = vectors @ dense.embeddings.load().double().numpy().T
@@ -259,10 +259,10 @@ def test_fusions_take_lucene(folder, tiny_bert, tmp_path):
         np.testing.assert_allclose([score for _, score in found[query]], expected, atol=1e-4)
     assert hybrid.describe()["bm25"]["model"] == "BM25 (Lucene)"
     for name in (f"lucene-rrf:{tiny_bert}", f"lucene-feedback:{tiny_bert}"):
-        assert made.get(name).search(queries, TOP).rows.shape == (len(queries), TOP)
+        assert made.ranker(name).search(queries, TOP).rows.shape == (len(queries), TOP)
     for name in ("lucene-hybrid:", "lucene-rrf:lucene-bm25", "lucene-hybrid:bm25"):
         with pytest.raises(InputError, match="dense encoder"):
-            made.get(name)
+            made.ranker(name)
 
 
 def test_evaluate_takes_lucene_beside_other_models(folder, tmp_path):

@@ -17,7 +17,7 @@ from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval import fusion
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense, Moments
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.store import MemoryEmbeddings
 
 
@@ -29,7 +29,7 @@ def collection(beir_folder):
 @pytest.fixture(scope="module", params=["tiny_bert", "tiny_cosine"])
 def setting(request, collection, tmp_path_factory):
     name = str(request.getfixturevalue(request.param))
-    retrievers = Retrievers(collection.documents, tmp_path_factory.mktemp("embeddings"))
+    retrievers = Resources(collection.documents, tmp_path_factory.mktemp("embeddings"))
     model = COCODR(name)
     documents = model.encode_corpus(collection.documents.take(range(len(collection.documents))))
     queries = model.encode_queries(list(collection.queries.values()))
@@ -58,7 +58,7 @@ def check(ranking, expected, top_k):
 
 def test_dense(setting, collection):
     name, retrievers, queries, documents, _ = setting
-    check(retrievers.get(name).search(collection.queries, 7), queries @ documents.T, 7)
+    check(retrievers.ranker(name).search(collection.queries, 7), queries @ documents.T, 7)
 
 
 def weighted(setting, weight=0.5):
@@ -71,11 +71,13 @@ def test_hybrid_is_the_weighted_mean_of_z_scores_over_all_documents(
 ):
     name, retrievers, _, documents, _ = setting
     expected = weighted(setting)
-    check(retrievers.get(f"hybrid:{name}").search(collection.queries, 9), expected, 9)
+    check(retrievers.ranker(f"hybrid:{name}").search(collection.queries, 9), expected, 9)
     monkeypatch.setattr(fusion, "_QUERIES", 3)  # a pass
     monkeypatch.setattr(fusion, "_BLOCK_ELEMENTS", 24)  # four documents at a time
     check(
-        retrievers.get(f"hybrid:{name}").search(collection.queries, 100), expected, len(documents)
+        retrievers.ranker(f"hybrid:{name}").search(collection.queries, 100),
+        expected,
+        len(documents),
     )
 
 
@@ -97,7 +99,7 @@ def test_the_corpus_is_read_once_for_a_block_of_queries(setting, collection, tmp
     name, retrievers, _, documents, _ = setting
     embeddings = Counted(torch.from_numpy(documents.astype(np.float32)))
     dense = Dense(COCODR(name), collection.documents, tmp_path, given=embeddings)
-    index = retrievers.get("bm25")
+    index = retrievers.ranker("bm25")
     retriever = fusion.Hybrid(dense, index) if kind == "hybrid" else fusion.RM3(dense, index)
     found = retriever.search(collection.queries, 5)
     assert embeddings.reads == {"hybrid": 2, "rm3": 3}[kind]
@@ -170,7 +172,7 @@ def moved(setting, weight=0.5):
 def test_feedback_moves_the_query_towards_the_best_of_the_fusion(setting, collection):
     name, retrievers, _, documents, _ = setting
     check(
-        retrievers.get(f"feedback:{name}").search(collection.queries, 6),
+        retrievers.ranker(f"feedback:{name}").search(collection.queries, 6),
         moved(setting) @ documents.T,
         6,
     )
@@ -179,21 +181,21 @@ def test_feedback_moves_the_query_towards_the_best_of_the_fusion(setting, collec
 @pytest.mark.parametrize("weight", [0.0, 1.0, 40.0])
 def test_the_weight_of_bm25_is_an_option(setting, collection, tmp_path, weight):
     name, first, _, documents, _ = setting
-    retrievers = Retrievers(collection.documents, tmp_path, SearchOptions(bm25_weight=weight))
+    retrievers = Resources(collection.documents, tmp_path, SearchOptions(bm25_weight=weight))
     retrievers._made = first._made  # the same vectors
-    hybrid, feedback = (retrievers.get(f"{kind}:{name}") for kind in ("hybrid", "feedback"))
+    hybrid, feedback = (retrievers.ranker(f"{kind}:{name}") for kind in ("hybrid", "feedback"))
     check(hybrid.search(collection.queries, 8), weighted(setting, weight), 8)
     check(feedback.search(collection.queries, 8), moved(setting, weight) @ documents.T, 8)
     assert hybrid.describe()["bm25_weight"] == feedback.describe()["bm25_weight"] == weight
     if weight == 0:  # nothing but the encoder is left
-        alone = first.get(name).search(collection.queries, 8)
+        alone = first.ranker(name).search(collection.queries, 8)
         np.testing.assert_array_equal(hybrid.search(collection.queries, 8).rows, alone.rows)
 
 
 @pytest.mark.parametrize("weight", [0.5, 0.2])
 def test_rm3_expands_the_query_from_the_best_of_the_fusion(setting, collection, weight):
     name, retrievers, queries, documents, _ = setting
-    base = retrievers.get(f"rm3:{name}")
+    base = retrievers.ranker(f"rm3:{name}")
     retriever = fusion.RM3(base.dense, base.bm25, documents=4, terms=5, weight=weight)
     # By brute force, of words: the analyzer's, and BM25's weights of single terms in all documents.
     index, texts = retriever.bm25, collection.documents.take(range(len(documents)))
@@ -243,8 +245,8 @@ def test_rm3_of_a_query_without_known_terms_and_of_a_tiny_corpus(tiny_bert, tmp_
             for i, t in enumerate(["wing flow", "", "the"])
         )
     )
-    retrievers = Retrievers(load_collection(file, labels="none").documents, tmp_path)
-    ranking = retrievers.get(f"rm3:{tiny_bert}").search({"a": "zzz", "b": "wing", "c": ""}, 5)
+    retrievers = Resources(load_collection(file, labels="none").documents, tmp_path)
+    ranking = retrievers.ranker(f"rm3:{tiny_bert}").search({"a": "zzz", "b": "wing", "c": ""}, 5)
     assert np.isfinite(ranking.scores).all()
     assert sorted(ranking.rows[1]) == [0, 1, 2]
 
@@ -259,14 +261,14 @@ def test_reciprocal_rank_fusion(setting, collection):
             # The tie rule of the lists decides between equal BM25 scores; none here are equal.
             row[document] += 1 / (61 + rank)
     assert all(len(np.unique(scores[scores > 0])) == (scores > 0).sum() for scores in lexical)
-    check(retrievers.get(f"rrf:{name}").search(collection.queries, 5), expected, 5)
+    check(retrievers.ranker(f"rrf:{name}").search(collection.queries, 5), expected, 5)
 
 
 def test_one_encoder_is_encoded_once(setting, collection):
     name, retrievers, *_ = setting
-    parts = [retrievers.get(f"{kind}:{name}") for kind in ("hybrid", "rrf")]
-    assert parts[0].dense is parts[1].dense is retrievers.get(name)
-    assert parts[0].bm25 is retrievers.get("bm25")
+    parts = [retrievers.ranker(f"{kind}:{name}") for kind in ("hybrid", "rrf")]
+    assert parts[0].dense is parts[1].dense is retrievers.ranker(name)
+    assert parts[0].bm25 is retrievers.ranker("bm25")
 
 
 def test_constant_scores_normalise_to_zero():
@@ -281,7 +283,7 @@ def test_a_fusion_without_an_encoder_is_one_clear_line(setting):
 
 
 def test_nan_embeddings_fail_and_name_the_documents(collection, tiny_bert, tmp_path):
-    retriever = Retrievers(collection.documents, tmp_path).get(str(tiny_bert))
+    retriever = Resources(collection.documents, tmp_path).ranker(str(tiny_bert))
     broken = retriever.embeddings.vectors
     broken[5] = np.nan
     for broken_retriever in (retriever, fusion.Hybrid(retriever, BM25(collection.documents))):

@@ -20,7 +20,7 @@ from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions
 from beir_cocodr.report.text import short_names
 from beir_cocodr.retrieval.hosted import LateInteraction, TokenSearch
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.resources import Resources
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +55,9 @@ def status(*command: object) -> object:
 @pytest.fixture
 def get(collection, tmp_path):
     """A retriever by its name."""
-    return lambda name, options=SearchOptions(): Retrievers(
+    return lambda name, options=SearchOptions(): Resources(
         collection.documents, tmp_path, options
-    ).get(name)
+    ).ranker(name)
 
 
 def texts(collection) -> list[str]:

@@ -12,7 +12,7 @@ from beir_cocodr import Searcher
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.resources import Resources
 
 QUERY = "supersonic wing in a turbulent flow"
 
@@ -21,7 +21,7 @@ def test_hits_are_what_bm25_finds_and_name_the_words_that_match(beir_folder, tmp
     searcher = Searcher(beir_folder, "bm25")
     hits = searcher.search(QUERY, top_k=5)
     documents = load_collection(beir_folder).documents
-    ranking = Retrievers(documents, tmp_path).get("bm25").search({"q": QUERY}, 5)
+    ranking = Resources(documents, tmp_path).ranker("bm25").search({"q": QUERY}, 5)
     assert [(hit.id, hit.score) for hit in hits] == ranking.results(documents)["q"]
     assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5]
     for hit in hits:

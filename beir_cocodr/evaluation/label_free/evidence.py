@@ -26,8 +26,8 @@ from beir_cocodr.models.spec import BM25, ModelSpec, SearchOptions
 from beir_cocodr.progress import step, steps
 from beir_cocodr.provenance import GENERATED_QUERIES, SPANS, training_lineage
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.ranking import Ranking, Retriever, reciprocal_ranks
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.ranking import Ranker, Ranking, reciprocal_ranks
+from beir_cocodr.retrieval.resources import Resources
 
 if TYPE_CHECKING:
     from beir_cocodr.retrieval.dense import Dense
@@ -101,7 +101,7 @@ def _plain(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-class HeldOutRetrievers(Retrievers):
+class HeldOutResources(Resources):
     """The retrievers of another corpus over a changed copy of it; only changed documents are
     encoded.
 
@@ -111,7 +111,7 @@ class HeldOutRetrievers(Retrievers):
         folder: of Lucene's index, another than that of ``whole``.
     """
 
-    def __init__(self, whole: Retrievers, documents: Documents, rows: Ints, folder: Path) -> None:
+    def __init__(self, whole: Resources, documents: Documents, rows: Ints, folder: Path) -> None:
         super().__init__(documents, folder, replace(whole.options, stores=()))
         self.whole, self.rows = whole, rows
 
@@ -223,12 +223,12 @@ class Gatherer:
         documents: the corpus; it is encoded once by every encoder, but for the documents that lose
             a crop. All queries of an encoder are encoded in one batch at first, and those for the
             corpus as it is searched for in one.
-        models: names that :class:`Retrievers` knows.
+        models: names that :class:`Resources` knows.
         folder: for embeddings, the changed corpus and term counts; the caller removes it.
         samples, seed: of crops and of generated queries.
         drop_identical_ids: leave documents whose id is the query's out of lists.
         kept: where embeddings are kept from run to run, see
-        :class:`~beir_cocodr.retrieval.retrievers.Retrievers`.
+        :class:`~beir_cocodr.retrieval.resources.Resources`.
     """
 
     def __init__(
@@ -247,16 +247,16 @@ class Gatherer:
             place.mkdir()
         self.documents, self.models, self.drop = documents, list(models), drop_identical_ids
         self.samples, self.seed = samples, seed
-        self._whole = Retrievers(documents, places["whole"], search, kept)
+        self._whole = Resources(documents, places["whole"], search, kept)
         self._made = {
-            name: self._whole.get(name) for name in [*models, BM25]
+            name: self._whole.ranker(name) for name in [*models, BM25]
         }  # unknown names fail early
         self.contamination = find_contamination(models, documents.content_hash)
         self.crops, rest = hold_out_crops(documents, folder, samples, seed, self.contamination.has)
         self.generated = lexical_queries(
             documents, places["terms"], samples, seed, self.contamination.has
         )
-        self._spared = HeldOutRetrievers(self._whole, rest, self.crops.rows, places["held-out"])
+        self._spared = HeldOutResources(self._whole, rest, self.crops.rows, places["held-out"])
         self._pseudo: dict[str, tuple[Ranking, Doubles]] = {}
 
     def gather(self, queries: Mapping[str, str]) -> Evidence:
@@ -281,7 +281,7 @@ class Gatherer:
                     generated = Ranking(
                         list(self.generated.queries), ranking.scores[count:], ranking.rows[count:]
                     )
-                    changed = _search(self._spared.get(name), crops.queries, DEPTH)
+                    changed = _search(self._spared.ranker(name), crops.queries, DEPTH)
                     self._pseudo[name] = generated, crops.score(changed.rows)
                 generated, found.crops[name] = self._pseudo[name]
                 mine = (
@@ -298,7 +298,7 @@ class Gatherer:
         return found
 
 
-def _search(retriever: Retriever, queries: dict[str, str], top_k: int) -> Ranking:
+def _search(retriever: Ranker, queries: dict[str, str], top_k: int) -> Ranking:
     if not queries:
         return Ranking([], np.zeros((0, top_k), np.float32), np.full((0, top_k), -1, np.int64))
     return retriever.search(queries, top_k)

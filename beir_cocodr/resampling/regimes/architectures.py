@@ -52,8 +52,8 @@ from beir_cocodr.resampling.regimes.host_training import (
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.hosted import CONFIG, Reranking, Sparse, TokenSearch
 from beir_cocodr.retrieval.hosted import LateInteraction as LateInteractionSearch
-from beir_cocodr.retrieval.ranking import Retriever
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.ranking import Ranker
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.held_out import CheckpointSelection, hold_out
@@ -398,14 +398,14 @@ class TunedBM25:
 
 #: What stands before a hub name that is no dense encoder, the host's class that a folder names, and
 #: ours.
-KINDS: dict[str, tuple[str, Callable[..., Retriever]]] = {
+KINDS: dict[str, tuple[str, Callable[..., Ranker]]] = {
     "splade": ("SparseEncoder", Sparse),
     "late-interaction": ("MultiVectorEncoder", LateInteractionSearch),
     "cross-encoder": ("CrossEncoder", Reranking),
 }
 
 
-def _host_kind(model: str) -> tuple[Callable[..., Retriever] | None, str]:
+def _host_kind(model: str) -> tuple[Callable[..., Ranker] | None, str]:
     """How a model of a host searches, None for another, and its folder or hub name."""
     prefix, _, name = model.partition(":")
     if name and prefix in KINDS:
@@ -433,7 +433,7 @@ def is_shared(model: str, recipe: Recipe) -> bool:
 
 def load_retriever(
     model: str, documents: Documents, work: Path, recipe: Recipe, progress: bool = False
-) -> Retriever:
+) -> Ranker:
     """A retriever over one corpus, of the kind that its folder has. An InputError where the model
     cannot be loaded.
 
@@ -448,16 +448,16 @@ def load_retriever(
         progress: show bars on stderr.
     """
     options = SearchOptions(recipe.encoder, batch_size=recipe.encode_batch_size, progress=progress)
-    retrievers = Retrievers(documents, work, options)
+    retrievers = Resources(documents, work, options)
     if (tuned := Path(model) / BM25_FILE).is_file():
         found = BM25Parameters.read(tuned)
         return BM25(documents, k1=found.k1, b=found.b)
     kind, name = _host_kind(model)
     if kind is None:
-        return retrievers.get(model)
+        return retrievers.ranker(model)
     # Those that training made have their own lengths.
     options = SearchOptions(EncoderOptions(device=recipe.device), batch_size=options.batch_size)
-    first = retrievers.get(recipe.first_stage) if kind is Reranking else None
+    first = retrievers.ranker(recipe.first_stage) if kind is Reranking else None
     if kind is LateInteractionSearch:
         kind = TokenSearch if recipe.candidates == "tokens" else kind
         return kind(name, documents, options, folder=work)

@@ -30,7 +30,7 @@ from beir_cocodr.resampling.regimes.architectures import (
     model_folder,
 )
 from beir_cocodr.resampling.regimes.host_training import TrainingUnit
-from beir_cocodr.retrieval.ranking import Ranking, Retriever
+from beir_cocodr.retrieval.ranking import Ranker, Ranking
 
 #: Measure to query id to score.
 Scores = dict[str, dict[str, float]]
@@ -236,7 +236,7 @@ class Cells:
         mine = dict(list(queries.items())[rank() :: world_size()]) if together else queries
         with files.unfinished(self.output) as work:
 
-            def load() -> Retriever:
+            def load() -> Ranker:
                 return load_retriever(
                     model, documents, work, self.recipe, self.progress and rank() == 0
                 )
@@ -280,18 +280,18 @@ def _content(candidate: Candidate, unit: TrainingUnit, seed: int) -> str | None:
 
 
 def _search_together(
-    load: Callable[[], Retriever],
+    load: Callable[[], Ranker],
     queries: dict[str, str],
     mine: dict[str, str],
     work: Path,
     top_k: int,
-) -> tuple[Retriever, Ranking | None]:
+) -> tuple[Ranker, Ranking | None]:
     """A process's part of a search that all make, None where it has no queries; ``work`` is a
     folder of its own. What goes wrong on one process does on all.
     """
     from beir_cocodr.retrieval.dense import Dense
 
-    held: list[Retriever] = []
+    held: list[Ranker] = []
     do_each(lambda: held.append(load()))
     [retriever] = held
     vectors: Any = None

@@ -13,7 +13,7 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
 from beir_cocodr.evaluation.label_free.evidence import (
     Gatherer,
-    HeldOutRetrievers,
+    HeldOutResources,
     reciprocal_rank_fusion,
 )
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
@@ -26,7 +26,7 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import FUSIONS
 from beir_cocodr.retrieval.ranking import overlap
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.resources import Resources
 
 
 def corpus(folder, texts):
@@ -101,13 +101,13 @@ def test_every_text_is_encoded_once_for_all_uses_of_an_encoder(
     texts = {*found.queries.values(), *found.crop_queries.texts, *found.generated_queries.texts}
     assert encoded.total() == len(collection.documents) + 9 + len(texts)
     # What is searched in one batch is found as if each were searched for alone.
-    retrievers = Retrievers(collection.documents, tmp_path)
+    retrievers = Resources(collection.documents, tmp_path)
     for use in ("bm25", *uses):
-        asked = retrievers.get(use).search(found.queries, 100)
+        asked = retrievers.ranker(use).search(found.queries, 100)
         np.testing.assert_array_equal(found.lists[use], asked.rows)
         np.testing.assert_allclose(found.rankings[use].scores, asked.scores, atol=1e-5)
         assert found.rankings[use].queries == list(found.queries)
-        alone = retrievers.get(use).search(found.generated_queries.queries, 10)
+        alone = retrievers.ranker(use).search(found.generated_queries.queries, 10)
         np.testing.assert_allclose(found.generated[use], found.generated_queries.score(alone.rows))
     # What is asked once more costs the queries that are new.
     before, more = encoded.total(), {"new": "nozzle of a wing", **queries}
@@ -117,7 +117,9 @@ def test_every_text_is_encoded_once_for_all_uses_of_an_encoder(
     for use in uses:
         np.testing.assert_array_equal(again.generated[use], found.generated[use])
         np.testing.assert_array_equal(again.crops[use], found.crops[use])
-        np.testing.assert_array_equal(again.lists[use], retrievers.get(use).search(more, 100).rows)
+        np.testing.assert_array_equal(
+            again.lists[use], retrievers.ranker(use).search(more, 100).rows
+        )
 
 
 def test_held_out_retrievers_rank_as_ones_made_from_the_changed_corpus(
@@ -126,15 +128,15 @@ def test_held_out_retrievers_rank_as_ones_made_from_the_changed_corpus(
     crops, rest = hold_out_crops(documents, tmp_path, size=15)
     for name in ("whole", "held", "fresh"):
         (tmp_path / name).mkdir()
-    whole = Retrievers(documents, tmp_path / "whole")
-    held_out = HeldOutRetrievers(whole, rest, crops.rows, tmp_path / "held")
-    fresh = Retrievers(rest, tmp_path / "fresh")
+    whole = Resources(documents, tmp_path / "whole")
+    held_out = HeldOutResources(whole, rest, crops.rows, tmp_path / "held")
+    fresh = Resources(rest, tmp_path / "fresh")
     for name in (str(tiny_cosine), "bm25", f"hybrid:{tiny_cosine}", f"feedback:{tiny_cosine}"):
-        ours = held_out.get(name).search(crops.queries, 5)
-        theirs = fresh.get(name).search(crops.queries, 5)
+        ours = held_out.ranker(name).search(crops.queries, 5)
+        theirs = fresh.ranker(name).search(crops.queries, 5)
         assert np.allclose(ours.scores, theirs.scores, atol=1e-5)
         assert (ours.rows == theirs.rows).mean() > 0.98  # ties may fall either way in the last bits
-    dense, original = held_out.get(str(tiny_cosine)), whole.get(str(tiny_cosine))
+    dense, original = held_out.ranker(str(tiny_cosine)), whole.ranker(str(tiny_cosine))
     changed = (dense.embeddings.load() - original.embeddings.load()).abs().numpy().max(
         axis=1
     ) > 1e-6

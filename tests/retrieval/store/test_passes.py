@@ -15,7 +15,7 @@ from beir_cocodr import FuseOptions, HybridEncoder, fuse, load_collection, load_
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import SearchOptions, SmoothOptions
-from beir_cocodr.retrieval.retrievers import Retrievers
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.passes import smooth
 from beir_cocodr.retrieval.store.record import REFIT_FILE, EncodeOptions, Refit
@@ -77,14 +77,12 @@ def test_queries_are_divided_by_the_deviations_of_the_smoothed_parts(
     for part, share in ((slice(0, 32), 1 / 1.5), (slice(32, None), 0.5 / 1.5)):
         deviations = (queries[:, part] @ documents[:, part].T).std(dim=1, correction=0)
         np.testing.assert_allclose(deviations, share, rtol=1e-3)
-    search = Retrievers(
-        collection.documents, tmp_path, SearchOptions(stores=(tmp_path / "smooth",))
-    )
-    found = search.get(str(place / "model")).search(collection.queries, 5)
+    search = Resources(collection.documents, tmp_path, SearchOptions(stores=(tmp_path / "smooth",)))
+    found = search.ranker(str(place / "model")).search(collection.queries, 5)
     expected = (queries @ documents.T).sort(dim=1, descending=True).values[:, :5]
     np.testing.assert_allclose(found.scores, expected, atol=1e-5)
     assert (
-        search.get(f"feedback:{place / 'model'}").search(collection.queries, 5).rows.shape
+        search.ranker(f"feedback:{place / 'model'}").search(collection.queries, 5).rows.shape
         == found.rows.shape
     )
 
@@ -100,22 +98,22 @@ def test_what_is_tried_without_making_it_ranks_as_what_is_made(
         else EmbeddingStore.open(place / "store")
     )
     collection = load_collection(beir_folder)
-    search = Retrievers(collection.documents, tmp_path, SearchOptions(stores=(store.folder,)))
-    wanted = search.get(("feedback:" if feedback else "") + str(place / "model")).search(
+    search = Resources(collection.documents, tmp_path, SearchOptions(stores=(store.folder,)))
+    wanted = search.ranker(("feedback:" if feedback else "") + str(place / "model")).search(
         collection.queries, 10
     )
     settings = "0.5,r24" + ",smooth" * smoothed + ",feedback" * feedback
-    plain = Retrievers(collection.documents, tmp_path / "plain")
-    found = plain.get(f"vector@{settings}:{tiny_cosine}").search(collection.queries, 10)
+    plain = Resources(collection.documents, tmp_path / "plain")
+    found = plain.ranker(f"vector@{settings}:{tiny_cosine}").search(collection.queries, 10)
     same = [len(np.intersect1d(*pair)) for pair in zip(found.rows, wanted.rows, strict=True)]
     assert np.mean(same) > 9.5
 
 
 def test_truncated_bm25_of_full_rank_is_bm25(beir_folder, tiny_cosine, tmp_path):
     collection = load_collection(beir_folder)
-    search = Retrievers(collection.documents, tmp_path)
-    exact = search.get(f"hybrid@0.7:{tiny_cosine}").search(collection.queries, 10)
-    found = search.get(f"vector@0.7:{tiny_cosine}").search(collection.queries, 10)
+    search = Resources(collection.documents, tmp_path)
+    exact = search.ranker(f"hybrid@0.7:{tiny_cosine}").search(collection.queries, 10)
+    found = search.ranker(f"vector@0.7:{tiny_cosine}").search(collection.queries, 10)
     np.testing.assert_allclose(found.scores, exact.scores, atol=1e-4)
 
 

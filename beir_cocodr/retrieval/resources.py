@@ -15,7 +15,7 @@ from beir_cocodr.io import json_sha256, text_sha256
 from beir_cocodr.models.spec import BM25 as BM25_NAME
 from beir_cocodr.models.spec import FUSIONS, HOSTED, RETRIEVERS, ModelSpec, SearchOptions
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.ranking import Lexical, Retriever
+from beir_cocodr.retrieval.ranking import Lexical, Ranker
 
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 
-class Retrievers:
+class Resources:
     """All retrievers over one corpus; what two of them need (an index, embeddings) is made once.
 
     Args:
@@ -48,7 +48,7 @@ class Retrievers:
         self.documents, self.folder, self.options, self.kept = documents, folder, options, kept
         self._made: dict[str, Any] = {}
 
-    def get(self, name: str) -> Retriever:
+    def ranker(self, name: str) -> Ranker:
         """The retriever of a name, see :class:`~beir_cocodr.models.spec.ModelSpec`; an InputError
         if it has none.
         """
@@ -57,7 +57,7 @@ class Retrievers:
         if spec.kind == "dense":
             return self._dense(spec.encoder)
         if spec.kind in RETRIEVERS:
-            own: Retriever = self._once(
+            own: Ranker = self._once(
                 name, lambda: load_object(RETRIEVERS[spec.kind])(self.documents, self.options)
             )
             return own
@@ -75,7 +75,7 @@ class Retrievers:
         settings.pop("weight", None)
         if kind.weighted:
             settings["bm25_weight"] = self.options.bm25_weight if weight is None else weight
-        fused: Retriever = load_object(kind.build)(dense, lexical, **settings)
+        fused: Ranker = load_object(kind.build)(dense, lexical, **settings)
         return fused
 
     def encode_queries(self, name: str, texts: list[str]) -> None:
@@ -86,13 +86,13 @@ class Retrievers:
         if spec.kind == "dense" or spec.kind in FUSIONS:
             self._dense(spec.encoder).encode_queries(texts)
 
-    def _hosted(self, spec: ModelSpec) -> Retriever:
-        first = self.get(spec.first) if spec.first else None
+    def _hosted(self, spec: ModelSpec) -> Ranker:
+        first = self.ranker(spec.first) if spec.first else None
         build, folder = load_object(HOSTED[spec.kind].build), self.kept or self.folder
-        made: Retriever = build(spec.host, self.documents, self.options, first, folder=folder)
+        made: Ranker = build(spec.host, self.documents, self.options, first, folder=folder)
         return made
 
-    def _hybrid_feedback(self, spec: ModelSpec, dense: Dense) -> Retriever:
+    def _hybrid_feedback(self, spec: ModelSpec, dense: Dense) -> Ranker:
         """Of a hybrid encoder there is no fusion; its feedback needs no BM25, and takes one that is
         named.
         """
