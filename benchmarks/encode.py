@@ -233,7 +233,7 @@ def quality(options: argparse.Namespace) -> dict[str, Any]:
     from beir_cocodr.models.loading import load_encoder
     from beir_cocodr.retrieval.store.encode import encode_documents
     from beir_cocodr.retrieval.store.record import EncodeOptions
-    from beir_cocodr.retrieval.store.search import search_store
+    from beir_cocodr.retrieval.store.store_search import search_store
 
     collection = load_collection(options.dataset)
     model = load_encoder(options.model, EncoderOptions(device=options.device))

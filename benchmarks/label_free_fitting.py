@@ -14,11 +14,11 @@ import numpy.typing as npt
 from scipy import optimize, stats
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.records import DifferenceModel
+from beir_cocodr.evaluation.results import DifferenceModel
 
 Floats = npt.NDArray[np.float64]
 
-#: Counts of :class:`~beir_cocodr.evaluation.records.Calibration`.
+#: Counts of :class:`~beir_cocodr.evaluation.results.Calibration`.
 LARGE, MARGIN, MANY_QUERIES, LEVEL = 0.03, 0.01, 300, 0.9
 
 _NORMAL = float(stats.norm.ppf(0.5 + LEVEL / 2))
@@ -220,7 +220,7 @@ def fit_quantile(made: Sequence[Predicted]) -> float:
 
 
 def count_trust(made: Iterable[Predicted], chosen: Any = None) -> dict[str, int]:
-    """Counts of pairs, see :class:`~beir_cocodr.evaluation.records.Calibration`; ``chosen`` picks
+    """Counts of pairs, see :class:`~beir_cocodr.evaluation.results.Calibration`; ``chosen`` picks
     pairs by (a, b).
     """
     counts: Counter[str] = Counter()

@@ -27,7 +27,7 @@ from study import judge, judged_targets, markdown_targets, seconds_of_cells, tar
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.generation.generate import generate_queries
-from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.io import write_text
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions

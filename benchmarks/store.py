@@ -212,8 +212,8 @@ def timed_searches(folder: Path, queries: int, threads: int, repeats: int) -> No
     import torch
 
     from beir_cocodr import checksums
-    from beir_cocodr.retrieval.store.search import search_store
     from beir_cocodr.retrieval.store.store import EmbeddingStore
+    from beir_cocodr.retrieval.store.store_search import search_store
 
     torch.set_num_threads(threads)
     vectors = torch.from_numpy(np.random.default_rng(1).standard_normal((queries, 384), np.float32))

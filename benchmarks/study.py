@@ -14,7 +14,7 @@ import numpy as np
 
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.measures import compare
-from beir_cocodr.evaluation.records import EvaluationRecord
+from beir_cocodr.evaluation.results import EvaluationRecord
 from beir_cocodr.io import write_text
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.store.encode import encode

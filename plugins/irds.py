@@ -1,6 +1,6 @@
 """Collections of this package as datasets of ir_datasets: BEIR folders, and resampled ones, added
 to its registry, again and again without harm. Reading ids of ir_datasets is
-:mod:`beir_cocodr.data.irds`.
+:mod:`beir_cocodr.data.irds_source`.
 
 Ids that are kept stand in a file in ir_datasets' home. ir_datasets looks for no plugins when it is
 imported, so that :func:`register` reads them: a script calls it first, and ``beir-cocodr irds``
@@ -27,7 +27,7 @@ from ir_datasets.util import Lazy, MetadataComponent, MetadataProvider, apply_su
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.irds import is_registered, suggestion
+from beir_cocodr.data.irds_source import is_registered, suggestion
 from beir_cocodr.data.readers import read_judgements, read_queries
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError

@@ -31,8 +31,8 @@ from beir_cocodr.models.loading import load_cross_encoder, load_encoder
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.resources import Resources
-from beir_cocodr.retrieval.store.search import search_store
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.store.store_search import search_store
 
 __all__ = ["Reranker", "Retriever", "StoreReader"]
 

@@ -181,7 +181,7 @@ FIRST = (
     ),
     *(
         "test_store_kill.py",
-        "test_outputs.py",
+        "test_output_folder.py",
         "test_serve_browser.py",
         "test_objectives.py",
         "test_report_browser.py",

@@ -83,7 +83,7 @@ def calibrated_by_crops(floor=0.05, **trust):
     """A calibration by which the lead on held-out crops is the difference, for any collection."""
     from beir_cocodr.evaluation.label_free.estimates import CROPS
     from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES
-    from beir_cocodr.evaluation.records import Calibration, DifferenceModel
+    from beir_cocodr.evaluation.results import Calibration, DifferenceModel
 
     model = DifferenceModel({CROPS: 1.0}, [[0.0]], 0.0, floor, 1.645)
     models = {GIVEN_QUERIES: model, CORPUS_ALONE: model}

@@ -97,7 +97,7 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, filled):
     """
     from beir_cocodr.evaluation.evaluate import evaluate
     from beir_cocodr.evaluation.recommendation import ablation_families, recommend
-    from beir_cocodr.evaluation.records import AdaptationRecord
+    from beir_cocodr.evaluation.results import AdaptationRecord
 
     def fill(output):
         model = write_training(output / "models" / "source")
@@ -137,7 +137,7 @@ def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, filled):
     """An adaptation to a corpus without labels, as far as the page about it goes."""
     from beir_cocodr.evaluation.compare import compare_models
     from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
-    from beir_cocodr.evaluation.records import AdaptationRecord
+    from beir_cocodr.evaluation.results import AdaptationRecord
 
     def fill(output):
         candidates = {"bm25": "bm25"}

@@ -51,7 +51,7 @@ def test_validate_and_bm25_never_import_torch(beir_folder, tmp_path):
 
 def test_a_search_of_embeddings_that_are_there_needs_no_encoder_library():
     """Nor do the processes and actors that search a store."""
-    modules = ("exact", "faiss.index", "store.search")
+    modules = ("exact", "faiss.index", "store.store_search")
     assert loaded_after("; ".join(f"import beir_cocodr.retrieval.{name}" for name in modules)) == {
         "torch"
     }

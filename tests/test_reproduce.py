@@ -288,7 +288,7 @@ def test_the_cache_of_ir_datasets_is_looked_at_and_never_filled(data, tmp_path):
 
 
 def test_every_collection_has_a_name_in_ir_datasets_or_is_made_by_hand():
-    from beir_cocodr.data.irds import is_registered
+    from beir_cocodr.data.irds_source import is_registered
 
     names = {
         data

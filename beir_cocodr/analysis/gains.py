@@ -8,7 +8,7 @@ from pathlib import Path
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import read_per_query
-from beir_cocodr.evaluation.records import EvaluationRecord
+from beir_cocodr.evaluation.results import EvaluationRecord
 
 
 @dataclass(frozen=True)

@@ -278,7 +278,7 @@ class CorpusRecord:
 
 
 @dataclass(frozen=True)
-class EncoderRecord:
+class LossRecord:
     """A model, and how its losses are made."""
 
     similarity: str
@@ -306,7 +306,7 @@ class Representation(Report):
     """
 
     datasets: dict[str, CorpusRecord]
-    models: dict[str, EncoderRecord]
+    models: dict[str, LossRecord]
     sample: int
     batch_size: int
     temperature: float
@@ -352,7 +352,7 @@ def representation(
     check_device(search.encoder.device)
     found = Gains(results, datasets, measure, models[0], models[-1])
     gains = {name: gain for name in datasets if (gain := found.of(name)) is not None}
-    options, encoders = options or RepresentationOptions(), dict[str, EncoderRecord]()
+    options, encoders = options or RepresentationOptions(), dict[str, LossRecord]()
     samples: dict[str, tuple[SpanPairs, CorpusRecord]] = {}
     measured: dict[str, list[SpanMeasures]] = {dataset: [] for dataset in datasets}
     for name in models:
@@ -368,7 +368,7 @@ def representation(
             pairs, corpus = samples[dataset]
             measured[dataset].append(measure_spans(model, pairs, options, search))
             corpus.models[name] = measured[dataset][-1].record()
-        encoders[name] = EncoderRecord(
+        encoders[name] = LossRecord(
             similarity=model.similarity_fn_name,
             scale=COCOLoss(model).scale,
             dimensions=model.get_embedding_dimension(),

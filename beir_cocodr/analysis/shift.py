@@ -189,7 +189,7 @@ class CollectionRecord:
 
 
 @dataclass(frozen=True)
-class TargetRecord(CollectionRecord):
+class TargetSimilarity(CollectionRecord):
     """A target with its similarities; None where one side has no words, or no queries."""
 
     document_jaccard: float | None
@@ -219,14 +219,14 @@ class Shift(Report):
     document_jaccard: float | dict[str, float | None] | None
     query_type_jaccard: float | dict[str, float | None] | None
     source: CollectionRecord
-    targets: list[TargetRecord]
+    targets: list[TargetSimilarity]
     measure: str | None = None
     baseline: str | None = None
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     correlations: dict[str, list[SimilarityCorrelation]] = field(default_factory=dict)
 
 
-def similarities(targets: Iterable[TargetRecord]) -> dict[str, dict[str, float | None]]:
+def similarities(targets: Iterable[TargetSimilarity]) -> dict[str, dict[str, float | None]]:
     """Similarity to target to value."""
     return {
         name: {target.dataset: getattr(target, name) for target in targets} for name in SIMILARITIES
@@ -315,7 +315,7 @@ def _counted(dataset: str, split: str | None, default: str) -> tuple[CollectionR
 
 def _compared(
     source: CollectionRecord, home: Unigrams, target: CollectionRecord, there: Unigrams
-) -> TargetRecord:
+) -> TargetSimilarity:
     documents = queries = None
     if source.words and target.words:
         documents = weighted_jaccard(*home.aligned(there))
@@ -325,7 +325,7 @@ def _compared(
         queries = weighted_jaccard(
             *(np.array([*kinds.values()]) for kinds in (source.query_types, target.query_types))
         )
-    return TargetRecord(**vars(target), document_jaccard=documents, query_type_jaccard=queries)
+    return TargetSimilarity(**vars(target), document_jaccard=documents, query_type_jaccard=queries)
 
 
 def _differences(scores: ModelScores, baseline: str) -> ModelScores:

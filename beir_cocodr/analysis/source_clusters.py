@@ -197,7 +197,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class TargetRecord:
+class TargetClusterRecord:
     """A target with the source cluster nearest to it: its number, size and losses, as in
     :class:`ClusterRecord`.
     """
@@ -213,7 +213,7 @@ class TargetRecord:
 
 
 @dataclass(frozen=True)
-class ReductionAgainstGain(Coefficients):
+class ClusterReductionAgainstGain(Coefficients):
     """Of the nearest cluster's loss reduction with the gain, over targets that have both."""
 
     of: str
@@ -231,11 +231,11 @@ class SourceClusters(Report):
     """
 
     sampled: int
-    targets: dict[str, TargetRecord]
+    targets: dict[str, TargetClusterRecord]
     clusters: list[ClusterRecord]
     folded_clusters: int
     nearest_improved: int
-    reduction_against_gain: ReductionAgainstGain | None
+    reduction_against_gain: ClusterReductionAgainstGain | None
     measure: str | None
     source: str
     source_split: str
@@ -318,7 +318,7 @@ def source_clusters(
         del nearest["central_queries"]
         shown = _shown(own, gains.by_query(name), queries, options.cases)
         cases = study.cases(name, own, vectors, shown, gains, options.nearest)
-        found[name] = TargetRecord(
+        found[name] = TargetClusterRecord(
             **nearest, similarity=float(alike.max()), gain=gains.of(name), cases=cases
         )
     reductions = {
@@ -327,7 +327,7 @@ def source_clusters(
         }
     }
     against = correlations(
-        reductions, {name: one.gain for name, one in found.items()}, ReductionAgainstGain
+        reductions, {name: one.gain for name, one in found.items()}, ClusterReductionAgainstGain
     )
     return SourceClusters(
         sampled=len(sampled),

@@ -15,7 +15,7 @@ import typer
 from typer import Argument, Context, Option
 
 from beir_cocodr import load_plugin
-from beir_cocodr.cli import guide, options
+from beir_cocodr.cli import guide, parameters
 from beir_cocodr.cli.analysis import overlap, qpp, representation, resample, shift, source_clusters
 from beir_cocodr.cli.search import encode, search, serve, try_folder
 from beir_cocodr.cli.training import (
@@ -116,14 +116,14 @@ def _status(error: Exception | SystemExit) -> int:
 
 
 def validate(
-    dataset: options.Dataset,
+    dataset: parameters.Dataset,
     split: Annotated[
         str | None,
-        options.plain(
+        parameters.plain(
             "Split of the qrels, which then has to be there; default: test, if there are qrels."
         ),
     ] = None,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
     most: Annotated[int, Option(help="Defects of a kind that are listed; all are counted.")] = 20,
 ) -> None:
     """List all defects of a collection at once, with file, line and id. That it has no labels is
@@ -158,27 +158,27 @@ def validate(
         )
 
 
-@options.takes("search", *options.SEARCHING, "stores", "verify")
+@parameters.takes("search", *parameters.SEARCHING, "stores", "verify")
 def evaluate(
-    dataset: options.Dataset,
+    dataset: parameters.Dataset,
     model: Annotated[
         list[str],
         Option(
             help=f"{', '.join([*ALIASES, BM25, f'lucene-{BM25}', *FORMS])}, a folder or a hub name; repeat."
         ),
     ],
-    output: options.Output,
-    measures: options.Measures = "nDCG@10 R@100",
-    split: options.Split = "test",
+    output: parameters.Output,
+    measures: parameters.Measures = "nDCG@10 R@100",
+    split: parameters.Split = "test",
     top_k: Annotated[
         int | None, Option(help="Documents a query in the run; default: what the measures need.")
     ] = None,
-    identical_ids: options.Policy = "auto",
-    judgements: options.Judgements = None,
+    identical_ids: parameters.Policy = "auto",
+    judgements: parameters.Judgements = None,
     *,
     search: SearchOptions,
-    overwrite: options.Overwrite = False,
-    as_json: options.Json = False,
+    overwrite: parameters.Overwrite = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Search a labelled collection with one or more models, measure, and test their differences."""
     from beir_cocodr.evaluation.evaluate import evaluate as run
@@ -189,10 +189,10 @@ def evaluate(
     print_record(record, as_json, evaluation_tables)
 
 
-@options.takes("search", *options.SEARCHING)
+@parameters.takes("search", *parameters.SEARCHING)
 def compare(
     context: Context,
-    dataset: options.Dataset,
+    dataset: parameters.Dataset,
     models: Annotated[
         list[str] | None,
         Argument(
@@ -214,7 +214,7 @@ def compare(
             help="Separated by spaces; default: nDCG@10 R@100, or nDCG@10 AP@100 R@100 R_cap@100 RR@10 with --parity."
         ),
     ] = None,
-    split: options.Split = "test",
+    split: parameters.Split = "test",
     labels: Annotated[
         bool | None,
         Option(
@@ -222,15 +222,15 @@ def compare(
             help="Judge models with labels; default: where the split has some.",
         ),
     ] = None,
-    identical_ids: options.Policy = "auto",
+    identical_ids: parameters.Policy = "auto",
     samples: Annotated[int, Option(help="Crops and generated queries, without labels.")] = 300,
     seed: Annotated[int, Option(help="Seed of the samples.")] = 42,
     wanted: Annotated[int, Option(help="Query-document pairs proposed for labelling.")] = 50,
-    judgements: options.Judgements = None,
-    overwrite: options.Overwrite = False,
+    judgements: parameters.Judgements = None,
+    overwrite: parameters.Overwrite = False,
     *,
     search: SearchOptions,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Compare models on a collection, or with --parity what three evaluation tools say of one
     run.
@@ -238,7 +238,7 @@ def compare(
     if (parity is not None) == bool(models):
         raise InputError("name models to compare, or a run with --parity, and not both")
     if parity is not None:
-        with options.results(context, output, overwrite) as folder:
+        with parameters.results(context, output, overwrite) as folder:
             _parity(parity, dataset, folder, split, measures, as_json)
         return
     from beir_cocodr.evaluation.compare import compare_models
@@ -281,11 +281,13 @@ def report(
         ),
     ],
     output: Annotated[
-        Path | None, options.plain("The page; default: report.html in the folder.")
+        Path | None, parameters.plain("The page; default: report.html in the folder.")
     ] = None,
     dataset: Annotated[
         str | None,
-        options.plain("The collection, for titles and texts, if the one on record is not at hand."),
+        parameters.plain(
+            "The collection, for titles and texts, if the one on record is not at hand."
+        ),
     ] = None,
     split: Annotated[
         str | None, Option(help="Split of its qrels; default: the one on record.")
@@ -298,7 +300,7 @@ def report(
     overwrite: Annotated[
         bool, Option("--overwrite", help="Replace the page of another run.")
     ] = False,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Write one HTML page about a run: the verdict, tables, single queries, pictures. It needs no
     network.
@@ -319,7 +321,7 @@ _DAY = 86_400
 
 def doctor(
     hub_timeout: Annotated[float, Option(help="Seconds to wait for the hub.", min=0.1)] = 3.0,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Say what is installed and within reach, what each part enables, and how to get it."""
     from beir_cocodr.doctor import doctor as run
@@ -341,8 +343,8 @@ def quickstart(
     ] = None,
     fast: Annotated[bool, Option("--fast", help="A smaller run, under two minutes.")] = False,
     seed: Annotated[int, Option(help="Seed of the whole run.")] = 42,
-    resume: options.Resume = False,
-    as_json: options.Json = False,
+    resume: parameters.Resume = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """The main job on an embedded default: adapt MiniLM to the documentation of scipy and
     scikit-learn.
@@ -402,7 +404,10 @@ for _command in _COMMANDS:
 
 for _registered in (*app.registered_commands, *resample.registered_commands):
     if _registered.callback is not None:
-        _registered.callback, _registered.cls = options.reads(_registered.callback), guide.Command
+        _registered.callback, _registered.cls = (
+            parameters.reads(_registered.callback),
+            guide.Command,
+        )
 
 app.callback()(guide.root)
 app.add_typer(resample, name="resample")

@@ -10,12 +10,12 @@ from rich.table import Table
 from typer import Context, Option
 
 from beir_cocodr.analysis import RepresentationOptions, SourceClusterOptions
-from beir_cocodr.cli import options
-from beir_cocodr.cli.options import plain
+from beir_cocodr.cli import parameters
+from beir_cocodr.cli.parameters import plain
 from beir_cocodr.io import results_folder
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Report
-from beir_cocodr.report import pictures
+from beir_cocodr.report import png_pictures
 from beir_cocodr.report.terminal import print_record
 from beir_cocodr.resampling import RestrainOptions, ResttestOptions
 from beir_cocodr.resampling.manifest import Manifest
@@ -55,26 +55,26 @@ def deliver(
     print_record(report, as_json, tables)
 
 
-@options.takes("search", *options.SEARCHING)
+@parameters.takes("search", *parameters.SEARCHING)
 def qpp(
     context: Context,
-    dataset: options.Dataset,
+    dataset: parameters.Dataset,
     model: Annotated[str, plain("Whose quality is predicted; names as for evaluate.")],
-    output: options.Output,
+    output: parameters.Output,
     per_query: Annotated[
         Path | None, Option(help="A NAME.per_query.tsv of evaluate, instead of searching.")
     ] = None,
     measure: Annotated[str, Option(help="One measure that ir-measures knows.")] = "nDCG@10",
-    split: options.Split = "test",
+    split: parameters.Split = "test",
     word_vectors: Annotated[
         bool, Option(help="Train word vectors on the corpus, for MaxDC and P_clarity.")
     ] = False,
     picture: Picture = None,
-    identical_ids: options.Policy = "auto",
-    overwrite: options.Overwrite = False,
+    identical_ids: parameters.Policy = "auto",
+    overwrite: parameters.Overwrite = False,
     *,
     search: SearchOptions,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Correlate predictors of query performance, an MRL's variance among them, with per-query
     quality.
@@ -83,8 +83,8 @@ def qpp(
     from beir_cocodr.analysis.qpp import qpp as run
     from beir_cocodr.report.analysis_tables import qpp_table
 
-    drawn = pictures.will_draw(picture, True, "")
-    with results_folder(output, options.this_run(context), overwrite) as folder:
+    drawn = png_pictures.will_draw(picture, True, "")
+    with results_folder(output, parameters.this_run(context), overwrite) as folder:
         extra = variance_predictors(model, dataset, split, search.encoder)
         if word_vectors:
             extra |= word_vector_predictors(
@@ -92,7 +92,9 @@ def qpp(
             )
         found = run(dataset, model, folder, per_query, measure, split, extra, identical_ids, search)
         found.write_values(folder / found.record.values)
-        drawing = ("qpp.png", lambda path, _: pictures.qpp_picture(path, found)) if drawn else None
+        drawing = (
+            ("qpp.png", lambda path, _: png_pictures.qpp_picture(path, found)) if drawn else None
+        )
         deliver(
             found.record, "qpp.json", folder, drawing, lambda report: [qpp_table(report)], as_json
         )
@@ -116,8 +118,8 @@ def shift(
         Option(help="A model in the results, such as bm25: scores are differences to it."),
     ] = None,
     picture: Picture = None,
-    overwrite: options.Overwrite = False,
-    as_json: options.Json = False,
+    overwrite: parameters.Overwrite = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Compare targets with a source: words of documents and types of queries, by weighted
     Jaccard.
@@ -125,17 +127,17 @@ def shift(
     from beir_cocodr.analysis.shift import shift as run
     from beir_cocodr.report.analysis_tables import shift_tables
 
-    drawn = pictures.will_draw(
+    drawn = png_pictures.will_draw(
         picture, output is not None and bool(results), "give --results and --output"
     )
-    with options.results(context, output, overwrite) as folder:
+    with parameters.results(context, output, overwrite) as folder:
         report = run(source, target, split, source_split, results or (), measure, baseline)
-        drawing = ("shift.png", pictures.shift_picture) if drawn else None
+        drawing = ("shift.png", png_pictures.shift_picture) if drawn else None
         deliver(report, "shift.json", folder, drawing, shift_tables, as_json)
 
 
-@options.takes("settings", "sample", "batch_size", "temperature", "span_tokens", "seed")
-@options.takes("search", "document_length", "title_separator", "batch_size", "device")
+@parameters.takes("settings", "sample", "batch_size", "temperature", "span_tokens", "seed")
+@parameters.takes("search", "document_length", "title_separator", "batch_size", "device")
 def representation(
     context: Context,
     dataset: Annotated[list[str], plain("Corpus, named as for evaluate; repeat for several.")],
@@ -148,9 +150,9 @@ def representation(
     results: _Results = None,
     measure: _ResultsMeasure = "nDCG@10",
     picture: Picture = None,
-    overwrite: options.Overwrite = False,
+    overwrite: parameters.Overwrite = False,
     search: SearchOptions,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Alignment, uniformity and contrastive loss of an encoder on corpora, or of two: before and
     after.
@@ -158,15 +160,15 @@ def representation(
     from beir_cocodr.analysis.representation import representation as run
     from beir_cocodr.report.analysis_tables import representation_tables
 
-    drawn = pictures.will_draw(picture, output is not None, "give --output")
-    with options.results(context, output, overwrite) as folder:
+    drawn = png_pictures.will_draw(picture, output is not None, "give --output")
+    with parameters.results(context, output, overwrite) as folder:
         report = run(dataset, model, settings, results or (), measure, search)
-        drawing = ("representation.png", pictures.representation_picture) if drawn else None
+        drawing = ("representation.png", png_pictures.representation_picture) if drawn else None
         deliver(report, "representation.json", folder, drawing, representation_tables, as_json)
 
 
-@options.takes("settings", "clusters", "sample", "negatives", "cases", "nearest", "seed")
-@options.takes(
+@parameters.takes("settings", "clusters", "sample", "negatives", "cases", "nearest", "seed")
+@parameters.takes(
     "search", "query_length", "document_length", "title_separator", "batch_size", "device"
 )
 def source_clusters(
@@ -188,18 +190,18 @@ def source_clusters(
     results: _Results = None,
     measure: _ResultsMeasure = "nDCG@10",
     picture: Picture = None,
-    overwrite: options.Overwrite = False,
+    overwrite: parameters.Overwrite = False,
     search: SearchOptions,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Which source queries resemble a target, and whether training helped on both."""
     from beir_cocodr.analysis.source_clusters import source_clusters as run
     from beir_cocodr.report.analysis_tables import source_clusters_tables
 
-    drawn = pictures.will_draw(
+    drawn = png_pictures.will_draw(
         picture, output is not None and bool(results), "give --results and --output"
     )
-    with options.results(context, output, overwrite) as folder:
+    with parameters.results(context, output, overwrite) as folder:
         report = run(
             source,
             target,
@@ -213,7 +215,7 @@ def source_clusters(
             split,
             search,
         )
-        drawing = ("source_clusters.png", pictures.source_clusters_picture) if drawn else None
+        drawing = ("source_clusters.png", png_pictures.source_clusters_picture) if drawn else None
         deliver(report, "source_clusters.json", folder, drawing, source_clusters_tables, as_json)
 
 
@@ -240,7 +242,7 @@ resample = typer.Typer(
 
 
 @resample.command()
-@options.trains(
+@parameters.trains(
     *(
         None,
         "start",
@@ -286,13 +288,13 @@ def evaluate(
         list[str] | None,
         Option(help="Collection outside the distribution, for the alignment; repeat."),
     ] = None,
-    measures: options.Measures = "nDCG@10 R@100",
+    measures: parameters.Measures = "nDCG@10 R@100",
     keep_models: Annotated[
         bool,
         Option("--keep-models/--drop-models", help="Keep trained models, or only their scores."),
     ] = True,
     picture: Picture = None,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Interpolation, extrapolation and gap of retrieval architectures trained on the
     collections.
@@ -301,7 +303,7 @@ def evaluate(
     from beir_cocodr.report.analysis_tables import regime_tables
     from beir_cocodr.resampling.regimes.regimes import PICTURE_FILE, RESULTS_FILE, evaluate_regimes
 
-    drawn = pictures.will_draw(
+    drawn = png_pictures.will_draw(
         picture, bool(ood), "name collections outside the distribution with --ood"
     )
     chosen = [
@@ -323,7 +325,7 @@ def evaluate(
         starts=other_start or (),
     )
     if rank() == 0:
-        drawing = (PICTURE_FILE, pictures.alignment_picture) if drawn else None
+        drawing = (PICTURE_FILE, png_pictures.alignment_picture) if drawn else None
         deliver(report, RESULTS_FILE, output, drawing, regime_tables, as_json)
 
 
@@ -332,8 +334,8 @@ _RESAMPLING = ("seed", "train_split", "test_split")
 
 
 @resample.command()
-@options.takes("encoding", "query_length", "batch_size", "device")
-@options.takes("settings", "sizes", "ks", "exclude_top", *_RESAMPLING, "method", "base")
+@parameters.takes("encoding", "query_length", "batch_size", "device")
+@parameters.takes("settings", "sizes", "ks", "exclude_top", *_RESAMPLING, "method", "base")
 def restrain(
     train: _Train,
     test: _Test,
@@ -343,22 +345,22 @@ def restrain(
     *,
     settings: RestrainOptions,
     encoding: SearchOptions,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Training queries near to test queries (interpolation), and as many far from all
     (extrapolation).
     """
     from beir_cocodr.resampling.restrain import resample_restrain
 
-    drawn = pictures.will_draw(picture, True, "")
+    drawn = png_pictures.will_draw(picture, True, "")
     _finish(
         resample_restrain(train, test, encoder, output, settings, encoding), output, drawn, as_json
     )
 
 
 @resample.command()
-@options.takes("encoding", "query_length", "batch_size", "device")
-@options.takes("settings", "buckets", *_RESAMPLING, "base")
+@parameters.takes("encoding", "query_length", "batch_size", "device")
+@parameters.takes("settings", "buckets", *_RESAMPLING, "base")
 def resttest(
     train: _Train,
     test: _Test,
@@ -368,14 +370,14 @@ def resttest(
     *,
     settings: ResttestOptions,
     encoding: SearchOptions,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Buckets of training and test queries: train on all but one, whose test queries are
     extrapolation.
     """
     from beir_cocodr.resampling.resttest import resample_resttest
 
-    drawn = pictures.will_draw(picture, True, "")
+    drawn = png_pictures.will_draw(picture, True, "")
     _finish(
         resample_resttest(train, test, encoder, output, settings, encoding), output, drawn, as_json
     )
@@ -385,11 +387,11 @@ def _finish(manifest: Manifest, output: Path, drawn: bool, as_json: bool) -> Non
     from beir_cocodr.report.analysis_tables import resample_tables
 
     if drawn and manifest.points:
-        pictures.resampling_picture(output / "queries.png", manifest)
+        png_pictures.resampling_picture(output / "queries.png", manifest)
     print_record(manifest, as_json, resample_tables)
 
 
-@options.takes("search", "query_length", "batch_size", "device")
+@parameters.takes("search", "query_length", "batch_size", "device")
 def overlap(
     context: Context,
     train: _Train,
@@ -404,17 +406,17 @@ def overlap(
         Path | None, Option(help="Folder for overlap.json, nearest.tsv and similarity.png.")
     ] = None,
     picture: Picture = None,
-    overwrite: options.Overwrite = False,
+    overwrite: parameters.Overwrite = False,
     *,
     search: SearchOptions,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """How much a training set gives away of a test set: labels and queries that stand in both."""
     from beir_cocodr.report.analysis_tables import overlap_tables
     from beir_cocodr.resampling.overlap import overlap as run
 
-    drawn = pictures.will_draw(picture, output is not None, "give --output")
-    with options.results(context, output, overwrite) as folder:
+    drawn = png_pictures.will_draw(picture, output is not None, "give --output")
+    with parameters.results(context, output, overwrite) as folder:
         report = run(
             train,
             test,
@@ -425,5 +427,5 @@ def overlap(
         )
         if folder is not None:
             report.write_nearest(folder / "nearest.tsv")
-        drawing = ("similarity.png", pictures.overlap_picture) if drawn else None
+        drawing = ("similarity.png", png_pictures.overlap_picture) if drawn else None
         deliver(report, "overlap.json", folder, drawing, overlap_tables, as_json)

@@ -20,8 +20,8 @@ from typing import Annotated
 from typer import Argument, Context, Option, prompt
 
 from beir_cocodr import load_plugin
-from beir_cocodr.cli import options
-from beir_cocodr.cli.options import plain
+from beir_cocodr.cli import parameters
+from beir_cocodr.cli.parameters import plain
 from beir_cocodr.data.analyzers import one_line
 from beir_cocodr.data.readers import read_query_file
 from beir_cocodr.errors import InputError, check_count
@@ -57,18 +57,18 @@ _Threads = Annotated[
 ]
 
 
-@options.takes("settings", "shard_size", "precision", "backend", "token_budget", "verify")
-@options.takes("encoder", "query_length", "document_length", "title_separator", "device")
-@options.takes("smoothing", "neighbours", "weight")
+@parameters.takes("settings", "shard_size", "precision", "backend", "token_budget", "verify")
+@parameters.takes("encoder", "query_length", "document_length", "title_separator", "device")
+@parameters.takes("smoothing", "neighbours", "weight")
 def encode(
-    dataset: options.Dataset,
+    dataset: parameters.Dataset,
     model: Annotated[str, plain("minilm, a folder or a hub name.")],
     output: Annotated[Path, plain("Folder of the store; an interrupted one is resumed.")],
     *,
     settings: EncodeOptions,
     processes: _Processes = None,
     threads: _Threads = None,
-    ray: options.Address = None,
+    ray: parameters.Address = None,
     dense: Annotated[
         Path | None,
         plain(
@@ -90,11 +90,11 @@ def encode(
     ] = None,
     smoothing: SmoothOptions,
     encoder: EncoderOptions,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Encode a corpus to a folder, in shards: what was written is never encoded again."""
     from beir_cocodr.retrieval.store.encode import encode as run
-    from beir_cocodr.retrieval.store.estimate import size
+    from beir_cocodr.retrieval.store.encoding_cost import size
 
     if dense is not None or smooth is not None or as_now:
         if ray is not None or sum((dense is not None, smooth is not None, as_now)) > 1:
@@ -136,9 +136,9 @@ def encode(
         print(report["refit"]["line"])
 
 
-@options.takes("settings", *options.SEARCHING, "verify")
+@parameters.takes("settings", *parameters.SEARCHING, "verify")
 def search(
-    dataset: options.Dataset,
+    dataset: parameters.Dataset,
     words: Annotated[
         list[str] | None, Argument(metavar="[QUERY]", help="What to search for.")
     ] = None,
@@ -172,16 +172,16 @@ def search(
             help="FAISS index: flat, hnsw, ivfpq or sq8, built in the store at first. Default: none, exact search."
         ),
     ] = None,
-    identical_ids: options.Policy = "auto",
+    identical_ids: parameters.Policy = "auto",
     processes: _Processes = None,
     threads: _Threads = None,
-    ray: options.Address = None,
+    ray: parameters.Address = None,
     overwrite: Annotated[
         bool, Option("--overwrite", help="Replace the run of another search.")
     ] = False,
     *,
     settings: SearchOptions,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Search a corpus for a text with any model, or write a TREC run of a collection's queries in a
     store.
@@ -279,11 +279,11 @@ class PageOptions(Options):
 _PAGE = ("output", "host", "port", "browser")
 
 
-@options.takes("settings", "analyzer", "bm25_weight", "bf16", "device")
-@options.takes("page", *_PAGE)
+@parameters.takes("settings", "analyzer", "bm25_weight", "bf16", "device")
+@parameters.takes("page", *_PAGE)
 def serve(
     context: Context,
-    dataset: options.Dataset,
+    dataset: parameters.Dataset,
     model: Annotated[
         list[str], plain("Two or three models that are searched side by side; repeat.")
     ],
@@ -297,8 +297,8 @@ def serve(
     _show_page(context, dataset, model, page, settings)
 
 
-@options.takes("settings", "analyzer", "bm25_weight", "bf16", "device")
-@options.takes("page", *_PAGE)
+@parameters.takes("settings", "analyzer", "bm25_weight", "bf16", "device")
+@parameters.takes("page", *_PAGE)
 def try_folder(
     context: Context,
     dataset: Annotated[

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from typer import Option
 
-from beir_cocodr.cli import options
-from beir_cocodr.cli.options import plain
+from beir_cocodr.cli import parameters
+from beir_cocodr.cli.parameters import plain
 from beir_cocodr.errors import InputError
-from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.spec import EncoderOptions, FuseOptions, SearchOptions
 from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json, print_record, print_training
@@ -24,8 +24,8 @@ _TrainSplit = Annotated[str, Option(help="Split of the qrels to train on.")]
 _TEACHERS = [kind.help for kind in TEACHERS.values()]
 
 
-@options.takes("encoder", "device")
-@options.trains(
+@parameters.takes("encoder", "device")
+@parameters.trains(
     "pretrain",
     *(
         "objective",
@@ -43,13 +43,13 @@ def pretrain(
     *,
     dataset: Annotated[list[str], plain("Corpus to adapt to; repeat for several.")],
     model: _Start,
-    output: options.Output,
+    output: parameters.Output,
     queries: Annotated[
         list[str] | None,
         Option(help="Folder of generate-queries, for qc and cotmae; repeat for several corpora."),
     ] = None,
     settings: PretrainOptions,
-    resume: options.Resume = False,
+    resume: parameters.Resume = False,
     encoder: EncoderOptions,
 ) -> None:
     """Pre-train an encoder on corpora without labels: COCO, one of its rivals, or queries as
@@ -60,8 +60,8 @@ def pretrain(
     print_training(run(dataset, model, output, settings, resume, queries or [], encoder))
 
 
-@options.takes("encoder", "device")
-@options.trains(
+@parameters.takes("encoder", "device")
+@parameters.trains(
     "finetune",
     *(
         "weighting",
@@ -76,17 +76,17 @@ def pretrain(
 )
 def finetune(
     *,
-    dataset: options.Dataset,
+    dataset: parameters.Dataset,
     model: _Start,
-    output: options.Output,
+    output: parameters.Output,
     split: _TrainSplit = "train",
     target: Annotated[
         list[str] | None,
         Option(help="Labelled collection to evaluate every episode or stage on; repeat."),
     ] = None,
-    measures: options.Measures = "nDCG@10 R@100",
+    measures: parameters.Measures = "nDCG@10 R@100",
     settings: FinetuneOptions,
-    resume: options.Resume = False,
+    resume: parameters.Resume = False,
     encoder: EncoderOptions,
 ) -> None:
     """Fine-tune an encoder on labelled queries, plainly or by iDRO, on BM25's negatives, in
@@ -99,17 +99,17 @@ def finetune(
     )
 
 
-@options.takes("encoder", "device")
-@options.trains("distill", "student", "loss")
+@parameters.takes("encoder", "device")
+@parameters.trains("distill", "student", "loss")
 def distill(
     *,
-    dataset: options.Dataset,
+    dataset: parameters.Dataset,
     model: _Start,
     teacher: Annotated[str, plain(f"{', '.join(_TEACHERS[:-1])}, or {_TEACHERS[-1]}.")],
-    output: options.Output,
+    output: parameters.Output,
     split: _TrainSplit = "train",
     settings: DistillOptions,
-    resume: options.Resume = False,
+    resume: parameters.Resume = False,
     encoder: EncoderOptions,
 ) -> None:
     """Teach an encoder to rank as a teacher does, by listwise distillation."""
@@ -118,7 +118,7 @@ def distill(
     print_training(run(dataset, model, teacher, output, settings, split, resume, encoder))
 
 
-@options.takes(
+@parameters.takes(
     "settings",
     *(
         "bm25_weight",
@@ -131,10 +131,10 @@ def distill(
         "seed",
     ),
 )
-@options.takes("encoder", "query_length", "document_length", "title_separator", "device")
+@parameters.takes("encoder", "query_length", "document_length", "title_separator", "device")
 def fuse(
     *,
-    dataset: options.Dataset,
+    dataset: parameters.Dataset,
     model: Annotated[str, plain("The dense encoder: minilm, a folder or a hub name.")],
     output: Annotated[Path, plain("Folder of the hybrid encoder.")],
     settings: FuseOptions,
@@ -142,9 +142,9 @@ def fuse(
         list[Path] | None,
         Option(help="Folder that encode wrote with this encoder: nothing is encoded."),
     ] = None,
-    resume: options.Resume = False,
+    resume: parameters.Resume = False,
     encoder: EncoderOptions,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Fuse an encoder with BM25 over a corpus: an encoder whose dot product is their fusion. Takes
     no labels.
@@ -158,15 +158,15 @@ def fuse(
         print_record(record, as_json, lambda record: [fusion_table(record)])
 
 
-@options.gives(
+@parameters.gives(
     "shared", FinetuneOptions, "max_steps", "epochs", "batch_size", "learning_rate", "seed"
 )
-@options.takes("search", "bm25_weight", "device")
+@parameters.takes("search", "bm25_weight", "device")
 def adapt(
     *,
-    dataset: options.Dataset,
+    dataset: parameters.Dataset,
     base: _Start,
-    output: options.Output,
+    output: parameters.Output,
     source: Annotated[str | None, Option(help="Labelled collection to fine-tune on.")] = None,
     stages: Annotated[
         str,
@@ -192,17 +192,17 @@ def adapt(
         int, Option(help="Of a target without labels: held-out crops, and generated queries.")
     ] = 300,
     source_split: Annotated[str, Option(help="Split of the source's qrels.")] = "train",
-    measures: options.Measures = "nDCG@10 R@100",
-    judgements: options.Judgements = None,
+    measures: parameters.Measures = "nDCG@10 R@100",
+    judgements: parameters.Judgements = None,
     weighting: Annotated[
         str | None, Option(help=f"Of the source's queries: {choices(WEIGHTINGS, 'default')}.")
     ] = None,
     shared: Json,
-    preset: options.Preset = None,
-    resume: options.Resume = False,
-    show_config: options.ShowConfig = False,
+    preset: parameters.Preset = None,
+    resume: parameters.Resume = False,
+    show_config: parameters.ShowConfig = False,
     search: SearchOptions,
-    as_json: options.Json = False,
+    as_json: parameters.Json = False,
 ) -> None:
     """Adapt an encoder to a corpus, compare it with its base, and recommend one.
 
@@ -249,8 +249,8 @@ def adapt(
     print_adaptation(record, as_json)
 
 
-@options.takes("encoder", "device")
-@options.takes(
+@parameters.takes("encoder", "device")
+@parameters.takes(
     "settings",
     *(
         "per_passage",
@@ -274,8 +274,8 @@ def adapt(
     *("analyzer", "bm25_weight", "title_separator", "seed"),
 )
 def generate_queries(
-    dataset: options.Dataset,
-    output: options.Output,
+    dataset: parameters.Dataset,
+    output: parameters.Output,
     generator: Annotated[
         str,
         Option(
@@ -305,15 +305,15 @@ def _part(shard: str) -> tuple[int, int]:
     return int(number), int(parts)
 
 
-@options.takes("search", "analyzer", "bm25_weight", "title_separator", "device")
+@parameters.takes("search", "analyzer", "bm25_weight", "title_separator", "device")
 def export(
-    dataset: options.Dataset,
-    output: options.Output,
+    dataset: parameters.Dataset,
+    output: parameters.Output,
     form: Annotated[str, Option(help="gpl, tevatron or sentence-transformers.")] = "gpl",
     model: Annotated[list[str], Option(help="Finds the hard negatives; repeat for several.")] = [
         "bm25"
     ],  # noqa: B006
-    split: options.Split = "train",
+    split: parameters.Split = "train",
     negatives: Annotated[int, Option(help="Of each query.", min=1)] = 30,
     *,
     search: SearchOptions,

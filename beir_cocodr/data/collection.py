@@ -29,7 +29,7 @@ from beir_cocodr.data.defects import (
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.file_folder import HUGGING_FACE, HubDataset, Reading, TextFiles
 from beir_cocodr.data.file_formats import DOCUMENTS, TABLES
-from beir_cocodr.data.irds import IrdsSource, Source, is_registered, suggestion
+from beir_cocodr.data.irds_source import IrdsSource, Source, is_registered, suggestion
 from beir_cocodr.data.readers import CORPUS_SUFFIXES
 from beir_cocodr.data.sources import FileSource, Labels
 from beir_cocodr.errors import InputError, check_name

@@ -20,7 +20,7 @@ from beir_cocodr.data.defects import (
     warning,
 )
 from beir_cocodr.data.documents import hashes_of
-from beir_cocodr.data.irds import Source
+from beir_cocodr.data.irds_source import Source
 from beir_cocodr.data.sources import Labels
 
 __all__ = ["Defect", "summarize", "validate"]

@@ -23,7 +23,7 @@ from beir_cocodr.evaluation.recommendation import (
     draw_candidates,
     with_texts,
 )
-from beir_cocodr.evaluation.records import (
+from beir_cocodr.evaluation.results import (
     AnnotationCandidates,
     Best,
     ComparisonRecord,

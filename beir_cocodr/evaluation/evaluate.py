@@ -24,7 +24,7 @@ from beir_cocodr.evaluation.measures import (
     parse_measures,
     score_queries,
 )
-from beir_cocodr.evaluation.records import EvaluationRecord, ModelResult
+from beir_cocodr.evaluation.results import EvaluationRecord, ModelResult
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
 from beir_cocodr.io import atomic_writer, file_sha256, results_folder
 from beir_cocodr.models.spec import SearchOptions, check_device

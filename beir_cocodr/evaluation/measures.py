@@ -12,7 +12,7 @@ from scipy import stats
 
 from beir_cocodr.arrays import Array
 from beir_cocodr.errors import InputError, Limits, explained
-from beir_cocodr.evaluation.records import Interval, PairedTest
+from beir_cocodr.evaluation.results import Interval, PairedTest
 from beir_cocodr.retrieval.ranking import Results
 
 DEFAULT_MEASURES = "nDCG@10 R@100"

@@ -10,7 +10,7 @@ import numpy as np
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.judgements import AnnotationCandidate
-from beir_cocodr.evaluation.records import EvaluationRecord, PairedTest, Recommendation
+from beir_cocodr.evaluation.results import EvaluationRecord, PairedTest, Recommendation
 from beir_cocodr.io import text_sha256
 from beir_cocodr.retrieval.ranking import Results
 

@@ -24,8 +24,8 @@ from beir_cocodr.retrieval.pool import (
     torch_threads,
     warn_if_crowded,
 )
-from beir_cocodr.retrieval.store.search import search_index, search_store
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.store.store_search import search_index, search_store
 
 _FORMAT = ("query_length", "document_length", "query_prompt", "document_prompt", "title_separator")
 
@@ -95,9 +95,9 @@ def search(
         policy: see :func:`~beir_cocodr.evaluation.runs.identical_ids`.
         model: where the encoder is now; by default where it was when it made the store.
         processes, device, threads, share: see
-            :func:`~beir_cocodr.retrieval.store.search.search_store`; default: GPUs.
+            :func:`~beir_cocodr.retrieval.store.store_search.search_store`; default: GPUs.
         batch_size: queries encoded at a time.
-        index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.search.search_index`;
+        index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.store_search.search_index`;
             searched in this process. None searches exactly.
         verify: compare each file of the store with its checksum before it is read.
         overwrite: replace the run of another search.

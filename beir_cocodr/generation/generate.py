@@ -19,7 +19,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import PassageReader
 from beir_cocodr.data.text import WORDS, TokenCounter, load_tokenizer, token_counter, word_counter
 from beir_cocodr.errors import InputError, naming_full_disk
-from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.generation.shards import (
     GENERATION_FILE,
     SHARDS,

@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
 from beir_cocodr.data.passages import Passage, fitting_prefix
 from beir_cocodr.data.text import cut_text, load_tokenizer, read_literally, token_counter
 from beir_cocodr.errors import InputError, explained
-from beir_cocodr.generation.options import PLACEHOLDER, GenerationOptions
+from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
 from beir_cocodr.generation.shards import Generated, Query
 from beir_cocodr.models.integrity import GENERATOR, check_loaded, loading
 from beir_cocodr.models.loading import weights_sha256

@@ -16,7 +16,7 @@ from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import Passage, fitting_prefix, sentence_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
-from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.generation.shards import Generated, Query
 from beir_cocodr.io import save_array
 from beir_cocodr.records import Json

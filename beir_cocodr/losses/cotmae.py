@@ -88,7 +88,7 @@ class CoTMAELoss(nn.Module):
 
     Args:
         model: the encoder, ending in a :class:`~beir_cocodr.models.condenser.CondenserHead` without
-            layers and a :class:`~beir_cocodr.models.cotmae.CoTMAEDecoder`.
+            layers and a :class:`~beir_cocodr.models.cotmae_decoder.CoTMAEDecoder`.
         mini_batch_size: passages in memory at a time, by accumulation; None takes all at once.
         mlm_weight: weight of the encoder's loss (paper: 1).
 

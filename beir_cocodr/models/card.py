@@ -56,7 +56,7 @@ def write_card(
     folder: Path, record: TrainingRecord, figures: Mapping[str, Any] | None = None
 ) -> None:
     """Write the card of the model in ``folder`` by the record of its training, with those of its
-    ancestors, and the figures that :func:`~beir_cocodr.training.outputs.figures_of` gives.
+    ancestors, and the figures that :func:`~beir_cocodr.training.output_folder.figures_of` gives.
     """
     lineage = record.lineage()
     root = _HUB_NAMES.get(str(lineage[0].base), str(lineage[0].base))

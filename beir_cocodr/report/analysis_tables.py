@@ -12,7 +12,7 @@ from rich.table import Table
 
 from beir_cocodr.analysis.shift import QUERY_TYPES, Shift
 from beir_cocodr.report.terminal import make_table
-from beir_cocodr.report.text import format_number, format_numbers, span
+from beir_cocodr.report.wording import format_number, format_numbers, span
 from beir_cocodr.resampling.manifest import (
     LabelOverlap,
     Manifest,

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from beir_cocodr.data.defects import Defect
-from beir_cocodr.evaluation import records
+from beir_cocodr.evaluation import results as records
 from beir_cocodr.evaluation.few_labels import FewLabels
 from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
 from beir_cocodr.evaluation.label_free.verdict import label_pairs, training_pairs
@@ -18,7 +18,7 @@ from beir_cocodr.evaluation.parity import ParityRecord
 from beir_cocodr.evaluation.recommendation import BASE
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.report.terminal import make_table, print_json, print_tables
-from beir_cocodr.report.text import (
+from beir_cocodr.report.wording import (
     describe_likeness,
     describe_pseudo_queries,
     format_number,

@@ -12,7 +12,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.resampling import RestrainOptions
 from beir_cocodr.resampling.manifest import Manifest, RestrainParameters, short_size
-from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, load_pair, write_resampled
+from beir_cocodr.resampling.resample import ResampledSet, embed_inputs, load_pair, write_resampled
 from beir_cocodr.resampling.similarity import check_method, nearest_ranks
 from beir_cocodr.retrieval.store.store import Embeddings
 

@@ -11,7 +11,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.resampling import ResttestOptions
 from beir_cocodr.resampling.manifest import Manifest, ResttestParameters
-from beir_cocodr.resampling.outputs import ResampledSet, embed_inputs, load_pair, write_resampled
+from beir_cocodr.resampling.resample import ResampledSet, embed_inputs, load_pair, write_resampled
 
 
 def query_buckets(

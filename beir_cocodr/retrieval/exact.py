@@ -205,7 +205,7 @@ class ExactSearch:
         # Imported here because a search of embeddings that are there needs no encoder library.
         from beir_cocodr.models.cocodr import COCODR
         from beir_cocodr.retrieval.store.encode import encode_documents
-        from beir_cocodr.retrieval.store.search import search_store
+        from beir_cocodr.retrieval.store.store_search import search_store
 
         if not isinstance(self.model, COCODR):
             raise InputError(

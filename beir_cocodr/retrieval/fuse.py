@@ -156,7 +156,7 @@ class _Tally:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class DenseBM25:
     """A way to make BM25 dense, and its agreement: the mean share of the exact fusion's best ten
     that it finds.
     """
@@ -259,7 +259,7 @@ def fuse(
 def _save(
     hybrid: HybridEncoder,
     fit: "Fit",
-    found: Sequence[Candidate],
+    found: Sequence[DenseBM25],
     plan: TrainingPlan,
     began: float,
     output: Path,
@@ -294,7 +294,7 @@ def _save(
     return record
 
 
-def smallest_as_good(found: Sequence[Candidate]) -> Candidate:
+def smallest_as_good(found: Sequence[DenseBM25]) -> DenseBM25:
     """The fewest numbers that agree as well as any, or nearly so."""
     least = max(one.agreement for one in found) - _AS_GOOD
     return min(
@@ -358,7 +358,7 @@ class Fit:
         self.texts = [
             dense.text_format.document(document) for document in documents.take(self.rows)
         ]
-        self.plain = self._head(Candidate(0, 0))
+        self.plain = self._head(DenseBM25(0, 0))
         self.features = _features(self.plain, self.texts, "document")
         self.weights = term_matrix(self.plain, self.features, "document")  # (n, T)
         encoder = CorpusEncoder(dense, documents)
@@ -375,16 +375,16 @@ class Fit:
             self._svd = singular_axes(self.weights, components, self.options.seed)
         return self._svd[:, :components]
 
-    def candidates(self, most: int) -> list[Candidate]:
+    def candidates(self, most: int) -> list[DenseBM25]:
         """What the options allow within ``most`` numbers."""
         rank = min(self.weights.shape)
         full, auto = min(most, rank), self.options.lexical == "auto"
         fewer = {max(1, full // 4), max(1, full // 2)} if auto else set()
         sizes = {
-            "svd": [Candidate(size, 0) for size in sorted({*fewer, full})],
-            "hash": [Candidate(0, most)],
+            "svd": [DenseBM25(size, 0) for size in sorted({*fewer, full})],
+            "hash": [DenseBM25(0, most)],
             "svd+hash": [
-                Candidate(size, most - size, HASHED_WEIGHT)
+                DenseBM25(size, most - size, HASHED_WEIGHT)
                 for size in (most // 2, most * 3 // 4)
                 if 1 < size < rank
             ],
@@ -398,7 +398,7 @@ class Fit:
             found = sizes["svd"]
         return found
 
-    def agreements(self, found: Sequence[Candidate], queries: Sequence[str]) -> list[Candidate]:
+    def agreements(self, found: Sequence[DenseBM25], queries: Sequence[str]) -> list[DenseBM25]:
         """Candidates, each with its agreement on crops and on some of the given queries."""
         if widest := max(one.components for one in found):
             self.svd(widest)
@@ -431,7 +431,7 @@ class Fit:
             found.append(" ".join(words[start : start + length]))
         return [text for text in found if text] or ["a"]
 
-    def head(self, chosen: Candidate) -> HybridHead:
+    def head(self, chosen: DenseBM25) -> HybridHead:
         """The whole head: projection, means, covariances, and a scale that makes the parts' numbers
         alike.
         """
@@ -453,7 +453,7 @@ class Fit:
         best: Ints = np.argpartition(-fused, depth - 1, axis=1)[:, :depth]
         return best
 
-    def _projected(self, one: Candidate) -> HybridHead:
+    def _projected(self, one: DenseBM25) -> HybridHead:
         head = self._head(one)
         if one.components:
             head.projection.copy_(torch.from_numpy(self.svd(one.components).copy()))
@@ -465,7 +465,7 @@ class Fit:
             )
         return head
 
-    def _head(self, one: Candidate) -> HybridHead:
+    def _head(self, one: DenseBM25) -> HybridHead:
         options, terms = self.options, list(self.counts.frequencies)
         head = HybridHead(
             dimension=int(self.dense.get_embedding_dimension() or 0),

@@ -99,7 +99,7 @@ class Products:
         return scores
 
 
-class Found(NamedTuple):
+class TileHits(NamedTuple):
     """Documents of a tile for q queries, of which query i has those from ``starts[i]`` to
     ``starts[i + 1]``.
 
@@ -186,7 +186,9 @@ class Screen:
                 far[rest].max(initial=0),
             )
 
-    def found(self, part: slice, panels: list[Panel], bounds: NDArray[np.float32]) -> Found | None:
+    def found(
+        self, part: slice, panels: list[Panel], bounds: NDArray[np.float32]
+    ) -> TileHits | None:
         """What scores at least the (q,) bounds of a part of the queries; None where too much may do
         so.
         """
@@ -206,7 +208,7 @@ class Screen:
             first += size
         row = np.concatenate(rows)
         order = row.argsort(kind="stable")
-        return Found(
+        return TileHits(
             _starts(row[order], len(bounds)),
             np.concatenate(columns)[order],
             np.concatenate(scores)[order],
@@ -256,7 +258,7 @@ def _lengths(rows: Tensor) -> NDArray[np.float64]:
 
 def found_again(
     queries: Tensor, documents: Tensor, scores: Tensor, bounds: NDArray[np.float32]
-) -> Found | None:
+) -> TileHits | None:
     """The same of products in float32: both give equal scores to equal documents. None where too
     much may be it.
     """
@@ -267,7 +269,7 @@ def found_again(
     if int(reached.count_nonzero()) > _MOST_HELD:
         return None
     row, column = np.divmod(places(mask.numpy(), scores.numel()), scores.shape[1])
-    return Found(_starts(row, len(queries)), column, _products(queries, documents, row, column))
+    return TileHits(_starts(row, len(queries)), column, _products(queries, documents, row, column))
 
 
 def _empty(size: int, dtype: torch.dtype) -> Tensor:

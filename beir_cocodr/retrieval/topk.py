@@ -17,10 +17,10 @@ from torch import Tensor
 from beir_cocodr.errors import InputError, listed
 from beir_cocodr.retrieval.products import (
     FIRST_SCREENED,
-    Found,
     Panel,
     Products,
     Screen,
+    TileHits,
     found_again,
     places,
 )
@@ -345,7 +345,7 @@ class HostBest:
 
         self._each_block(part, max(1, _SELECTION // scores.shape[1]), take)
 
-    def add_found(self, part: slice, found: Found, ranks: Tensor) -> None:
+    def add_found(self, part: slice, found: TileHits, ranks: Tensor) -> None:
         """The same of scores that reach the :meth:`bounds` alone."""
         self._make_room(len(ranks))
         keys = _host_keys(found.scores, _LOW_WORD - ranks.numpy()[found.columns])

@@ -32,7 +32,7 @@ from beir_cocodr.retrieval.searcher import Searcher
 
 if TYPE_CHECKING:
     from beir_cocodr.evaluation.label_free.evidence import Gatherer
-    from beir_cocodr.evaluation.records import ComparisonRecord
+    from beir_cocodr.evaluation.results import ComparisonRecord
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class SessionRecord(Record):
 
 
 @dataclass
-class Column:
+class AnswerColumn:
     """A model on the page, and how far it is.
 
     Attributes:
@@ -123,7 +123,7 @@ class Session:
             raise InputError(
                 f"{folder} holds judgements of {former.dataset}; choose another --output"
             )
-        self.columns = {name: Column(name, _about(name)) for name in models}
+        self.columns = {name: AnswerColumn(name, _about(name)) for name in models}
         self._searcher = Searcher(dataset, BM25, options)
         record.write(output_folder(folder) / SESSION_FILE)
         self.judged = JudgementLog(folder)
@@ -340,7 +340,7 @@ class Session:
                     self.remark = first_line(error)
                 self.working = False
 
-    def _load(self, column: Column) -> None:
+    def _load(self, column: AnswerColumn) -> None:
         """A searcher beside the others."""
         from beir_cocodr.retrieval.corpus_encoder import WATCHER  # loads torch
 

@@ -28,9 +28,9 @@ from beir_cocodr.evaluation.recommendation import (
     modes_of,
     recommend,
 )
-from beir_cocodr.evaluation.records import AdaptationRecord
+from beir_cocodr.evaluation.results import AdaptationRecord
 from beir_cocodr.generation.generate import generate_queries
-from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.generation.shards import read_generation
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.loading import load_encoder
@@ -40,12 +40,12 @@ from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_prove
 from beir_cocodr.records import Json, Record, differences
 from beir_cocodr.retrieval.dense import sharing_embeddings
 from beir_cocodr.retrieval.fuse import fuse
+from beir_cocodr.training.adaptation_cost import JUDGEMENT, estimate
 from beir_cocodr.training.distill import distill
-from beir_cocodr.training.estimate import JUDGEMENT, estimate
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, TrainingOptions
-from beir_cocodr.training.outputs import figures_of
+from beir_cocodr.training.output_folder import figures_of
 from beir_cocodr.training.presets import (
     ADAPT_STAGES,
     DEFAULT_STAGES,

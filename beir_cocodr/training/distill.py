@@ -32,7 +32,7 @@ from beir_cocodr.training.distill_lists import (
 from beir_cocodr.training.held_out import CheckpointSelection, given_queries, hold_out
 from beir_cocodr.training.negatives import bm25_negatives, check_negatives, relevant_rows
 from beir_cocodr.training.options import DistillOptions
-from beir_cocodr.training.outputs import CHECKPOINTS, lock_output, started, training_plan
+from beir_cocodr.training.output_folder import CHECKPOINTS, lock_output, started, training_plan
 from beir_cocodr.training.teachers import (
     FileTeacher,
     HybridTeacher,

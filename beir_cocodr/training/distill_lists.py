@@ -103,7 +103,7 @@ def count_lists(scores: Floats) -> dict[str, int]:
 _QUERY_BLOCK = 10_000
 
 
-class Searcher(Protocol):
+class CandidateRanker(Protocol):
     """Ranks documents for queries, ids to texts: an encoder over the corpus, or its fusion with
     BM25.
     """
@@ -112,7 +112,7 @@ class Searcher(Protocol):
 
 
 def best_others(
-    searcher: Searcher,
+    searcher: CandidateRanker,
     queries: Mapping[str, str],
     known: Mapping[str, Ints],
     count: int,
@@ -161,7 +161,7 @@ _TRAIN_AGAIN = "this distillation cannot be resumed: train again in another --ou
 
 
 @dataclass(frozen=True)
-class Round:
+class DistillRound:
     """What the steps between two refreshes train on: (S,) numbers of the training queries, S =
     steps times batch size, (S, n) corpus rows, and the teacher's (S, n) scores, −inf in empty
     places.
@@ -209,7 +209,7 @@ class Rounds(TrainerCallback):
         self.measured: list[float] = []
         #: Lists drawn so far, and those in which the teacher prefers nothing to anything.
         self.counted: dict[str, int] = {}
-        self.current: Round | None = None
+        self.current: DistillRound | None = None
         self.rounds = 0
 
     def on_epoch_begin(
@@ -290,7 +290,7 @@ class Rounds(TrainerCallback):
 
         on_main(write)
 
-    def _read(self, number: int) -> Round:
+    def _read(self, number: int) -> DistillRound:
         self._recall(number + 1)
         arrays = [
             self.folder / str(number) / f"{name}.npy" for name in ("queries", "lists", "scores")
@@ -298,7 +298,7 @@ class Rounds(TrainerCallback):
         recorded = self._record(number).get("files") or {}
         for file in arrays:
             self._check_file(file, recorded.get(file.name))
-        return Round(*(np.load(file, mmap_mode="r") for file in arrays))
+        return DistillRound(*(np.load(file, mmap_mode="r") for file in arrays))
 
     def _recall(self, rounds: int) -> None:
         """Measures and counts of the first rounds, as they are on record."""

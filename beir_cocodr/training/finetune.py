@@ -27,7 +27,7 @@ from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.spec import EncoderOptions, check_device
 from beir_cocodr.progress import step, steps
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord
-from beir_cocodr.training import outputs
+from beir_cocodr.training import output_folder
 from beir_cocodr.training.held_out import CheckpointSelection, given_queries, hold_out
 from beir_cocodr.training.negatives import (
     MinedNegatives,
@@ -95,17 +95,19 @@ def finetune(
     collection = load_collection(dataset, split)
     check_negatives("negatives", options.negatives, collection)
     if options.episodes or options.stages == 2:
-        evaluator = outputs.TargetEvaluator(output, targets, measures, encoder)
+        evaluator = output_folder.TargetEvaluator(output, targets, measures, encoder)
         return _finetune_in_rounds(collection, base, options, resume, evaluator)
     if targets:
         raise InputError(
             "targets are evaluated after every episode or stage: set episodes to 1 or stages to 2"
         )
-    return finetune_stage(collection, Round("finetune", base, output, options), resume, encoder)
+    return finetune_stage(
+        collection, FinetuneRound("finetune", base, output, options), resume, encoder
+    )
 
 
 @dataclass(frozen=True)
-class Round:
+class FinetuneRound:
     """One training of a fine-tuning.
 
     Attributes:
@@ -125,7 +127,7 @@ class Round:
     miner: str | None = None
 
 
-def _episodes(base: str, output: Path, options: FinetuneOptions) -> list[Round]:
+def _episodes(base: str, output: Path, options: FinetuneOptions) -> list[FinetuneRound]:
     """A warm-up on BM25's negatives; then in each episode negatives and clusters anew from the
     model of the one before, with an optimiser, a schedule and cluster weights of its own.
 
@@ -133,7 +135,7 @@ def _episodes(base: str, output: Path, options: FinetuneOptions) -> list[Round]:
     """
     folders = [output / EPISODES / str(episode) for episode in range(options.episodes + 1)]
     return [
-        Round(
+        FinetuneRound(
             f"episode {episode}",
             start,
             folder,
@@ -146,7 +148,7 @@ def _episodes(base: str, output: Path, options: FinetuneOptions) -> list[Round]:
     ]
 
 
-def _two_stages(base: str, output: Path, options: FinetuneOptions) -> list[Round]:
+def _two_stages(base: str, output: Path, options: FinetuneOptions) -> list[FinetuneRound]:
     """Retriever 1 on BM25's negatives, and retriever 2 on those that retriever 1 mines; both start
     from ``base``, with the same options and seed.
 
@@ -154,8 +156,8 @@ def _two_stages(base: str, output: Path, options: FinetuneOptions) -> list[Round
     """
     first, second = (output / STAGES / str(number) for number in (1, 2))
     return [
-        Round("stage 1", base, first, options),
-        Round("stage 2", base, second, options, 1, miner=str(first)),
+        FinetuneRound("stage 1", base, first, options),
+        FinetuneRound("stage 2", base, second, options, 1, miner=str(first)),
     ]
 
 
@@ -164,7 +166,7 @@ def _finetune_in_rounds(
     base: str,
     options: FinetuneOptions,
     resume: bool,
-    evaluator: outputs.TargetEvaluator,
+    evaluator: output_folder.TargetEvaluator,
 ) -> TrainingRecord:
     """Train every round in its own folder below the output; the last one's model is also saved to
     the output, and the measures of the base and of every round on every target to its
@@ -173,19 +175,19 @@ def _finetune_in_rounds(
     output, encoder = evaluator.output, evaluator.encoder
     _, plan = _start(collection, base, options, encoder)
     plan = replace(plan, targets=evaluator.seen, measures=evaluator.measures)
-    with outputs.lock_output(output, resume, plan) as record:
+    with output_folder.lock_output(output, resume, plan) as record:
         if record is not None:
             return record
         rounds = (_episodes if options.episodes else _two_stages)(base, output, options)
         records = []
-        with outputs.started(output, plan), steps({round_.label: None for round_ in rounds}):
+        with output_folder.started(output, plan), steps({round_.label: None for round_ in rounds}):
             evaluator(base, "base")
             for round_ in rounds:
                 step(round_.label)
                 records.append(finetune_stage(collection, round_, resume, encoder))
                 evaluator(str(round_.output), round_.label)
         kind = EPISODES if options.episodes else STAGES
-        return outputs.finish_rounds(
+        return output_folder.finish_rounds(
             output, rounds[-1].output, plan, kind, records, evaluator.points
         )
 
@@ -197,11 +199,11 @@ def _start(
     set_seed(options.seed)  # a checkpoint may lack layers, which are then drawn at random
     model = load_encoder(base, encoder)
     given = given_queries(collection, options)
-    return model, outputs.training_plan("finetune", base, model, encoder, options, given)
+    return model, output_folder.training_plan("finetune", base, model, encoder, options, given)
 
 
 def finetune_stage(
-    collection: Collection, round_: Round, resume: bool, encoder: EncoderOptions
+    collection: Collection, round_: FinetuneRound, resume: bool, encoder: EncoderOptions
 ) -> TrainingRecord:
     """Train one round on queries and qrels of ``collection``; resume and encoder as for
     :func:`finetune`.
@@ -209,13 +211,13 @@ def finetune_stage(
     output, options = round_.output, round_.options
     model, plan = _start(collection, round_.start, options, encoder)
     plan = replace(plan, episode=round_.episode, miner=round_.miner)
-    with outputs.lock_output(output, resume, plan) as record:
+    with output_folder.lock_output(output, resume, plan) as record:
         if record is not None:
             return record
         # Of all rounds the same ones: episodes have the next seeds.
         seed = options.seed - (round_.episode if options.episodes else 0)
         rest, held = hold_out(collection, options, seed)
-        with outputs.started(output, plan):
+        with output_folder.started(output, plan):
             stage = _stage(rest, round_, model, plan, encoder)
             if held is not None:
                 selection = CheckpointSelection(
@@ -227,7 +229,7 @@ def finetune_stage(
 
 def _stage(
     collection: Collection,
-    round_: Round,
+    round_: FinetuneRound,
     model: COCODR,
     plan: TrainingPlan,
     encoder: EncoderOptions,
@@ -235,7 +237,7 @@ def _stage(
     """What a round trains: pairs, their negatives and clusters, and the loss."""
     output, options = round_.output, round_.options
     weighted = WEIGHTINGS[options.weighting].loss is not None
-    with outputs.started(output, plan):
+    with output_folder.started(output, plan):
         mined = _mine(collection, model, round_, plan, encoder) if round_.episode else None
         pairs = TrainingPairs(
             collection, model.text_format, options, _pool(collection, model, options, mined)
@@ -291,7 +293,11 @@ def training_loss(
 
 
 def _mine(
-    collection: Collection, model: Any, round_: Round, plan: TrainingPlan, encoder: EncoderOptions
+    collection: Collection,
+    model: Any,
+    round_: FinetuneRound,
+    plan: TrainingPlan,
+    encoder: EncoderOptions,
 ) -> MinedNegatives:
     """Negatives of this episode, made by all processes together."""
     miner, content = model, plan.to_json()
@@ -299,7 +305,7 @@ def _mine(
     if round_.miner is not None:
         miner = load_encoder(round_.miner, encoder)
         key["base_sha256"] = weights_sha256(miner)
-    place = round_.output / outputs.CHECKPOINTS
+    place = round_.output / output_folder.CHECKPOINTS
     return mine_negatives(
         collection, miner, place, round_.options, round_.episode, key, progress=True
     )

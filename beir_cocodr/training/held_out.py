@@ -30,7 +30,7 @@ from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.topk import NonFiniteScores
 from beir_cocodr.training.negatives import bm25_negatives, relevant_rows
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
-from beir_cocodr.training.outputs import CHECKPOINTS
+from beir_cocodr.training.output_folder import CHECKPOINTS
 from beir_cocodr.training.trainer import Stage, planned_steps
 
 MEASURE = "RR@10"

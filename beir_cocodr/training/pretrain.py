@@ -15,14 +15,14 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.generation.shards import read_generation
 from beir_cocodr.io import file_sha256
 from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead, build_head
-from beir_cocodr.models.cotmae import DECODER_FOLDER, CoTMAEDecoder, build_decoder
+from beir_cocodr.models.cotmae_decoder import DECODER_FOLDER, CoTMAEDecoder, build_decoder
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.spec import EncoderOptions, check_device
 from beir_cocodr.provenance import SPANS, TrainingPlan, TrainingRecord, collection_provenance
 from beir_cocodr.records import CollectionProvenance, Json
 from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
-from beir_cocodr.training.outputs import lock_output, training_plan
+from beir_cocodr.training.output_folder import lock_output, training_plan
 from beir_cocodr.training.pretrain_data import ContextViews, DocumentViews
 from beir_cocodr.training.trainer import Stage, run_stage
 

@@ -52,7 +52,7 @@ from beir_cocodr.provenance import (
 )
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.pool import available_cores
-from beir_cocodr.training import outputs
+from beir_cocodr.training import output_folder
 from beir_cocodr.training.options import TrainingOptions
 
 log = logging.getLogger(__name__)
@@ -267,7 +267,9 @@ class LossState(TrainerCallback):
         self, args: object, state: object, control: object, **kwargs: object
     ) -> None:
         if self.checkpoint is not None:
-            self.loss.load_state_dict(load_file(self.checkpoint / outputs.LOSS_FILE), strict=False)
+            self.loss.load_state_dict(
+                load_file(self.checkpoint / output_folder.LOSS_FILE), strict=False
+            )
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object
@@ -277,7 +279,7 @@ class LossState(TrainerCallback):
         if rank() == 0:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             own = {k: v for k, v in self.loss.state_dict().items() if not k.startswith("model.")}
-            with atomic_path(folder / outputs.LOSS_FILE) as temporary:
+            with atomic_path(folder / output_folder.LOSS_FILE) as temporary:
                 save_file(
                     {name: value.detach().cpu().clone() for name, value in own.items()}, temporary
                 )
@@ -295,7 +297,7 @@ class Seal(TrainerCallback):
         if rank() == 0:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             write_text(
-                folder / outputs.SEAL_FILE, json.dumps(files_sha256(folder), indent=2) + "\n"
+                folder / output_folder.SEAL_FILE, json.dumps(files_sha256(folder), indent=2) + "\n"
             )
 
 
@@ -434,10 +436,10 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
     NaN or infinite.
     """
     start = time.perf_counter()
-    checkpoints = output / outputs.CHECKPOINTS
+    checkpoints = output / output_folder.CHECKPOINTS
     stateful = getattr(stage.loss, "stateful", False)
-    last = on_main(lambda: outputs.checkpoint_to_resume(checkpoints)) if resume else None
-    with outputs.started(output, stage.plan):
+    last = on_main(lambda: output_folder.checkpoint_to_resume(checkpoints)) if resume else None
+    with output_folder.started(output, stage.plan):
         arguments = _arguments(stage, options, checkpoints)
     trainer = (stage.trainer or _Trainer)(
         model=stage.model,
@@ -447,10 +449,10 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         data_collator=stage.collator,
         callbacks=[*stage.callbacks, *([LossState(stage.loss, last)] if stateful else [])],
     )
-    guard = FiniteGuard(output, lambda: outputs.last_checkpoint(checkpoints), stage.names)
+    guard = FiniteGuard(output, lambda: output_folder.last_checkpoint(checkpoints), stage.names)
 
     def safe() -> str:
-        last = outputs.last_checkpoint(checkpoints)
+        last = output_folder.last_checkpoint(checkpoints)
         return f"{last.name if last else 'no checkpoint'} is complete, --resume goes on from there"
 
     with naming_full_disk(output, safe):
@@ -503,7 +505,7 @@ def _save(stage: Stage, output: Path, record: TrainingRecord) -> TrainingRecord:
     stage.model.save_pretrained(str(output), create_model_card=False)
     write_card(output, record)
     written = write_record(output, record)
-    shutil.rmtree(output / outputs.CHECKPOINTS)
+    shutil.rmtree(output / output_folder.CHECKPOINTS)
     return written
 
 
@@ -541,7 +543,7 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
             "train longer, or set warmup to a share of the steps such as 0.1",
             *(options.warmup, steps),
         )
-    precision = outputs.training_precision(device)
+    precision = output_folder.training_precision(device)
     return stage.arguments(
         output_dir=str(checkpoints),
         per_device_train_batch_size=options.batch_size,

@@ -10,7 +10,7 @@ import pytest
 
 from beir_cocodr.analysis.qpp import Correlation, Prediction, correlations
 from beir_cocodr.cli.__main__ import main
-from beir_cocodr.report.pictures import qpp_picture
+from beir_cocodr.report.png_pictures import qpp_picture
 
 
 def draw(path, values, quality, measure):

@@ -35,7 +35,7 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.report.pictures import has_matplotlib, representation_picture
+from beir_cocodr.report.png_pictures import has_matplotlib, representation_picture
 
 SMALL = RepresentationOptions(sample=24, batch_size=8, span_tokens=12)
 

@@ -16,10 +16,10 @@ from beir_cocodr.data.judgements import log_judgement
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import compare_models
 from beir_cocodr.evaluation.label_free import verdict as label_free
-from beir_cocodr.evaluation.records import ComparisonRecord, PseudoQueryFigures
+from beir_cocodr.evaluation.results import ComparisonRecord, PseudoQueryFigures
 from beir_cocodr.models.spec import ways_to_use
 from beir_cocodr.report.evaluation_tables import verdict_tables
-from beir_cocodr.report.html.verdict import label_free_headline
+from beir_cocodr.report.html.headline import label_free_headline
 from beir_cocodr.report.terminal import print_tables
 
 OPPOSITE = {

@@ -8,7 +8,7 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.evaluation.records import EvaluationRecord
+from beir_cocodr.evaluation.results import EvaluationRecord
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.store.encode import encode

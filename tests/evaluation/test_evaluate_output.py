@@ -15,7 +15,7 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import compare_models
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.evaluation.records import EvaluationRecord
+from beir_cocodr.evaluation.results import EvaluationRecord
 from beir_cocodr.io import results_folder
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from beir_cocodr.evaluation.measures import compare
 from beir_cocodr.evaluation.recommendation import COCO, MODES, STAGE, ablation_families, recommend
-from beir_cocodr.evaluation.records import EvaluationRecord, ModelResult
+from beir_cocodr.evaluation.results import EvaluationRecord, ModelResult
 
 
 def test_each_stage_more_is_asked_about():

@@ -9,7 +9,7 @@ import pytest
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
-from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.settings import GenerationOptions
 
 SMALL = GenerationOptions(passage_tokens=30, shard_documents=5)
 

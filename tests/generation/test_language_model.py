@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from beir_cocodr.data.passages import Passage
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.language_model import ModelGenerator
-from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.settings import GenerationOptions
 
 TEXTS = [
     "wing flow shock layer.",

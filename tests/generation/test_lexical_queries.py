@@ -22,7 +22,7 @@ from beir_cocodr.generation.lexical import (
     count_document_frequencies,
     inverse_document_frequencies,
 )
-from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.settings import GenerationOptions
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
-from beir_cocodr.generation.options import GenerationOptions
 from beir_cocodr.generation.query_context import load_query_context
+from beir_cocodr.generation.settings import GenerationOptions
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from beir_cocodr.analysis import RepresentationOptions, SourceClusterOptions
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import SEED_MAX, InputError, Limits, check_name
-from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.spec import (
     EncoderOptions,
     ModelSpec,

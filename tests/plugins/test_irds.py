@@ -17,7 +17,7 @@ from ir_datasets.formats import GenericQuery, JsonlDocs, TrecQrels, TsvDocs, Tsv
 from ir_datasets.util import Download, LocalDownload, RequestsDownload
 
 from beir_cocodr.data.collection import load_collection, resolve_source
-from beir_cocodr.data.irds import IrdsSource, available_splits, is_registered, suggestion
+from beir_cocodr.data.irds_source import IrdsSource, available_splits, is_registered, suggestion
 from beir_cocodr.data.validation import validate
 from beir_cocodr.errors import InputError
 

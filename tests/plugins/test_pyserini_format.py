@@ -27,7 +27,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.record import EncodeOptions
-from beir_cocodr.retrieval.store.search import search_store
+from beir_cocodr.retrieval.store.store_search import search_store
 
 
 def read(folder: Path) -> tuple[np.ndarray, list[str]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from beir_cocodr.evaluation.measures import compare
 from beir_cocodr.evaluation.recommendation import TRAINING, USE
-from beir_cocodr.evaluation.records import (
+from beir_cocodr.evaluation.results import (
     AnnotationCandidates,
     Best,
     Calibration,
@@ -22,12 +22,12 @@ from beir_cocodr.evaluation.records import (
     PairVerdict,
 )
 from beir_cocodr.evaluation.runs import run_tops
-from beir_cocodr.report.html.outputs import ClusterWeights, LabelledEvaluation
+from beir_cocodr.report.html.headline import label_free_headline
 from beir_cocodr.report.html.page import page
 from beir_cocodr.report.html.pictures import cluster_pictures, picture, plain, reliability_picture
+from beir_cocodr.report.html.results_folder import ClusterWeights, LabelledEvaluation
 from beir_cocodr.report.html.sections import chosen_queries, list_spread, score_spread
-from beir_cocodr.report.html.verdict import label_free_headline
-from beir_cocodr.report.text import collection_name, meaning, p_value, short_names, signed, span
+from beir_cocodr.report.wording import collection_name, meaning, p_value, short_names, signed, span
 
 
 @given(st.lists(st.floats(0, 1), max_size=60), st.integers(0, 70))

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from beir_cocodr.retrieval import products, topk
-from beir_cocodr.retrieval.products import Found, Screen, found_again
+from beir_cocodr.retrieval.products import Screen, TileHits, found_again
 from beir_cocodr.retrieval.topk import search_chunks
 
 
@@ -56,7 +56,7 @@ def embeddings(kind: str, count: int, width: int, random: np.random.Generator) -
     return (rows * {"tiny": 1e-12, "tiniest": 1e-18, "huge": 1e12}.get(kind, 1)).astype(np.float32)
 
 
-def pairs(found: Found) -> dict[tuple[int, int], float]:
+def pairs(found: TileHits) -> dict[tuple[int, int], float]:
     rows = np.repeat(np.arange(len(found.starts) - 1), np.diff(found.starts))
     return dict(
         zip(

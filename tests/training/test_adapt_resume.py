@@ -13,7 +13,7 @@ import pytest
 from conftest import exit_code
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.records import EvaluationRecord
+from beir_cocodr.evaluation.results import EvaluationRecord
 from beir_cocodr.training.adapt import adapt
 from beir_cocodr.training.options import PretrainOptions
 

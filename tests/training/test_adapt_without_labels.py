@@ -19,7 +19,7 @@ from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free import verdict as label_free
 from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
 from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
-from beir_cocodr.evaluation.records import (
+from beir_cocodr.evaluation.results import (
     AdaptationRecord,
     AnnotationCandidates,
     Best,
@@ -28,7 +28,7 @@ from beir_cocodr.evaluation.records import (
     PairVerdict,
     PseudoQueryFigures,
 )
-from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.provenance import TrainingRecord, collection_provenance, write_record
 from beir_cocodr.report.evaluation_tables import print_adaptation, verdict_tables
 from beir_cocodr.training import adapt as adapting

@@ -18,7 +18,7 @@ from beir_cocodr.io import file_sha256
 from beir_cocodr.losses.dro import CVaRLoss, IDROLoss
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.training import finetune as finetuning
-from beir_cocodr.training import outputs
+from beir_cocodr.training import output_folder
 from beir_cocodr.training import trainer as run
 from beir_cocodr.training.finetune import (
     CENTROIDS_FILE,
@@ -95,7 +95,7 @@ def test_a_checkpoint_without_its_cluster_weights_is_not_taken(
     finetune(str(beir_folder), str(two_layer_mlm), whole, options)
     with dies_at(8):
         finetune(str(beir_folder), str(two_layer_mlm), half, options)
-    (half / outputs.CHECKPOINTS / "checkpoint-6" / outputs.LOSS_FILE).unlink()
+    (half / output_folder.CHECKPOINTS / "checkpoint-6" / output_folder.LOSS_FILE).unlink()
     record = finetune(str(beir_folder), str(two_layer_mlm), half, options, resume=True)
     assert record.resumed_from == "checkpoint-3"
     assert_same_model(whole, half)
@@ -111,11 +111,11 @@ def test_what_it_resumes_from_matters(beir_folder, two_layer_mlm, tmp_path, dies
         finetune(str(beir_folder), str(two_layer_mlm), half, options)
     from safetensors.torch import save_file
 
-    file = half / outputs.CHECKPOINTS / "checkpoint-6" / outputs.LOSS_FILE
+    file = half / output_folder.CHECKPOINTS / "checkpoint-6" / output_folder.LOSS_FILE
     state = load_file(file)
     assert set(state) == {"weights", "loss_sums", "steps_seen", "examples_seen"}
     save_file(state | {"weights": torch.full_like(state["weights"], 1 / 3)}, file)
-    seal = file.parent / outputs.SEAL_FILE  # which would tell that the file is another
+    seal = file.parent / output_folder.SEAL_FILE  # which would tell that the file is another
     seal.write_text(json.dumps(json.loads(seal.read_text()) | {file.name: file_sha256(file)}))
     finetune(str(beir_folder), str(two_layer_mlm), half, options, resume=True)
     assert log_of(whole)[-1]["weights"] != log_of(half)[-1]["weights"]
@@ -153,7 +153,9 @@ def test_killed_for_real(beir_folder, two_layer_mlm, tmp_path):
     arguments += ["--learning-rate", "1e-3", "--set", "log_clusters=5"]
     training = process(_command, torch.get_num_threads(), arguments)
     deadline = time.monotonic() + 120
-    while not (half / outputs.CHECKPOINTS / "checkpoint-6" / outputs.SEAL_FILE).is_file():
+    while not (
+        half / output_folder.CHECKPOINTS / "checkpoint-6" / output_folder.SEAL_FILE
+    ).is_file():
         assert training.is_alive()
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -172,7 +174,7 @@ def test_killed_for_real(beir_folder, two_layer_mlm, tmp_path):
     finetune(str(beir_folder), str(two_layer_mlm), whole, options)
     assert_same_model(whole, half)
     assert_same_clusters(whole, half)
-    assert not (half / outputs.CHECKPOINTS).exists()
+    assert not (half / output_folder.CHECKPOINTS).exists()
 
 
 @pytest.mark.parametrize("episodes", [0, 1])
@@ -227,7 +229,9 @@ def test_the_state_of_a_loss_is_all_it_knows(kind, two_layer_bert, tmp_path):
     LossState(second, tmp_path / "checkpoint-7").on_train_begin(Arguments(tmp_path), State(7), None)
     for name in own:
         assert torch.equal(second.state_dict()[name], first.state_dict()[name]), name
-    assert [path.name for path in (tmp_path / "checkpoint-7").iterdir()] == [outputs.LOSS_FILE]
+    assert [path.name for path in (tmp_path / "checkpoint-7").iterdir()] == [
+        output_folder.LOSS_FILE
+    ]
 
 
 def test_going_on_drops_lines_after_the_checkpoint_and_broken_ones(two_layer_bert, tmp_path):

@@ -126,7 +126,7 @@ def test_negatives_of_the_second_are_mined_by_the_first_beside_bm25s(
         with pytest.raises(Stop) as stopped:
             finetune_stage.finetune_stage(
                 collection,
-                finetune_stage.Round(
+                finetune_stage.FinetuneRound(
                     "stage 2",
                     str(tiny_mlm),
                     tmp_path / "stages/2",

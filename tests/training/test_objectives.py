@@ -19,7 +19,7 @@ from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import HEAD_FOLDER
-from beir_cocodr.training import outputs, pretrain_data
+from beir_cocodr.training import output_folder, pretrain_data
 from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
@@ -89,7 +89,7 @@ def test_resumed_equals_uninterrupted(objective, beir_folder, tiny_mlm, tmp_path
     vectors = SentenceTransformer(str(tmp_path / "whole")).encode(["a wing", "a library"])
     assert vectors.shape == (2, 32)
     assert np.isfinite(vectors).all()
-    assert not (tmp_path / "whole" / outputs.CHECKPOINTS).exists()
+    assert not (tmp_path / "whole" / output_folder.CHECKPOINTS).exists()
 
 
 @pytest.mark.parametrize("objective", ON_DOCUMENTS)

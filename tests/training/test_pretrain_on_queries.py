@@ -21,8 +21,8 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.models.condenser import HEAD_FOLDER
-from beir_cocodr.models.cotmae import DECODER_FOLDER
-from beir_cocodr.training import outputs
+from beir_cocodr.models.cotmae_decoder import DECODER_FOLDER
+from beir_cocodr.training import output_folder
 from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.presets import stage_options
@@ -98,7 +98,7 @@ def test_resumed_equals_uninterrupted(trained, context, tiny_mlm, tmp_path, dies
     assert {f"bert.{name}" for name in moved if "pooler" not in name} <= start.keys()
     name = "encoder.layer.0.output.dense.weight"
     assert (start[f"bert.{name}"] - moved[name]).abs().max() > 1e-4
-    assert not (whole / outputs.CHECKPOINTS).exists()
+    assert not (whole / output_folder.CHECKPOINTS).exists()
 
 
 def test_the_record_names_the_queries(trained, context, tiny_mlm):

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.training import outputs
+from beir_cocodr.training import output_folder
 from beir_cocodr.training import trainer as run
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
@@ -82,7 +82,7 @@ def test_a_loss_that_is_not_a_number_stops_with_its_place(
         finetune(str(beir_folder), str(two_layer_mlm), output, KINDS[kind])
     assert isinstance(stopped.value, InputError)
     message = str(stopped.value)
-    last = output / outputs.CHECKPOINTS / "checkpoint-2"
+    last = output / output_folder.CHECKPOINTS / "checkpoint-2"
     assert message.startswith("step 3: the loss is nan")
     assert "and 3 more" in message
     assert f"the last good checkpoint is {last}" in message
@@ -104,7 +104,7 @@ def test_a_gradient_that_is_not_a_number_never_moves_the_weights(
     output = tmp_path / "m"
     with pytest.raises(NonFiniteTraining, match=r"step 3: .*loss is finite.*gradient"):
         finetune(str(beir_folder), str(two_layer_mlm), output, KINDS[kind])
-    kept = load_file(output / outputs.CHECKPOINTS / "checkpoint-2" / "model.safetensors")
+    kept = load_file(output / output_folder.CHECKPOINTS / "checkpoint-2" / "model.safetensors")
     now = poisoned.model.transformers_model.state_dict()
     names = {name: name.removeprefix("0.model.").removeprefix("model.") for name in kept}
     compared = [name for name, short in names.items() if short in now]

@@ -16,7 +16,7 @@ from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import HEAD_FOLDER
-from beir_cocodr.training import outputs
+from beir_cocodr.training import output_folder
 from beir_cocodr.training import trainer as run
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
@@ -58,7 +58,7 @@ def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, die
         )  # who prepares batches changes nothing
     assert not (tmp_path / "killed" / "training.json").exists()
     # A checkpoint that was being written when the run died.
-    torn = tmp_path / "killed" / outputs.CHECKPOINTS / "checkpoint-8"
+    torn = tmp_path / "killed" / output_folder.CHECKPOINTS / "checkpoint-8"
     torn.mkdir()
     (torn / "model.safetensors").write_bytes(b"half")
     resumed = train(kind, tmp_path / "killed", beir_folder, tiny_mlm, resume=True)
@@ -98,7 +98,7 @@ def test_the_record_says_what_was_done_and_seen(beir_folder, tiny_mlm, tmp_path)
     assert record["seen"][0]["corpus_sha256"] == record["parent"]["seen"][0]["corpus_sha256"]
     assert set(record["modules"]) == {"modules.json", "config.json", "1_Pooling/config.json"}
     assert record["texts_cut"] == record["parent"]["texts_cut"] == 0
-    assert not (tmp_path / "second" / outputs.CHECKPOINTS).exists()
+    assert not (tmp_path / "second" / output_folder.CHECKPOINTS).exists()
     card = (tmp_path / "second" / "README.md").read_text()
     texts = [
         json.loads(line)["text"] for line in (beir_folder / "corpus.jsonl").read_text().splitlines()
@@ -117,7 +117,7 @@ def test_a_taken_output_is_refused_and_a_finished_one_is_kept(beir_folder, tiny_
     with pytest.raises(InputError, match=r"already .*trained model"):
         finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
     half_removed = (
-        tmp_path / "m" / outputs.CHECKPOINTS / "checkpoint-8"
+        tmp_path / "m" / output_folder.CHECKPOINTS / "checkpoint-8"
     )  # by a run that died as it finished
     half_removed.mkdir(parents=True)
     assert finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE, resume=True) == done

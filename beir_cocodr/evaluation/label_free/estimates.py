@@ -13,7 +13,7 @@ from beir_cocodr.data.text import words
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.label_free.evidence import Evidence, reciprocal_rank_fusion
 from beir_cocodr.evaluation.measures import interval
-from beir_cocodr.evaluation.records import Estimate, Interval, Likeness
+from beir_cocodr.evaluation.results import Estimate, Interval, Likeness
 from beir_cocodr.models.spec import BM25, ModelSpec
 from beir_cocodr.retrieval.ranking import overlap
 

@@ -20,7 +20,7 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     hold_out_crops,
     lexical_queries,
 )
-from beir_cocodr.evaluation.records import PseudoQueryFigures
+from beir_cocodr.evaluation.results import PseudoQueryFigures
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import BM25, ModelSpec, SearchOptions
 from beir_cocodr.progress import step, steps

@@ -15,9 +15,9 @@ from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.passages import Passage, PassageReader
 from beir_cocodr.data.spans import Range, span_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
-from beir_cocodr.evaluation.records import TRAINED_ON, PseudoQueryFigures
+from beir_cocodr.evaluation.results import TRAINED_ON, PseudoQueryFigures
 from beir_cocodr.generation.lexical import LexicalGenerator
-from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.settings import GenerationOptions
 
 #: Depth of the measure: a pseudo-query has one relevant document, so nDCG@10 is 1 / log2(1 + its
 #: rank).

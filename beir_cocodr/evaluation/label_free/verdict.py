@@ -14,7 +14,7 @@ from scipy import special
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.judgements import Judgements
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation import records
+from beir_cocodr.evaluation import results as records
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.few_labels import NORMAL, Expected, FewLabels, describe_gain
 from beir_cocodr.evaluation.few_labels import judge as judge_few

@@ -12,7 +12,13 @@ from pathlib import Path
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import add_result, atomic_output, output_folder, text_sha256, write_text
-from beir_cocodr.report.html.outputs import Found, collection_texts, find_files, per_query_scores
+from beir_cocodr.report.html.headline import headline_of, recommended_use, way_to_labels
+from beir_cocodr.report.html.results_folder import (
+    ResultsFolder,
+    collection_texts,
+    find_files,
+    per_query_scores,
+)
 from beir_cocodr.report.html.sections import (
     comparison_parts,
     contamination_section,
@@ -21,8 +27,7 @@ from beir_cocodr.report.html.sections import (
     training_parts,
 )
 from beir_cocodr.report.html.tables import query_table
-from beir_cocodr.report.html.verdict import headline_of, recommended_use, way_to_labels
-from beir_cocodr.report.text import allowed_text, collection_name, meaning, short_names
+from beir_cocodr.report.wording import allowed_text, collection_name, meaning, short_names
 
 _FOLDER = "beir_cocodr.report.html"
 
@@ -171,14 +176,14 @@ def write_report(
     return WrittenPage(str(path), headline.verdict, headline.sentence, *counts)
 
 
-def _models(found: Found) -> dict[str, str]:
+def _models(found: ResultsFolder) -> dict[str, str]:
     """Label to model name, of everything that was compared."""
     if found.evaluation is not None:
         return {label: result.model for label, result in found.evaluation.results.models.items()}
     return {model: model for model in found.comparison.models} if found.comparison else {}
 
 
-def _runs(found: Found, models: Mapping[str, str]) -> dict[str, Path]:
+def _runs(found: ResultsFolder, models: Mapping[str, str]) -> dict[str, Path]:
     """Label to its run file, of those that are there."""
     if found.evaluation is not None:
         named = {label: result.run for label, result in found.evaluation.results.models.items()}

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.evaluation.recommendation import USE
-from beir_cocodr.evaluation.records import Calibration
-from beir_cocodr.report.html.outputs import ClusterWeights, CurvePoint, LabelledEvaluation
-from beir_cocodr.report.pictures import has_matplotlib, plain
-from beir_cocodr.report.text import short_names
+from beir_cocodr.evaluation.results import Calibration
+from beir_cocodr.report.html.results_folder import ClusterWeights, CurvePoint, LabelledEvaluation
+from beir_cocodr.report.png_pictures import has_matplotlib, plain
+from beir_cocodr.report.wording import short_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,16 +13,16 @@ import numpy as np
 from beir_cocodr.data.analyzers import Analyzer, snippet
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.records import EvaluationRecord
+from beir_cocodr.evaluation.results import EvaluationRecord
 from beir_cocodr.evaluation.runs import run_tops
 from beir_cocodr.models.spec import BM25, ModelSpec
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import ContaminationStatement, Json
 from beir_cocodr.report.html import pictures, tables
-from beir_cocodr.report.html.outputs import Found, Scores
-from beir_cocodr.report.html.verdict import Headline, label_free_reference
-from beir_cocodr.report.pictures import has_matplotlib
-from beir_cocodr.report.text import short_names
+from beir_cocodr.report.html.headline import Headline, label_free_reference
+from beir_cocodr.report.html.results_folder import ResultsFolder, Scores
+from beir_cocodr.report.png_pictures import has_matplotlib
+from beir_cocodr.report.wording import short_names
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _SHOWN_TESTS = 3
 
 
 def comparison_parts(
-    found: Found,
+    found: ResultsFolder,
     scores: Scores,
     headline: Headline,
     names: Mapping[str, str],
@@ -75,7 +75,7 @@ def comparison_parts(
     return parts
 
 
-def training_parts(found: Found) -> dict[str, object]:
+def training_parts(found: ResultsFolder) -> dict[str, object]:
     """Of trained models: how they were trained, their rounds and their clusters."""
     logs = [log for model in found.trained for log in model.clusters.items()]
     curves = [(model.name, model.curves) for model in found.trained if model.curves]
@@ -102,7 +102,7 @@ def training_parts(found: Found) -> dict[str, object]:
     }
 
 
-def facts(found: Found) -> Iterator[tuple[str, str]]:
+def facts(found: ResultsFolder) -> Iterator[tuple[str, str]]:
     """Term and value: collection, hashes, counts, policies, seeds, versions, date, files.
 
     Only what is on record, and nothing about the machine that the report is made on.
@@ -150,7 +150,7 @@ def facts(found: Found) -> Iterator[tuple[str, str]]:
     yield "Made from", ", ".join(str(file) for file in found.files)
 
 
-def _seeds(found: Found) -> list[int]:
+def _seeds(found: ResultsFolder) -> list[int]:
     options = [record.options for model in found.trained for record in model.record.lineage()]
     seeds = [found.comparison.seed] if found.comparison is not None else []
     return sorted(
@@ -162,7 +162,7 @@ def _seeds(found: Found) -> list[int]:
     )
 
 
-def _versions(found: Found, results: EvaluationRecord | None) -> dict[str, str]:
+def _versions(found: ResultsFolder, results: EvaluationRecord | None) -> dict[str, str]:
     recorded = [found.comparison.versions] if found.comparison is not None else []
     recorded += (
         [result.versions for result in results.models.values()] if results is not None else []
@@ -181,7 +181,7 @@ class ContaminationSection:
 
 
 def contamination_section(
-    found: Found, judged: Mapping[str, str], collection: Collection | None
+    found: ResultsFolder, judged: Mapping[str, str], collection: Collection | None
 ) -> ContaminationSection | None:
     """The statement of comparison.json, else one that is made now, else what the records hold by
     themselves. ``judged``: label to the model's name, of everything that was judged;
@@ -227,12 +227,12 @@ def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> Co
     """By encoder, under a short name: one that is used in several ways has one history."""
     columns = [
         *tables.text_columns("Model", "Given", "Stages"),
-        tables.Column("Documents"),
-        tables.Column(
+        tables.TableColumn("Documents"),
+        tables.TableColumn(
             "Shared", meaning="documents of the evaluated collection that training was given"
         ),
-        tables.Column("Queries"),
-        tables.Column("Shared", meaning="evaluated queries that training was given"),
+        tables.TableColumn("Queries"),
+        tables.TableColumn("Shared", meaning="evaluated queries that training was given"),
     ]
     by_encoder = {ModelSpec.parse(model).encoder: found for model, found in statements.items()}
     by_encoder.pop(BM25, None)
@@ -256,7 +256,7 @@ def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> Co
     return ContaminationSection(sentences, table)
 
 
-def _unjoined(found: Found) -> ContaminationSection | None:
+def _unjoined(found: ResultsFolder) -> ContaminationSection | None:
     """What the records name, without looking at the judged collection."""
     statements = {}
     for model in found.trained:

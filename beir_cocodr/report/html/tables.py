@@ -12,14 +12,14 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from beir_cocodr.errors import explained
-from beir_cocodr.evaluation import records
+from beir_cocodr.evaluation import results as records
 from beir_cocodr.evaluation.label_free.verdict import training_pairs
 from beir_cocodr.evaluation.recommendation import BASE, USE
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.records import CollectionProvenance
-from beir_cocodr.report.html.outputs import CurvePoint, LabelledEvaluation, Trained
-from beir_cocodr.report.text import (
+from beir_cocodr.report.html.results_folder import CurvePoint, LabelledEvaluation, Trained
+from beir_cocodr.report.wording import (
     UNLIKE,
     capitalized,
     describe_likeness,
@@ -33,7 +33,7 @@ from beir_cocodr.report.text import (
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One cell: its text with a smaller one below, what it is sorted by (None sorts last), and a
     class of the style sheet, such as "better".
     """
@@ -45,7 +45,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column: its header, whether it holds numbers, and what it means."""
 
     title: str
@@ -62,27 +62,27 @@ class HtmlTable:
     """
 
     caption: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
+    columns: Sequence[TableColumn]
+    rows: Sequence[Sequence[TableCell]]
     groups: Sequence[tuple[str, int]] = ()
     notes: Sequence[str] = field(default_factory=list)
 
 
-def text_columns(*titles: str) -> list[Column]:
+def text_columns(*titles: str) -> list[TableColumn]:
     """Columns that hold no numbers."""
-    return [Column(title, number=False) for title in titles]
+    return [TableColumn(title, number=False) for title in titles]
 
 
-def text_cell(text: str, sub: str = "", mark: str = "") -> Cell:
+def text_cell(text: str, sub: str = "", mark: str = "") -> TableCell:
     """A cell that is sorted by its text."""
-    return Cell(text, text.casefold(), sub, mark)
+    return TableCell(text, text.casefold(), sub, mark)
 
 
-def number_cell(value: float | None, form: str = ".2f", sub: str = "") -> Cell:
+def number_cell(value: float | None, form: str = ".2f", sub: str = "") -> TableCell:
     """A cell with a number in Python's format language, a dash where there is none; sorted by
     it.
     """
-    return Cell(format_number(value, form), value, sub)
+    return TableCell(format_number(value, form), value, sub)
 
 
 #: Scores of single queries that a page holds.
@@ -90,7 +90,7 @@ _MOST_SCORES = 20_000
 
 _MEAN = "mean of the paired differences, with its bootstrap 95% interval"
 
-_ONLY_DASHES = [Cell("–")] * 3
+_ONLY_DASHES = [TableCell("–")] * 3
 
 
 def model_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> HtmlTable:
@@ -99,12 +99,14 @@ def model_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Htm
     alone = len(models) == 1
     columns, groups = text_columns("Model"), [("", 1)]
     for measure in evaluation.results.measures:
-        columns.append(Column("Mean", meaning="mean over queries, with its bootstrap 95% interval"))
+        columns.append(
+            TableColumn("Mean", meaning="mean over queries, with its bootstrap 95% interval")
+        )
         if not alone:
             columns += [
-                Column("Difference", meaning=_MEAN),
-                Column("p", meaning=meaning("p after Holm")),
-                Column(
+                TableColumn("Difference", meaning=_MEAN),
+                TableColumn("p", meaning=meaning("p after Holm")),
+                TableColumn(
                     "Won / tied / lost",
                     meaning="queries won, tied and lost; sorted by won less lost",
                 ),
@@ -131,13 +133,15 @@ def test_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Html
     """Every paired test that was made, b against a."""
     columns = [
         *text_columns("Model", "Compared with", "Question", "Measure"),
-        Column("Difference", meaning=_MEAN),
-        Column("p, t-test", meaning=meaning("p after Holm")),
-        Column(
+        TableColumn("Difference", meaning=_MEAN),
+        TableColumn("p, t-test", meaning=meaning("p after Holm")),
+        TableColumn(
             "p, randomisation",
             meaning="the same by 10,000 random changes of sign, after Holm's correction",
         ),
-        Column("Won / tied / lost", meaning="queries won, tied and lost; sorted by won less lost"),
+        TableColumn(
+            "Won / tied / lost", meaning="queries won, tied and lost; sorted by won less lost"
+        ),
     ]
     rows = []
     for test in evaluation.results.comparisons:
@@ -154,24 +158,24 @@ def test_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Html
     return HtmlTable("All paired tests", columns, rows)
 
 
-def _p(p: float | None) -> Cell:
-    return Cell(p_value(p), p)
+def _p(p: float | None) -> TableCell:
+    return TableCell(p_value(p), p)
 
 
-def _difference(test: records.PairedTest) -> Cell:
+def _difference(test: records.PairedTest) -> TableCell:
     return _difference_cell(test.difference, span(test.interval, none=""), test.verdict)
 
 
-def _difference_cell(value: float, below: str, verdict: str) -> Cell:
-    return Cell(signed(value), value, below, _mark(verdict))
+def _difference_cell(value: float, below: str, verdict: str) -> TableCell:
+    return TableCell(signed(value), value, below, _mark(verdict))
 
 
 def _mark(verdict: str) -> str:
     return verdict if verdict in ("better", "worse") else ""
 
 
-def _queries(test: records.PairedTest) -> Cell:
-    return Cell(f"{test.wins:,} / {test.ties:,} / {test.losses:,}", test.wins - test.losses)
+def _queries(test: records.PairedTest) -> TableCell:
+    return TableCell(f"{test.wins:,} / {test.ties:,} / {test.losses:,}", test.wins - test.losses)
 
 
 def _model(model: str, name: str) -> str:
@@ -225,11 +229,11 @@ def verdict_table(
     estimators = list(dict.fromkeys(found.estimator for pair in pairs for found in pair.estimates))
     columns = [
         *text_columns("Model", "Compared with"),
-        Column("Verdict", meaning="on the model, by the rule; sorted from better to worse"),
-        Column("Expected", meaning=f"difference in nDCG@10, {meaning('Estimated nDCG@10')}"),
-        Column("Chance", meaning=f"to be better, {meaning('Chance to be better')}"),
+        TableColumn("Verdict", meaning="on the model, by the rule; sorted from better to worse"),
+        TableColumn("Expected", meaning=f"difference in nDCG@10, {meaning('Estimated nDCG@10')}"),
+        TableColumn("Chance", meaning=f"to be better, {meaning('Chance to be better')}"),
         *(
-            Column(name, meaning=f"difference, 95% interval: {meaning(name)}")
+            TableColumn(name, meaning=f"difference, 95% interval: {meaning(name)}")
             for name in map(capitalized, estimators)
         ),
     ]
@@ -239,7 +243,7 @@ def verdict_table(
         rows.append(
             [
                 *(text_cell(names[pair.b]), text_cell(names[pair.a])),
-                Cell(pair.verdict, _VERDICTS.get(pair.verdict), mark=_mark(pair.verdict)),
+                TableCell(pair.verdict, _VERDICTS.get(pair.verdict), mark=_mark(pair.verdict)),
                 *(_expected(pair), number_cell(pair.probability)),
                 *(_estimate(estimates.get(name)) for name in estimators),
             ]
@@ -278,11 +282,11 @@ def annotation_table(wanted: records.AnnotationCandidates, names: Mapping[str, s
     a, b = names[wanted.a], names[wanted.b]
     columns = [
         *text_columns("Query", "Document"),
-        Column(
+        TableColumn(
             "Weight",
             meaning="by how much the difference in DCG@10 changes if the document is relevant",
         ),
-        *(Column(f"Rank by {name}") for name in (a, b)),
+        *(TableColumn(f"Rank by {name}") for name in (a, b)),
     ]
     rows = [
         [
@@ -315,9 +319,9 @@ def query_table(
     shown = list(scores) if len(scores) * len(a) <= _MOST_SCORES else list(pair)
     columns = [
         *text_columns("Query"),
-        Column("Difference", meaning=f"{names[pair[1]]} less {names[pair[0]]}"),
+        TableColumn("Difference", meaning=f"{names[pair[1]]} less {names[pair[0]]}"),
     ]
-    columns += [Column(names[label], meaning=measure) for label in shown]
+    columns += [TableColumn(names[label], meaning=measure) for label in shown]
     rows = []
     for query in a:
         change = b[query][0] - a[query][0]
@@ -325,18 +329,18 @@ def query_table(
         cells = (number_cell(scores[label][query][0], ".3f") for label in shown)
         text = texts.get(query, "")
         named = text_cell(text or query, query if text else "")
-        rows.append([named, Cell(signed(change), round(change, 4), mark=mark), *cells])
+        rows.append([named, TableCell(signed(change), round(change, 4), mark=mark), *cells])
     return HtmlTable(f"All queries, {measure}", columns, rows)
 
 
-def _expected(pair: records.PairVerdict) -> Cell:
+def _expected(pair: records.PairVerdict) -> TableCell:
     below = "not counted" if pair.rule == UNLIKE else span(pair.interval, none="")
     return _difference_cell(pair.estimate, below, pair.verdict)
 
 
-def _estimate(estimate: records.Estimate | None) -> Cell:
+def _estimate(estimate: records.Estimate | None) -> TableCell:
     if estimate is None or estimate.difference is None:
-        return Cell("–")
+        return TableCell("–")
     below = span(estimate.interval, none="") if estimate.applies else "not counted"
     return _difference_cell(
         estimate.difference, below, {1: "better", -1: "worse"}.get(estimate.sign, "")
@@ -347,8 +351,8 @@ def training_table(trained: Sequence[Trained]) -> HtmlTable:
     """A row for every training, those that a model was made from below it."""
     columns = [
         *text_columns("Model", "Stage"),
-        Column("Given", number=False, meaning="the collections that training was given"),
-        *(Column(title) for title in ("Steps", "Seed", "Loss", "Seconds")),
+        TableColumn("Given", number=False, meaning="the collections that training was given"),
+        *(TableColumn(title) for title in ("Steps", "Seed", "Loss", "Seconds")),
     ]
     rows = []
     for model in trained:
@@ -404,7 +408,7 @@ def curve_table(name: str, points: Sequence[CurvePoint]) -> HtmlTable:
         ]
         for point in points
     ]
-    columns = [*text_columns("Round", "Target"), *map(Column, measures)]
+    columns = [*text_columns("Round", "Target"), *map(TableColumn, measures)]
     return HtmlTable(f"After every round of {name}", columns, rows)
 
 
@@ -443,7 +447,7 @@ def published_table(
         [text_cell(name, mark=m), text_cell(source), number_cell(value, ".3f")]
         for name, source, value, m in found
     ]
-    columns = [*text_columns("Model", "Source"), Column(_MEASURE)]
+    columns = [*text_columns("Model", "Source"), TableColumn(_MEASURE)]
     notes = ["Published figures are as printed: not measured here, and not tested against ours."]
     here = results.documents, results.queries
     notes += [

@@ -59,7 +59,7 @@ from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.held_out import CheckpointSelection, hold_out
 from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
-from beir_cocodr.training.outputs import CHECKPOINTS, lock_output
+from beir_cocodr.training.output_folder import CHECKPOINTS, lock_output
 from beir_cocodr.training.pairs import TrainingPairs
 from beir_cocodr.training.trainer import GuardedTrainer, Stage, drawn_dataset, run_stage
 
@@ -268,7 +268,7 @@ class _LateInteractionTrainer(GuardedTrainer, st.MultiVectorEncoderTrainer):
     pass
 
 
-class LateInteraction(HostArchitecture):
+class LateInteractionArchitecture(HostArchitecture):
     """A vector of 128 dimensions for every token, compared by MaxSim, trained on in-batch
     negatives.
 
@@ -469,7 +469,7 @@ _ALL: list[Architecture] = [
     TunedBM25(),
     *_DENSE,
     Splade(),
-    LateInteraction(),
+    LateInteractionArchitecture(),
     CrossEncoderReranker(),
 ]
 ARCHITECTURES = {found.name: found for found in _ALL}
@@ -498,7 +498,7 @@ TEACHER = "cross-encoder"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ModelRow:
     """One row of the table, by its name and the seeds of its models.
 
     Attributes:
@@ -514,7 +514,7 @@ class Candidate:
 
 def trained(
     architecture: Architecture, recipe: Recipe, seeds: Sequence[int], output: Path, start: str = ""
-) -> Candidate:
+) -> ModelRow:
     """An architecture; its models go to ``output/models/SET/NAME-SEED``. One without chance has
     just the first.
 
@@ -534,7 +534,7 @@ def trained(
             )
         )
 
-    return Candidate(name, tuple(seeds if architecture.seeded else seeds[:1]), model)
+    return ModelRow(name, tuple(seeds if architecture.seeded else seeds[:1]), model)
 
 
 def all_trained(
@@ -543,7 +543,7 @@ def all_trained(
     seeds: Sequence[int],
     output: Path,
     starts: Mapping[str, str],
-) -> list[Candidate]:
+) -> list[ModelRow]:
     """Architectures from the recipe's start, and those that have one from ``starts``, name to path,
     as well.
     """
@@ -564,7 +564,7 @@ def named_path(flag: str, text: str) -> tuple[str, str]:
     return name, path
 
 
-def given(option: str, seeds: Sequence[int]) -> Candidate:
+def given(option: str, seeds: Sequence[int]) -> ModelRow:
     """Models that are there already.
 
     Args:
@@ -579,7 +579,7 @@ def given(option: str, seeds: Sequence[int]) -> Candidate:
     def model(unit: TrainingUnit, seed: int) -> str:
         return path.replace(SET, unit.name).replace(SEED, str(seed))
 
-    return Candidate(name, tuple(seeds if SEED in path else seeds[:1]), model, path)
+    return ModelRow(name, tuple(seeds if SEED in path else seeds[:1]), model, path)
 
 
 def model_folder(output: Path, unit: TrainingUnit, name: str, seed: int) -> Path:

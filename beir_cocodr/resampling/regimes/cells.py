@@ -24,7 +24,7 @@ from beir_cocodr.records import Json, Record
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.architectures import (
     TEACHER,
-    Candidate,
+    ModelRow,
     is_shared,
     load_retriever,
     model_folder,
@@ -65,7 +65,7 @@ class Cell(Record):
 CellsByModel = Mapping[tuple[str, str, int], Sequence[Cell]]
 
 
-def label(candidate: Candidate, unit: TrainingUnit, seed: int) -> str:
+def label(candidate: ModelRow, unit: TrainingUnit, seed: int) -> str:
     """A cell's name as a step of the command."""
     return f"{candidate.name}, seed {seed}, trained on {unit.name}"
 
@@ -90,7 +90,7 @@ class Cells:
     known: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
 
     def evaluate(
-        self, candidates: Sequence[Candidate], units: Sequence[TrainingUnit], keep_models: bool
+        self, candidates: Sequence[ModelRow], units: Sequence[TrainingUnit], keep_models: bool
     ) -> CellsByModel:
         """All cells, made or completed; InputError: no model can be had, or a cell was made with
         another one.
@@ -107,7 +107,7 @@ class Cells:
             on_main(self._drop_empty)
         return found
 
-    def _of_set(self, candidates: Sequence[Candidate], unit: TrainingUnit, seed: int) -> list[Cell]:
+    def _of_set(self, candidates: Sequence[ModelRow], unit: TrainingUnit, seed: int) -> list[Cell]:
         """The cells of one set and seed, as many at a time as there are processes."""
         begun = [on_main(partial(self._begun, candidate, unit, seed)) for candidate in candidates]
         found = {n: cell for n, cell in enumerate(begun) if cell is not None}
@@ -131,7 +131,7 @@ class Cells:
     def _of_round(
         self,
         begun: Sequence[Cell | None],
-        candidates: Sequence[Candidate],
+        candidates: Sequence[ModelRow],
         unit: TrainingUnit,
         seed: int,
     ) -> list[Cell]:
@@ -153,15 +153,15 @@ class Cells:
         cells |= {n: gather(complete(n))[0] for n, shared in enumerate(together) if shared}
         return [cells[n] for n in range(len(models))]
 
-    def _know(self, candidate: Candidate, unit: TrainingUnit, seed: int, cell: Cell) -> None:
+    def _know(self, candidate: ModelRow, unit: TrainingUnit, seed: int, cell: Cell) -> None:
         if cell.given is not None:
             model = candidate.model(unit, seed)
             self.known.update({(model, name): means for name, means in cell.ood.items()})
 
-    def _file(self, candidate: Candidate, unit: TrainingUnit, seed: int) -> Path:
+    def _file(self, candidate: ModelRow, unit: TrainingUnit, seed: int) -> Path:
         return self.output / "cells" / unit.name / f"{candidate.name}-{seed}.json"
 
-    def _begun(self, candidate: Candidate, unit: TrainingUnit, seed: int) -> Cell | None:
+    def _begun(self, candidate: ModelRow, unit: TrainingUnit, seed: int) -> Cell | None:
         """What is there of a cell; InputError: it was made with another model."""
         file = self._file(candidate, unit, seed)
         cell = Cell.read(file) if file.is_file() else None
@@ -178,7 +178,7 @@ class Cells:
     def _complete(
         self,
         cell: Cell | None,
-        candidate: Candidate,
+        candidate: ModelRow,
         unit: TrainingUnit,
         seed: int,
         model: str,
@@ -262,7 +262,7 @@ class Cells:
                 of_queries.update((query, known[query]) for query in test.qrels)
         return scores, retrieval
 
-    def _drop(self, candidates: Sequence[Candidate], unit: TrainingUnit, seed: int) -> None:
+    def _drop(self, candidates: Sequence[ModelRow], unit: TrainingUnit, seed: int) -> None:
         """Remove the trained models of a set and a seed."""
         names = [candidate.name for candidate in candidates if candidate.where is None]
         for name in (*names, TEACHER, *(f"{TEACHER}@{name.partition('@')[2]}" for name in names)):
@@ -275,7 +275,7 @@ class Cells:
                 path.rmdir()
 
 
-def _content(candidate: Candidate, unit: TrainingUnit, seed: int) -> str | None:
+def _content(candidate: ModelRow, unit: TrainingUnit, seed: int) -> str | None:
     return None if candidate.where is None else files.content_sha256(candidate.model(unit, seed))
 
 

@@ -24,7 +24,7 @@ from beir_cocodr.resampling.manifest import MANIFEST_FILE, Manifest, SourceRecor
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.architectures import (
     SET,
-    Candidate,
+    ModelRow,
     all_trained,
     find_architectures,
     given,
@@ -265,7 +265,7 @@ def evaluate_regimes(
     join_processes(recipe.device)
     others: dict[str, str] = {}
 
-    def find() -> list[Candidate]:
+    def find() -> list[ModelRow]:
         kinds = find_architectures(architectures)
         others.update(named_path("--other-start", start) for start in starts)
         return [
@@ -318,7 +318,7 @@ def evaluate_regimes(
     )
 
 
-def _check(candidates: Sequence[Candidate], ood: Sequence[str]) -> None:
+def _check(candidates: Sequence[ModelRow], ood: Sequence[str]) -> None:
     if not candidates:
         raise InputError("nothing to evaluate: name an --architecture, or a --model NAME=PATH")
     names = [candidate.name for candidate in candidates]

@@ -44,7 +44,7 @@ from beir_cocodr.retrieval.pool import (
     warn_if_crowded,
 )
 from beir_cocodr.retrieval.store import record as records
-from beir_cocodr.retrieval.store.estimate import Estimate, estimate
+from beir_cocodr.retrieval.store.encoding_cost import EncodingCost, estimate
 from beir_cocodr.retrieval.store.store import FOLDING_FILE, TEXTS_FILE, EmbeddingStore
 
 #: Queries and documents that the means of a folding are taken from.
@@ -118,7 +118,7 @@ def prepare_store(
     options: records.EncodeOptions,
     devices: list[str],
     queries: Sequence[str] = (),
-) -> tuple[EmbeddingStore, list[int], Estimate | None]:
+) -> tuple[EmbeddingStore, list[int], EncodingCost | None]:
     """Find the store in a folder or begin one, log what encoding will take, and write all but the
     shards; gives the store, the numbers of shards that are missing, and the estimate, None where
     nothing is missing. An InputError: the folder holds a store with another key, or the disk is too
@@ -415,7 +415,7 @@ def _written_to(folder: Path) -> AbstractContextManager[None]:
     return naming_full_disk(folder, safe)
 
 
-def _bar(expected: Estimate | None, progress: bool) -> Any:
+def _bar(expected: EncodingCost | None, progress: bool) -> Any:
     total = expected.documents if expected else 0
     return Bar(total=total, desc="Encoding", unit=" documents", disable=not (progress and expected))
 

@@ -14,7 +14,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.evidence import find_contamination
 from beir_cocodr.evaluation.label_free.pseudo_queries import hold_out_crops, lexical_queries
 from beir_cocodr.generation.generate import generate_queries
-from beir_cocodr.generation.options import GenerationOptions
+from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.provenance import (
     GENERATED_QUERIES,
     SPANS,

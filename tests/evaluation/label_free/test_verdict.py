@@ -39,7 +39,7 @@ from beir_cocodr.evaluation.label_free.verdict import (
     expected_values,
     load_calibration,
 )
-from beir_cocodr.evaluation.records import Calibration, DifferenceModel, Likeness
+from beir_cocodr.evaluation.results import Calibration, DifferenceModel, Likeness
 
 NOTHING = PseudoQueries([], np.zeros(0, np.int64), None, {})
 QUERIES = {str(i): "words" for i in range(40)}

@@ -235,7 +235,9 @@ def test_nan_stops_and_names_the_document_and_what_was_written_stays(tiny_bert, 
 
 
 def test_nan_beyond_the_sample_leaves_the_shards_before_it(tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.setattr("beir_cocodr.retrieval.store.estimate.SAMPLE", 2)  # the first and the last
+    monkeypatch.setattr(
+        "beir_cocodr.retrieval.store.encoding_cost.SAMPLE", 2
+    )  # the first and the last
     path = tmp_path / "corpus.jsonl"
     texts = ["wing flow", "library index", "circuit", "shock layer", "the treaty", "diode"]
     path.write_text(

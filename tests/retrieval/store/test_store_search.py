@@ -18,8 +18,8 @@ from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.record import EncodeOptions
-from beir_cocodr.retrieval.store.search import search_store
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.store.store_search import search_store
 from beir_cocodr.retrieval.topk import NonFiniteScores
 
 DOCUMENTS = 90

@@ -16,7 +16,7 @@ from beir_cocodr.models.spec import FuseOptions
 from beir_cocodr.progress import describe_seconds
 from beir_cocodr.provenance import read_record
 from beir_cocodr.retrieval.dense import IN_MEMORY
-from beir_cocodr.retrieval.store.estimate import resident_bytes, size
+from beir_cocodr.retrieval.store.encoding_cost import resident_bytes, size
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, TrainingOptions
 from beir_cocodr.training.presets import ADAPT_STAGES
 from beir_cocodr.training.trainer import planned_steps

@@ -17,7 +17,7 @@ from test_io import hold
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
-from beir_cocodr.generation.options import SELECTION, GenerationOptions
+from beir_cocodr.generation.settings import SELECTION, GenerationOptions
 from beir_cocodr.generation.shards import GeneratedFrom, GenerationPlan
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord
@@ -29,7 +29,7 @@ from beir_cocodr.training.adapt import Data, _settings, adapt
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
-from beir_cocodr.training.outputs import (
+from beir_cocodr.training.output_folder import (
     CHECKPOINTS,
     SEAL_FILE,
     checkpoint_to_resume,

@@ -26,7 +26,7 @@ _GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Estimate:
+class EncodingCost:
     """Of what is still to be encoded: documents, bytes of disk for their shards and the ids, and of
     main memory of all processes, and seconds by a sample of so many documents, of which a share is
     truncated.
@@ -58,7 +58,7 @@ class Estimate:
 
 def estimate(
     encoder: CorpusEncoder, record: StoreRecord, count: int, devices: list[str]
-) -> Estimate:
+) -> EncodingCost:
     """Encode a few documents of the corpus, evenly spaced, look at the clock, and put that on the
     scale of the ``count`` documents to be encoded, by one process a device.
     """
@@ -79,7 +79,7 @@ def estimate(
     parent = resident_bytes(encoder.model)
     gpus = len({device for device in devices if device != "cpu"})
     at_once = gpus or max(1, min(len(devices), available_cores() // torch.get_num_threads()))
-    return Estimate(
+    return EncodingCost(
         count,
         count * packed + len(encoder.documents) * _BYTES_PER_ID,
         parent + shard if len(devices) == 1 else parent + len(devices) * (parent + shard),

@@ -27,7 +27,7 @@ from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free.verdict import label_pairs
 from beir_cocodr.evaluation.measures import parse_measures
 from beir_cocodr.evaluation.recommendation import BASE, modes_of
-from beir_cocodr.evaluation.records import AdaptationRecord, EvaluationRecord
+from beir_cocodr.evaluation.results import AdaptationRecord, EvaluationRecord
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.loading import fingerprint, load_encoder

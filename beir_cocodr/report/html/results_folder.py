@@ -16,7 +16,7 @@ from beir_cocodr.errors import InputError, explained, listed
 from beir_cocodr.evaluation.compare import COMPARISON_FILE
 from beir_cocodr.evaluation.evaluate import read_per_query
 from beir_cocodr.evaluation.recommendation import BASE
-from beir_cocodr.evaluation.records import (
+from beir_cocodr.evaluation.results import (
     AdaptationRecord,
     ComparisonRecord,
     EvaluationRecord,
@@ -178,7 +178,7 @@ class LabelledEvaluation:
 
 
 @dataclass(frozen=True)
-class Found:
+class ResultsFolder:
     """The files of an output folder, read.
 
     Attributes:
@@ -219,7 +219,7 @@ class Found:
         return self.comparison if self.evaluation is None else self.evaluation.results
 
 
-def find_files(folder: Path) -> Found:
+def find_files(folder: Path) -> ResultsFolder:
     """Read what is there. An InputError: no such folder, nothing of ours in it, or a file that
     cannot be read.
     """
@@ -244,7 +244,7 @@ def find_files(folder: Path) -> Found:
         raise InputError(f"{folder} {_lack(folder)}")
     for model in trained:
         files += [file.relative_to(folder) for file in model.files]
-    return Found(
+    return ResultsFolder(
         folder,
         adaptation,
         (adaptation and adaptation.comparison) or comparison,
@@ -268,7 +268,7 @@ def _lack(folder: Path) -> str:
 Scores = dict[str, dict[str, list[float]]]
 
 
-def per_query_scores(found: Found, queries: Sequence[str] | None) -> Scores:
+def per_query_scores(found: ResultsFolder, queries: Sequence[str] | None) -> Scores:
     """Read the scores of all models that have some left. An InputError: a file that is none of
     evaluate's, or two of different query sets.
 
@@ -305,7 +305,7 @@ def per_query_scores(found: Found, queries: Sequence[str] | None) -> Scores:
 
 
 def collection_texts(
-    found: Found, named: str | None, named_split: str | None
+    found: ResultsFolder, named: str | None, named_split: str | None
 ) -> tuple[Collection | None, str]:
     """Load the collection that a report is about, if it is here as it was then; else why it is not
     at hand. An InputError: a named collection or split cannot be loaded, or is another one than was

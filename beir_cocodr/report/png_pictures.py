@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import atomic_path
-from beir_cocodr.report.text import allowed_text
+from beir_cocodr.report.wording import allowed_text
 
 if TYPE_CHECKING:  # their modules import torch or scipy
     from matplotlib.axes import Axes
@@ -94,7 +94,7 @@ _PLACES = [(4, 3), (4, -3), (-4, 3), (-4, -3), (0, 6), (0, -6)]
 
 
 @dataclass(frozen=True)
-class Panel:
+class ScatterPanel:
     """One panel: the points that have a finite x and a finite y.
 
     Attributes:
@@ -126,7 +126,7 @@ class Panel:
 
 
 def write_labelled_scatter(
-    path: Path, panels: Sequence[Panel], title: str, columns: int = 2
+    path: Path, panels: Sequence[ScatterPanel], title: str, columns: int = 2
 ) -> None:
     """Draw panels as a PNG, ``columns`` side by side, every point with its name."""
     columns = min(columns, len(panels))
@@ -143,7 +143,7 @@ def write_labelled_scatter(
             _write_names(axis, panel)
 
 
-def _draw(axis: Axes, panel: Panel) -> None:
+def _draw(axis: Axes, panel: ScatterPanel) -> None:
     points = panel.points()
     for group in dict.fromkeys(panel.groups.get(name, "") for name in points):
         places = [place for name, place in points.items() if panel.groups.get(name, "") == group]
@@ -162,7 +162,7 @@ def _draw(axis: Axes, panel: Panel) -> None:
     axis.set_title(plain(panel.caption), fontsize="small")
 
 
-def _write_names(axis: Axes, panel: Panel) -> None:
+def _write_names(axis: Axes, panel: ScatterPanel) -> None:
     """Write each name where it covers no earlier name and stays in the panel, if there is such a
     place.
     """
@@ -189,7 +189,7 @@ def qpp_picture(path: Path, found: Prediction) -> None:
     """Draw a model's quality against every predictor: one panel a predictor, one point a query."""
     record = found.record
     panels = [
-        Panel(
+        ScatterPanel(
             found.values[row.predictor],
             found.quality,
             row.predictor,
@@ -215,7 +215,7 @@ def shift_picture(path: Path, report: Shift) -> None:
     models = file_names([*report.scores, *([] if report.baseline is None else [report.baseline])])
     against = "" if report.baseline is None else f" − {models[report.baseline]}"
     panels = [
-        Panel(
+        ScatterPanel(
             {targets[target]: value for target, value in values[row.similarity].items()},
             {targets[target]: score for target, score in scores.items()},
             SIMILARITIES[row.similarity],
@@ -241,7 +241,7 @@ def representation_picture(path: Path, report: Representation) -> None:
         for model, found in corpus.models.items()
     }
     panels = [
-        Panel(
+        ScatterPanel(
             {point: found.alignment for point, (_, _, found) in points.items()},
             {point: found.uniformity for point, (_, _, found) in points.items()},
             "ℓ_align",
@@ -260,7 +260,7 @@ def representation_picture(path: Path, report: Representation) -> None:
         reduction = {name: change.contrastive_loss_reduction for name, change in changes.items()}
         gain = {name: change.gain for name, change in changes.items()}
         axes = ("reduction of contrastive loss", f"gain in {report.measure}")
-        panels.append(Panel(reduction, gain, *axes, _caption(row)))
+        panels.append(ScatterPanel(reduction, gain, *axes, _caption(row)))
     write_labelled_scatter(path, panels, "representation of spans")
 
 
@@ -269,7 +269,7 @@ def source_clusters_picture(path: Path, report: SourceClusters) -> None:
 
     Source: COCO-DR, Figure 5c.
     """
-    panel = Panel(
+    panel = ScatterPanel(
         {name: target.reduction for name, target in report.targets.items()},
         {name: target.gain for name, target in report.targets.items()},
         "reduction of the nearest cluster's loss",
@@ -325,7 +325,7 @@ def alignment_picture(path: Path, report: Regimes) -> None:
     """
     points = {f"{point.group} {point.model} {point.seed}": point for point in report.points}
     panels = [
-        Panel(
+        ScatterPanel(
             {name: point.measures[row.measure][row.regime] for name, point in points.items()},
             {
                 name: point.ood[row.collection][row.measure][row.regime]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from beir_cocodr.evaluation.records import TRAINED_ON, Likeness, PseudoQueryFigures
+from beir_cocodr.evaluation.results import TRAINED_ON, Likeness, PseudoQueryFigures
 from beir_cocodr.models.spec import ModelSpec
 
 # What neither HTML nor XML may hold, even as a reference.

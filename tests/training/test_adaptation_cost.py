@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from beir_cocodr import COCODR, FuseOptions, load_collection
-from beir_cocodr.training import estimate as module
+from beir_cocodr.training import adaptation_cost as module
 from beir_cocodr.training.adapt import AdaptationPlan, Data
-from beir_cocodr.training.estimate import JUDGEMENT, PROBE, estimate, probe, stage_seconds
+from beir_cocodr.training.adaptation_cost import JUDGEMENT, PROBE, estimate, probe, stage_seconds
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from beir_cocodr.evaluation.recommendation import BASE, LABELS_FILE, TRAINING
-from beir_cocodr.evaluation.records import ComparisonRecord, PairedTest, Recommendation
-from beir_cocodr.report.html.outputs import Found, LabelledEvaluation
-from beir_cocodr.report.text import UNLIKE, capitalized, collection_name, p_value, signed, span
+from beir_cocodr.evaluation.results import ComparisonRecord, PairedTest, Recommendation
+from beir_cocodr.report.html.results_folder import LabelledEvaluation, ResultsFolder
+from beir_cocodr.report.wording import UNLIKE, capitalized, collection_name, p_value, signed, span
 
 CANNOT_TELL, NO_DIFFERENCE, NOT_JUDGED = "cannot tell", "no difference", "not judged"
 
@@ -51,7 +51,7 @@ class Headline:
     pair: tuple[str, str] | None = None
 
 
-def headline_of(found: Found, names: Mapping[str, str]) -> Headline:
+def headline_of(found: ResultsFolder, names: Mapping[str, str]) -> Headline:
     """The verdict of an output folder; ``names`` has label to the name that is shown."""
     recommendation = found.adaptation.recommendation if found.adaptation is not None else None
     if found.evaluation is not None:
@@ -61,7 +61,7 @@ def headline_of(found: Found, names: Mapping[str, str]) -> Headline:
     return _unjudged_headline(found)
 
 
-def recommended_use(found: Found, names: Mapping[str, str]) -> Advice | None:
+def recommended_use(found: ResultsFolder, names: Mapping[str, str]) -> Advice | None:
     """The model to use now, and how: what an adaptation or a comparison recommends, else the best
     of an evaluation's models that are significantly better than the first, or the first. None where
     nothing, or runs alone, were judged.
@@ -106,12 +106,12 @@ def recommended_use(found: Found, names: Mapping[str, str]) -> Advice | None:
     return Advice(f"Use {names.get(label, label)}", why, [command], code)
 
 
-def _is_run(found: Found, label: str) -> bool:
+def _is_run(found: ResultsFolder, label: str) -> bool:
     result = found.evaluation.results.models.get(label) if found.evaluation is not None else None
     return result is not None and result.run == result.model
 
 
-def way_to_labels(found: Found, headline: Headline) -> Advice | None:
+def way_to_labels(found: ResultsFolder, headline: Headline) -> Advice | None:
     """How to come to a verdict where there is none: by judging pairs."""
     pair, judged = headline.pair, found.judged
     if headline.verdict != CANNOT_TELL or judged is None or pair is None or _is_run(found, pair[1]):
@@ -286,7 +286,7 @@ def label_free_reference(comparison: ComparisonRecord, candidates: Mapping[str, 
     return candidates[BASE] if candidates else comparison.models[0]
 
 
-def _unjudged_headline(found: Found) -> Headline:
+def _unjudged_headline(found: ResultsFolder) -> Headline:
     """Where nothing was judged: a training alone."""
     last = found.trained[0]
     sentence = f"A model was trained ({last.record.stage}, {last.record.steps or '?'} steps)"

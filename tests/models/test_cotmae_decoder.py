@@ -10,7 +10,12 @@ from sentence_transformers.sentence_transformer.modules import Dense
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.condenser import build_head
-from beir_cocodr.models.cotmae import DECODER_FOLDER, DECODERS, autoregressive_mask, build_decoder
+from beir_cocodr.models.cotmae_decoder import (
+    DECODER_FOLDER,
+    DECODERS,
+    autoregressive_mask,
+    build_decoder,
+)
 
 # Written by hand: row i has an x where position i sees. Position 0 is the passage's embedding;
 # positions 0 to 3 see all before them; from 4 on a position sees 0, itself and the two before it.
