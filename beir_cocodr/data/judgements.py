@@ -5,6 +5,7 @@ They come a few at a time, and pairs may have been drawn, each with a known prob
 :class:`Judgements` keeps both.
 """
 
+import errno
 import json
 import logging
 import os
@@ -19,12 +20,24 @@ from typing import NamedTuple
 from beir_cocodr.data.defects import raise_errors
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.readers import RecordChecker, json_records, numbered_lines, read_judgements
-from beir_cocodr.errors import InputError, explained, naming_full_disk
-from beir_cocodr.io import atomic_writer, locked, parse_json, text_cell, text_sha256, write_qrels
+from beir_cocodr.errors import InputError, naming_full_disk
+from beir_cocodr.io import (
+    atomic_path,
+    atomic_writer,
+    locked,
+    parse_json,
+    text_cell,
+    text_sha256,
+    write_qrels,
+)
 from beir_cocodr.records import Record
 
 #: A folder's log of judgements, and the same as qrels.
-LOG_FILE, QRELS_FILE = "judgements.jsonl", "qrels.tsv"
+LOG_FILE = "judgements.jsonl"
+QRELS_FILE = "qrels.tsv"
+
+#: Ends the name of the file beside a log that keeps its damaged lines.
+DAMAGED = ".damaged"
 
 log = logging.getLogger(__name__)
 
@@ -63,27 +76,98 @@ def typed_id(query: str) -> str:
 def log_judgement(
     path: Path, document_id: str, grade: int | None, query: str, **more: object
 ) -> LoggedJudgement:
-    """Append a judgement to a log, on the disk when this returns; several processes may at once.
+    """Append a judgement to a log; it is on the disk when this returns.
 
-    A line that cannot be written whole is taken back, and one that broke off before stays a line of
-    its own. ``more`` are other fields of :class:`LoggedJudgement`.
+    Several processes may append to one log. A line that cannot be written whole is taken back.
+
+    Args:
+        path: the log.
+        document_id: id of the judged document.
+        grade: 0 for not relevant, or higher; None takes back what was judged before.
+        query: text of the query.
+        **more: other fields of :class:`LoggedJudgement`.
+
+    Raises:
+        DiskFull: there is no room; the log is as it was before.
     """
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
-    found = LoggedJudgement(time=time, document_id=document_id, grade=grade, query=query, **more)  # type: ignore[arg-type]
-    line = (json.dumps(found.to_json(), ensure_ascii=False) + "\n").encode()
+    judgement = LoggedJudgement(
+        time=time,
+        document_id=document_id,
+        grade=grade,
+        query=query,
+        **more,  # type: ignore[arg-type]
+    )
+    line = (json.dumps(judgement.to_json(), ensure_ascii=False) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with naming_full_disk(path.parent), locked(path.parent), path.open("ab+") as file:
+    with naming_full_disk(path.parent), locked(path.parent):
+        _append(path, line)
+    return judgement
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Append a line with one unbuffered write; cut the file back where that fails or falls short.
+
+    A line that another process left unfinished stays a line of its own.
+    """
+    with path.open("ab+", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
-        if size and file.seek(size - 1) is not None and file.read(1) != b"\n":
-            line = b"\n" + line
+        if size > 0:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                line = b"\n" + line
         try:
-            file.write(line)
-            file.flush()
+            if file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             os.fsync(file.fileno())
         except OSError:
-            os.ftruncate(file.fileno(), size)
+            file.truncate(size)
             raise
-    return found
+
+
+def repair_log(path: Path) -> None:
+    """Move the damaged lines of a log to a file beside it, and log one line that says so.
+
+    A kill or a full disk may leave a part of a line. All judgements before and after it stay.
+    """
+    with naming_full_disk(path.parent), locked(path.parent):
+        lines = _lines(path)
+        damaged = [row for row, line in enumerate(lines) if not _is_json(line)]
+        if not damaged:
+            return
+        aside = path.with_name(path.name + DAMAGED)
+        intact = [line for line in lines if _is_json(line)]
+        _write_lines(aside, _lines(aside) + [lines[row] for row in damaged])
+        _write_lines(path, intact)
+    log.warning(
+        "%s:%d: %d damaged line(s) moved to %s; the other %d judgements count",
+        path,
+        damaged[0] + 1,
+        len(damaged),
+        aside.name,
+        len(intact),
+    )
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Return the lines of a file without their ends; none where there is no file."""
+    if not path.is_file():
+        return []
+    lines = path.read_bytes().split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def _write_lines(path: Path, lines: list[bytes]) -> None:
+    with atomic_path(path) as draft:
+        draft.write_bytes(b"".join(line + b"\n" for line in lines))
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        parse_json(line.decode())
+    except ValueError:
+        return False
+    return True
 
 
 class Asked(NamedTuple):
@@ -111,28 +195,39 @@ class JudgementLog:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.file, self._qrels = folder / LOG_FILE, folder / QRELS_FILE
+        self.file = folder / LOG_FILE
+        self._qrels = folder / QRELS_FILE
         self.lock = threading.RLock()
         self._forget()
+        repair_log(self.file)
         self.refresh()
 
     def refresh(self) -> None:
-        """Read what was appended, and bring the qrels to it."""
+        """Read what was appended, and bring the qrels up to date."""
         with self.lock:
             size = self.file.stat().st_size if self.file.is_file() else 0
             if size < self._read:
                 self._forget()
-            if size == self._read:
-                return
-            with self.file.open("rb") as file:
-                file.seek(self._read)
-                for line in file:
-                    if not line.endswith(b"\n"):  # it is being written
-                        break
-                    self._read += len(line)
-                    self._apply(line)
-            rows = ((id, *pair) for id, found in self.grades.items() for pair in found.items())
-            write_qrels(self._qrels, rows)
+            if size > self._read and not self._read_on():
+                repair_log(self.file)  # a writer was killed, and others appended after that
+                self._read_on()
+            if self._qrels_version != self.version:
+                rows = ((id, *pair) for id, found in self.grades.items() for pair in found.items())
+                write_qrels(self._qrels, rows)
+                self._qrels_version = self.version
+
+    def _read_on(self) -> bool:
+        """Apply the complete lines that were not read yet; return False at a damaged one."""
+        with self.file.open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):  # it is being written
+                    break
+                if not _is_json(line):
+                    return False
+                self._read += len(line)
+                self._apply(line)
+        return True
 
     def judge(self, asked: Asked, document: str, grade: int | None, **drawn: object) -> None:
         """Append a judgement, unless that is what the log says already; a grade of None takes back,
@@ -163,7 +258,9 @@ class JudgementLog:
         return bool(self._undo)
 
     def _forget(self) -> None:
-        self.version, self._read = 0, 0
+        self.version = 0
+        self._read = 0
+        self._qrels_version = 0
         self.grades: dict[str, dict[str, int]] = {}
         self.pairs: set[tuple[str, str]] = set()
         self._undo: list[tuple[tuple[str, str], LoggedJudgement, int | None]] = []
@@ -171,8 +268,7 @@ class JudgementLog:
     def _apply(self, line: bytes) -> None:
         self.version += 1
         where = f"{self.file}:{self.version}"
-        with explained(f"{where}: no judgement", "take the line away", ValueError):
-            judged = LoggedJudgement.from_json(parse_json(line.decode()), where)
+        judged = LoggedJudgement.from_json(parse_json(line.decode()), where)
         key = Asked(judged.query, judged.query_id).id, judged.document_id
         self.pairs.add(key)
         grades = self.grades.setdefault(key[0], {})

@@ -2,16 +2,20 @@
 ends.
 """
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
 
 import pytest
+from conftest import limited_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beir_cocodr.data.judgements import (
+    DAMAGED,
     LOG_FILE,
     QRELS_FILE,
     Asked,
@@ -19,7 +23,8 @@ from beir_cocodr.data.judgements import (
     load_judgements,
     typed_id,
 )
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import DiskFull, InputError
+
 
 WING = Asked("wing in a flow")
 
@@ -131,9 +136,81 @@ def test_two_writers_that_are_killed_lose_nothing_and_double_nothing(tmp_path):
     assert load_judgements(tmp_path / QRELS_FILE).qrels == log.grades
 
 
-def test_a_broken_line_is_named(tmp_path):
+def test_a_line_that_is_no_judgement_is_named(tmp_path):
     JudgementLog(tmp_path).judge(WING, "d1", 1)
     with (tmp_path / LOG_FILE).open("a") as file:
-        file.write("{\n")
-    with pytest.raises(InputError, match=r"judgements\.jsonl:2: .*take the line away"):
+        file.write("{}\n")
+    with pytest.raises(InputError, match=r"judgements\.jsonl:2: time"):
         JudgementLog(tmp_path)
+
+
+@pytest.mark.parametrize("room", [0, 1, 40, 150])
+def test_a_full_disk_leaves_the_log_as_it_was(room, tmp_path):
+    log = JudgementLog(tmp_path)
+    log.judge(WING, "d1", 1)
+    before = (tmp_path / LOG_FILE).read_bytes()
+    long = Asked("wing " * 100)
+    for _ in range(2):
+        with limited_files(len(before) + room), pytest.raises(DiskFull):
+            log.judge(long, "d2", 1)
+        assert (tmp_path / LOG_FILE).read_bytes() == before
+    log.judge(long, "d2", 1)
+    assert JudgementLog(tmp_path).grades == {WING.id: {"d1": 1}, long.id: {"d2": 1}}
+
+
+@pytest.mark.parametrize("damage", [b'{"time": "2026', b"\0\0\0", b'e": 1}\n', b"{\n\xff\n"])
+@pytest.mark.parametrize("place", [1, 2])
+def test_damaged_lines_are_set_aside_and_all_judgements_stay(damage, place, tmp_path, caplog):
+    log = JudgementLog(tmp_path)
+    for document in ("d1", "d2"):
+        log.judge(WING, document, 1)
+    lines = (tmp_path / LOG_FILE).read_bytes().splitlines(keepends=True)
+    ended = damage if place == 2 or damage.endswith(b"\n") else damage + b"\n"
+    (tmp_path / LOG_FILE).write_bytes(b"".join([*lines[:place], ended, *lines[place:]]))
+    opened = JudgementLog(tmp_path)
+    assert opened.grades == {WING.id: {"d1": 1, "d2": 1}}
+    assert (tmp_path / LOG_FILE).read_bytes() == b"".join(lines)
+    aside = (tmp_path / (LOG_FILE + DAMAGED)).read_bytes()
+    assert aside.rstrip(b"\n") == damage.rstrip(b"\n")
+    [message] = caplog.messages
+    assert f"{LOG_FILE}:{place + 1}: " in message
+    assert LOG_FILE + DAMAGED in message
+    opened.judge(WING, "d3", 1)
+    assert load_judgements(tmp_path / LOG_FILE).qrels == {WING.id: {"d1": 1, "d2": 1, "d3": 1}}
+
+
+def test_a_writer_that_dies_in_a_line_stops_no_session_that_runs(tmp_path):
+    log = JudgementLog(tmp_path)
+    log.judge(WING, "d1", 1)
+    with (tmp_path / LOG_FILE).open("ab") as file:
+        file.write(b'{"time": "2026')
+    log.judge(WING, "d2", 1)
+    assert log.grades == {WING.id: {"d1": 1, "d2": 1}}
+    assert load_judgements(tmp_path / LOG_FILE).qrels == log.grades
+
+
+def test_a_last_line_without_its_end_is_a_judgement(tmp_path):
+    JudgementLog(tmp_path).judge(WING, "d1", 1)
+    whole = (tmp_path / LOG_FILE).read_bytes()
+    (tmp_path / LOG_FILE).write_bytes(whole.removesuffix(b"\n"))
+    log = JudgementLog(tmp_path)
+    log.judge(WING, "d2", 1)
+    assert log.grades == {WING.id: {"d1": 1, "d2": 1}}
+    assert (tmp_path / LOG_FILE).read_bytes().startswith(whole)
+
+
+def test_qrels_that_a_full_disk_kept_back_are_written_later(tmp_path, monkeypatch):
+    log = JudgementLog(tmp_path)
+    log.judge(WING, "d1", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("beir_cocodr.data.judgements.write_qrels", _no_room)
+        with pytest.raises(OSError, match="No space"):
+            log.judge(WING, "d2", 1)
+    log.refresh()
+    assert (
+        load_judgements(tmp_path / QRELS_FILE).qrels == log.grades == {WING.id: {"d1": 1, "d2": 1}}
+    )
+
+
+def _no_room(*args: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
