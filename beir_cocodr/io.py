@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any
@@ -304,23 +304,32 @@ CHECKSUMS = "checksums"
 #: Beside results: which run they are of, and which files are its own.
 RUN_FILE = "run.json"
 
-# Results of ours, by name; and what only a folder of another kind has, which is never written over.
+# Names of all files that commands write as results of a run. Nothing else is ever replaced or
+# removed, whatever a folder's record says.
 _RESULTS = (
-    *(
-        "*.run",
-        "*.per_query.tsv",
-        "predictors.tsv",
-        "nearest.tsv",
-        "labels_wanted.tsv",
-        "similarity.png",
-    ),
-    *(f"{name}.json" for name in ("run", "results", "comparison", "parity", "overlap")),
-    *(
-        f"{name}.{kind}"
-        for name in ("qpp", "shift", "representation", "source_clusters")
-        for kind in ("json", "png")
-    ),
+    "*.run",
+    "*.per_query.tsv",
+    "results.json",
+    "comparison.json",
+    "labels_wanted.tsv",
+    "report.html",
+    "parity.json",
+    "overlap.json",
+    "nearest.tsv",
+    "similarity.png",
+    "predictors.tsv",
+    "qpp.json",
+    "qpp.png",
+    "shift.json",
+    "shift.png",
+    "representation.json",
+    "representation.png",
+    "source_clusters.json",
+    "source_clusters.png",
+    RUN_FILE,
 )
+
+# Records of folders of another kind, which never become a folder of results.
 _OTHERS = ("training", "adapt", "plan", "generation", "store", "manifest", "regimes", "modules")
 
 
@@ -355,15 +364,36 @@ def results_folder(
 
 
 def _read_run(folder: Path) -> tuple[object, set[str]]:
-    """A folder's run and the names of its files; None and what look like results where that is not
-    on record.
+    """Return a folder's run and the names of its files.
+
+    Where no run is on record, it is None, and the files are those that look like results.
+
+    Raises:
+        InputError: the record names a file that is no result of a run in this folder.
     """
+    record = folder / RUN_FILE
     try:
-        content = parse_json((folder / RUN_FILE).read_text(encoding="utf-8"))
-        return content["run"], {RUN_FILE, *map(str, content["files"])}
+        content = parse_json(record.read_text(encoding="utf-8"))
+        run = content["run"]
+        files = list(content["files"])
     except (OSError, ValueError, KeyError, TypeError):
-        names = {path.name for path in folder.iterdir()}
-        return None, {name for name in names if any(fnmatch(name, pattern) for pattern in _RESULTS)}
+        return None, {path.name for path in folder.iterdir() if _is_result(folder, path.name)}
+    for name in files:
+        if not _is_result(folder, name):
+            raise InputError(
+                f"{record} names {name!r:.200}, which is no result in this folder; nothing was "
+                f"removed; choose another --output, or take {RUN_FILE} away"
+            )
+    return run, {RUN_FILE, *files}
+
+
+def _is_result(folder: Path, name: object) -> bool:
+    """Return whether a name is that of a result, and no link or folder has it."""
+    if not isinstance(name, str) or "/" in name or "\\" in name or "\0" in name:
+        return False
+    path = folder / name
+    is_ordinary = path.is_file() or not path.exists()
+    return is_ordinary and not path.is_symlink() and any(fnmatchcase(name, p) for p in _RESULTS)
 
 
 def _check_run(output: Path, run: Json, overwrite: bool) -> None:
@@ -388,6 +418,8 @@ def _check_run(output: Path, run: Json, overwrite: bool) -> None:
 def _deliver(draft: Path, output: Path, run: Json) -> None:
     """Move results to their folder, records last, in place of those that are there."""
     new = {path.name for path in draft.iterdir() if not is_incidental(path)} - {RUN_FILE}
+    for name in new:
+        assert _is_result(draft, name), f"{name} is not among the names of results in {__name__}"
     _, old = _read_run(output)
     # Until all are there both count as the run's, so that the same run again replaces what a kill
     # leaves.

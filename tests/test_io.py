@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -211,6 +212,35 @@ def test_only_old_unfinished_work_is_removed_from_the_cache(tmp_path, monkeypatc
     (folder / "none").write_text("a file")
     with pytest.raises(InputError, match="BEIR_COCODR_CACHE"):
         cache_folder("x")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    ["../precious.run", "{}/precious.run", "sub/a.run", "notes.txt", "linked.run", "folder.run", 7]
+    + ["", ".", "..", "a.run/../../precious.run", "sub\\a.run", "x.run\0", None, ["a.run"]],
+)
+def test_a_record_of_a_run_removes_nothing_but_results(name, overwrite, tmp_path):
+    output = tmp_path / "o"
+    (output / "sub").mkdir(parents=True)
+    (output / "folder.run").mkdir()
+    for path in ("precious.run", "o/sub/a.run", "o/notes.txt", "o/a.run"):
+        (tmp_path / path).write_text("mine")
+    (output / "linked.run").symlink_to(tmp_path / "precious.run")
+    name = name.format(tmp_path) if isinstance(name, str) else name
+    record = json.dumps({"run": {"command": "x"}, "files": ["a.run", name]})
+    (output / "run.json").write_text(record)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for run in ("x", "y"):  # the same run again, and another
+        with (
+            pytest.raises(InputError) as caught,
+            results_folder(output, {"command": run}, overwrite),
+        ):
+            pass
+        assert "\n" not in str(caught.value)
+        assert "run.json" in str(caught.value) or "a.run" in str(caught.value)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert (output / "linked.run").is_symlink()
 
 
 def test_hashes(tmp_path):
