@@ -25,7 +25,6 @@ from beir_cocodr.data.judgements import (
 )
 from beir_cocodr.errors import DiskFull, InputError
 
-
 WING = Asked("wing in a flow")
 
 
