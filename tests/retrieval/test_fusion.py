@@ -279,7 +279,7 @@ def test_constant_scores_normalise_to_zero():
 
 def test_a_fusion_without_an_encoder_is_one_clear_line(setting):
     with pytest.raises(InputError, match=r"'hybrid:' .*dense encoder"):
-        setting[1].get("hybrid:")
+        setting[1].ranker("hybrid:")
 
 
 def test_nan_embeddings_fail_and_name_the_documents(collection, tiny_bert, tmp_path):
