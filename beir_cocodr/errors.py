@@ -251,3 +251,16 @@ def describe_full_disk(error: BaseException) -> str:
 def _complete(folder: Path) -> str:
     names = sorted(path.name for path in folder.glob("*") if not path.name.startswith(UNFINISHED))
     return f"complete there: {listed(names)}" if names else "nothing was written there"
+
+
+def kind_of(value: object) -> str:
+    """Return the type of a value in words, such as "a list of int"."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    article = "an" if name[0].lower() in "aeiou" else "a"
+    words = f"{article} {name}"
+    if isinstance(value, (list, tuple, set, dict)) and value:
+        items = value.values() if isinstance(value, dict) else value
+        words += f" of {type(next(iter(items))).__name__}"
+    return words

@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from beir_cocodr.data.collection import Collection, resolve_source
+from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.file_folder import TextFiles
 from beir_cocodr.io import cache_root, write_jsonl, write_qrels
@@ -58,8 +58,8 @@ def _link(file: Path, target: Path, path: str | Path | None) -> None:
 
 def _beir_corpus(collection: Collection) -> Path | None:
     """The file behind a collection, if it is one that BEIR's loader reads as we do."""
-    source = resolve_source(collection.name, "train")
-    path = Path(source.documents_file)
+    source = collection.source
+    path = Path("" if source is None else source.documents_file)
     if (
         isinstance(source, TextFiles)
         or path.suffix != ".jsonl"

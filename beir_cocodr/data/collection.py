@@ -1,9 +1,8 @@
-"""A collection: documents, queries and judgements of a split, from whatever a user calls a
-collection.
+"""A collection: documents, queries and judgements of a split, from whatever a user calls a dataset.
 
-The corpus is converted once, kept below the cache root, and used again while its source stays as it
-was. Queries and judgements are joined when they are read; queries alone (:func:`load_queries`) need
-no index of document ids.
+The corpus is converted once and kept below the cache root; later loads map the converted file as
+long as its source is unchanged. Queries and judgements are joined each time they are read. Queries
+alone (:func:`load_queries`) need no index of document ids.
 """
 
 import logging
@@ -12,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -29,48 +29,111 @@ from beir_cocodr.data.defects import (
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.file_folder import HUGGING_FACE, HubDataset, Reading, TextFiles
 from beir_cocodr.data.file_formats import DOCUMENTS, TABLES
-from beir_cocodr.data.irds_source import IrdsSource, Source, is_registered, suggestion
+from beir_cocodr.data.irds_source import IrdsSource, is_registered, suggestion
+from beir_cocodr.data.memory import MemorySource, is_hub_dataset
 from beir_cocodr.data.readers import CORPUS_SUFFIXES
-from beir_cocodr.data.sources import FileSource, Labels
+from beir_cocodr.data.sources import FileSource, Labels, Source
 from beir_cocodr.errors import InputError, check_name
 from beir_cocodr.io import cache_folder, filling_cache, text_sha256, unfinished
 
+log = logging.getLogger(__name__)
 
-def resolve_source(dataset: str | Path, split: str) -> Source:
-    """Find the source of a collection. The first of these that fits is taken, so a folder hides a
-    short name:
+# Part of the key of every converted corpus: raise it when reading changes what comes out.
+_FORMAT = "1"
+
+# Judgements whose document ids are looked up at a time.
+_LOOKUP_SIZE = 65_536
+
+# The files of which a BEIR folder has at least one.
+_BEIR_PARTS = ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "qrels")
+
+#: Says of each id whether it is a document, bool (M,).
+Known = Callable[[Sequence[str]], Bools]
+#: Reports the duplicates of a file.
+DuplicateReport = Callable[[Iterable[Duplicate], str, Report], None]
+#: Queries, id to text, and judgements, query id to document id to grade.
+JoinedLabels = tuple[dict[str, str], dict[str, dict[str, int]]]
+
+
+def resolve_source(dataset: object, split: str) -> Source:
+    """Return the source that a collection is read from.
+
+    What is in memory (see `MemorySource`) is read as it is. A name or path is the first of these
+    that fits, so that a folder hides a short name:
 
     1. an existing folder: a BEIR folder (``corpus.jsonl``, ``queries.jsonl``, ``qrels/SPLIT.tsv``,
-       each plain or ``.gz``), a saved data set of Hugging Face, or any files of `TextFiles`;
+       each plain or ``.gz``), a dataset that Hugging Face saved, or any files of `TextFiles`;
     2. an existing file: a lone corpus (see `read_documents`), or one of `TextFiles`;
-    3. ``hf:NAME``: a data set of Hugging Face;
+    3. ``hf:NAME``: a dataset of Hugging Face;
     4. ``irds:ID``: any ir_datasets id;
     5. ``apidocs/DOMAIN``: the embedded collection;
     6. a BEIR short name such as ``scifact`` or ``cqadupstack/android``, through ir_datasets.
 
-    Behind a question mark stands how files are read, see `Reading`:
-    ``my.csv?text=body&language=de``. An InputError where it is none of them.
+    A question mark introduces how files are read, see `Reading`: ``my.csv?text=body&language=de``.
+
+    Raises:
+        InputError: If the dataset is none of these.
     """
+    if not split.strip():
+        raise InputError(
+            f"the split of {dataset} has no name; give one such as test, or leave the option out"
+        )
+    check_name("split", split)
+    if isinstance(dataset, Collection):
+        return dataset.source_of(split)
+    if not isinstance(dataset, str | Path):
+        return MemorySource.of(dataset, split)
     name = str(dataset)
     if not name.strip():
         raise InputError("the dataset has no name; give a folder, a file, irds:ID or a BEIR name")
-    if not split.strip():
-        raise InputError(
-            f"the split of {name} has no name; give one such as test, or leave the option out"
-        )
     check_name("dataset", name)
-    check_name("split", split)
-    bare, reading = (name, None) if Path(dataset).exists() else Reading.parse(name)
-    found = _local_source(name, Path(bare), split, reading)
-    if found is not None:
-        return found
+    if Path(dataset).exists():
+        bare_name, reading = name, None
+    else:
+        bare_name, reading = Reading.parse(name)
+    source = _local_source(name, Path(bare_name), split, reading)
+    if source is not None:
+        return source
     if isinstance(dataset, Path):
         raise InputError(f"dataset {name!r}: no such file or folder")
-    if name.startswith(HUGGING_FACE):
-        return HubDataset(name, Path(bare), reading=reading or Reading())
+    return _named_source(name, bare_name, split, reading)
+
+
+def _local_source(name: str, path: Path, split: str, reading: Reading | None) -> Source | None:
+    """Return the source of a folder or file, None if neither exists."""
+    if path.is_dir():
+        return _folder_source(name, path, split, reading)
+    if not path.is_file():
+        return None
+    if reading is None and path.name.endswith(CORPUS_SUFFIXES):
+        return FileSource(name, path, None, split)
+    if not TextFiles.reads(path):
+        endings = ", ".join((*TABLES, *DOCUMENTS))
+        raise InputError(f"{name}: a corpus file ends in one of {endings}; rename it")
+    return TextFiles(name, path, reading=reading or Reading())
+
+
+def _folder_source(name: str, path: Path, split: str, reading: Reading | None) -> Source:
+    is_beir = any((path / part).exists() for part in _BEIR_PARTS)
+    if not is_beir and HubDataset.saved_in(path):
+        return HubDataset(name, path, reading=reading or Reading())
+    if not is_beir and TextFiles.in_folder(path):
+        return TextFiles(name, path, reading=reading or Reading())
     if reading is not None:
         raise InputError(
-            f"{name}: no such file or folder, and no hf: data set, that a question mark could follow"
+            f"{name}: a BEIR folder is read as it is; leave out the question mark and what follows"
+        )
+    return FileSource.of_folder(name, path, split)
+
+
+def _named_source(name: str, bare_name: str, split: str, reading: Reading | None) -> Source:
+    """Return the source of a name that is no folder or file."""
+    if name.startswith(HUGGING_FACE):
+        return HubDataset(name, Path(bare_name), reading=reading or Reading())
+    if reading is not None:
+        raise InputError(
+            f"{name}: no such file or folder, and only a file, a folder or an hf: dataset "
+            "may be followed by a question mark"
         )
     if name.startswith("irds:"):
         return IrdsSource(name, name.removeprefix("irds:"), split)
@@ -83,47 +146,9 @@ def resolve_source(dataset: str | Path, split: str) -> Source:
         return IrdsSource(name, identifier, split)
     hint = suggestion(identifier, below="beir/")
     raise InputError(
-        f"dataset {name!r} is not a folder or file that is there, hf:NAME, irds:ID, apidocs/DOMAIN or a BEIR name such "
-        f"as scifact{hint}"
+        f"dataset {name!r} is not an existing folder or file, hf:NAME, irds:ID, apidocs/DOMAIN "
+        f"or a BEIR name such as scifact{hint}"
     )
-
-
-def _local_source(name: str, path: Path, split: str, reading: Reading | None) -> Source | None:
-    """The source of a folder or file; None where there is none."""
-    if path.is_dir():
-        is_beir = any(
-            (path / part).exists()
-            for part in ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "qrels")
-        )
-        if not is_beir and HubDataset.saved_in(path):
-            return HubDataset(name, path, reading=reading or Reading())
-        if not is_beir and TextFiles.in_folder(path):
-            return TextFiles(name, path, reading=reading or Reading())
-        if reading is not None:
-            raise InputError(
-                f"{name}: a BEIR folder is read as it is; leave out what stands behind the question mark"
-            )
-        return FileSource.of_folder(name, path, split)
-    if path.is_file():
-        if reading is None and path.name.endswith(CORPUS_SUFFIXES):
-            return FileSource(name, path, None, split)
-        if not TextFiles.reads(path):
-            raise InputError(
-                f"{name}: a corpus file ends in one of {', '.join((*TABLES, *DOCUMENTS))}; rename it"
-            )
-        return TextFiles(name, path, reading=reading or Reading())
-    return None
-
-
-#: Which of the given ids are documents, bool (M,).
-Known = Callable[[Sequence[str]], Bools]
-#: Reports duplicates of a file.
-Tell = Callable[[Iterable[Duplicate], str, Report], None]
-_LOOKUP_SIZE = 65_536
-
-
-#: Queries, id to text, and judgements, query id to document id to grade.
-JoinedLabels = tuple[dict[str, str], dict[str, dict[str, int]]]
 
 
 def join_labels(
@@ -131,83 +156,101 @@ def join_labels(
     labels: Labels,
     known: Known,
     report: Report,
-    tell: Tell | None = check_duplicates,
+    report_duplicates: DuplicateReport | None = check_duplicates,
 ) -> JoinedLabels:
-    """Read what a source has of queries and judgements; ``tell`` reports ids of queries that stand
-    twice, None none.
+    """Read the queries and judgements of a source and keep those that belong together.
 
     With judgements, the queries are the judged ones, in the order of the queries file; without, all
-    of them. Judgements of unknown queries are left out, those of unknown documents stay, as in
-    trec_eval; both are reported. Of repeated judgements of a pair the last one counts, as in BEIR,
-    and each is reported.
+    of them. Judgements of unknown queries are left out; those of unknown documents stay, as in
+    trec_eval. Of repeated judgements of a pair the last one counts, as in BEIR. All of these are
+    reported, and so is the error "no judged queries".
 
-    Reported are the defects of both parts, the warnings "qrels for unknown queries", "qrels for
-    unknown documents" and "repeated judgements", and the error "no judged queries".
+    Args:
+        source: the collection.
+        labels: as for `load_collection`.
+        known: says which ids are documents.
+        report: receives the defects.
+        report_duplicates: reports query ids that occur twice; None reports none.
+
+    Returns:
+        The queries and the judgements.
     """
-    qrels: dict[str, dict[str, int]] = {}
-    for line, query, document, grade in source.judgements(report):
-        grades = qrels.setdefault(query, {})
-        if document in grades:
-            message = f"document {document!r} was judged for query {query!r} before; the last judgement counts"
-            report(
-                warning("repeated judgements", str(source.judgements_file), message, line, query)
-            )
-        grades[document] = grade
+    qrels = _read_judgements(source, report)
+    has_judgements = source.judgements_file is not None
     ids = Repeats()
     queries: dict[str, str] = {}
-    has_judgements = source.judgements_file is not None
     for _, id, text in source.queries(report):
         ids.add((id,))
         if not has_judgements or id in qrels:
             queries[id] = text
-    # Without any queries every judgement would be unknown: what is missing has been reported
+    # Without any queries every judgement would be unknown; that they are missing is reported
     # already.
     if source.queries_file or labels != "required":
         _report_unknown(source, queries, known, report)
     if has_judgements and source.queries_file and not queries:
-        message = f"no query is judged: {source.queries_file} has none of the ids of this file; check the ids"
+        message = (
+            f"no query is judged: {source.queries_file} has none of the ids of this file; "
+            "check the ids"
+        )
         report(error("no judged queries", str(source.judgements_file), message))
-    if tell is not None:
+    if report_duplicates is not None:
         duplicates = ids.find(lambda: ((line, id, id) for line, id, _ in source.queries(ignore)))
-        tell(duplicates, str(source.queries_file), report)
+        report_duplicates(duplicates, str(source.queries_file), report)
     return queries, {id: qrels[id] for id in qrels if id in queries}
 
 
+def _read_judgements(source: Source, report: Report) -> dict[str, dict[str, int]]:
+    file = str(source.judgements_file)
+    qrels: dict[str, dict[str, int]] = {}
+    for line, query, document, grade in source.judgements(report):
+        grades = qrels.setdefault(query, {})
+        if document in grades:
+            message = (
+                f"document {document!r} was judged for query {query!r} before; "
+                "the last judgement counts"
+            )
+            report(warning("repeated judgements", file, message, line, query))
+        grades[document] = grade
+    return qrels
+
+
 def _report_unknown(source: Source, queries: dict[str, str], known: Known, report: Report) -> None:
+    """Report judgements of queries and documents that the collection does not have."""
     file = str(source.judgements_file)
     judgements = source.judgements(ignore)
     while batch := list(islice(judgements, _LOOKUP_SIZE)):
-        of_queries = []
+        of_known_queries = []
         for line, query, document, _ in batch:
             if query in queries:
-                of_queries.append((line, document))
+                of_known_queries.append((line, document))
             else:
                 message = f"query {query!r} is not in the queries; the judgement was left out"
                 report(warning("qrels for unknown queries", file, message, line, query))
-        for (line, document), is_known in zip(
-            of_queries, known([id for _, id in of_queries]), strict=True
-        ):
-            if not is_known:
-                message = f"document {document!r} is not in the corpus; the judgement stays, as in trec_eval"
+        is_known = known([document for _, document in of_known_queries])
+        for (line, document), in_corpus in zip(of_known_queries, is_known, strict=True):
+            if not in_corpus:
+                message = (
+                    f"document {document!r} is not in the corpus; "
+                    "the judgement stays, as in trec_eval"
+                )
                 report(warning("qrels for unknown documents", file, message, line, document))
 
 
-# Part of every key: raise it when reading changes what comes out.
-_FORMAT = "1"
-
-
 def converted_corpus(source: Source) -> Documents:
-    """The documents of a source, converted to Arrow the first time and mapped from then on, put in
-    place in one step. An InputError for any error in the corpus, and if the cache folder cannot be
-    written; DiskFull: no room there.
+    """Return the documents of a source, converted to Arrow the first time and mapped later.
+
+    Raises:
+        InputError: If the corpus has an error, or the cache folder cannot be written.
+        DiskFull: If the cache folder has no room.
     """
     folder = cache_folder("corpora")
     key = source.key()
     if key is not None:
         with suppress(OSError, ValueError):
-            return open_corpus(_place(folder, key))
+            return open_corpus(_cache_file(folder, key))
     with filling_cache(folder), unfinished(folder) as draft:
-        temporary, report = draft / "corpus.arrow", StrictReport(source.name)
+        temporary = draft / "corpus.arrow"
+        report = StrictReport(_command_line_name(source))
         content_hash, ids = write_arrow(temporary, source.documents(report), report.counts)
         duplicates = ids.find(
             lambda: ((line, id, id) for line, id, _, _ in source.documents(ignore))
@@ -215,37 +258,45 @@ def converted_corpus(source: Source) -> Documents:
         check_duplicates(duplicates, source.documents_file, report)
         if source.key() != key:
             raise InputError(f"{source.documents_file}: changed while it was being read; run again")
-        place = _place(folder, key or ("content", content_hash))
-        temporary.replace(place)
-    opened = open_corpus(place)
+        file = _cache_file(folder, key or ("content", content_hash))
+        temporary.replace(file)
+    documents = open_corpus(file)
     if isinstance(source, TextFiles):
         log.info(
-            "%s: %d passages; what was read is kept in %s, which may be emptied at any time (BEIR_COCODR_CACHE names "
-            "another place)", source.name, len(opened), folder.parent,
-        )  # fmt: skip
-    return opened
+            "%s: %d passages, kept in %s, which may be emptied at any time "
+            "(BEIR_COCODR_CACHE names another folder)",
+            source.name,
+            len(documents),
+            folder.parent,
+        )
+    return documents
 
 
-def _place(folder: Path, key: tuple[str, ...]) -> Path:
+def _cache_file(folder: Path, key: tuple[str, ...]) -> Path:
     return folder / f"{text_sha256(_FORMAT, *key)[:32]}.arrow"
 
 
-log = logging.getLogger(__name__)
+def _command_line_name(source: Source) -> str | None:
+    """Return the name that the command line knows a source by, None if it is in memory."""
+    return None if isinstance(source, MemorySource) else source.name
 
 
 @dataclass(frozen=True)
 class Collection:
-    """A loaded collection. ``(c.documents, c.queries, c.qrels)`` is the triple that BEIR works on,
-    what its ``GenericDataLoader(folder).load(split)`` returns.
+    """A loaded collection.
+
+    ``(c.documents, c.queries, c.qrels)`` is the triple that BEIR works on, the same as
+    ``GenericDataLoader(folder).load(split)`` returns.
 
     Attributes:
         name: as the user gave it.
         documents: the corpus, memory-mapped.
-        queries: query id -> text: the judged queries of the split in the order of the queries file,
+        queries: query id to text: the judged queries of the split in the order of the queries file,
             all queries if there are no judgements, {} for a lone corpus.
-        qrels: query id -> {document id: grade}, for those queries; {} when absent.
+        qrels: query id to {document id: grade}, for those queries; {} when absent.
         split: the split of the judgements, None where there are none.
-        counts: what was accepted and counted, by kind (the kinds of `Defect`); only what occurred.
+        counts: defects that were accepted, by kind (the kinds of `Defect`); only those that occur.
+        source: where it was read from, None for a collection that a program made.
     """
 
     name: str
@@ -254,46 +305,93 @@ class Collection:
     qrels: dict[str, dict[str, int]] = field(repr=False)
     split: str | None
     counts: dict[str, int] = field(default_factory=dict)
+    source: Source | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
+
+    def source_of(self, split: str) -> Source:
+        """Return the source of another split.
+
+        Raises:
+            InputError: If the collection was not read from a source of several splits.
+        """
+        if self.source is None or isinstance(self.source, MemorySource):
+            raise InputError(
+                f"the collection {self.name} is in memory and has no split {split!r}; "
+                "write it to a BEIR folder with that split, and give the folder"
+            )
+        return self.source.of_split(split)
+
+    def in_split(self, split: str, *, labels: Labels = "required") -> "Collection":
+        """Load the queries and judgements of another split; the documents are shared."""
+        return _load(self.source_of(split), labels, self.documents)
+
+
+#: What a user may call a dataset; a mapping is a corpus, a tuple is BEIR's triple.
+Dataset: TypeAlias = object
 
 
 def load_collection(
-    dataset: str | Path, split: str = "test", *, labels: Labels = "required"
+    dataset: Dataset, split: str = "test", *, labels: Labels = "required"
 ) -> Collection:
-    """Load a collection; the first time its corpus is converted to Arrow, from then on it is
-    mapped. An InputError for a collection that cannot be found, broken JSON, bytes that are not
-    UTF-8, missing or duplicate ids, white space in ids, grades that are not integers, an empty
-    corpus, a missing split.
+    """Load a collection.
 
-    Accepted and counted, among others: null or absent titles, title-only and empty documents,
-    duplicate texts, CRLF, judgements of unknown queries (left out) and of unknown documents (kept,
-    as in trec_eval), query ids equal to document ids.
+    The corpus of a file is converted to Arrow the first time and mapped from then on; a corpus in
+    memory is written to the same cache, by its content. Accepted and counted are, among others,
+    null or absent titles, title-only and empty documents, duplicate texts, CRLF, judgements of
+    unknown queries (left out) and of unknown documents (kept, as in trec_eval), and query ids equal
+    to document ids.
 
     Args:
         dataset: a BEIR folder, a lone corpus file, ``irds:ID``, ``apidocs/DOMAIN`` or a BEIR short
-            name; the first that fits, in this order.
+            name (the first that fits, in this order), or an object: a corpus {id: {"title",
+            "text"}} or {id: text}, BEIR's triple (corpus, queries, qrels), a Hugging Face
+            ``datasets.Dataset`` with the columns id (or _id), title and text, or a
+            :class:`Collection`, which is returned as it is.
         split: the split of the judgements.
-        labels: with "required" it is an error if queries or the split are missing; "optional" takes
-            what is there; "none" does not look at queries and judgements.
+        labels: "required" refuses a collection without queries or without the split; "optional"
+            takes what exists; "none" does not look at queries and judgements.
+
+    Returns:
+        The collection.
+
+    Raises:
+        InputError: If the collection cannot be read, or has broken JSON, bytes that are not UTF-8,
+            missing or duplicate ids, white space in ids, grades that are not integers, an empty
+            corpus or no such split; or if ``dataset`` is of another type.
 
     Example:
         >>> from beir_cocodr import load_collection
-        >>> collection = load_collection("apidocs/numpy", split="train")  # or a BEIR folder, "scifact", ...
+        >>> collection = load_collection("apidocs/numpy", split="train")
         >>> query, grades = next(iter(collection.qrels.items()))
         >>> query in collection.queries
         True
         >>> [(document, grade)] = grades.items()
         >>> sorted(collection.documents[document]), grade
         (['text', 'title'], 1)
+        >>> len(load_collection({"d1": "Sort an array.", "d2": "Draw."}, labels="none").documents)
+        2
     """
-    source = resolve_source(dataset, split)
-    report = StrictReport(source.name)
+    if isinstance(dataset, Collection):
+        return _checked_collection(dataset, labels)
+    if isinstance(dataset, Documents) and dataset.content_hash and labels != "required":
+        return Collection(repr(dataset), dataset, {}, {}, None, dataset.counts)
+    return _load(resolve_source(dataset, split), labels)
+
+
+def _load(source: Source, labels: Labels, documents: Documents | None = None) -> Collection:
+    report = StrictReport(_command_line_name(source))
     source.missing(report, labels)
-    documents = converted_corpus(source)
+    if documents is None:
+        documents = converted_corpus(source)
     report.counts.update(documents.counts)
-    collection = Collection(source.name, documents, {}, {}, None, report.counts)
+    collection = Collection(source.name, documents, {}, {}, None, report.counts, source)
     if labels != "none":
         queries, qrels = join_labels(source, labels, lambda ids: documents.rows(ids) >= 0, report)
-        if equal_ids := int(np.count_nonzero(documents.rows(queries) >= 0)):
+        equal_ids = int(np.count_nonzero(documents.rows(queries) >= 0))
+        if equal_ids:
             report.counts["query ids equal to document ids"] += equal_ids
         collection = replace(collection, queries=queries, qrels=qrels, split=source.split)
     for kind, count in report.counts.items():
@@ -301,35 +399,70 @@ def load_collection(
     return replace(collection, counts=dict(report.counts))
 
 
-def has_labels(dataset: str | Path, split: str = "test") -> bool:
-    """Whether a collection has judgements, of this split or of any other."""
+def _checked_collection(collection: Collection, labels: Labels) -> Collection:
+    if labels == "required" and not collection.qrels:
+        raise InputError(
+            f"the collection {collection.name} has no judgements; load it with a split that has some"
+        )
+    return collection
+
+
+def is_dataset(value: object) -> bool:
+    """Return true for what is surely a dataset: an object in memory, or a name of datasets.
+
+    Names of models and of datasets overlap; a folder counts if it has a part of a BEIR folder.
+    """
+    if not isinstance(value, str | Path):
+        is_triple = isinstance(value, tuple) and any(isinstance(part, dict) for part in value)
+        return isinstance(value, Collection | Documents) or is_hub_dataset(value) or is_triple
+    if str(value).startswith(("irds:", "apidocs/", HUGGING_FACE)):
+        return True
+    return any((Path(value) / part).exists() for part in _BEIR_PARTS) or (
+        Path(value).is_file() and Path(value).name.endswith(CORPUS_SUFFIXES)
+    )
+
+
+def has_labels(dataset: Dataset, split: str = "test") -> bool:
+    """Return true if a collection has judgements, of this split or of any other."""
+    if isinstance(dataset, Collection):
+        return bool(dataset.qrels)
     source = resolve_source(dataset, split)
     return source.judgements_file is not None or bool(source.splits())
 
 
-def check_labelled(dataset: str | Path, split: str) -> None:
-    """Check that a collection has any labels; else an InputError names the command that does
-    without.
+def check_labelled(dataset: Dataset, split: str) -> None:
+    """Check that a collection has any labels.
+
+    Raises:
+        InputError: If it has none; names the command that needs none.
     """
+    if isinstance(dataset, Collection):
+        _checked_collection(dataset, "required")
+        return
     source = resolve_source(dataset, split)
-    source.missing(StrictReport(source.name), "none")
-    if not has_labels(dataset, split):
+    source.missing(StrictReport(_command_line_name(source)), "none")
+    if source.judgements_file is None and not source.splits():
         raise InputError(
-            f"{source.name} has no labels to evaluate by; beir-cocodr compare --dataset {source.name} MODEL MODEL "
-            "judges models without, and search shows what they find"
+            f"{source.name} has no labels to evaluate by; beir-cocodr compare "
+            f"--dataset {source.name} MODEL MODEL judges models without, and search shows "
+            "their results"
         )
 
 
-def load_queries(dataset: str | Path, split: str = "test") -> Collection:
-    """The queries that :func:`load_collection` gives, without an index of document ids; an
-    InputError where the collection cannot be found or read, has no queries, or judgements of other
-    splits only.
+def load_queries(dataset: Dataset, split: str = "test") -> Collection:
+    """Load the queries that :func:`load_collection` gives, without an index of document ids.
+
+    Raises:
+        InputError: If the collection cannot be read, has no queries, or has judgements of other
+            splits only.
     """
+    if isinstance(dataset, Collection) and dataset.queries:
+        return dataset
     source = resolve_source(dataset, split)
-    report = StrictReport(source.name)
+    report = StrictReport(_command_line_name(source))
     source.missing(report, "optional")
     if source.judgements_file is None and isinstance(source, FileSource) and source.splits():
-        source.missing(report, "required")  # a split that is misspelt must not become all queries
+        source.missing(report, "required")  # a misspelt split must not become all queries
     documents = converted_corpus(source)
     queries, qrels = join_labels(
         source, "optional", lambda ids: np.ones(len(ids), dtype=bool), report
@@ -338,4 +471,4 @@ def load_queries(dataset: str | Path, split: str = "test") -> Collection:
         raise InputError(f"{source.name} has no queries of split {split!r} to search for")
     if source.judgements_file is None:
         log.info("%s has no judgements: all %d queries are taken", source.name, len(queries))
-    return Collection(source.name, documents, queries, qrels, source.split)
+    return Collection(source.name, documents, queries, qrels, source.split, source=source)

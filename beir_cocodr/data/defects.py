@@ -84,11 +84,15 @@ class StrictReport:
     warnings by kind.
     """
 
-    def __init__(self, dataset: str) -> None:
-        self.dataset, self.counts = dataset, Counter[str]()
+    def __init__(self, dataset: str | None) -> None:
+        self.dataset = dataset
+        self.counts: Counter[str] = Counter()
 
     def __call__(self, defect: Defect) -> None:
+        """Count a warning, and raise an error."""
         if defect.severity == "error":
+            if self.dataset is None:
+                raise InputError(str(defect))
             raise InputError(
                 f"{defect} (all defects: beir-cocodr validate --dataset {self.dataset})"
             )

@@ -11,7 +11,7 @@ from typing import Any
 from beir_cocodr import load_plugin
 from beir_cocodr.data.defects import LineTally, Report, error
 from beir_cocodr.data.readers import Document, Judgement, Query, RecordChecker
-from beir_cocodr.data.sources import FileSource, Labels, describe_splits
+from beir_cocodr.data.sources import Labels, describe_splits
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import file_state
 
@@ -30,7 +30,10 @@ class IrdsSource:
     """
 
     def __init__(self, name: str, dataset_id: str, split: str) -> None:
-        self.name, self.dataset_id, self.wanted_split = name, dataset_id, split
+        self.name = name
+        self.dataset_id = dataset_id
+        self.wanted_split = split
+        self._named_id = dataset_id
         if dataset_id.startswith(OWN_IDS) or not is_registered(dataset_id):
             load_plugin("irds")()
         nested = f"{dataset_id}/{split}"
@@ -52,7 +55,12 @@ class IrdsSource:
         self.queries_file = self.documents_file if self._dataset.has_queries() else None
         self.judgements_file = self.documents_file if self._has_qrels else None
 
+    def of_split(self, split: str) -> "IrdsSource":
+        """Return the source of another split of the same collection."""
+        return IrdsSource(self.name, self._named_id, split)
+
     def key(self) -> tuple[str, ...] | None:
+        """Return what identifies the documents, None where only their content does."""
         # What ir_datasets ships is hash-checked, so its id and version identify the documents.
         # Splits share them, and an id that somebody else composed may have them from a shipped one.
         handler = self._dataset.docs_handler()
@@ -179,10 +187,6 @@ class IrdsSource:
                 "and IR_DATASETS_HOME, or take what is here: a local folder, or apidocs/numpy, which needs no network"
             )
             checker.error("unreadable file", message, number or None)
-
-
-#: Where a collection is read from.
-Source = FileSource | IrdsSource
 
 
 def is_registered(dataset_id: str) -> bool:

@@ -1,10 +1,10 @@
-"""Where a collection is read from: BEIR folders and lone corpus files."""
+"""Where a collection is read from: the protocol of sources, and BEIR folders and corpus files."""
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, Self
 
 from beir_cocodr.data.defects import Report, error
 from beir_cocodr.data.readers import (
@@ -17,15 +17,75 @@ from beir_cocodr.data.readers import (
 )
 from beir_cocodr.io import file_state
 
-#: What a corpus alone is good for.
+#: The uses of a corpus alone, for error messages.
 WITHOUT_LABELS = "do what needs no labels: search, compare, adapt, fuse, pretrain"
 Labels = Literal["required", "optional", "none"]
 
 
+class Source(Protocol):
+    """Where a collection is read from: its parts as streams.
+
+    Every defect goes to a ``report``; a stream never stops at one. The names of files are those
+    that reports use, None where the part is absent.
+    """
+
+    @property
+    def name(self) -> str:
+        """Return the name that the user gave."""
+        ...
+
+    @property
+    def split(self) -> str | None:
+        """Return the split that was asked for, None if it has no judgements."""
+        ...
+
+    @property
+    def documents_file(self) -> str:
+        """Return the name of the corpus in reports."""
+        ...
+
+    @property
+    def queries_file(self) -> str | None:
+        """Return the name of the queries in reports."""
+        ...
+
+    @property
+    def judgements_file(self) -> str | None:
+        """Return the name of the judgements in reports."""
+        ...
+
+    def of_split(self, split: str) -> "Source":
+        """Return the source of another split of the same collection."""
+        ...
+
+    def key(self) -> tuple[str, ...] | None:
+        """Return what identifies the documents, None where only their content does."""
+        ...
+
+    def missing(self, report: Report, labels: Labels) -> None:
+        """Report required parts that do not exist."""
+        ...
+
+    def splits(self) -> list[str]:
+        """Return the splits that have judgements, sorted."""
+        ...
+
+    def documents(self, report: Report) -> Iterator[Document]:
+        """Stream (line, id, title, text)."""
+        ...
+
+    def queries(self, report: Report) -> Iterator[Query]:
+        """Stream (line, id, text)."""
+        ...
+
+    def judgements(self, report: Report) -> Iterator[Judgement]:
+        """Stream (line, query id, document id, grade)."""
+        ...
+
+
 @dataclass(frozen=True)
 class FileSource:
-    """A collection in files: its parts as streams. Every defect goes to ``report``; a stream never
-    stops at one.
+    """A collection in files.
 
     Generated queries as BEIR and GPL name them, ``qgen-queries.jsonl`` and
     ``qgen-qrels/train.tsv``, are the split ``qgen-train``, and ``train`` as well where there is no
@@ -33,11 +93,9 @@ class FileSource:
 
     Attributes:
         name: as the user gave it.
-        corpus: the corpus file; where it does not exist, `missing` reports it.
+        corpus: the corpus file; `missing` reports one that does not exist.
         folder: the BEIR folder, None for a lone corpus file.
-        wanted_split: the split asked for; ``split`` is that if there are judgements of it.
-        documents_file, queries_file, judgements_file: what reports name; None where the part is
-        absent.
+        wanted_split: the split that is asked for; ``split`` is the same if it has judgements.
     """
 
     name: str
@@ -47,91 +105,94 @@ class FileSource:
 
     @classmethod
     def of_folder(cls, name: str, folder: Path, split: str) -> "FileSource":
-        """A BEIR folder; of a plain file and its ``.gz`` the plain one is read."""
+        """Return the source of a BEIR folder; a plain file is preferred to its ``.gz``."""
         corpus = _plain_or_gz(folder / "corpus.jsonl") or folder / "corpus.jsonl"
         return cls(name, corpus, folder, split)
 
+    def of_split(self, split: str) -> Self:
+        """Return the source of another split of the same collection."""
+        return replace(self, wanted_split=split)
+
     @property
     def split(self) -> str | None:
+        """Return the split, None if it has no judgements."""
         return self.wanted_split if self.judgements_file else None
 
     @property
     def documents_file(self) -> str:
+        """Return the path of the corpus."""
         return str(self.corpus)
 
     @property
     def queries_file(self) -> str | None:
+        """Return the path of the queries, None where there are none."""
         return self._existing(f"{self._names[0]}queries.jsonl")
 
     @property
     def judgements_file(self) -> str | None:
+        """Return the path of the judgements of the split, None where there are none."""
         prefix, split = self._names
         return self._existing(f"{prefix}qrels/{split}.tsv")
 
     @property
     def _names(self) -> tuple[str, str]:
-        """What stands before the names of the split's files, with a hyphen behind it, and the
-        split's name there.
-        """
+        """Return the prefix of the names of the split's files, and the split's name in them."""
         prefix, hyphen, split = self.wanted_split.partition("-")
         if hyphen and self._existing(f"{prefix}-qrels/{split}.tsv"):
             return f"{prefix}-", split
-        alone = self._existing("queries.jsonl") is None and self._existing(
-            f"qgen-qrels/{self.wanted_split}.tsv"
-        )
-        return ("qgen-" if alone else "", self.wanted_split)
+        generated_qrels = self._existing(f"qgen-qrels/{self.wanted_split}.tsv")
+        if generated_qrels and self._existing("queries.jsonl") is None:
+            return "qgen-", self.wanted_split
+        return "", self.wanted_split
 
     def key(self) -> tuple[str, ...] | None:
-        """What identifies the documents: a converted corpus is used again only under the same key.
+        """Return what identifies the documents: a converted corpus is used again under its key.
+
         None where nothing outside the documents shows whether they have changed.
         """
         return file_state(self.corpus)
 
     def missing(self, report: Report, labels: Labels) -> None:
-        """Report the errors "missing file" and "missing split" for parts that must be there and are
-        not.
-        """
+        """Report required parts that do not exist, as "missing file" and "missing split"."""
         if not self.corpus.is_file():
-            message = "no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz"
-            message += ", any other texts such as .txt and .md"
-            report(error("missing file", str(self.corpus), message))
-        if self.folder is not None and labels != "none":
-            for name in ("queries.jsonl", f"qrels/{self.wanted_split}.tsv"):
-                if os.path.lexists(path := self.folder / name) and not path.is_file():
-                    report(
-                        error(
-                            "missing file",
-                            str(path),
-                            "this is no file; remove it, or put the file there",
-                        )
-                    )
-        if labels != "required":
-            return
-        if self.folder is None:
             message = (
-                f"a lone corpus file has no queries or qrels, and no split {self.wanted_split!r}; give a BEIR folder "
-                f"or an irds: id, or {WITHOUT_LABELS}"
+                "no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz, "
+                "any other folder texts such as .txt and .md"
             )
             report(error("missing file", str(self.corpus), message))
-            return
+        if self.folder is not None and labels != "none":
+            self._report_non_files(self.folder, report)
+        if labels == "required" and self.folder is None:
+            message = (
+                f"a lone corpus file has no queries or qrels, and no split {self.wanted_split!r}; "
+                f"give a BEIR folder or an irds: id, or {WITHOUT_LABELS}"
+            )
+            report(error("missing file", str(self.corpus), message))
+        elif labels == "required" and self.folder is not None:
+            self._report_missing_labels(self.folder, report)
+
+    def _report_non_files(self, folder: Path, report: Report) -> None:
+        for name in ("queries.jsonl", f"qrels/{self.wanted_split}.tsv"):
+            path = folder / name
+            if os.path.lexists(path) and not path.is_file():
+                message = "this is no file; remove it, or put the file there"
+                report(error("missing file", str(path), message))
+
+    def _report_missing_labels(self, folder: Path, report: Report) -> None:
         if self.queries_file is None:
             message = (
                 "no such file; a BEIR folder with labels holds queries.jsonl or queries.jsonl.gz"
             )
-            message += "" if self.splits() else f"; or {WITHOUT_LABELS}"
-            report(error("missing file", str(self.folder / "queries.jsonl"), message))
+            if not self.splits():
+                message += f"; or {WITHOUT_LABELS}"
+            report(error("missing file", str(folder / "queries.jsonl"), message))
         if self.judgements_file is None:
             message = f"no split {self.wanted_split!r} ({describe_splits(self.splits())})"
-            report(
-                error(
-                    "missing split",
-                    str(self.folder / "qrels" / f"{self.wanted_split}.tsv"),
-                    message,
-                )
-            )
+            file = folder / "qrels" / f"{self.wanted_split}.tsv"
+            report(error("missing split", str(file), message))
 
     def splits(self) -> list[str]:
-        """The splits that there are judgements of, sorted."""
+        """Return the splits that have judgements, sorted."""
         if self.folder is None:
             return []
         paths = [*self.folder.glob("*qrels/*.tsv"), *self.folder.glob("*qrels/*.tsv.gz")]
@@ -145,15 +206,13 @@ class FileSource:
 
     def queries(self, report: Report) -> Iterator[Query]:
         """Stream (line, id, text); nothing where there are none."""
-        return read_queries(Path(self.queries_file), report) if self.queries_file else iter(())
+        file = self.queries_file
+        return iter(()) if file is None else read_queries(Path(file), report)
 
     def judgements(self, report: Report) -> Iterator[Judgement]:
         """Stream (line, query id, document id, grade); nothing where there are none."""
-        return (
-            read_judgements(Path(self.judgements_file), report)
-            if self.judgements_file
-            else iter(())
-        )
+        file = self.judgements_file
+        return iter(()) if file is None else read_judgements(Path(file), report)
 
     def _existing(self, name: str) -> str | None:
         path = _plain_or_gz(self.folder / name) if self.folder else None
@@ -161,7 +220,7 @@ class FileSource:
 
 
 def describe_splits(splits: list[str]) -> str:
-    """The way out of a missing split."""
+    """Return the way out of a missing split."""
     return f"choose one of: {', '.join(splits)}" if splits else "there are no qrels at all"
 
 

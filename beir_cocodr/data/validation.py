@@ -20,8 +20,7 @@ from beir_cocodr.data.defects import (
     warning,
 )
 from beir_cocodr.data.documents import hashes_of
-from beir_cocodr.data.irds_source import Source
-from beir_cocodr.data.sources import Labels
+from beir_cocodr.data.sources import Labels, Source
 
 __all__ = ["Defect", "summarize", "validate"]
 

@@ -416,7 +416,11 @@ def _judgements(dataset: str, split: str) -> tuple[Qrels, dict[str, int]]:
     # Whether judged documents exist does not matter here, and finding out would take reading the
     # corpus.
     _, qrels = join_labels(
-        source, "required", lambda ids: np.ones(len(ids), dtype=bool), report, tell=None
+        source,
+        "required",
+        lambda ids: np.ones(len(ids), dtype=bool),
+        report,
+        report_duplicates=None,
     )
     counts = dict(report.counts)
     if negative := sum(grade < 0 for grades in qrels.values() for grade in grades.values()):

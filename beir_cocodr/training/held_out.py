@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback, TrainerState
 
 from beir_cocodr.arrays import Floats, Ints
-from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.distributed import do_each, on_main, rank, world_size
 from beir_cocodr.errors import InputError, explained
@@ -60,7 +60,7 @@ def given_queries(
             raise InputError(
                 f"select_split: {split} is what is trained on; name another split, or a held_out share"
             )
-        chosen = load_collection(collection.name, split)
+        chosen = collection.in_split(split)
         if not relevant_rows(chosen):
             raise InputError(
                 f"select_split: no query of {collection.name} has a relevant document in split {split}"
@@ -87,7 +87,7 @@ def hold_out(
     a share is asked for, where that is no query.
     """
     split = options.select_split
-    chosen = collection if split is None else load_collection(collection.name, split)
+    chosen = collection if split is None else collection.in_split(split)
     names = np.random.default_rng(seed).permutation(sorted(relevant_rows(chosen))).tolist()
     count = int(options.held_out * len(names)) if split is None else len(names)
     held = names[: min(count, options.most_held_out)]
