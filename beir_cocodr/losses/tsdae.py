@@ -1,6 +1,4 @@
-"""TSDAE: sentence-transformers' denoising loss, resumable, sparing of memory, right on several
-ranks.
-"""
+"""TSDAE: sentence-transformers' denoising loss, resumable, in parts, and right on several ranks."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -15,101 +13,154 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from beir_cocodr.distributed import sum_over_ranks, world_size
 from beir_cocodr.errors import InputError, explained
+from beir_cocodr.models.papers import bibtex
 from beir_cocodr.records import Json
 
 
 class TSDAELoss(DenoisingAutoEncoderLoss):
-    """A decoder has to rebuild a text from the embedding of its damaged copy. An InputError:
-    transformers has no decoder for the encoder's architecture.
+    """TSDAE: a decoder rebuilds a text from the embedding of its damaged copy.
 
-    The decoder is the encoder's own checkpoint as a language model; all parameters that both have
-    are shared. Its own are the cross attention, drawn at random, and the language-model layers.
-    They live in this loss and never in the model; ``state_dict`` holds exactly them, for
+    Use it to adapt an encoder to a corpus without labels, as an alternative to
+    :class:`~beir_cocodr.losses.coco.COCOLoss` that needs no large batches.
+
+    The decoder is the encoder's checkpoint as a language model, and shares all parameters that both
+    have. Its own parameters are the cross attention, drawn at random, and the language-model
+    layers. They belong to this loss and never to the model; ``state_dict`` holds exactly them, for
     checkpoints.
 
     Args:
-        model: the encoder, loaded from a checkpoint with a causal language model with cross
-            attention (BERT, RoBERTa, ELECTRA and kin; not DistilBERT or MPNet).
-        mini_batch_size: examples in memory at a time, by recomputing activations in the backward
-            pass; None keeps all.
+        model: The encoder, loaded from a checkpoint that transformers can load as a causal language
+            model with cross attention: BERT, RoBERTa, ELECTRA and related ones, but not DistilBERT
+            or MPNet.
+        mini_batch_size: Examples in memory at a time, by recomputing activations in the backward
+            pass. Default: all at once.
 
-    Inputs:
-        Columns damaged_sentence and original_sentence. The loss is the mean over the tokens of the
-        batch, over several ranks that of all ranks. A label is ignored.
+    Raises:
+        InputError: transformers has no decoder for the encoder's architecture, or the width of the
+            embeddings is not that of the encoder.
 
     References:
-        TSDAE (Wang et al., 2021), section 3.
+        Wang et al., TSDAE: Using transformer-based sequential denoising auto-encoder for
+        unsupervised sentence embedding learning, 2021, section 3.
+
+    Inputs:
+        +-----------------------------------------------+--------+
+        | Texts                                         | Labels |
+        +===============================================+========+
+        | (damaged_sentence, original_sentence)         | none   |
+        +-----------------------------------------------+--------+
+
+        The loss is the mean over the tokens of the batch of all ranks. A label is ignored.
+
+    Relations:
+        sentence-transformers' ``DenoisingAutoEncoderLoss`` is the same loss, without
+        ``mini_batch_size`` and checkpoints of the decoder, and on one process.
     """
 
-    #: Its own parameters belong into checkpoints (``beir_cocodr.training.trainer``).
+    #: Checkpoints have to store the decoder, as the host stores the model alone.
     stateful = True
 
     def __init__(self, model: Any, mini_batch_size: int | None = None) -> None:
-        device, config = model.device, model.transformers_model.config
+        """Load the decoder, and share the encoder's parameters with it."""
+        device = model.device
+        config = model.transformers_model.config
         if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
             raise InputError(_unsupported(config))
-        none = f"tsdae: no decoder can be made of {config._name_or_path}"
-        with explained(none, "take another objective", OSError, ValueError):
+        problem = f"tsdae: no decoder can be loaded from {config._name_or_path}"
+        with explained(problem, "choose another objective", OSError, ValueError):
             super().__init__(model)
-        # Some decoders take an encoder's output and drop it.
-        if not any("crossattention" in name for name, _ in self.decoder.named_modules()):
+        # Some decoders take an encoder's output and ignore it.
+        names = [name for name, _ in self.decoder.named_modules()]
+        if not any("crossattention" in name for name in names):
             raise InputError(_unsupported(config))
-        if model.get_embedding_dimension() != config.hidden_size:
+        width = model.get_embedding_dimension()
+        if width != config.hidden_size:
             raise InputError(
-                f"tsdae decodes embeddings of the encoder's width {config.hidden_size}, this model's have "
-                f"{model.get_embedding_dimension()}: take an encoder without a projection"
+                f"tsdae decodes embeddings of the encoder's width {config.hidden_size}, and this "
+                f"model has {width}; choose an encoder without a projection"
             )
         self.mini_batch_size = mini_batch_size
-        self.decoder.train()  # it comes in evaluation mode, and the trainer does not look after it
-        self.to(device)  # tied parameters are the decoder's, which were loaded on the CPU
+        # The host leaves the decoder in evaluation mode, and the trainer does not change that.
+        self.decoder.train()
+        self.to(device)  # the shared parameters are the decoder's, which were loaded on the CPU
         if world_size() > 1:
-            # Neither encoder nor decoder is called through the data-parallel wrapper, whose hooks
-            # then rest.
+            # Neither encoder nor decoder is called through the data-parallel wrapper, so the hooks
+            # of that do not average the gradients.
             for parameter in self.parameters():
                 parameter.register_post_accumulate_grad_hook(_average_gradient)  # type: ignore[no-untyped-call]
 
     def forward(
-        self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
+        self,
+        sentence_features: Iterable[dict[str, Tensor]],
+        labels: Tensor | None = None,
     ) -> Tensor:
+        """Return the loss of a batch of damaged and original texts."""
         columns = list(sentence_features)
         padding = self.tokenizer_decoder.pad_token_id
-        tokens = (columns[1]["input_ids"][:, 1:] != padding).sum(dim=1)  # (B,), the first is given
+        # (B,) tokens that are predicted: all except for the first.
+        tokens = (columns[1]["input_ids"][:, 1:] != padding).sum(dim=1)
         total = sum_over_ranks(tokens.sum()) / world_size()
-        losses, size = [], self.mini_batch_size or len(tokens)
-        for rows in (slice(i, i + size) for i in range(0, len(tokens), size)):
+        size = self.mini_batch_size or len(tokens)
+        losses = []
+        for start in range(0, len(tokens), size):
+            rows = slice(start, start + size)
             mean = partial(self._mean, columns, rows, labels)
-            value = (
-                mean() if self.mini_batch_size is None else checkpoint(mean, use_reentrant=False)
-            )
+            if self.mini_batch_size is None:
+                value = mean()
+            else:
+                value = checkpoint(mean, use_reentrant=False)
             losses.append(value * (tokens[rows].sum() / total))
         return torch.stack(losses).sum()
 
     def _mean(self, columns: list[dict[str, Tensor]], rows: slice, labels: Tensor | None) -> Tensor:
-        """The host's loss over some rows, from fresh mappings, as the encoder writes into them."""
-        part = [
-            {k: v[rows] if isinstance(v, Tensor) else v for k, v in column.items()}
-            for column in columns
-        ]
-        loss: Tensor = super().forward(part, labels)  # type: ignore[arg-type]  # labels are ignored
+        """Return the host's loss of some rows, from new mappings, as the encoder changes them."""
+        parts = []
+        for column in columns:
+            part = {}
+            for name, value in column.items():
+                part[name] = value[rows] if isinstance(value, Tensor) else value
+            parts.append(part)
+        # The host ignores labels, but its type does not allow None.
+        loss: Tensor = super().forward(parts, labels)  # type: ignore[arg-type]
         return loss
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Json:  # type: ignore[override]
-        """The decoder's own parameters, those that it does not share with the encoder."""
-        return {name: parameter.detach() for name, parameter in self._own()}
+        """Return the decoder's parameters that it does not share with the encoder."""
+        return {name: parameter.detach() for name, parameter in self._decoder_parameters()}
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
-        own = dict(self._own())
-        if own.keys() != state_dict.keys():
-            differing = ", ".join(sorted(own.keys() ^ state_dict.keys()))
-            raise InputError(f"these weights are another decoder's, they differ in {differing}")
+        """Load what :meth:`state_dict` returned.
+
+        Args:
+            state_dict: Parameters by name.
+            strict: Ignored; the names have to be those of this decoder.
+            assign: Assign the tensors instead of copying them.
+
+        Raises:
+            InputError: The names are not those of this decoder.
+        """
+        names = dict(self._decoder_parameters()).keys()
+        if names != state_dict.keys():
+            differing = ", ".join(sorted(names ^ state_dict.keys()))
+            raise InputError(
+                f"these weights are those of another decoder, they differ in {differing}; "
+                "resume with the model and the objective of the checkpoint"
+            )
         return self.decoder.load_state_dict(state_dict, strict=False, assign=assign)
 
-    def _own(self) -> list[tuple[str, nn.Parameter]]:
+    def _decoder_parameters(self) -> list[tuple[str, nn.Parameter]]:
         shared = {id(parameter) for parameter in self.encoder.parameters()}
-        return [(name, p) for name, p in self.decoder.named_parameters() if id(p) not in shared]
+        parameters = self.decoder.named_parameters()
+        return [(name, parameter) for name, parameter in parameters if id(parameter) not in shared]
+
+    @property
+    def citation(self) -> str:
+        """Return the BibTeX entry of the paper."""
+        return bibtex("wang2021tsdae")
 
 
 def _average_gradient(parameter: Tensor) -> None:
+    """Average a gradient over the processes; a hook."""
     assert parameter.grad is not None
     dist.all_reduce(parameter.grad)
     parameter.grad /= world_size()
@@ -117,6 +168,6 @@ def _average_gradient(parameter: Tensor) -> None:
 
 def _unsupported(config: Any) -> str:
     return (
-        f"tsdae needs a decoder, and transformers has none with cross attention for {config.model_type}; "
-        "take a BERT or RoBERTa encoder, or another objective"
+        f"tsdae needs a decoder with cross attention, and transformers has none for "
+        f"{config.model_type}; choose a BERT or RoBERTa encoder, or another objective"
     )
