@@ -131,7 +131,9 @@ class COCODR(SentenceTransformer):
         hub = {k: kwargs[k] for k in PLACES if k in kwargs}
         # The host's private name for classes that the caller hands over, see MRL.
         known, trusted = tuple(self._module_classes), bool(kwargs.get("trust_remote_code"))
-        with nullcontext() if name is None else loading(name, trusted=trusted, known=known):
+        with (
+            nullcontext() if name is None else loading(name, trusted=trusted, known=known, hub=hub)
+        ):
             if (
                 name is not None
                 and kwargs.get("modules") is None

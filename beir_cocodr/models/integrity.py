@@ -10,7 +10,7 @@ import os
 import pickle
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from threading import RLock
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import try_to_load_from_cache
+from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from sentence_transformers.util import SimilarityFunction
 from transformers import PreTrainedModel
@@ -26,6 +26,7 @@ from transformers import PreTrainedModel
 from beir_cocodr.data.text import check_vocabulary
 from beir_cocodr.errors import InputError, explained, first_line, listed, no_room
 from beir_cocodr.io import parse_json
+from beir_cocodr.models.named_code import check_named_code, is_module
 from beir_cocodr.models.spec import suggestion
 from beir_cocodr.provenance import RECORD_FILE, modules_of
 
@@ -114,9 +115,12 @@ _MODULES: Mapping[str, Mapping[str, tuple[type | str, ...]]] = {
     },
 }  # fmt: skip
 
-#: Where the classes of a model's modules may come from; nothing that a model brings along is ever
-#: run.
-_PACKAGES = ("sentence_transformers.", "beir_cocodr.")
+# Modules of this package; its own encoders hand their classes over, and no host imports them.
+_PACKAGE = "beir_cocodr."
+
+# Files in which a router names its modules.
+_ROUTERS = ("router_config.json", "config.json")
+
 _MOST = 10_000_000
 _DAMAGED = "the model is damaged, save or download it again"
 
@@ -130,6 +134,7 @@ def check_files(folder: Path, known: Collection[str] = ()) -> None:
         _read(folder / "modules.json", list) if os.path.lexists(folder / "modules.json") else []
     )
     kinds = {"": ""}
+    check_named_code(folder)
     for module in modules:
         if not isinstance(module, dict) or not all(
             isinstance(module.get(name), str) for name in ("path", "type")
@@ -137,16 +142,7 @@ def check_files(folder: Path, known: Collection[str] = ()) -> None:
             raise InputError(
                 f"{folder / 'modules.json'}: {module!r} is no module with a path and a type; {_DAMAGED}"
             )
-        if not module["type"].startswith(_PACKAGES) and module["type"] not in known:
-            raise InputError(
-                f"{folder / 'modules.json'} names a class outside sentence-transformers, {module['type']!r}; the code "
-                "of a model is never run, take another model"
-            )
-        path = PurePosixPath(module["path"])
-        if path.is_absolute() or ".." in path.parts:
-            raise InputError(
-                f"{folder / 'modules.json'} leads out of the folder, to {module['path']!r}; {_DAMAGED}"
-            )
+        _check_module(folder, folder / "modules.json", module["path"], module["type"], known)
         kinds[module["path"]] = module["type"].rpartition(".")[2]
     _check_modules(folder, modules)
     for place, kind in kinds.items():
@@ -159,6 +155,27 @@ def check_files(folder: Path, known: Collection[str] = ()) -> None:
                     file, _MODULES[kind] if own else settings, required=name == "text_format.json"
                 )
     _check_record(folder)
+
+
+def _check_module(folder: Path, file: Path, place: str, kind: str, known: Collection[str]) -> None:
+    """Check the class of a module that a file names, and the settings in the module's folder."""
+    if not (is_module(kind) or kind in known or kind.startswith(_PACKAGE)):
+        raise InputError(
+            f"{file} names {kind!r}, which is no module of sentence-transformers; the code of a "
+            "model is never run, take another model"
+        )
+    path = PurePosixPath(place)
+    if path.is_absolute() or ".." in path.parts:
+        raise InputError(f"{file} leads out of the folder, to {place!r}; {_DAMAGED}")
+    check_named_code(folder / place)
+    for name in _ROUTERS:
+        router = folder / place / name
+        if os.path.lexists(router):
+            types = _read(router, dict).get("types")
+            for part, part_kind in types.items() if isinstance(types, dict) else ():
+                if path / part == path:
+                    raise InputError(f"{router} names itself as its module; {_DAMAGED}")
+                _check_module(folder, router, str(path / part), str(part_kind), known)
 
 
 def _check_modules(folder: Path, modules: Sequence[Mapping[str, Any]]) -> None:
@@ -224,11 +241,6 @@ def _check_settings(
     file: Path, types: Mapping[str, tuple[type | str, ...]], required: bool
 ) -> None:
     content = _read(file, dict)
-    if "auto_map" in content:
-        raise InputError(
-            f"{file} names code that the model brings along (auto_map), which is never run; take a model of a class "
-            "that transformers has"
-        )
     if content.get("quantization_config") is not None:
         raise InputError(
             f"{file} says that the weights are quantized (quantization_config), and they would be read as if they were "
@@ -250,11 +262,6 @@ def _check_settings(
         raise InputError(
             f"{file}: similarity_fn_name {similarity!r} is unknown, and would become cosine; {_DAMAGED}"
         )
-    for name in ("activation_function", "activation_fn"):
-        if "." in str(value := content.get(name)) and not str(value).startswith("torch."):
-            raise InputError(
-                f"{file} names a function outside torch, {value!r}, which is never run"
-            )
     if file.name == "config.json":
         _check_architecture(file, content)
         for (
@@ -296,6 +303,7 @@ def loading(
     noun: str = "model",
     trusted: bool = False,
     known: Collection[str] = (),
+    hub: Mapping[str, Any] = {},
 ) -> Iterator[None]:
     """Inside, hosts load models whole or not at all.
 
@@ -303,7 +311,8 @@ def loading(
     sentence-transformers calls it; the report is checked at once. Whatever a host raises becomes
     one line: an InputError where a file is damaged or missing, tensors are missing, left over or of
     another shape. ``noun`` is what the model is to the user; ``trusted``, whether the caller has
-    chosen to run code that it brings along; ``known``, see :func:`check_files`.
+    chosen to run code that it brings along; ``known``, see :func:`check_files`; ``hub``, the
+    host's arguments that say where on the hub the model is.
     """
     if not name.strip():
         raise InputError(f"the name of the {noun} is empty; give a folder or a hub name")
@@ -321,7 +330,8 @@ def loading(
         PreTrainedModel.from_pretrained = classmethod(reported)
         reports.addFilter(_no_table)
         try:
-            if (folder := local_folder(name)) and not trusted:
+            folder = None if trusted else _settings_folder(name, hub)
+            if folder is not None:
                 check_files(folder, known)
             yield
         except InputError:
@@ -378,6 +388,35 @@ def local_folder(name: str) -> Path | None:
     except (HFValidationError, OSError):  # no name of a model, or too long for one
         return None
     return Path(cached).parent if isinstance(cached, str) else None
+
+
+def _settings_folder(name: str, hub: Mapping[str, Any]) -> Path | None:
+    """Return the folder of a model's settings; those on the hub are downloaded first.
+
+    A host that downloads a model reads its settings at once: they are checked before that, in the
+    version that the host is about to read.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    if not hub.get("local_files_only"):
+        with suppress(Exception):  # no such model, or no network: the host reports it
+            return _download_settings(name, hub)
+    return local_folder(name)
+
+
+def _download_settings(name: str, hub: Mapping[str, Any]) -> Path | None:
+    token = hub.get("token")
+    model = HfApi(token=token).model_info(name, revision=hub.get("revision"), timeout=10)
+    folder = None
+    for sibling in model.siblings or ():
+        file = PurePosixPath(sibling.rfilename)
+        if file.suffix == ".json":
+            cache = hub.get("cache_folder")
+            path = hf_hub_download(
+                name, str(file), revision=model.sha, token=token, cache_dir=cache
+            )
+            folder = Path(path).parents[len(file.parts) - 1]
+    return folder
 
 
 def _check_report(model_name: str, model: Any, info: Mapping[str, Any], task: Task) -> None:

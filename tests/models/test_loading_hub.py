@@ -13,11 +13,15 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
+import torch
+import torch.distributed.run
 from huggingface_hub import constants
 from sentence_transformers import SentenceTransformer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from beir_cocodr import COCODR, MRL, HybridEncoder, fuse, load_encoder
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.loading import load_cross_encoder
 
 TEXTS = ["wing flow shock layer pressure", "library index catalogue journal"]
 
@@ -148,3 +152,22 @@ def test_a_hybrid_encoder_in_plain_sentence_transformers_names_load_encoder(hub)
 def test_what_is_not_on_the_hub(hub):
     with pytest.raises(InputError, match="'me/nothing' is neither"):
         load_encoder("me/nothing")
+
+
+def test_settings_on_the_hub_are_checked_before_a_host_reads_them(
+    hub, tiny_bert, tmp_path, monkeypatch
+):
+    folder = tmp_path / "cross"
+    AutoModelForSequenceClassification.from_pretrained(tiny_bert, num_labels=1).save_pretrained(
+        folder
+    )
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    named = {"sentence_transformers": {"activation_fn": "torch.distributed.run.main"}}
+    (folder / "config.json").write_text(json.dumps(config | named))
+    monkeypatch.setattr(Hub, "repositories", {"me/cross": folder})
+    calls: list[str] = []
+    monkeypatch.setattr(torch.distributed.run, "main", lambda: calls.append("ran"))
+    with pytest.raises(InputError, match=r"torch\.distributed\.run\.main"):
+        load_cross_encoder("me/cross")
+    assert calls == []
