@@ -1,137 +1,199 @@
-"""COCO and iDRO taken away one at a time, on real text, over seeds; iDRO's sensitivity to K and
-tau.
+"""Claim: COCO and iDRO each make the fine-tuned encoder better on targets that it has not seen.
 
-MiniLM is pre-trained by COCO on the documents of source and targets and fine-tuned on the source's
-queries with BM25 negatives. Targets are API documentation and, where --collections names their
-folder, the test collections cranfield, cisi, npl and time, cut to --documents (all judged and a
-random sample). Each model and each evaluation is a cell that is kept in --output and not made
-again. Writes benchmarks/results/ablation.json.
+MiniLM is pre-trained by COCO on the documents of source and targets, and fine-tuned on the source's
+queries with BM25 negatives. One part is then taken away at a time. Targets are API documentation
+and, with ``--collections``, four classic test collections, cut to ``--documents``. The sensitivity
+of iDRO to K and tau follows. Every model and evaluation is kept in ``--work`` and not repeated.
+
+The script prints nDCG@10 of every row on every target, the paired tests and the sensitivity, and
+writes ``benchmarks/results/ablation.json``:
+
+    python benchmarks/ablation.py [--seeds 13 42 97] [--collections DIR]
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from machine import machine
-from study import judge, judged_targets, markdown_targets, seconds_of_cells, targets
+from harness.script import (
+    add_collections,
+    add_seeds,
+    add_work,
+    option_parser,
+    origin,
+    settings_of,
+    write_results,
+)
+from harness.study import (
+    Rows,
+    describe_targets,
+    judge,
+    judge_targets,
+    load_targets,
+    seconds_of_cells,
+)
 
-from beir_cocodr.io import write_text
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.records import versions
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
 
-RESULTS = Path(__file__).parent / "results" / "ablation.json"
 SOURCE = "apidocs/stdlib+numpy+pandas+torch"
 TARGETS = ["apidocs/scipy", "apidocs/sklearn"]
 ENCODER = EncoderOptions(document_length=128)
-#: Row of the table to (starts from COCO?, weighting).
+LEARNING_RATE = 2e-5
+USUAL_RHO = 0.05
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A row of the table.
+
+    Attributes:
+        after_coco: Fine-tune the model that COCO pre-trained, not the base.
+        weighting: The weighting of fine-tuning.
+    """
+
+    after_coco: bool
+    weighting: str
+
+
 ARMS = {
-    "-COCO": (False, "idro"),
-    "-iDRO": (True, "erm"),
-    "GroupDRO": (True, "groupdro"),
-    "full": (True, "idro"),
+    "-COCO": Arm(
+        after_coco=False,
+        weighting="idro",
+    ),
+    "-iDRO": Arm(
+        after_coco=True,
+        weighting="erm",
+    ),
+    "GroupDRO": Arm(
+        after_coco=True,
+        weighting="groupdro",
+    ),
+    "full": Arm(
+        after_coco=True,
+        weighting="idro",
+    ),
+}
+
+FAMILIES = {
+    "against base": [("base", row) for row in ARMS],
+    "full against one part less": [(row, "full") for row in ARMS if row != "full"],
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97])
-    parser.add_argument("--steps", type=int, default=40, help="of COCO and of fine-tuning")
-    parser.add_argument("--pretrain-batch", type=int, default=32, help="documents")
-    parser.add_argument("--batch", type=int, default=16, help="triplets")
-    parser.add_argument("--clusters", type=int, default=16)
-    parser.add_argument("--queries", type=int, default=200, help="most queries of a target")
-    parser.add_argument(
-        "--documents", type=int, default=2500, help="most documents of a test collection"
-    )
-    parser.add_argument("--collections", type=Path, help="folder with cranfield, cisi, npl, time")
-    parser.add_argument("--sensitivity-clusters", type=int, nargs="*", default=[4, 50])
-    parser.add_argument("--sensitivity-tau", type=float, nargs="*", default=[10, 100, 1000])
-    parser.add_argument("--output", type=Path, default=Path("runs/benchmark-ablation"))
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    if len(arguments.seeds) < 2:
-        parser.error("a spread needs at least two seeds")
-    study = Study(arguments)
-    rows = study.ablation()
-    sensitivity = study.sensitivity()
-    report = study.report(rows, sensitivity)
-    write_text(arguments.results, json.dumps(report, indent=2) + "\n")
-    print(markdown(report))
-
-
 class Study:
-    """All cells, each made once."""
+    """All models and evaluations, each computed once."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self.arguments, self.output = arguments, arguments.output
-        self.targets = targets(TARGETS, arguments.collections, self.output, arguments.documents)
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.work = options.work
+        self.targets = load_targets(
+            TARGETS,
+            options.collections,
+            self.work,
+            options.documents,
+        )
 
-    def ablation(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
-        """Row to target to the results of its seeds."""
-        rows: dict[str, dict[str, list[dict[str, Any]]]] = {}
-        base = {target: self.judge("minilm", "base", target) for target in self.targets}
-        rows["base"] = {
-            target: [found] * len(self.arguments.seeds) for target, found in base.items()
-        }
-        for seed in self.arguments.seeds:
-            for arm, (coco, weighting) in ARMS.items():
-                model = self.finetuned(seed, arm, coco, {"weighting": weighting})
+    def rows(self) -> Rows:
+        """Evaluate the base and every arm on every target."""
+        rows: Rows = {"base": {}} | {arm: {} for arm in ARMS}
+        seeds = self.options.seeds
+        for target in self.targets:
+            base = self.judge("minilm", "base", target)
+            rows["base"][target] = [base] * len(seeds)
+        for seed in seeds:
+            for name, arm in ARMS.items():
+                model = self.finetune(
+                    seed,
+                    name,
+                    arm.after_coco,
+                    {"weighting": arm.weighting},
+                )
                 for target in self.targets:
-                    found = self.judge(model, f"{arm}-{seed}", target)
-                    rows.setdefault(arm, {}).setdefault(target, []).append(found)
+                    cell = self.judge(model, f"{name}-{seed}", target)
+                    rows[name].setdefault(target, []).append(cell)
         return rows
 
     def sensitivity(self) -> list[dict[str, Any]]:
-        """iDRO with other K and tau, the first seed, the first target; tau = K / rho."""
-        seed, target = self.arguments.seeds[0], TARGETS[0]
-        usual = self.arguments.clusters
-        cells = [(k, k / 0.05) for k in sorted({usual, *self.arguments.sensitivity_clusters})]
-        cells += [(usual, tau) for tau in self.arguments.sensitivity_tau]
+        """Evaluate iDRO with other K and tau = K / rho, on the first seed and target."""
+        seed = self.options.seeds[0]
+        usual = self.options.clusters
+        usual_tau = usual / USUAL_RHO
+        pairs = []
+        for clusters in sorted({usual, *self.options.sensitivity_clusters}):
+            pairs.append((clusters, clusters / USUAL_RHO))
+        for tau in self.options.sensitivity_tau:
+            pairs.append((usual, tau))
         points = []
-        for k, tau in cells:
-            name = "full" if (k, tau) == (usual, usual / 0.05) else f"K{k}-tau{tau:g}"
-            model = self.finetuned(
-                seed, name, True, {"weighting": "idro", "clusters": k, "rho": k / tau}
+        for clusters, tau in pairs:
+            is_usual = (clusters, tau) == (usual, usual_tau)
+            name = "full" if is_usual else f"K{clusters}-tau{tau:g}"
+            settings = {
+                "weighting": "idro",
+                "clusters": clusters,
+                "rho": clusters / tau,
+            }
+            model = self.finetune(
+                seed,
+                name,
+                True,
+                settings,
             )
-            found = self.judge(model, f"{name}-{seed}", target)
-            points.append(
-                {"clusters": k, "tau": tau, "seed": seed, "target": target, **found["measures"]}
-            )
+            cell = self.judge(model, f"{name}-{seed}", TARGETS[0])
+            point = {
+                "clusters": clusters,
+                "tau": tau,
+                "seed": seed,
+                "target": TARGETS[0],
+            }
+            points.append(point | cell["measures"])
         return points
 
-    def finetuned(self, seed: int, name: str, coco: bool, settings: dict[str, Any]) -> str:
-        start = self.pretrained(seed) if coco else "minilm"
+    def finetune(
+        self,
+        seed: int,
+        name: str,
+        after_coco: bool,
+        settings: dict[str, Any],
+    ) -> str:
+        """Fine-tune on the source, and return the folder of the model."""
+        settings = {"clusters": self.options.clusters} | settings
         options = FinetuneOptions(
-            max_steps=self.arguments.steps,
-            batch_size=self.arguments.batch,
-            learning_rate=2e-5,
+            max_steps=self.options.steps,
+            batch_size=self.options.batch,
+            learning_rate=LEARNING_RATE,
             seed=seed,
             loss="triplet",
-            **{"clusters": self.arguments.clusters, **settings},
+            **settings,
         )
-        folder = self.output / "models" / f"{name}-{seed}"
-        finetune(SOURCE, start, folder, options, resume=True, encoder=ENCODER)
+        start = self.pretrain(seed) if after_coco else "minilm"
+        folder = self.work / "models" / f"{name}-{seed}"
+        finetune(
+            SOURCE,
+            start,
+            folder,
+            options,
+            resume=True,
+            encoder=ENCODER,
+        )
         return str(folder)
 
-    def pretrained(self, seed: int) -> str:
+    def pretrain(self, seed: int) -> str:
+        """Pre-train by COCO on source and targets, and return the folder of the model."""
         options = PretrainOptions(
-            max_steps=self.arguments.steps,
-            batch_size=self.arguments.pretrain_batch,
-            learning_rate=2e-5,
+            max_steps=self.options.steps,
+            batch_size=self.options.pretrain_batch,
+            learning_rate=LEARNING_RATE,
             seed=seed,
         )
-        folder = self.output / "models" / f"coco-{seed}"
+        folder = self.work / "models" / f"coco-{seed}"
+        datasets = [SOURCE, *self.targets.values()]
         pretrain(
-            [SOURCE, *self.targets.values()],
+            datasets,
             "minilm",
             folder,
             options,
@@ -140,35 +202,106 @@ class Study:
         )
         return str(folder)
 
-    def judge(self, model: str, name: str, target: str) -> dict[str, Any]:
-        folder = self.output / "results" / name / target.replace("/", "-")
-        return judge(model, self.targets[target], folder, self.arguments.queries, encoder=ENCODER)
-
-    def report(
-        self, rows: dict[str, dict[str, list[dict[str, Any]]]], sensitivity: list[Any]
+    def judge(
+        self,
+        model: str,
+        name: str,
+        target: str,
     ) -> dict[str, Any]:
-        families = {
-            "against base": [("base", row) for row in ARMS],
-            "full against one part less": [(row, "full") for row in ARMS if row != "full"],
-        }
-        settings = {k: v for k, v in vars(self.arguments).items() if not isinstance(v, Path)}
-        return {
-            "date": datetime.date.today().isoformat(),
-            "machine": machine(),
-            "seconds_of_all_cells": round(seconds_of_cells(self.output)),
-            "settings": settings | {"source": SOURCE, "learning_rate": 2e-5, **ENCODER.overrides()},
-            "targets": judged_targets(rows, families),
-            "sensitivity": sensitivity,
-            "versions": versions(),
-        }
+        """Evaluate a model on a target."""
+        folder = self.work / "results" / name / target.replace("/", "-")
+        return judge(
+            model,
+            self.targets[target],
+            folder,
+            self.options.queries,
+            ENCODER,
+        )
 
 
-def markdown(report: dict[str, Any]) -> str:
-    lines = markdown_targets(report["targets"], ["base", *ARMS])
-    lines += [
-        f"K {p['clusters']}, tau {p['tau']:g}: {p['nDCG@10']:.4f}" for p in report["sensitivity"]
-    ]
+def describe(results: dict[str, Any]) -> str:
+    """Return the tables that the script prints."""
+    lines = describe_targets(results["targets"], ["base", *ARMS])
+    for point in results["sensitivity"]:
+        settings = f"K {point['clusters']}, tau {point['tau']:g}"
+        lines.append(f"{settings}: {point['nDCG@10']:.4f}")
     return "\n".join(lines)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = option_parser(__doc__, "ablation")
+    add_seeds(parser)
+    add_work(parser, "runs/benchmark-ablation")
+    add_collections(parser)
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=40,
+        help="Steps of each training.",
+    )
+    parser.add_argument(
+        "--pretrain-batch",
+        type=int,
+        default=32,
+        help="Documents of a COCO step.",
+    )
+    parser.add_argument(
+        "--batch",
+        type=int,
+        default=16,
+        help="Triplets of a fine-tuning step.",
+    )
+    parser.add_argument(
+        "--clusters",
+        type=int,
+        default=16,
+        help="Clusters K of the queries.",
+    )
+    parser.add_argument(
+        "--queries",
+        type=int,
+        default=200,
+        help="The most queries of a target.",
+    )
+    parser.add_argument(
+        "--documents",
+        type=int,
+        default=2500,
+        help="The most documents of a test collection.",
+    )
+    parser.add_argument(
+        "--sensitivity-clusters",
+        type=int,
+        nargs="*",
+        default=[4, 50],
+    )
+    parser.add_argument(
+        "--sensitivity-tau",
+        type=float,
+        nargs="*",
+        default=[10, 100, 1000],
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_options()
+    study = Study(options)
+    rows = study.rows()
+    sensitivity = study.sensitivity()
+    fixed = {
+        "source": SOURCE,
+        "learning_rate": LEARNING_RATE,
+        **ENCODER.overrides(),
+    }
+    results = origin() | {
+        "seconds_of_all_cells": round(seconds_of_cells(options.work)),
+        "settings": settings_of(options) | fixed,
+        "targets": judge_targets(rows, FAMILIES),
+        "sensitivity": sensitivity,
+    }
+    write_results(options.results, results)
+    print(describe(results))
 
 
 if __name__ == "__main__":

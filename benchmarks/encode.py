@@ -1,144 +1,193 @@
-"""Documents a second while a store is written, against sentence-transformers' own encode.
+"""Claim: writing a store is as fast as the host's encoding to memory, with the same embeddings.
 
-One model in one process encodes the same texts by turns: sentence-transformers' ``encode_document``
-in batches of 32 (its default, sorted by characters), ours by token budget with shards written and
-synced to disk, ours in batches of 32 texts as they come (what budget and sorting are worth), and
-ours in bfloat16. Ours counts all that is done for each document: reading, tokenising twice,
-checking for NaN, writing. What is done once for a store, hashing the weights above all, is given
-apart. Then nDCG@10 of every backend and precision.
+One model in one process encodes the same texts in turns: sentence-transformers' ``encode_document``
+in batches of 32, its default, which sorts texts by characters; ours by token budget, with shards
+written and synced to disk; ours in batches of 32 texts as they come, which shows what budget and
+sorting are worth; and ours in bfloat16. Ours includes everything that is done for each document:
+reading, tokenising twice, checking for NaN, and writing. What is done once for a store, mainly
+hashing the weights, is reported apart. Then follows nDCG@10 of every backend and precision.
+
+The script prints documents a second, the aims and nDCG@10, and writes
+``benchmarks/results/encode.json``:
 
     python benchmarks/encode.py [--documents 1024] [--repeats 3] [--model minilm] [--device cpu]
-
-Writes benchmarks/results/encode.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import machine
+import torch
+from harness.measure import check_bound, describe_target, paired_ratio, timed
+from harness.script import option_parser, origin, write_results
+from harness.texts import CORPORA
 
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.evaluation.measures import interval, parse_measures, score_queries
+from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.retrieval import corpus_encoder
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.store.encode import encode_documents, encode_shard, prepare_store
+from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.store_search import search_store
 
-RESULTS = Path(__file__).parent / "results" / "encode.json"
-#: The least that ours may have of the host's documents a second, and the most that embeddings may
-#: differ.
-LEAST_RATIO, MOST_DIFFERENCE = 1.0, 1e-4
-CORPORA = ("apidocs/torch", "apidocs/scipy", "apidocs/pandas", "apidocs/numpy", "apidocs/sklearn")
+#: The least that our documents a second may be of the host's.
+LEAST_RATIO = 1.0
+#: The most that an embedding of ours may differ from the host's.
+MOST_DIFFERENCE = 1e-4
 BATCH = 32
-WHAT = {
+RIVALS = {
     "host": "sentence-transformers' encode_document, nothing written",
     "ours": "by token budget, shards written",
     "unsorted": f"in batches of {BATCH} texts as they come, shards written",
     "bf16": "by token budget in bfloat16, shards written",
 }
+#: Backends and precisions whose nDCG@10 is compared with the first.
+KINDS = [
+    ("fp32", "fp32"),
+    ("fp32", "fp16"),
+    ("fp32", "bf16"),
+    ("fp32", "int8"),
+    ("bf16", "fp32"),
+]
 
 
-class Rivals:
+@dataclass(frozen=True)
+class Run:
+    """One encoding of all texts.
+
+    Attributes:
+        seconds: Seconds of encoding and writing.
+        preparation: Seconds of what is done once for a store.
+        tokens: Tokens that the model saw, with padding.
+        vectors: (N, d) embeddings.
+    """
+
+    seconds: float
+    preparation: float
+    tokens: int
+    vectors: np.ndarray
+
+
+class Encoders:
     """Everything that encodes the same documents with the same model."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        from beir_cocodr.data.collection import load_collection
-        from beir_cocodr.models.loading import load_encoder
-
         self.model: Any = load_encoder(options.model, EncoderOptions(device=options.device))
-        self.documents = load_collection(sample(options, folder), labels="none").documents
-        self.texts = [
-            self.model.text_format.document(document) for document in self.documents.values()
-        ]
-        self.folder, self.options = folder, options
+        corpus = write_sample(options.documents, folder / "corpus.jsonl")
+        self.documents = load_collection(corpus, labels="none").documents
+        document_text = self.model.text_format.document
+        self.texts = [document_text(document) for document in self.documents.values()]
+        self.folder = folder
+        self.options = options
         self.tokens = 0
         self.model[0].register_forward_pre_hook(self._count, with_kwargs=True)
 
-    def run(self, rival: str) -> dict[str, Any]:
-        """Encode once; seconds, tokens with padding, seconds of preparation, and (N, d) vectors."""
-        self.tokens, prepared = 0, 0.0
-        if rival == "host":
-            started = time.perf_counter()
-            vectors = self.model.encode_document(
-                self.texts, batch_size=BATCH, show_progress_bar=False
+    def run(self, rival: str) -> Run:
+        """Encode all texts once."""
+        self.tokens = 0
+        if rival != "host":
+            return self._run_store(rival)
+        vectors, timing = timed(
+            lambda: self.model.encode_document(
+                self.texts,
+                batch_size=BATCH,
+                show_progress_bar=False,
             )
-            seconds = time.perf_counter() - started
-        else:
-            prepared, seconds, vectors = self._store(rival)
-        return {
-            "seconds": seconds,
-            "tokens": self.tokens,
-            "preparation": prepared,
-            "vectors": vectors,
-        }
+        )
+        return Run(
+            timing.wall,
+            0.0,
+            self.tokens,
+            vectors,
+        )
 
-    def _store(self, rival: str) -> tuple[float, float, np.ndarray]:
-        from beir_cocodr.retrieval import corpus_encoder
-        from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-        from beir_cocodr.retrieval.store.encode import encode_shard, prepare_store
-        from beir_cocodr.retrieval.store.record import EncodeOptions
-
+    def _run_store(self, rival: str) -> Run:
         settings: Any = {"backend": "bf16" if rival == "bf16" else "fp32"}
         store_options = EncodeOptions(self.options.shard_size, **settings)
         by_budget = corpus_encoder.token_batches
         if rival == "unsorted":
-            corpus_encoder.token_batches = in_order
+            corpus_encoder.token_batches = batches_in_order
         try:
             with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-                started = time.perf_counter()
-                encoder = CorpusEncoder(
-                    self.model, self.documents, self.options.token_budget, settings["backend"]
-                )
-                device = str(self.model.device)
-                store, missing, _ = prepare_store(
-                    encoder, None, Path(folder), store_options, [device]
-                )
-                self.tokens = 0  # the timed sample does not count
-                begun = time.perf_counter()
-                for number in missing:
-                    encode_shard(store, encoder, number)
-                ended = time.perf_counter()
-                vectors = np.concatenate([chunk.numpy() for chunk in store.chunks()])
+                return self._write_store(Path(folder), store_options)
         finally:
             corpus_encoder.token_batches = by_budget
-        return begun - started, ended - begun, vectors
 
-    def _count(self, module: Any, arguments: tuple[Any, ...], settings: dict[str, Any]) -> None:
+    def _write_store(self, folder: Path, options: EncodeOptions) -> Run:
+        budget = self.options.token_budget
+        started = time.perf_counter()
+        encoder = CorpusEncoder(
+            self.model,
+            self.documents,
+            budget,
+            options.backend,
+        )
+        devices = [str(self.model.device)]
+        store, missing, _ = prepare_store(
+            encoder,
+            None,
+            folder,
+            options,
+            devices,
+        )
+        self.tokens = 0  # The preparation encodes a sample, which does not count.
+        prepared = time.perf_counter()
+        for number in missing:
+            encode_shard(store, encoder, number)
+        ended = time.perf_counter()
+        vectors = np.concatenate([chunk.numpy() for chunk in store.chunks()])
+        return Run(
+            ended - prepared,
+            prepared - started,
+            self.tokens,
+            vectors,
+        )
+
+    def _count(
+        self,
+        module: Any,
+        arguments: tuple[Any, ...],
+        settings: dict[str, Any],
+    ) -> None:
         self.tokens += int(arguments[0]["input_ids"].numel())
 
 
-def sample(options: argparse.Namespace, folder: Path) -> Path:
-    """A corpus file of documents of several corpora, cut after 4 to 300 words, log-uniform."""
-    from beir_cocodr.data.collection import load_collection
-
-    every = [
-        document
-        for name in CORPORA
-        for document in load_collection(name, labels="none").documents.items()
-    ]
+def write_sample(count: int, path: Path) -> Path:
+    """Write documents of several corpora, each cut after 4 to 300 words, log-uniformly."""
+    documents = []
+    for name in CORPORA:
+        documents += load_collection(name, labels="none").documents.items()
+    if len(documents) < count:
+        raise SystemExit(f"--documents {count}: there are only {len(documents)}; ask for fewer")
     random = np.random.default_rng(0)
-    drawn = random.permutation(len(every))[: options.documents]
-    words = np.exp(random.uniform(np.log(4), np.log(300), len(drawn))).astype(int)
-    if len(drawn) < options.documents:
-        raise SystemExit(f"there are only {len(every)} documents, not {options.documents}")
-    path = folder / "corpus.jsonl"
+    rows = random.permutation(len(documents))[:count]
+    lengths = np.exp(random.uniform(np.log(4), np.log(300), count)).astype(int)
     with path.open("w") as file:
-        for row, most in zip(drawn, words, strict=True):
-            id, document = every[row]
-            text = " ".join(f"{document['title']} {document['text']}".split()[:most])
-            file.write(json.dumps({"_id": f"{row}-{id}", "text": text}) + "\n")
+        for row, length in zip(rows, lengths, strict=True):
+            document_id, document = documents[row]
+            words = f"{document['title']} {document['text']}".split()
+            line = {
+                "_id": f"{row}-{document_id}",
+                "text": " ".join(words[:length]),
+            }
+            file.write(json.dumps(line) + "\n")
     return path
 
 
-def in_order(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
-    """Batches of one size without sorting, in place of ``token_batches``."""
+def batches_in_order(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
+    """Make batches of one size without sorting the corpus, to replace ``token_batches``."""
     rows = np.arange(len(lengths))
     for start in range(0, len(rows), BATCH):
         batch = rows[start : start + BATCH]
@@ -146,188 +195,232 @@ def in_order(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Let all rivals take turns."""
     with tempfile.TemporaryDirectory() as folder:
-        rivals = Rivals(options, Path(folder))
-        runs: dict[str, list[dict[str, Any]]] = {rival: [] for rival in WHAT}
-        differences: dict[str, float] = {}
-        names = list(WHAT)
+        encoders = Encoders(options, Path(folder))
+        runs: dict[str, list[Run]] = {rival: [] for rival in RIVALS}
+        differences = dict.fromkeys(RIVALS, 0.0)
+        names = list(RIVALS)
         for repeat in range(options.repeats + 1):
-            first = repeat % len(names)  # whoever comes first changes with every round
-            found = {rival: rivals.run(rival) for rival in names[first:] + names[:first]}
-            expected = found["host"]["vectors"]
-            if rivals.model.similarity_fn_name == "cosine":
-                expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
-            for rival, run in found.items():
-                difference = float(np.abs(run.pop("vectors") - expected).max())
-                differences[rival] = (
-                    max(difference, differences.get(rival, 0.0)) if rival != "host" else 0.0
-                )
-                if repeat:  # the first round warms up
+            first = repeat % len(names)  # The first place changes with every round.
+            latest = {rival: encoders.run(rival) for rival in names[first:] + names[:first]}
+            for rival, difference in differences_from_host(encoders.model, latest).items():
+                differences[rival] = max(difference, differences[rival])
+            if repeat > 0:  # The first round is a warm-up.
+                for rival, run in latest.items():
                     runs[rival].append(run)
-            print(
-                f"round {repeat} of {options.repeats}: "
-                + ", ".join(f"{rival} {run['seconds']:.1f} s" for rival, run in found.items()),
-                file=sys.stderr,
-            )
-        limit = rivals.model.text_format.document_length
-        tokens = rivals.model.tokenizer(rivals.texts, truncation=True, max_length=limit)[
-            "input_ids"
-        ]
-        lengths = np.array([len(ids) for ids in tokens])
-        report = {
-            "texts": {
-                "tokens": int(lengths.sum()),
-                "length_quartiles": np.percentile(lengths, [0, 25, 50, 75, 100]).tolist(),
-            },
-            "rivals": {
-                rival: summary(rival, runs[rival], options, differences[rival]) for rival in WHAT
-            },
-        }
-    report["targets"] = targets(report["rivals"], runs)
-    return report
-
-
-def summary(
-    rival: str, runs: list[dict[str, Any]], options: argparse.Namespace, difference: float
-) -> dict[str, Any]:
-    median = statistics.median(run["seconds"] for run in runs)
+            times = [f"{rival} {run.seconds:.1f} s" for rival, run in latest.items()]
+            print(f"round {repeat} of {options.repeats}: {', '.join(times)}", file=sys.stderr)
+        texts = describe_texts(encoders)
+    rivals = {}
+    for rival in RIVALS:
+        rivals[rival] = summarize(
+            rival,
+            runs[rival],
+            options.documents,
+            differences[rival],
+        )
     return {
-        "what": WHAT[rival],
+        "texts": texts,
+        "rivals": rivals,
+        "targets": targets(rivals),
+    }
+
+
+def differences_from_host(model: Any, runs: dict[str, Run]) -> dict[str, float]:
+    """Return the largest difference of every rival's embeddings from the host's."""
+    expected = runs["host"].vectors
+    if model.similarity_fn_name == "cosine":
+        expected = expected / np.linalg.norm(
+            expected,
+            axis=1,
+            keepdims=True,
+        )
+    differences = {}
+    for rival, run in runs.items():
+        if rival != "host":
+            differences[rival] = float(np.abs(run.vectors - expected).max())
+    return differences
+
+
+def describe_texts(encoders: Encoders) -> dict[str, Any]:
+    """Count the tokens of the texts."""
+    longest = encoders.model.text_format.document_length
+    tokens = encoders.model.tokenizer(
+        encoders.texts,
+        truncation=True,
+        max_length=longest,
+    )
+    lengths = np.array([len(ids) for ids in tokens["input_ids"]])
+    quartiles = np.percentile(lengths, [0, 25, 50, 75, 100]).tolist()
+    return {
+        "tokens": int(lengths.sum()),
+        "length_quartiles": quartiles,
+    }
+
+
+def summarize(
+    rival: str,
+    runs: list[Run],
+    documents: int,
+    difference: float,
+) -> dict[str, Any]:
+    """Summarise the runs of one rival."""
+    times = [run.seconds for run in runs]
+    median = statistics.median(times)
+    return {
+        "what": RIVALS[rival],
         "median_seconds": median,
-        "seconds": [run["seconds"] for run in runs],
-        "documents_per_second": options.documents / median,
-        "tokens_with_padding": runs[0]["tokens"],
-        "preparation_seconds": statistics.median(run["preparation"] for run in runs),
+        "seconds": times,
+        "documents_per_second": documents / median,
+        "tokens_with_padding": runs[0].tokens,
+        "preparation_seconds": statistics.median(run.preparation for run in runs),
         "largest_difference_from_host": difference,
     }
 
 
-def targets(rivals: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    def ratio(above: str, below: str) -> dict[str, Any]:
-        rounds = [
-            b["seconds"] / a["seconds"] for a, b in zip(runs[above], runs[below], strict=True)
-        ]
-        return {
-            "median": rivals[below]["median_seconds"] / rivals[above]["median_seconds"],
-            "rounds": rounds,
-        }
+def targets(rivals: dict[str, Any]) -> dict[str, Any]:
+    """Compare throughputs, which are the inverse of times, and check the aims."""
 
-    throughput, difference = ratio("ours", "host"), rivals["ours"]["largest_difference_from_host"]
+    def throughput(above: str, below: str) -> dict[str, Any]:
+        return paired_ratio(rivals[below]["seconds"], rivals[above]["seconds"])
+
+    to_host = throughput("ours", "host")
+    difference = rivals["ours"]["largest_difference_from_host"]
     return {
-        "throughput ours / host": throughput
-        | {"at_least": LEAST_RATIO, "met": throughput["median"] >= LEAST_RATIO},
-        "throughput ours / unsorted": ratio("ours", "unsorted"),
-        "throughput bf16 / ours": ratio("bf16", "ours"),
+        "throughput ours / host": to_host | check_bound(to_host["median"], at_least=LEAST_RATIO),
+        "throughput ours / unsorted": throughput("ours", "unsorted"),
+        "throughput bf16 / ours": throughput("bf16", "ours"),
         "difference ours, host": {
             "value": difference,
-            "at_most": MOST_DIFFERENCE,
-            "met": difference <= MOST_DIFFERENCE,
+            **check_bound(difference, at_most=MOST_DIFFERENCE),
         },
     }
 
 
-def quality(options: argparse.Namespace) -> dict[str, Any]:
-    """nDCG@10 of exact search by each backend and precision on one collection."""
-    from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.evaluation.measures import interval, parse_measures, score_queries
-    from beir_cocodr.models.loading import load_encoder
-    from beir_cocodr.retrieval.store.encode import encode_documents
-    from beir_cocodr.retrieval.store.record import EncodeOptions
-    from beir_cocodr.retrieval.store.store_search import search_store
-
+def measure_quality(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure nDCG@10 of exact search by each backend and precision on one collection."""
     collection = load_collection(options.dataset)
-    model = load_encoder(options.model, EncoderOptions(device=options.device))
-    ids = list(collection.queries)
+    model: Any = load_encoder(options.model, EncoderOptions(device=options.device))
+    queries = list(collection.queries)
     vectors = model.encode_queries(
-        list(collection.queries.values()), convert_to_tensor=True, show_progress_bar=False
+        list(collection.queries.values()),
+        convert_to_tensor=True,
+        show_progress_bar=False,
     )
-    kinds = [
-        ("fp32", "fp32"),
-        ("fp32", "fp16"),
-        ("fp32", "bf16"),
-        ("fp32", "int8"),
-        ("bf16", "fp32"),
-    ]
+    measures = parse_measures("nDCG@10")
     scores: dict[str, np.ndarray] = {}
-    for backend, precision in kinds:
+    for backend, precision in KINDS:
+        settings: Any = {
+            "backend": backend,
+            "precision": precision,
+        }
         with tempfile.TemporaryDirectory() as folder:
-            settings: Any = {"backend": backend, "precision": precision}
-            store = encode_documents(model, collection.documents, folder, EncodeOptions(**settings))
-            found = search_store(store, ids, vectors, 10).results(collection.documents)
+            store = encode_documents(
+                model,
+                collection.documents,
+                folder,
+                EncodeOptions(**settings),
+            )
+            ranking = search_store(
+                store,
+                queries,
+                vectors,
+                10,
+            )
+            results = ranking.results(collection.documents)
         name = f"backend {backend}, precision {precision}"
-        scores[name] = next(
-            iter(score_queries(parse_measures("nDCG@10"), collection.qrels, found).values())
-        )
+        [scores[name]] = score_queries(measures, collection.qrels, results).values()
         print(f"{name}: nDCG@10 {scores[name].mean():.4f}", file=sys.stderr)
     exact = scores["backend fp32, precision fp32"]
+    means = {}
+    for name, values in scores.items():
+        loss = exact - values
+        means[name] = {
+            "mean": float(values.mean()),
+            "loss": float(loss.mean()),
+            "loss_interval": interval(loss),
+        }
     return {
         "dataset": options.dataset,
         "documents": len(collection.documents),
-        "queries": len(ids),
-        "nDCG@10": {
-            name: {
-                "mean": float(values.mean()),
-                "loss": float((exact - values).mean()),
-                "loss_interval": interval(exact - values),
-            }
-            for name, values in scores.items()
-        },
+        "queries": len(queries),
+        "nDCG@10": means,
     }
 
 
-def show(report: dict[str, Any]) -> None:
-    verdicts: dict[bool, Callable[[dict[str, Any]], str]] = {
-        True: lambda target: (
-            f", at least {target['at_least']}: {'met' if target['met'] else 'MISSED'}"
-        ),
-        False: lambda target: "",
-    }
-    for rival, found in report["rivals"].items():
-        speed, difference = found["documents_per_second"], found["largest_difference_from_host"]
-        print(
-            f"{rival:9} {speed:7.1f} documents/s, {found['tokens_with_padding']} tokens with padding, "
-            f"differs by {difference:.1e}  ({found['what']})"
-        )
-    for name, target in report["targets"].items():
+def describe(results: dict[str, Any]) -> str:
+    """Return the lines that the script prints."""
+    lines = []
+    for rival, figures in results["rivals"].items():
+        speed = f"{figures['documents_per_second']:7.1f} documents/s"
+        tokens = f"{figures['tokens_with_padding']} tokens with padding"
+        difference = f"differs by {figures['largest_difference_from_host']:.1e}"
+        lines.append(f"{rival:9} {speed}, {tokens}, {difference}  ({figures['what']})")
+    for name, target in results["targets"].items():
         if "median" in target:
-            spread = f"{min(target['rounds']):.2f} to {max(target['rounds']):.2f}"
-            print(f"{name}: {target['median']:.2f} ({spread}){verdicts['met' in target](target)}")
-    for name, found in report["quality"]["nDCG@10"].items():
-        print(f"{name}: nDCG@10 {found['mean']:.4f}, loss {found['loss']:+.4f}")
+            lines.append(describe_target(name, target["median"], target))
+    for name, figures in results["quality"]["nDCG@10"].items():
+        lines.append(f"{name}: nDCG@10 {figures['mean']:.4f}, loss {figures['loss']:+.4f}")
+    return "\n".join(lines)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = option_parser(__doc__, "encode")
+    parser.add_argument(
+        "--documents",
+        type=int,
+        default=1024,
+        help="Texts to encode.",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=3,
+        help="Timed rounds after a warm-up.",
+    )
+    parser.add_argument("--model", default="minilm")
+    parser.add_argument(
+        "--dataset",
+        default="apidocs/scipy",
+        help="Measure nDCG@10 on this dataset.",
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--shard-size",
+        type=int,
+        default=256,
+        help="Documents of a shard.",
+    )
+    parser.add_argument(
+        "--token-budget",
+        type=int,
+        help="Tokens of a batch, by device if left out.",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+    )
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--documents", type=int, default=1024)
-    parser.add_argument(
-        "--repeats", type=int, default=3, help="timed rounds, after one that warms up"
-    )
-    parser.add_argument("--model", default="minilm")
-    parser.add_argument("--dataset", default="apidocs/scipy", help="of the quality")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--shard-size", type=int, default=256, help="so that several are written")
-    parser.add_argument("--token-budget", type=int, help="default: the device's own")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    import torch
-
-    from beir_cocodr.io import write_text
-    from beir_cocodr.records import versions
-
+    options = parse_options()
     torch.set_num_threads(options.threads)
     names = ("documents", "repeats", "model", "device", "shard_size", "token_budget", "threads")
-    report = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "versions": {"python": platform.python_version()} | versions(),
-        "sizes": {name: getattr(options, name) for name in names}
-        | {"batch_size": BATCH, "corpora": CORPORA},
-        **measure(options),
-        "quality": quality(options),
+    sizes = {name: getattr(options, name) for name in names}
+    results = origin() | {
+        "sizes": sizes
+        | {
+            "batch_size": BATCH,
+            "corpora": CORPORA,
+        }
     }
-    show(report)
-    write_text(options.output, json.dumps(report, indent=2) + "\n")
+    results |= measure(options)
+    results["quality"] = measure_quality(options)
+    write_results(options.results, results)
+    print(describe(results))
 
 
 if __name__ == "__main__":

@@ -1,28 +1,25 @@
-"""Are the figures of hosts with our parts their own? Their tests measure both sides, and this
-collects them.
+"""Claim: hosts that use our parts give the figures that they give with their own.
 
-python benchmarks/hosts.py
+The tests of the hosts measure both sides. This script runs them, collects their figures, writes
+``benchmarks/results/hosts.json``, and puts the table into ``docs/results.md``:
+
+    python benchmarks/hosts.py
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from machine import PAGE, machine, measured, write_table
+from harness.page import PAGE, Marks, markdown_table, measured
+from harness.script import ROOT, option_parser, origin, write_results
 
-from beir_cocodr.io import write_text
-
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "hosts.json"
-START, END = "<!-- hosts table -->", "<!-- end of hosts -->"
+MARKS = Marks("<!-- hosts table -->", "<!-- end of hosts -->")
 
 #: The tests that measure something twice, in a host and here.
 TESTS = [
@@ -36,58 +33,54 @@ TESTS = [
 ]
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """The line with machine and date, and the table."""
-    rows = [
-        "| host | version | script | measure | there | here |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in found["figures"]:
-        figures = [
-            f"{row[where]:.4f}" if row[where] % 1 else f"{row[where]:.0f}"
-            for where in ("there", "here")
-        ]
-        cells = [
-            row["host"],
-            row["version"] or "its form",
-            f"`{row['script']}`",
-            row["measure"],
-            *figures,
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join([measured("hosts"), "", *rows])
+def markdown(figures: list[dict[str, Any]]) -> str:
+    """Format the line with machine and date, and the table of figures."""
+    header = ["host", "version", "script", "measure", "there", "here"]
+    rows = []
+    for row in figures:
+        rows.append(
+            [
+                row["host"],
+                row["version"] or "its form",
+                f"`{row['script']}`",
+                row["measure"],
+                _figure(row["there"]),
+                _figure(row["here"]),
+            ]
+        )
+    return "\n".join([measured("hosts"), "", markdown_table(header, rows)])
+
+
+def _figure(value: float) -> str:
+    is_whole = value % 1 == 0
+    return f"{value:.0f}" if is_whole else f"{value:.4f}"
+
+
+def run_tests() -> list[dict[str, Any]]:
+    """Run the tests, and return the figures that they measured."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "figures.jsonl"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command += ["-k", "not the_page_has", *TESTS]
+        environment = os.environ | {"COCODR_HOSTS": str(file)}
+        status = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            check=False,
+        ).returncode
+        if status:
+            sys.exit(f"the tests of hosts ended with status {status}; nothing was written")
+        return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def main() -> None:
-    with TemporaryDirectory() as folder:
-        lines = Path(folder) / "figures.jsonl"
-        run = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-k",
-            "not the_page_has",
-            *TESTS,
-        ]
-        if status := subprocess.run(
-            run, cwd=ROOT, env=os.environ | {"COCODR_HOSTS": str(lines)}
-        ).returncode:
-            sys.exit(f"the tests of hosts ended with status {status}; nothing is written")
-        figures = [json.loads(line) for line in lines.read_text().splitlines()]
+    options = option_parser(__doc__, "hosts").parse_args()
+    figures = run_tests()
     hosts = list(dict.fromkeys(row["host"] for row in figures))
-    found = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "versions": {"python": platform.python_version()},
-        "figures": sorted(
-            figures, key=lambda row: (hosts.index(row["host"]), row["script"], row["measure"])
-        ),
-    }
-    write_text(RESULTS, json.dumps(found, indent=1) + "\n")
-    write_table(PAGE, START, END, markdown(found))
+    figures.sort(key=lambda row: (hosts.index(row["host"]), row["script"], row["measure"]))
+    write_results(options.results, origin() | {"figures": figures})
+    MARKS.write(PAGE, markdown(figures))
 
 
 if __name__ == "__main__":

@@ -1,204 +1,301 @@
-"""Means and variances against plain vectors: two students of one teacher, over seeds.
+"""Claim: an encoder of means and variances (MRL) ranks better than one of plain vectors.
 
-An MRL and a dot-product student of the same width start from MiniLM and are distilled from the same
-hybrid teacher (BM25 and MiniLM) on the same queries, lists and steps; both are evaluated on other
-API documentation and, where
---collections names their folder, on the test collections cranfield, cisi, npl and time, cut to --documents. Then MRL's
-sensitivity to beta, and the correlation of its variance with per-query quality beside pre-retrieval
-predictors. Each model and each evaluation is a cell that is kept in --output and not made again.
-Writes benchmarks/results/mrl.json.
+An MRL and a dot-product student of the same width start from MiniLM. The same hybrid teacher (BM25
+and MiniLM) distils both with the same queries, lists and steps. Targets are API documentation and,
+with ``--collections``, four classic test collections, cut to ``--documents``. The sensitivity of
+MRL to beta follows, and the correlation of its variance with the quality of queries, beside
+pre-retrieval predictors. Every model and evaluation is kept in ``--work`` and not repeated.
+
+The script prints nDCG@10 of every row on every target, the paired tests and the correlations, and
+writes ``benchmarks/results/mrl.json``:
+
+    python benchmarks/mrl.py [--seeds 13 42 97] [--collections DIR]
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from machine import machine
-from study import judge, judged_targets, markdown_targets, seconds_of_cells, targets
+from harness.script import (
+    add_collections,
+    add_seeds,
+    add_work,
+    option_parser,
+    origin,
+    read_json,
+    settings_of,
+    write_results,
+)
+from harness.study import (
+    Rows,
+    describe_targets,
+    judge,
+    judge_targets,
+    load_targets,
+    seconds_of_cells,
+)
 
 from beir_cocodr.analysis.predictors import variance_predictors
 from beir_cocodr.analysis.qpp import qpp
-from beir_cocodr.io import write_text
 from beir_cocodr.models.loading import model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.records import versions
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.options import DistillOptions
 
-RESULTS = Path(__file__).parent / "results" / "mrl.json"
 SOURCE = "apidocs/pandas"
 TARGETS = ["apidocs/scipy", "apidocs/sklearn"]
 TEACHER = "hybrid"
 ENCODER = EncoderOptions(document_length=128)
 STUDENTS = ("dot", "mrl")
 ROWS = ("base", "mrl untrained", *STUDENTS)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97])
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument(
-        "--batch", type=int, default=8, help="queries, each with a list of 8 documents"
-    )
-    parser.add_argument("--learning-rate", type=float, default=2e-5)
-    parser.add_argument(
-        "--betas", type=float, nargs="*", default=[0.25, 10], help="beside 1, first seed"
-    )
-    parser.add_argument("--queries", type=int, default=200, help="most queries of a target")
-    parser.add_argument(
-        "--documents", type=int, default=1000, help="of a test collection, beside judged ones"
-    )
-    parser.add_argument("--collections", type=Path, help="folder with cranfield, cisi, npl, time")
-    parser.add_argument("--output", type=Path, default=Path("runs/benchmark-mrl"))
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    if len(arguments.seeds) < 2:
-        parser.error("a spread needs at least two seeds")
-    study = Study(arguments)
-    report = study.report(study.students(), study.betas(), study.predictors())
-    write_text(arguments.results, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    print(markdown(report))
+FAMILIES = {
+    "mrl against dot": [("dot", "mrl")],
+    "against base": [("base", student) for student in STUDENTS],
+}
 
 
 class Study:
-    """All cells, each made once."""
+    """All models and evaluations, each computed once."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self.arguments, self.output = arguments, arguments.output
-        self.targets = targets(TARGETS, arguments.collections, self.output, arguments.documents)
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.work = options.work
+        self.targets = load_targets(
+            TARGETS,
+            options.collections,
+            self.work,
+            options.documents,
+        )
 
-    def students(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
-        """Row to target to the results of its seeds."""
-        rows: dict[str, dict[str, list[dict[str, Any]]]] = {row: {} for row in ROWS}
-        count = len(self.arguments.seeds)
+    def rows(self) -> Rows:
+        """Evaluate the base, the untrained MRL and both students on every target."""
+        rows: Rows = {row: {} for row in ROWS}
+        seeds = self.options.seeds
         for row, model in (("base", "minilm"), ("mrl untrained", self.untrained())):
             for target in self.targets:
-                rows[row][target] = [self.judge(model, row, target)] * count
-        for seed in self.arguments.seeds:
-            for row in STUDENTS:
-                model = self.trained(seed, row)
+                rows[row][target] = [self.judge(model, row, target)] * len(seeds)
+        for seed in seeds:
+            for student in STUDENTS:
+                model = self.distill(seed, student, student)
                 for target in self.targets:
-                    rows[row].setdefault(target, []).append(
-                        self.judge(model, f"{row}-{seed}", target)
-                    )
+                    cell = self.judge(model, f"{student}-{seed}", target)
+                    rows[student].setdefault(target, []).append(cell)
         return rows
 
     def betas(self) -> list[dict[str, Any]]:
-        """MRL with other softplus curves, the first seed, our own targets."""
-        seed, points = self.arguments.seeds[0], []
-        for beta in sorted({1.0, *self.arguments.betas}):
-            name = "mrl" if beta == 1 else f"mrl-beta{beta:g}"
-            model = self.trained(seed, "mrl", name, None if beta == 1 else beta)
+        """Evaluate MRL with other softplus curves, on the first seed and our own targets."""
+        seed = self.options.seeds[0]
+        points = []
+        for beta in sorted({1.0, *self.options.betas}):
+            if beta == 1:
+                name = "mrl"
+                model = self.distill(seed, "mrl", name)
+            else:
+                name = f"mrl-beta{beta:g}"
+                model = self.distill(
+                    seed,
+                    "mrl",
+                    name,
+                    beta,
+                )
             for target in TARGETS:
-                found = self.judge(model, f"{name}-{seed}", target)
-                points.append({"beta": beta, "seed": seed, "target": target, **found["measures"]})
+                cell = self.judge(model, f"{name}-{seed}", target)
+                points.append(
+                    {
+                        "beta": beta,
+                        "seed": seed,
+                        "target": target,
+                        **cell["measures"],
+                    }
+                )
         return points
 
     def predictors(self) -> dict[str, list[dict[str, Any]]]:
-        """Target to correlations of each seed's MRL."""
-        found: dict[str, list[dict[str, Any]]] = {}
+        """Correlate predictors with the quality of queries, on every target and with every seed."""
+        correlations: dict[str, list[dict[str, Any]]] = {}
         for target, collection in self.targets.items():
-            for seed in self.arguments.seeds:
-                model = str(self.output / "models" / f"mrl-{seed}")
+            correlations[target] = []
+            for seed in self.options.seeds:
+                model = str(self.work / "models" / f"mrl-{seed}")
                 cell = self.judge(model, f"mrl-{seed}", target)
                 quality = dict(zip(cell["query_ids"], cell["per_query"], strict=True))
                 variance = variance_predictors(model, collection, encoder=ENCODER)
-                folder = self.output / "qpp" / f"{target.replace('/', '-')}-{seed}"
-                prediction = qpp(collection, model, folder, quality, extra=variance)
+                folder = self.work / "qpp" / f"{target.replace('/', '-')}-{seed}"
+                prediction = qpp(
+                    collection,
+                    model,
+                    folder,
+                    quality,
+                    extra=variance,
+                )
                 rows = {row.predictor: asdict(row) for row in prediction.record.predictors}
-                found.setdefault(target, []).append({"seed": seed, **rows})
-        return found
+                correlations[target].append(
+                    {
+                        "seed": seed,
+                        **rows,
+                    }
+                )
+        return correlations
 
-    def trained(
-        self, seed: int, student: str, name: str | None = None, beta: float | None = None
+    def distill(
+        self,
+        seed: int,
+        student: str,
+        name: str,
+        beta: float | None = None,
     ) -> str:
+        """Distil a student, and return its folder."""
         options = DistillOptions(
             student=student,
             beta=beta,
-            max_steps=self.arguments.steps,
-            batch_size=self.arguments.batch,
-            learning_rate=self.arguments.learning_rate,
+            max_steps=self.options.steps,
+            batch_size=self.options.batch,
+            learning_rate=self.options.learning_rate,
             warmup=0.1,
-            held_out=0.0,  # equal steps, no early stopping
+            held_out=0.0,  # Both students train for the same number of steps.
             positives=1,
             m_bm25=3,
             m_hard=4,
             seed=seed,
         )
-        folder = self.output / "models" / f"{name or student}-{seed}"
-        distill(SOURCE, "minilm", TEACHER, folder, options, resume=True, encoder=ENCODER)
+        folder = self.work / "models" / f"{name}-{seed}"
+        distill(
+            SOURCE,
+            "minilm",
+            TEACHER,
+            folder,
+            options,
+            resume=True,
+            encoder=ENCODER,
+        )
         return str(folder)
 
     def untrained(self) -> str:
-        """The start of the first seed's MRL."""
-        seed = self.arguments.seeds[0]
-        folder = self.output / "models" / f"untrained-{seed}"
+        """Save the MRL that the first seed starts from, and return its folder."""
+        seed = self.options.seeds[0]
+        folder = self.work / "models" / f"untrained-{seed}"
         if not (folder / "modules.json").is_file():
-            MRL(model_source("minilm"), seed=seed, **ENCODER.overrides()).save_pretrained(
-                str(folder)
+            model = MRL(
+                model_source("minilm"),
+                seed=seed,
+                **ENCODER.overrides(),
             )
+            model.save_pretrained(str(folder))
         return str(folder)
 
-    def judge(self, model: str, name: str, target: str) -> dict[str, Any]:
-        folder = self.output / "results" / name.replace(" ", "-") / target.replace("/", "-")
-        return judge(model, self.targets[target], folder, self.arguments.queries, encoder=ENCODER)
-
-    def report(
+    def judge(
         self,
-        rows: dict[str, dict[str, list[dict[str, Any]]]],
-        betas: list[dict[str, Any]],
-        predictors: dict[str, list[dict[str, Any]]],
+        model: str,
+        name: str,
+        target: str,
     ) -> dict[str, Any]:
-        families = {
-            "mrl against dot": [("dot", "mrl")],
-            "against base": [("base", student) for student in STUDENTS],
-        }
-        settings = {k: v for k, v in vars(self.arguments).items() if not isinstance(v, Path)}
-        return {
-            "date": datetime.date.today().isoformat(),
-            "machine": machine(),
-            "seconds_of_all_cells": round(seconds_of_cells(self.output)),
-            "settings": settings | {"source": SOURCE, "teacher": TEACHER, **ENCODER.overrides()},
-            "training": {
-                folder.name: record(folder)
-                for folder in sorted((self.output / "models").glob("*-*"))
-            },
-            "targets": judged_targets(rows, families),
-            "beta": betas,
-            "query_performance": predictors,
-            "versions": versions(),
-        }
+        """Evaluate a model on a target."""
+        folder = self.work / "results" / name.replace(" ", "-") / target.replace("/", "-")
+        return judge(
+            model,
+            self.targets[target],
+            folder,
+            self.options.queries,
+            ENCODER,
+        )
 
 
-def record(folder: Path) -> dict[str, Any]:
-    """How training went."""
+def describe_training(folder: Path) -> dict[str, Any]:
+    """Return lists, loss and seconds of a training; an untrained model has none."""
     file = folder / "training.json"
     if not file.is_file():
         return {}
-    training = json.loads(file.read_text())
-    return {name: training[name] for name in ("lists", "training_loss", "seconds")}
+    record = read_json(file)
+    return {name: record[name] for name in ("lists", "training_loss", "seconds")}
 
 
-def markdown(report: dict[str, Any]) -> str:
-    lines = markdown_targets(report["targets"], ROWS)
-    lines += [f"beta {p['beta']:g}, {p['target']}: {p['nDCG@10']:.4f}" for p in report["beta"]]
-    for target, seeds in report["query_performance"].items():
-        for name in [name for name in seeds[0] if name != "seed"]:
-            told = ", ".join(
-                "none" if s[name]["pearson"] is None else f"{s[name]['pearson']:+.3f}"
-                for s in seeds
-            )
-            lines.append(f"{target}: {name}: Pearson {told}")
+def describe(results: dict[str, Any]) -> str:
+    """Return the tables that the script prints."""
+    lines = describe_targets(results["targets"], ROWS)
+    for point in results["beta"]:
+        lines.append(f"beta {point['beta']:g}, {point['target']}: {point['nDCG@10']:.4f}")
+    for target, seeds in results["query_performance"].items():
+        for predictor in seeds[0]:
+            if predictor != "seed":
+                values = [_correlation(seed[predictor]["pearson"]) for seed in seeds]
+                lines.append(f"{target}: {predictor}: Pearson {', '.join(values)}")
     return "\n".join(lines)
+
+
+def _correlation(value: float | None) -> str:
+    return "none" if value is None else f"{value:+.3f}"
+
+
+def parse_options() -> argparse.Namespace:
+    parser = option_parser(__doc__, "mrl")
+    add_seeds(parser)
+    add_work(parser, "runs/benchmark-mrl")
+    add_collections(parser)
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=40,
+        help="Steps of each distillation.",
+    )
+    parser.add_argument(
+        "--batch",
+        type=int,
+        default=8,
+        help="Queries of a step, each with a list of 8 documents.",
+    )
+    parser.add_argument(
+        "--learning-rate",
+        type=float,
+        default=2e-5,
+    )
+    parser.add_argument(
+        "--betas",
+        type=float,
+        nargs="*",
+        default=[0.25, 10],
+        help="Values of beta beside 1.",
+    )
+    parser.add_argument(
+        "--queries",
+        type=int,
+        default=200,
+        help="The most queries of a target.",
+    )
+    parser.add_argument(
+        "--documents",
+        type=int,
+        default=1000,
+        help="The most documents of a test collection.",
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_options()
+    study = Study(options)
+    rows = study.rows()
+    betas = study.betas()
+    predictors = study.predictors()
+    trained = sorted((options.work / "models").glob("*-*"))
+    fixed = {
+        "source": SOURCE,
+        "teacher": TEACHER,
+        **ENCODER.overrides(),
+    }
+    results = origin() | {
+        "seconds_of_all_cells": round(seconds_of_cells(options.work)),
+        "settings": settings_of(options) | fixed,
+        "training": {folder.name: describe_training(folder) for folder in trained},
+        "targets": judge_targets(rows, FAMILIES),
+        "beta": betas,
+        "query_performance": predictors,
+    }
+    write_results(options.results, results)
+    print(describe(results))
 
 
 if __name__ == "__main__":

@@ -1,37 +1,51 @@
-"""Query-as-context pre-training against COCO on the same passages, over seeds, and what its pairs
-cost.
+"""Claim: pre-training with generated queries as context beats COCO's spans of the same passages.
 
 MiniLM is pre-trained on the documents of all targets by COCO, by passages with generated queries
-(qc), by the same mixed with neighbouring passages (mixed), and by CoT-MAE; each is then fine-tuned
-on the source's queries, as the paper does, and so is MiniLM itself (source). Label-free
-distillation starts from MiniLM and sees no source. Queries come from the model-free generator.
-Targets are API documentation and, where --collections names their folder, the test collections
-cranfield, cisi, npl and time, cut to --documents (all judged and a random sample). Then C, the
-queries of a passage, on a few passages that are seen several times; and length and speed of
-passage-query and passage-passage pairs. Each model and each evaluation is a cell that is kept in
---output and not made again. Writes benchmarks/results/query_as_context.json.
+(qc), by the same mixed with neighbouring passages (mixed), and by CoT-MAE. Each model is then
+fine-tuned on the queries of the source, as in the paper, and so is MiniLM (source). Distillation
+without labels starts from MiniLM and sees no source. The generator of queries has no model.
+Targets are API documentation and, with ``--collections``, four classic test collections, cut to
+``--documents``. Then follow C, the number of queries of a passage, and the length and speed of
+passage-query and passage-passage pairs. Every model and evaluation is kept in ``--work`` and not
+repeated.
+
+The script prints nDCG@10 of every row on every target, the paired tests and the costs of pairs, and
+writes ``benchmarks/results/query_as_context.json``:
+
+    python benchmarks/query_as_context.py [--seeds 13 42 97] [--collections DIR]
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import machine
-from study import judge, judged_targets, markdown_targets, seconds_of_cells, targets
+from harness.script import (
+    add_collections,
+    add_seeds,
+    add_work,
+    option_parser,
+    origin,
+    settings_of,
+    write_results,
+)
+from harness.study import (
+    Rows,
+    describe_targets,
+    judge,
+    judge_targets,
+    load_targets,
+    seconds_of_cells,
+)
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
-from beir_cocodr.io import write_text
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.records import versions
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
@@ -39,17 +53,26 @@ from beir_cocodr.training.presets import adapt_options
 from beir_cocodr.training.pretrain import pretrain
 from beir_cocodr.training.pretrain_data import ContextViews
 
-RESULTS = Path(__file__).parent / "results" / "query_as_context.json"
 SOURCE = "apidocs/stdlib+numpy+pandas+torch"
 TARGETS = ["apidocs/sklearn"]
 LEARNING_RATE = 2e-5
-PAPER_TOKENS = 144  # of a passage, as the pairs are measured
-#: Row to what its pre-training has of its own.
+#: Tokens of the passages whose pairs are measured, as in the paper.
+PAPER_TOKENS = 144
+
+#: A row to the options of its pre-training.
 ARMS: dict[str, dict[str, Any]] = {
     "COCO": {"objective": "coco"},
     "qc": {"objective": "qc"},
-    "mixed": {"objective": "qc", "mix": 0.5},
+    "mixed": {
+        "objective": "qc",
+        "mix": 0.5,
+    },
     "CoT-MAE": {"objective": "cotmae"},
+}
+#: A kind of pair to the share of passage-passage pairs that gives it.
+PAIRS = {
+    "passage-query": 0.0,
+    "passage-passage": 1.0,
 }
 DISTILLED = "distilled"
 ROWS = ("base", "source", *ARMS, DISTILLED)
@@ -60,261 +83,398 @@ FAMILIES = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97])
-    parser.add_argument("--steps", type=int, default=40, help="of pre-training")
-    parser.add_argument("--pretrain-batch", type=int, default=16, help="passages or documents")
-    parser.add_argument("--finetune-steps", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=16, help="triplets")
-    parser.add_argument(
-        "--distill-steps", type=int, default=12, help="of 8 queries, each with a list of 11"
-    )
-    parser.add_argument("--per-passage", type=int, default=5, help="C, queries of a passage")
-    parser.add_argument("--passage-tokens", type=int, default=64, help="paper: 144")
-    parser.add_argument(
-        "--document-length", type=int, default=64, help="tokens, of training and evaluation"
-    )
-    parser.add_argument("--sweep", type=int, nargs="*", default=[1, 3, 5, 10], help="values of C")
-    parser.add_argument(
-        "--sweep-passages", type=int, default=64, help="they are seen --sweep-epochs times"
-    )
-    parser.add_argument("--sweep-epochs", type=int, default=4, help="in batches of 8")
-    parser.add_argument("--speed-steps", type=int, default=12)
-    parser.add_argument("--queries", type=int, default=200, help="most queries of a target")
-    parser.add_argument(
-        "--documents", type=int, default=1000, help="of a test collection, beside judged ones"
-    )
-    parser.add_argument("--collections", type=Path, help="folder with cranfield, cisi, npl, time")
-    parser.add_argument("--output", type=Path, default=Path("runs/benchmark-query-as-context"))
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    if len(arguments.seeds) < 2:
-        parser.error("a spread needs at least two seeds")
-    study = Study(arguments)
-    rows, sweep, pairs = study.rows(), study.sweep(), study.pairs()
-    settings = {k: v for k, v in vars(arguments).items() if not isinstance(v, Path)}
-    report = {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
-        "seconds_of_all_cells": round(seconds_of_cells(arguments.output)),
-        "settings": settings
-        | {"source": SOURCE, "learning_rate": LEARNING_RATE, "documents_encoded_in": "bfloat16"},
-        "generated": {name: generated(folder) for name, folder in study.generated.items()},
-        "pairs": pairs,
-        "targets": judged_targets(rows, FAMILIES),
-        "queries_per_passage": judged_targets(sweep, against_the_first(sweep)) if sweep else {},
-        "versions": versions(),
-    }
-    write_text(arguments.results, json.dumps(report, indent=2) + "\n")
-    print(markdown(report))
-
-
 class Study:
-    """All cells, each made once."""
+    """All models and evaluations, each computed once."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self.arguments, self.output = arguments, arguments.output
-        self.encoder = EncoderOptions(document_length=arguments.document_length)
-        self.targets = targets(TARGETS, arguments.collections, self.output, arguments.documents)
-        self.most = max(arguments.sweep, default=1)
-        self.generated = self.generate_all(arguments.passage_tokens)
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.work = options.work
+        self.encoder = EncoderOptions(document_length=options.document_length)
+        self.targets = load_targets(
+            TARGETS,
+            options.collections,
+            self.work,
+            options.documents,
+        )
+        self.generated = self.generate_for_targets(options.passage_tokens)
 
-    def rows(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
-        """Row to target to the results of its seeds."""
-        rows: dict[str, dict[str, list[dict[str, Any]]]] = {row: {} for row in ROWS}
+    def rows(self) -> Rows:
+        """Evaluate every row on every target."""
+        rows: Rows = {row: {} for row in ROWS}
+        seeds = self.options.seeds
         for target in self.targets:
-            rows["base"][target] = [self.judge("minilm", "base", target)] * len(
-                self.arguments.seeds
-            )
-        for seed in self.arguments.seeds:
-            models = {"source": self.finetuned(seed, "source", "minilm")}
-            models |= {arm: self.finetuned(seed, arm, self.pretrained(seed, arm)) for arm in ARMS}
+            rows["base"][target] = [self.judge("minilm", "base", target)] * len(seeds)
+        for seed in seeds:
+            models = {"source": self.finetune(seed, "source", "minilm")}
+            for arm in ARMS:
+                models[arm] = self.finetune(seed, arm, self.pretrain_arm(seed, arm))
             for row, model in models.items():
                 for target in self.targets:
-                    rows[row].setdefault(target, []).append(
-                        self.judge(model, f"{row}-{seed}", target)
-                    )
+                    cell = self.judge(model, f"{row}-{seed}", target)
+                    rows[row].setdefault(target, []).append(cell)
             for target in self.targets:
-                name = f"{DISTILLED}-{seed}"
-                found = self.judge(self.distilled(seed, target), name, target)
-                rows[DISTILLED].setdefault(target, []).append(found)
+                cell = self.judge(self.distill(seed, target), f"{DISTILLED}-{seed}", target)
+                rows[DISTILLED].setdefault(target, []).append(cell)
         return rows
 
-    def sweep(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
-        """As rows, C where a passage is seen several times: pre-training on a few passages of one
-        target.
+    def sweep(self) -> Rows:
+        """Pre-train on a few passages of the last target with several values of C.
+
+        A passage is seen several times, so that it shows more than one of its queries.
         """
         target = list(self.targets)[-1]
-        name = f"sweep-{target.replace('/', '-')}"
-        tokens, passages = self.arguments.passage_tokens, self.arguments.sweep_passages
-        folder = self.generate(self.targets[target], name, self.most, tokens, passages)
-        rows: dict[str, dict[str, list[dict[str, Any]]]] = {}
-        for count in self.arguments.sweep:
-            for seed in self.arguments.seeds:
-                options = PretrainOptions(
-                    objective="qc",
-                    epochs=self.arguments.sweep_epochs,
-                    batch_size=8,
-                    learning_rate=LEARNING_RATE,
-                    per_passage=count,
-                    seed=seed,
+        folder = self.generate(
+            self.targets[target],
+            f"sweep-{target.replace('/', '-')}",
+            GenerationOptions(
+                per_passage=max(self.options.sweep, default=1),
+                max_passages=self.options.sweep_passages,
+                passage_tokens=self.options.passage_tokens,
+                tokenizer="minilm",
+            ),
+        )
+        rows: Rows = {}
+        for count in self.options.sweep:
+            row = rows.setdefault(f"C {count}", {})
+            for seed in self.options.seeds:
+                model = self.pretrain_sweep(
+                    seed,
+                    count,
+                    target,
+                    folder,
                 )
-                model = self.output / "models" / f"C{count}-{seed}"
-                pretrain(
-                    [self.targets[target]],
-                    "minilm",
-                    model,
-                    options,
-                    True,
-                    [folder],
-                    encoder=self.encoder,
-                )
-                found = self.judge(str(model), f"C{count}-{seed}", target)
-                rows.setdefault(f"C {count}", {}).setdefault(target, []).append(found)
+                cell = self.judge(model, f"C{count}-{seed}", target)
+                row.setdefault(target, []).append(cell)
         return rows
 
+    def pretrain_sweep(
+        self,
+        seed: int,
+        count: int,
+        target: str,
+        queries: str,
+    ) -> str:
+        """Pre-train with C queries a passage, and return the folder of the model."""
+        options = PretrainOptions(
+            objective="qc",
+            epochs=self.options.sweep_epochs,
+            batch_size=8,
+            learning_rate=LEARNING_RATE,
+            per_passage=count,
+            seed=seed,
+        )
+        folder = self.work / "models" / f"C{count}-{seed}"
+        datasets = [self.targets[target]]
+        pretrain(
+            datasets,
+            "minilm",
+            folder,
+            options,
+            True,
+            [queries],
+            encoder=self.encoder,
+        )
+        return str(folder)
+
     def pairs(self) -> dict[str, Any]:
-        """Tokens and steps a second of pairs of passage and query, and of two passages, in
-        turns.
-        """
-        model = load_encoder("minilm", EncoderOptions(document_length=PAPER_TOKENS))
-        folders = list(self.generate_all(PAPER_TOKENS).values())
+        """Measure tokens and steps a second of both kinds of pairs, in turns."""
+        encoder = EncoderOptions(document_length=PAPER_TOKENS)
+        model = load_encoder("minilm", encoder)
+        folders = list(self.generate_for_targets(PAPER_TOKENS).values())
         tokens = {}
-        for kind, mix in (("passage-query", 0.0), ("passage-passage", 1.0)):
-            options = self.pretraining(self.arguments.seeds[0], {"objective": "qc", "mix": mix})
+        for kind, mix in PAIRS.items():
+            options = self.pretrain_options(
+                self.options.seeds[0],
+                {
+                    "objective": "qc",
+                    "mix": mix,
+                },
+            )
             tokens[kind] = mean_tokens(ContextViews(folders, model, options))
-        speed: dict[str, list[float]] = {kind: [] for kind in tokens}
+        speed: dict[str, list[float]] = {kind: [] for kind in PAIRS}
         for turn in range(3):
-            for kind, mix in (("passage-query", 0.0), ("passage-passage", 1.0)):
-                shape = {"objective": "qc", "mix": mix, "max_steps": self.arguments.speed_steps}
-                place = self.output / "speed" / f"{kind}-{turn}"
-                record = self.pretrain(turn, shape, place, folders, document_length=PAPER_TOKENS)
+            for kind, mix in PAIRS.items():
+                arm = {
+                    "objective": "qc",
+                    "mix": mix,
+                    "max_steps": self.options.speed_steps,
+                }
+                folder = self.work / "speed" / f"{kind}-{turn}"
+                record = self.pretrain(
+                    turn,
+                    arm,
+                    folder,
+                    folders,
+                    encoder,
+                )
                 speed[kind].append(record.steps / record.seconds)
         medians = {kind: float(np.median(values)) for kind, values in speed.items()}
+        steps = {
+            kind: {
+                "median": medians[kind],
+                "all": speed[kind],
+            }
+            for kind in PAIRS
+        }
         return {
             "mean_tokens": tokens,
-            "steps_per_second": {k: {"median": medians[k], "all": v} for k, v in speed.items()},
+            "steps_per_second": steps,
             "speed_of_passage_query": medians["passage-query"] / medians["passage-passage"],
         }
 
-    def generate_all(self, tokens: int) -> dict[str, str]:
-        """Target to the folder of queries for its passages."""
-        count = self.arguments.per_passage
-        return {
-            name: self.generate(collection, f"{name.replace('/', '-')}-{tokens}", count, tokens)
-            for name, collection in self.targets.items()
-        }
-
-    def generate(
-        self, collection: str, name: str, per_passage: int, tokens: int, passages: int | None = None
-    ) -> str:
-        folder = self.output / "queries" / name
+    def generate_for_targets(self, tokens: int) -> dict[str, str]:
+        """Generate queries for the passages of every target, and return their folders."""
         options = GenerationOptions(
-            per_passage=per_passage,
-            max_passages=passages,
+            per_passage=self.options.per_passage,
             passage_tokens=tokens,
             tokenizer="minilm",
         )
+        folders = {}
+        for name, collection in self.targets.items():
+            folders[name] = self.generate(collection, f"{name.replace('/', '-')}-{tokens}", options)
+        return folders
+
+    def generate(
+        self,
+        collection: str,
+        name: str,
+        options: GenerationOptions,
+    ) -> str:
+        """Generate queries, and return their folder."""
+        folder = self.work / "queries" / name
         if not (folder / "generation.json").is_file():
-            generate_queries(collection, "lexical", folder, options)
+            generate_queries(
+                collection,
+                "lexical",
+                folder,
+                options,
+            )
         return str(folder)
 
-    def pretrained(self, seed: int, arm: str) -> str:
-        folder = self.output / "models" / f"{arm}-pretrained-{seed}"
-        self.pretrain(seed, ARMS[arm], folder, list(self.generated.values()), self.encoder)
+    def pretrain_arm(self, seed: int, arm: str) -> str:
+        """Pre-train an arm, and return the folder of the model."""
+        folder = self.work / "models" / f"{arm}-pretrained-{seed}"
+        self.pretrain(
+            seed,
+            ARMS[arm],
+            folder,
+            list(self.generated.values()),
+            self.encoder,
+        )
         return str(folder)
 
     def pretrain(
         self,
         seed: int,
-        shape: dict[str, Any],
+        arm: dict[str, Any],
         folder: Path,
-        contexts: Sequence[str],
+        queries: Sequence[str],
         encoder: EncoderOptions,
-    ) -> dict[str, Any]:
-        queries = () if shape["objective"] == "coco" else contexts
-        options = self.pretraining(seed, shape)
+    ) -> Any:
+        """Pre-train on all targets, and return the record."""
+        contexts = () if arm["objective"] == "coco" else queries
+        options = self.pretrain_options(seed, arm)
+        datasets = list(self.targets.values())
         return pretrain(
-            list(self.targets.values()), "minilm", folder, options, True, queries, encoder
+            datasets,
+            "minilm",
+            folder,
+            options,
+            True,
+            contexts,
+            encoder=encoder,
         )
 
-    def pretraining(self, seed: int, shape: dict[str, Any]) -> PretrainOptions:
-        settings = {"max_steps": self.arguments.steps, "learning_rate": LEARNING_RATE, "seed": seed}
-        return PretrainOptions(**settings | {"batch_size": self.arguments.pretrain_batch} | shape)
+    def pretrain_options(self, seed: int, arm: dict[str, Any]) -> PretrainOptions:
+        """Return the options of pre-training an arm."""
+        settings = {
+            "max_steps": self.options.steps,
+            "learning_rate": LEARNING_RATE,
+            "seed": seed,
+            "batch_size": self.options.pretrain_batch,
+        }
+        return PretrainOptions(**settings | arm)
 
-    def finetuned(self, seed: int, name: str, start: str) -> str:
+    def finetune(
+        self,
+        seed: int,
+        name: str,
+        start: str,
+    ) -> str:
+        """Fine-tune on the source, and return the folder of the model."""
         options = FinetuneOptions(
-            max_steps=self.arguments.finetune_steps,
-            batch_size=self.arguments.batch,
+            max_steps=self.options.finetune_steps,
+            batch_size=self.options.batch,
             learning_rate=LEARNING_RATE,
             seed=seed,
             loss="triplet",
             weighting="erm",
         )
-        folder = self.output / "models" / f"{name}-{seed}"
-        finetune(SOURCE, start, folder, options, resume=True, encoder=self.encoder)
+        folder = self.work / "models" / f"{name}-{seed}"
+        finetune(
+            SOURCE,
+            start,
+            folder,
+            options,
+            resume=True,
+            encoder=self.encoder,
+        )
         return str(folder)
 
-    def distilled(self, seed: int, target: str) -> str:
-        """Each target has its own, as distillation reads one collection; no more queries than it
-        can use.
+    def distill(self, seed: int, target: str) -> str:
+        """Distil on one target, and return the folder of the model.
+
+        Distillation reads one collection, and no more queries are generated than it can use.
         """
         name = f"{DISTILLED}-{target.replace('/', '-')}"
-        folder, steps = self.output / "models" / f"{name}-{seed}", self.arguments.distill_steps
-        options = adapt_options("hybrid-distill", seed=seed, max_steps=steps)
-        used, tokens = steps * options.batch_size, self.arguments.passage_tokens
-        queries = self.generate(self.targets[target], name, 1, tokens, used)
-        distill(queries, "minilm", "hybrid", folder, options, resume=True, encoder=self.encoder)
+        steps = self.options.distill_steps
+        options = adapt_options(
+            "hybrid-distill",
+            seed=seed,
+            max_steps=steps,
+        )
+        generation = GenerationOptions(
+            per_passage=1,
+            max_passages=steps * options.batch_size,
+            passage_tokens=self.options.passage_tokens,
+            tokenizer="minilm",
+        )
+        queries = self.generate(self.targets[target], name, generation)
+        folder = self.work / "models" / f"{name}-{seed}"
+        distill(
+            queries,
+            "minilm",
+            "hybrid",
+            folder,
+            options,
+            resume=True,
+            encoder=self.encoder,
+        )
         return str(folder)
 
-    def judge(self, model: str, name: str, target: str) -> dict[str, Any]:
-        folder = self.output / "results" / name / target.replace("/", "-")
+    def judge(
+        self,
+        model: str,
+        name: str,
+        target: str,
+    ) -> dict[str, Any]:
+        """Evaluate a model on a target."""
+        folder = self.work / "results" / name / target.replace("/", "-")
         return judge(
-            model, self.targets[target], folder, self.arguments.queries, True, encoder=self.encoder
+            model,
+            self.targets[target],
+            folder,
+            self.options.queries,
+            self.encoder,
+            in_bfloat16=True,
         )
 
 
 def against_the_first(rows: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """One family: each row against the first."""
+    """Return one family of comparisons: each row against the first."""
     first, *others = rows
     return {"queries of a passage": [(first, other) for other in others]}
 
 
 def mean_tokens(views: ContextViews, sample: int = 1000) -> dict[str, float]:
-    """Tokens of passage, context and both, special ones included, evenly spaced over the
-    passages.
+    """Count the tokens of passage, context and both, with special ones.
+
+    Args:
+        views: The pairs.
+        sample: The most pairs to look at, which are evenly spaced.
     """
     rows = np.linspace(0, len(views) - 1, min(sample, len(views))).astype(int)
-    drawn = views.dataset()[rows.tolist()]
-    most = views.options.max_length
-    length = {
-        column: float(
-            np.mean(
-                [min(most, len(ids)) for ids in views.model.tokenizer(drawn[column])["input_ids"]]
-            )
-        )
-        for column in views.columns
-    }
-    return length | {"pair": sum(length.values())}
+    texts = views.dataset()[rows.tolist()]
+    longest = views.options.max_length
+    means = {}
+    for column in views.columns:
+        ids = views.model.tokenizer(texts[column])["input_ids"]
+        means[column] = float(np.mean([min(longest, len(row)) for row in ids]))
+    return means | {"pair": sum(means.values())}
 
 
-def generated(folder: str) -> dict[str, Any]:
-    """How many passages and queries there are."""
+def count_generated(folder: str) -> dict[str, int]:
+    """Count the passages and queries of a folder."""
     collection = load_collection(folder, "train")
-    return {"documents": len(collection.documents), "queries": len(collection.queries)}
+    return {
+        "documents": len(collection.documents),
+        "queries": len(collection.queries),
+    }
 
 
-def markdown(report: dict[str, Any]) -> str:
-    lines = markdown_targets(report["targets"], ROWS)
-    if swept := report["queries_per_passage"]:
-        lines += ["", *markdown_targets(swept, list(next(iter(swept.values()))["rows"]))]
-    for kind, found in report["pairs"]["mean_tokens"].items():
-        speed = report["pairs"]["steps_per_second"][kind]["median"]
-        lines.append(f"{kind}: {found['pair']:.0f} tokens a pair, {speed:.2f} steps a second")
+def describe(results: dict[str, Any]) -> str:
+    """Return the tables that the script prints."""
+    lines = describe_targets(results["targets"], ROWS)
+    sweep = results["queries_per_passage"]
+    if sweep:
+        [summary] = sweep.values()
+        lines += ["", *describe_targets(sweep, list(summary["rows"]))]
+    pairs = results["pairs"]
+    for kind, tokens in pairs["mean_tokens"].items():
+        speed = pairs["steps_per_second"][kind]["median"]
+        lines.append(f"{kind}: {tokens['pair']:.0f} tokens a pair, {speed:.2f} steps a second")
     return "\n".join(lines)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = option_parser(__doc__, "query_as_context")
+    add_seeds(parser)
+    add_work(parser, "runs/benchmark-query-as-context")
+    add_collections(parser)
+    sizes = {
+        "--steps": (40, "Steps of pre-training."),
+        "--pretrain-batch": (16, "Passages or documents of a pre-training step."),
+        "--finetune-steps": (20, "Steps of fine-tuning."),
+        "--batch": (16, "Triplets of a fine-tuning step."),
+        "--distill-steps": (12, "Steps of distillation, of 8 queries with a list of 11 each."),
+        "--per-passage": (5, "C, the number of queries of a passage."),
+        "--passage-tokens": (64, "Tokens of a passage; the paper has 144."),
+        "--document-length": (64, "Tokens of a document in training and evaluation."),
+        "--sweep-passages": (64, "Passages that the sweep over C is trained on."),
+        "--sweep-epochs": (4, "Times that the sweep sees each passage, in batches of 8."),
+        "--speed-steps": (12, "Steps of each measurement of speed."),
+        "--queries": (200, "The most queries of a target."),
+        "--documents": (1000, "The most documents of a test collection."),
+    }
+    for name, (default, help_text) in sizes.items():
+        parser.add_argument(
+            name,
+            type=int,
+            default=default,
+            help=help_text,
+        )
+    parser.add_argument(
+        "--sweep",
+        type=int,
+        nargs="*",
+        default=[1, 3, 5, 10],
+        help="Values of C to compare.",
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_options()
+    study = Study(options)
+    rows = study.rows()
+    sweep = study.sweep()
+    pairs = study.pairs()
+    fixed = {
+        "source": SOURCE,
+        "learning_rate": LEARNING_RATE,
+        "documents_encoded_in": "bfloat16",
+    }
+    swept = judge_targets(sweep, against_the_first(sweep)) if sweep else {}
+    results = origin() | {
+        "seconds_of_all_cells": round(seconds_of_cells(options.work)),
+        "settings": settings_of(options) | fixed,
+        "generated": {name: count_generated(path) for name, path in study.generated.items()},
+        "pairs": pairs,
+        "targets": judge_targets(rows, FAMILIES),
+        "queries_per_passage": swept,
+    }
+    write_results(options.results, results)
+    print(describe(results))
 
 
 if __name__ == "__main__":

@@ -1,139 +1,147 @@
-"""The quickstart over several seeds: mean and spread of every row of its table.
+"""Claim: training without labels of the target makes the packaged MiniLM better on it.
 
-Each seed is a cell that is kept in --output and not run again. Writes
-benchmarks/results/quickstart.json and puts its table into the documentation.
+The script runs ``quickstart`` once with each seed and summarises its table: mean and spread of
+every row, and paired tests against the base. The run of a seed is kept in ``--work`` and not
+repeated. It writes ``benchmarks/results/quickstart.json``, puts the table into ``docs/results.md``
+and prints it:
+
+    python benchmarks/quickstart.py [--seeds 13 42 97]
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import shutil
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import PAGE, machine, write_table
+from harness.measure import timed
+from harness.page import PAGE, Marks, markdown_table
+from harness.script import (
+    add_seeds,
+    add_work,
+    option_parser,
+    origin,
+    read_json,
+    write_results,
+)
+from harness.study import read_per_query, spread
 
 from beir_cocodr.evaluation.measures import compare
 from beir_cocodr.io import write_text
-from beir_cocodr.records import versions
 from beir_cocodr.training.adapt import quickstart
 
-RESULTS = Path(__file__).parent / "results" / "quickstart.json"
-START, END = "<!-- quickstart table -->", "<!-- end -->"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 42, 97])
-    parser.add_argument("--output", type=Path, default=Path("runs/benchmark-quickstart"))
-    arguments = parser.parse_args()
-    if len(arguments.seeds) < 2:
-        parser.error("a spread needs at least two seeds")
-    cells = [run(arguments.output / f"seed-{seed}", seed) for seed in arguments.seeds]
-    write_text(
-        RESULTS, json.dumps(summarize(cells, arguments.seeds, arguments.output), indent=2) + "\n"
-    )
-    table = markdown(json.loads(RESULTS.read_text()))
-    write_table(PAGE, START, END, table)
-    print(table)
+MARKS = Marks("<!-- quickstart table -->", "<!-- end -->")
+MEASURES = ("nDCG@10", "R@100")
 
 
 def run(folder: Path, seed: int) -> dict[str, Any]:
-    """One seed, kept when it is complete; a part of one is made again, since its wall time would be
-    wrong.
+    """Return the record of one seed, with its seconds.
+
+    A run that was interrupted starts again, since its seconds would be wrong.
     """
     clock = folder / "seconds.json"
     if not clock.is_file():
         shutil.rmtree(folder, ignore_errors=True)
-        start, processor = time.perf_counter(), time.process_time()
-        quickstart(folder, seed=seed)
-        spent = {
-            "wall_seconds": time.perf_counter() - start,
-            "processor_seconds": time.process_time() - processor,
+        _, timing = timed(lambda: quickstart(folder, seed=seed))
+        seconds = {
+            "wall_seconds": timing.wall,
+            "processor_seconds": timing.processor,
         }
-        write_text(clock, json.dumps(spent))
-    report: dict[str, Any] = json.loads((folder / "adapt.json").read_text())
-    return report | dict(json.loads(clock.read_text()))
+        write_text(clock, json.dumps(seconds))
+    return read_json(folder / "adapt.json") | read_json(clock)
 
 
-def summarize(cells: list[dict[str, Any]], seeds: list[int], output: Path) -> dict[str, Any]:
+def summarize(
+    cells: list[dict[str, Any]],
+    seeds: list[int],
+    work: Path,
+) -> dict[str, Any]:
+    """Summarise the records of all seeds."""
     first = cells[0]["results"]
-    measures = list(first["models"]["base"]["measures"])
-    rows = {}
-    for label in first["models"]:
+    labels = list(first["models"])
+    rows: dict[str, dict[str, Any]] = {}
+    for label in labels:
         rows[label] = {}
-        for measure in measures:
-            values = [cell["results"]["models"][label]["measures"][measure] for cell in cells]
-            rows[label][measure] = {
-                "mean": np.mean(values),
-                "sd": np.std(values, ddof=1),
-                "seeds": values,
-            }
+        for measure in first["models"]["base"]["measures"]:
+            models = [cell["results"]["models"] for cell in cells]
+            rows[label][measure] = spread([model[label]["measures"][measure] for model in models])
+    recommendations = [cell["recommendation"] for cell in cells]
     return {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
         "seeds": seeds,
         "corpus": cells[0]["corpus"],
         "source": cells[0]["source"],
         "documents": first["documents"],
         "queries": first["queries"],
-        **{
-            name: [round(cell[name]) for cell in cells]
-            for name in ("wall_seconds", "processor_seconds")
-        },
+        "wall_seconds": [round(cell["wall_seconds"]) for cell in cells],
+        "processor_seconds": [round(cell["processor_seconds"]) for cell in cells],
         "rows": rows,
-        "mean_over_seeds_against_base": against_base(output, seeds, list(first["models"])),
-        "recommended": [cell["recommendation"]["model"] for cell in cells],
-        "verdicts": [cell["recommendation"]["verdicts"] for cell in cells],
-        "versions": versions(),
+        "mean_over_seeds_against_base": against_base(work, seeds, labels),
+        "recommended": [one["model"] for one in recommendations],
+        "verdicts": [one["verdicts"] for one in recommendations],
     }
 
 
-def against_base(output: Path, seeds: list[int], labels: list[str]) -> list[dict[str, Any]]:
-    """Paired tests of per-query nDCG@10 averaged over seeds, every row against the base alone."""
+def against_base(
+    work: Path,
+    seeds: list[int],
+    labels: list[str],
+) -> list[dict[str, Any]]:
+    """Test every row against the base, by nDCG@10 of the queries averaged over seeds."""
     scores = {}
     for label in labels:
         runs = []
         for seed in seeds:
-            record = json.loads((output / f"seed-{seed}" / "results.json").read_text())["models"][
-                label
-            ]
-            lines = (output / f"seed-{seed}" / record["per_query"]).read_text().splitlines()
-            column = lines[0].split("\t").index("nDCG@10")
-            runs.append([float(line.split("\t")[column]) for line in lines[1:]])
+            folder = work / f"seed-{seed}"
+            record = read_json(folder / "results.json")["models"][label]
+            per_query = read_per_query(folder / record["per_query"], "nDCG@10")
+            runs.append(list(per_query.values()))
         scores[label] = {"nDCG@10": np.mean(runs, axis=0)}
     pairs = [("base", label) for label in labels if label != "base"]
-    return [asdict(test) for test in compare(scores, {"everything against the base alone": pairs})]
+    families = {"everything against the base alone": pairs}
+    return [asdict(test) for test in compare(scores, families)]
 
 
 def markdown(results: dict[str, Any]) -> str:
+    """Format the table of all rows, and the line below it."""
     tests = {test["b"]: test for test in results["mean_over_seeds_against_base"]}
-    lines = ["| model | nDCG@10 | R@100 | against base, nDCG@10 |", "| --- | --- | --- | --- |"]
+    rows = []
     for label, row in results["rows"].items():
-        cells = [
-            f"{row[measure]['mean']:.3f} ± {row[measure]['sd']:.3f}"
-            for measure in ("nDCG@10", "R@100")
-        ]
-        test = tests.get(label)
-        told = "" if test is None else f"{test['difference']:+.3f} (p {_p(test['t_p_holm'])})"
-        lines.append(f"| {label} | {' | '.join(cells)} | {told} |")
+        cells = [f"{row[name]['mean']:.3f} ± {row[name]['sd']:.3f}" for name in MEASURES]
+        rows.append([label, *cells, _describe_test(tests.get(label))])
+    header = ["model", *MEASURES, "against base, nDCG@10"]
     machine = results["machine"]
-    lines += [
-        "",
-        f"{results['documents']:,} documents, {results['queries']} queries; mean ± standard deviation over "
-        f"{len(results['seeds'])} seeds; p from a paired t-test over queries (scores averaged over seeds) "
-        f"after Holm's correction; {results['date']}, {machine['cores']} cores of {machine['cpu']}.",
-    ]
-    return "\n".join(lines)
+    footer = (
+        f"{results['documents']:,} documents, {results['queries']} queries; "
+        f"mean ± standard deviation over {len(results['seeds'])} seeds; "
+        "p from a paired t-test over queries (scores averaged over seeds) "
+        f"after Holm's correction; {results['date'][:10]}, "
+        f"{machine['cores']} cores of {machine['cpu']}."
+    )
+    return "\n".join([markdown_table(header, rows), "", footer])
 
 
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"= {value:.3f}"
+def _describe_test(test: dict[str, Any] | None) -> str:
+    if test is None:
+        return ""
+    p = test["t_p_holm"]
+    chance = "< 0.001" if p < 0.001 else f"= {p:.3f}"
+    return f"{test['difference']:+.3f} (p {chance})"
+
+
+def main() -> None:
+    parser = option_parser(__doc__, "quickstart")
+    add_seeds(parser)
+    add_work(parser, "runs/benchmark-quickstart")
+    options = parser.parse_args()
+    cells = [run(options.work / f"seed-{seed}", seed) for seed in options.seeds]
+    results = origin() | summarize(cells, options.seeds, options.work)
+    write_results(options.results, results)
+    table = markdown(read_json(options.results))
+    MARKS.write(PAGE, table)
+    print(table)
 
 
 if __name__ == "__main__":

@@ -1,40 +1,45 @@
-"""Search time and peak memory: ours against BEIR's exact search, FAISS flat and the bare matrix
-product.
+"""Claim: exact search is twice as fast as BEIR's, as fast as FAISS flat, in less memory.
 
-The encoder is not what is measured: every rival gets the same random embeddings, made beforehand.
-Each runs in a process of its own, so that its peak memory is its own, and the processes take turns,
-so that whatever else the machine does falls on all of them. Memory is what a search needs beyond
-libraries and embeddings; FAISS's index, a copy of the embeddings, counts in its memory, and the
-time to fill it is given apart.
+The encoder is not measured: every rival gets the same random embeddings, made beforehand. Each
+rival runs in a process of its own, so that its peak memory is its own, and the processes take
+turns, so that whatever else the machine does affects all of them. Memory is what a search needs
+beyond libraries and embeddings. FAISS's index, a copy of the embeddings, counts in its memory, and
+the time to fill it is reported apart.
+
+The script prints seconds, memory and ratios with their aims, and writes
+``benchmarks/results/search.json``:
 
     python benchmarks/search.py [--documents 100000] [--queries 1000] [--top-k 1000] [--repeats 7]
-
-Writes benchmarks/results/search.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from machine import machine, peak_memory
+from harness.measure import (
+    MIB,
+    Timing,
+    Worker,
+    peak_memory,
+    say,
+    seconds,
+    thread_environment,
+    timed,
+)
+from harness.script import option_parser, origin, write_results
 
-RESULTS = Path(__file__).parent / "results" / "search.json"
-#: Pairs whose times are divided, with the least and the most that the ratio may be.
+#: Pairs whose times are divided, to the least and the most that the ratio may be.
 RATIOS = {
     ("beir", "ours_dictionaries"): (2.0, None),
     ("ours_arrays", "faiss"): (None, 1.05),
@@ -44,26 +49,41 @@ RATIOS = {
     ("faiss", "product"): (None, None),
 }
 CHUNK = 50_000
-MIB = 1024 * 1024
+
+#: (Q, k) scores and rows.
+Arrays = tuple[np.ndarray, np.ndarray]
 
 
-class Embeddings(NamedTuple):
-    queries: np.ndarray  # (Q, d)
-    documents: np.ndarray  # (N, d)
+@dataclass(frozen=True)
+class Embeddings:
+    """What every rival searches.
+
+    Attributes:
+        queries: (Q, d) vectors.
+        documents: (N, d) vectors.
+    """
+
+    queries: np.ndarray
+    documents: np.ndarray
 
 
-class Prepared(NamedTuple):
-    """What is timed, how its return value becomes (Q, k) scores and rows, and what was made
-    beforehand.
+@dataclass(frozen=True)
+class Prepared:
+    """A rival that is ready to run.
+
+    Attributes:
+        run: What is timed.
+        arrays: Turns its result into arrays; None if it selects nothing.
+        preparation_seconds: Seconds that were needed beforehand.
     """
 
     run: Callable[[], Any]
-    arrays: Callable[[Any], tuple[np.ndarray, np.ndarray]] | None
-    preparation_seconds: float
+    arrays: Callable[[Any], Arrays] | None = None
+    preparation_seconds: float = 0.0
 
 
-class Stub:
-    """A BEIR model that looks its embeddings up: texts are row numbers."""
+class LookupModel:
+    """A BEIR model that looks embeddings up; texts are row numbers."""
 
     def __init__(self, embeddings: Embeddings) -> None:
         import torch
@@ -75,281 +95,395 @@ class Stub:
         return self.queries
 
     def encode_corpus(self, corpus: list[dict[str, str]], **kwargs: Any) -> Any:
-        start, last = int(corpus[0]["text"]), int(corpus[-1]["text"])
-        # Texts are equally long, so BEIR's sorting by length leaves them in order: a slice, without
-        # a copy.
-        assert last - start == len(corpus) - 1
-        return self.documents[start : last + 1]
+        first = int(corpus[0]["text"])
+        last = int(corpus[-1]["text"])
+        # Texts are equally long, so that BEIR's sorting by length keeps their order, and a slice
+        # without a copy is enough.
+        assert last - first == len(corpus) - 1
+        return self.documents[first : last + 1]
 
 
-def prepare_dictionaries(search_class: Any, embeddings: Embeddings, top_k: int) -> Prepared:
-    search = search_class(Stub(embeddings), corpus_chunk_size=CHUNK, show_progress_bar=False)
-    width = len(str(len(embeddings.documents)))
+def prepare_dictionaries(
+    search_class: Any,
+    embeddings: Embeddings,
+    top_k: int,
+) -> Prepared:
+    """Prepare a search that takes and returns dictionaries, as BEIR's does."""
+    model = LookupModel(embeddings)
+    search = search_class(
+        model,
+        corpus_chunk_size=CHUNK,
+        show_progress_bar=False,
+    )
+    count = len(embeddings.documents)
+    width = len(str(count))
     corpus = {
-        f"d{row}": {"title": "", "text": f"{row:0{width}}"}
-        for row in range(len(embeddings.documents))
+        f"d{row}": {
+            "title": "",
+            "text": f"{row:0{width}}",
+        }
+        for row in range(count)
     }
     queries = {f"q{row}": str(row) for row in range(len(embeddings.queries))}
+    return Prepared(
+        lambda: search.search(
+            corpus,
+            queries,
+            top_k,
+            "dot",
+        ),
+        _arrays_of_results,
+    )
 
-    def arrays(results: dict[str, dict[str, float]]) -> tuple[np.ndarray, np.ndarray]:
-        ranked = [sorted(found.items(), key=lambda hit: -hit[1]) for found in results.values()]
-        scores = np.array([[score for _, score in hits] for hits in ranked], dtype=np.float32)
-        return scores, np.array([[int(document[1:]) for document, _ in hits] for hits in ranked])
 
-    return Prepared(lambda: search.search(corpus, queries, top_k, "dot"), arrays, 0.0)
+def _arrays_of_results(results: dict[str, dict[str, float]]) -> Arrays:
+    scores = []
+    rows = []
+    for scores_of_query in results.values():
+        ranking = sorted(scores_of_query.items(), key=lambda hit: -hit[1])
+        scores.append([score for _, score in ranking])
+        rows.append([int(document[1:]) for document, _ in ranking])
+    return np.array(scores, dtype=np.float32), np.array(rows)
 
 
-def prepare_arrays(search_chunks: Any, embeddings: Embeddings, top_k: int) -> Prepared:
-    tie_ranks = np.random.default_rng(1).permutation(len(embeddings.documents))
+def prepare_arrays(
+    search_chunks: Any,
+    embeddings: Embeddings,
+    top_k: int,
+) -> Prepared:
+    """Prepare our search of chunks, which returns tensors."""
+    documents = embeddings.documents
+    tie_ranks = np.random.default_rng(1).permutation(len(documents))
 
     def run() -> Any:
-        starts = range(0, len(embeddings.documents), CHUNK)
-        chunks = (embeddings.documents[start : start + CHUNK] for start in starts)
-        return search_chunks(embeddings.queries, chunks, top_k, tie_ranks)
+        starts = range(0, len(documents), CHUNK)
+        chunks = (documents[start : start + CHUNK] for start in starts)
+        return search_chunks(
+            embeddings.queries,
+            chunks,
+            top_k,
+            tie_ranks,
+        )
 
-    return Prepared(run, lambda found: (found[0].numpy(), found[1].numpy()), 0.0)
+    return Prepared(run, lambda result: (result[0].numpy(), result[1].numpy()))
 
 
-def prepare_faiss(faiss: Any, embeddings: Embeddings, top_k: int) -> Prepared:
+def prepare_faiss(
+    faiss: Any,
+    embeddings: Embeddings,
+    top_k: int,
+) -> Prepared:
+    """Prepare FAISS's flat index."""
     faiss.omp_set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     index = faiss.IndexFlatIP(embeddings.documents.shape[1])
-    started = time.perf_counter()
-    index.add(embeddings.documents)
-    added = time.perf_counter() - started
-    return Prepared(lambda: index.search(embeddings.queries, top_k), lambda found: found, added)
+    added = seconds(lambda: index.add(embeddings.documents))
+    return Prepared(lambda: index.search(embeddings.queries, top_k), lambda arrays: arrays, added)
 
 
-def prepare_product(torch: Any, embeddings: Embeddings, top_k: int) -> Prepared:
-    stub = Stub(embeddings)
-    return Prepared(lambda: torch.mm(stub.queries, stub.documents.T), None, 0.0)
+def prepare_product(
+    torch: Any,
+    embeddings: Embeddings,
+    top_k: int,
+) -> Prepared:
+    """Prepare torch's product, with nothing selected."""
+    model = LookupModel(embeddings)
+    return Prepared(lambda: torch.mm(model.queries, model.documents.T))
 
 
-def prepare_tiles(torch: Any, embeddings: Embeddings, top_k: int) -> Prepared:
-    stub = Stub(embeddings)
-    tiles = torch.tensor_split(stub.documents, max(1, len(stub.documents) // (CHUNK // 2)))
-    room = torch.empty(len(stub.queries) * max(map(len, tiles)))
+def prepare_tiles(
+    torch: Any,
+    embeddings: Embeddings,
+    top_k: int,
+) -> Prepared:
+    """Prepare torch's product tile by tile into the same memory."""
+    model = LookupModel(embeddings)
+    tiles = torch.tensor_split(model.documents, max(1, len(model.documents) // (CHUNK // 2)))
+    memory = torch.empty(len(model.queries) * max(map(len, tiles)))
 
     def run() -> None:
         for tile in tiles:
-            size = len(stub.queries), len(tile)
-            torch.mm(stub.queries, tile.T, out=room[: size[0] * size[1]].view(size))
+            shape = (len(model.queries), len(tile))
+            product = memory[: shape[0] * shape[1]].view(shape)
+            torch.mm(model.queries, tile.T, out=product)
 
-    return Prepared(run, None, 0.0)
+    return Prepared(run)
 
 
-def prepare_one_dnn(torch: Any, embeddings: Embeddings, top_k: int) -> Prepared:
-    stub, product = Stub(embeddings), torch.ops.mkldnn._linear_pointwise
+def prepare_one_dnn(
+    torch: Any,
+    embeddings: Embeddings,
+    top_k: int,
+) -> Prepared:
+    """Prepare oneDNN's product, with nothing selected."""
+    model = LookupModel(embeddings)
+    product = torch.ops.mkldnn._linear_pointwise
 
     def run() -> None:
-        for panel in torch.split(stub.documents, 4_096):
-            product(stub.queries, panel, None, "none", [], "")
+        for panel in torch.split(model.documents, 4_096):
+            product(
+                model.queries,
+                panel,
+                None,
+                "none",
+                [],
+                "",
+            )
 
-    return Prepared(run, None, 0.0)
+    return Prepared(run)
 
 
-#: Rival to (what is timed, how it is made ready, what of its library is needed).
-RIVALS: dict[str, tuple[str, Callable[[Any, Embeddings, int], Prepared], str]] = {
-    "beir": (
+@dataclass(frozen=True)
+class Rival:
+    """One way to search.
+
+    Attributes:
+        description: What is timed.
+        prepare: Makes it ready.
+        library: What it needs, as ``module:object``.
+    """
+
+    description: str
+    prepare: Callable[[Any, Embeddings, int], Prepared]
+    library: str
+
+
+RIVALS = {
+    "beir": Rival(
         "dictionaries",
         prepare_dictionaries,
         "beir.retrieval.search.dense:DenseRetrievalExactSearch",
     ),
-    "ours_dictionaries": (
-        "dictionaries",
-        prepare_dictionaries,
-        "beir_cocodr.retrieval.exact:ExactSearch",
+    "ours_dictionaries": Rival(
+        "dictionaries", prepare_dictionaries, "beir_cocodr.retrieval.exact:ExactSearch"
     ),
-    "ours_arrays": ("arrays", prepare_arrays, "beir_cocodr.retrieval.topk:search_chunks"),
-    "faiss": ("arrays, IndexFlatIP", prepare_faiss, "faiss"),
-    "product": ("torch.mm, nothing selected", prepare_product, "torch"),
-    "product_in_place": ("torch.mm, tile by tile into the same memory", prepare_tiles, "torch"),
-    "product_one_dnn": ("oneDNN's product, nothing selected", prepare_one_dnn, "torch"),
+    "ours_arrays": Rival("arrays", prepare_arrays, "beir_cocodr.retrieval.topk:search_chunks"),
+    "faiss": Rival("arrays, IndexFlatIP", prepare_faiss, "faiss"),
+    "product": Rival("torch.mm, nothing selected", prepare_product, "torch"),
+    "product_in_place": Rival(
+        "torch.mm, tile by tile into the same memory", prepare_tiles, "torch"
+    ),
+    "product_one_dnn": Rival("oneDNN's product, nothing selected", prepare_one_dnn, "torch"),
 }
 
 
-def worker(rival: str, options: argparse.Namespace) -> None:
-    """Serve one rival: "run" on stdin answers {"seconds"}, "save FILE" answers {"peak_mib",
-    ...}.
-    """
+def serve(name: str, options: argparse.Namespace) -> None:
+    """Serve one rival: "run" answers its seconds, "save FILE" its memory."""
     import torch
 
     torch.set_num_threads(options.threads)
-    _, prepare, needed = RIVALS[rival]
-    library = resolve_name(needed)  # imported before memory is measured
+    rival = RIVALS[name]
+    library = resolve_name(rival.library)  # imported before memory is measured
     random = np.random.default_rng(0)
-    embeddings = Embeddings(
-        random.standard_normal((options.queries, options.dimensions), dtype=np.float32),
-        random.standard_normal((options.documents, options.dimensions), dtype=np.float32),
-    )
+    queries = random.standard_normal((options.queries, options.dimensions), dtype=np.float32)
+    documents = random.standard_normal((options.documents, options.dimensions), dtype=np.float32)
+    embeddings = Embeddings(queries, documents)
     baseline = peak_memory()
-    prepared = prepare(library, embeddings, options.top_k)
+    prepared = rival.prepare(library, embeddings, options.top_k)
+    peak = baseline
+    result = None
     for line in sys.stdin:
         command, _, path = line.strip().partition(" ")
         if command == "run":
-            found = None  # two results at once would count twice in the peak
-            started = time.perf_counter(), time.process_time()
-            found = prepared.run()
-            taken = time.perf_counter() - started[0], time.process_time() - started[1]
+            result = None  # Two results at once would count twice in the peak.
+            result, timing = timed(prepared.run)
             peak = peak_memory()
-            print(
-                json.dumps(dict(zip(("seconds", "processor_seconds"), taken, strict=True))),
-                flush=True,
+            say(
+                {
+                    "seconds": timing.wall,
+                    "processor_seconds": timing.processor,
+                }
             )
         elif command == "save":
             if prepared.arrays is not None:
-                scores, rows = prepared.arrays(found)
-                np.savez(path, scores=scores, rows=rows)
-            extra = {
-                "peak_mib": (peak - baseline) / MIB,
-                "preparation_seconds": prepared.preparation_seconds,
-            }
-            print(json.dumps(extra), flush=True)
-
-
-class Process:
-    """A worker at the other end of a pipe."""
-
-    def __init__(self, rival: str, arguments: list[str], threads: int) -> None:
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "--worker", rival, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            # Threads that wait sleep: otherwise they would count as at work, and keep the others
-            # from it.
-            env=os.environ | dict.fromkeys(names, str(threads)) | {"OMP_WAIT_POLICY": "passive"},
-        )
-
-    def ask(self, command: str) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(command, file=self.process.stdin, flush=True)
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a worker died with status {self.process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def close(self) -> None:
-        self.process.communicate()
+                scores, rows = prepared.arrays(result)
+                np.savez(
+                    path,
+                    scores=scores,
+                    rows=rows,
+                )
+            say(
+                {
+                    "peak_mib": (peak - baseline) / MIB,
+                    "preparation_seconds": prepared.preparation_seconds,
+                }
+            )
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Let all rivals take turns, and compare what they return."""
     names = ("documents", "queries", "dimensions", "top_k", "threads")
     sizes = {name: getattr(options, name) for name in names}
-    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in sizes.items()]
-    processes = {rival: Process(rival, arguments, options.threads) for rival in RIVALS}
-    seconds: dict[str, list[dict[str, float]]] = {rival: [] for rival in RIVALS}
+    # A thread that waits sleeps: otherwise it would count as busy and keep others from working.
+    environment = thread_environment(options.threads) | {"OMP_WAIT_POLICY": "passive"}
+    workers = {
+        name: Worker(
+            __file__,
+            {
+                "worker": name,
+                **sizes,
+            },
+            environment,
+        )
+        for name in RIVALS
+    }
+    timings: dict[str, list[Timing]] = {name: [] for name in RIVALS}
     for repeat in range(options.repeats + 1):
-        for rival, process in processes.items():
-            time.sleep(0.3)  # the thread pool of the one before goes to sleep
-            taken = process.ask("run")
-            if repeat:  # the first round warms up
-                seconds[rival].append(taken)
+        for name, worker in workers.items():
+            time.sleep(0.3)  # The thread pool of the rival before goes to sleep.
+            answer = worker.ask("run")
+            if repeat > 0:  # The first round is a warm-up.
+                timings[name].append(Timing(answer["seconds"], answer["processor_seconds"]))
         print(f"round {repeat} of {options.repeats}", file=sys.stderr)
-    rivals, found = collect(processes, seconds)
+    rivals, arrays = collect(workers, timings)
+    beir = arrays["beir"]
     return {
-        "sizes": sizes | {"repeats": options.repeats, "corpus_chunk": CHUNK},
+        "sizes": sizes
+        | {
+            "repeats": options.repeats,
+            "corpus_chunk": CHUNK,
+        },
         "rivals": rivals,
         "ratios": {f"{above} / {below}": ratio(rivals, above, below) for above, below in RATIOS},
-        "agreement_with_beir": {name: agreement(found[name], found["beir"]) for name in found},
+        "agreement_with_beir": {name: agreement(one, beir) for name, one in arrays.items()},
     }
 
 
 def collect(
-    processes: dict[str, Process], seconds: dict[str, list[dict[str, float]]]
-) -> tuple[dict[str, Any], dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """What is to be said of every rival, and the scores and rows it found; ends the processes."""
-    rivals, found = {}, {}
+    workers: dict[str, Worker], timings: dict[str, list[Timing]]
+) -> tuple[dict[str, Any], dict[str, Arrays]]:
+    """End the processes, and return the figures and the arrays of every rival."""
+    rivals = {}
+    arrays = {}
     with tempfile.TemporaryDirectory() as folder:
-        for rival, process in processes.items():
-            path = Path(folder) / f"{rival}.npz"
-            extra = process.ask(f"save {path}")
-            process.close()
-            times, busy = (
-                [one[kind] for one in seconds[rival]] for kind in ("seconds", "processor_seconds")
-            )
-            rivals[rival] = {
-                "what": RIVALS[rival][0],
+        for name, worker in workers.items():
+            path = Path(folder) / f"{name}.npz"
+            memory = worker.ask(f"save {path}")
+            worker.close()
+            times = [timing.wall for timing in timings[name]]
+            rivals[name] = {
+                "what": RIVALS[name].description,
                 "best_seconds": min(times),
                 "median_seconds": statistics.median(times),
-                "processor_seconds": statistics.median(busy),
+                "processor_seconds": statistics.median(one.processor for one in timings[name]),
                 "seconds": times,
-                **extra,
+                **memory,
             }
             if path.exists():
-                with np.load(path) as arrays:
-                    found[rival] = (arrays["scores"], arrays["rows"])
-    return rivals, found
+                with np.load(path) as saved:
+                    arrays[name] = (saved["scores"], saved["rows"])
+    return rivals, arrays
 
 
-def ratio(rivals: dict[str, Any], above: str, below: str) -> dict[str, Any]:
-    """Of best and of median times, and of processor times, which others on the machine leave as
-    they are; and whether all are within the limits.
-    """
+def ratio(
+    rivals: dict[str, Any],
+    above: str,
+    below: str,
+) -> dict[str, Any]:
+    """Divide best, median and processor times, and check that all are within the limits."""
     least, most = RATIOS[above, below]
-    times = {kind: f"{kind}_seconds" for kind in ("best", "median", "processor")}
-    found = {kind: rivals[above][key] / rivals[below][key] for kind, key in times.items()}
-    low, high = min(found.values()), max(found.values())
-    met = (least is None or low >= least) and (most is None or high <= most)
-    return found | {"at_least": least, "at_most": most, "met": met}
-
-
-def agreement(
-    one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]
-) -> dict[str, float]:
-    """Largest difference of sorted scores, and the share of retrieved documents in common."""
-    shared = [len(np.intersect1d(a, b)) / len(b) for a, b in zip(one[1], other[1], strict=True)]
-    return {
-        "largest_score_difference": float(np.abs(one[0] - other[0]).max()),
-        "documents_in_common": float(np.mean(shared)),
+    ratios = {}
+    for kind in ("best", "median", "processor"):
+        key = f"{kind}_seconds"
+        ratios[kind] = rivals[above][key] / rivals[below][key]
+    is_met = True
+    if least is not None:
+        is_met = min(ratios.values()) >= least
+    if most is not None:
+        is_met = is_met and max(ratios.values()) <= most
+    return ratios | {
+        "at_least": least,
+        "at_most": most,
+        "met": is_met,
     }
 
 
-def show(report: dict[str, Any]) -> None:
-    for name, rival in report["rivals"].items():
+def agreement(ours: Arrays, theirs: Arrays) -> dict[str, float]:
+    """Return the largest difference of sorted scores, and the share of documents in common."""
+    shares = []
+    for our_rows, their_rows in zip(ours[1], theirs[1], strict=True):
+        common = np.intersect1d(our_rows, their_rows)
+        shares.append(len(common) / len(their_rows))
+    return {
+        "largest_score_difference": float(np.abs(ours[0] - theirs[0]).max()),
+        "documents_in_common": float(np.mean(shares)),
+    }
+
+
+def describe(results: dict[str, Any]) -> str:
+    """Return the lines that the script prints."""
+    lines = []
+    for name, rival in results["rivals"].items():
         times = f"best {rival['best_seconds']:.3f} s, median {rival['median_seconds']:.3f} s"
-        print(f"{name:18} {times}, {rival['peak_mib']:5.0f} MiB  ({rival['what']})")
-    for name, values in report["ratios"].items():
-        limits = [f"{side} {values[side]}" for side in ("at_least", "at_most") if values[side]]
-        verdict = f"  {limits[0]}: {'met' if values['met'] else 'MISSED'}" if limits else ""
-        print(
-            f"{name:25} {', '.join(f'{kind} {values[kind]:.2f}' for kind in ('best', 'median', 'processor'))}{verdict}"
-        )
+        lines.append(f"{name:18} {times}, {rival['peak_mib']:5.0f} MiB  ({rival['what']})")
+    for name, ratios in results["ratios"].items():
+        values = [f"{kind} {ratios[kind]:.2f}" for kind in ("best", "median", "processor")]
+        lines.append(f"{name:25} {', '.join(values)}{_verdict(ratios)}")
+    return "\n".join(lines)
+
+
+def _verdict(ratios: dict[str, Any]) -> str:
+    verdict = "met" if ratios["met"] else "MISSED"
+    if ratios["at_least"] is not None:
+        return f"  at least {ratios['at_least']}: {verdict}"
+    if ratios["at_most"] is not None:
+        return f"  at most {ratios['at_most']}: {verdict}"
+    return ""
+
+
+def parse_options() -> argparse.Namespace:
+    parser = option_parser(__doc__, "search")
+    parser.add_argument(
+        "--documents",
+        type=int,
+        default=100_000,
+    )
+    parser.add_argument(
+        "--queries",
+        type=int,
+        default=1_000,
+    )
+    parser.add_argument(
+        "--dimensions",
+        type=int,
+        default=768,
+    )
+    parser.add_argument(
+        "--top-k",
+        type=int,
+        default=1_000,
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=7,
+        help="Timed rounds after a warm-up.",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+        help="Threads of every rival.",
+    )
+    parser.add_argument(
+        "--worker",
+        choices=list(RIVALS),
+        help=argparse.SUPPRESS,
+    )
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument("--queries", type=int, default=1_000)
-    parser.add_argument("--dimensions", type=int, default=768)
-    parser.add_argument("--top-k", type=int, default=1_000)
-    parser.add_argument(
-        "--repeats", type=int, default=7, help="timed rounds, after one that warms up"
-    )
-    parser.add_argument("--threads", type=int, default=2, help="threads of every rival")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--worker", choices=RIVALS, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parse_options()
     if options.worker:
-        worker(options.worker, options)
+        serve(options.worker, options)
         return
-    # A worker measures its memory: it imports no more than its rival needs.
+    # A worker measures its memory, and therefore imports no more than its rival needs.
     import torch
 
-    from beir_cocodr.io import write_text
-    from beir_cocodr.records import versions
-
-    report = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine() | {"instructions": torch.backends.cpu.get_cpu_capability()},
-        "versions": {"python": platform.python_version(), "faiss-cpu": version("faiss-cpu")}
-        | versions(),
-        **measure(options),
-    }
-    show(report)
-    write_text(options.output, json.dumps(report, indent=2) + "\n")
+    instructions = torch.backends.cpu.get_cpu_capability()
+    results = origin("faiss-cpu", instructions=instructions) | measure(options)
+    write_results(options.results, results)
+    print(describe(results))
 
 
 if __name__ == "__main__":

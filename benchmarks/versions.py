@@ -1,16 +1,20 @@
-"""With which versions does it work? Environments of the oldest, the newest, and each extra alone,
-made by uv.
+"""Claim: the package works with the versions that pyproject.toml allows, and each extra alone.
 
-python benchmarks/versions.py oldest --python 3.11
-python benchmarks/versions.py newest --python 3.13 tests/plugins
-python benchmarks/versions.py extras
+The script makes environments with uv: ``oldest`` has the lower bound of every requirement,
+``oldest-hosts`` those of the hosts, which ask for newer versions than we do, ``newest`` the newest
+of everything, and ``extras`` each extra by itself. It runs the tests in the first three and imports
+what the extra promises in the last. It writes ``benchmarks/results/versions.json`` and puts both
+tables into ``docs/results.md``:
 
-UV_TORCH_BACKEND=cpu takes a torch without CUDA where its index is in reach.
+    python benchmarks/versions.py oldest --python 3.11
+    python benchmarks/versions.py newest --python 3.13 tests/plugins
+    python benchmarks/versions.py extras [--extra faiss-cpu]
+
+``UV_TORCH_BACKEND=cpu`` takes a torch without CUDA where its index can be reached.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -25,21 +29,18 @@ from tempfile import gettempdir
 from typing import Any
 from xml.etree import ElementTree
 
-from machine import PAGE, machine, measured, write_table
+from harness.page import PAGE, Marks, markdown_table, measured
+from harness.script import ROOT, machine, option_parser, read_json, results_file, write_results
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from beir_cocodr.io import write_text
+RESULTS = results_file("versions")
+MARKS = Marks("<!-- versions table -->", "<!-- end of versions -->")
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "versions.json"
-START, END = "<!-- versions table -->", "<!-- end of versions -->"
-
-#: What the tests need beside extras: those requirements of the extra `test` that are no extras of
-#: ours.
+#: Requirements of the extra ``test`` that the tests need beside our other extras.
 TOOLS = ("httpx2", "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "selenium")
 
-#: What each extra promises, as names that can be imported with it.
+#: An extra to the names that can be imported with it.
 PROMISES = {
     "faiss-cpu": ("faiss", "beir_cocodr.plugins.beir_faiss"),
     "faiss-gpu": ("faiss",),
@@ -57,223 +58,357 @@ PROMISES = {
     "all": ("pytest", "mkdocs", "faiss", "mteb", "pyterrier", "ray.data"),
 }
 
+#: The import that shows that an extra keeps its promise.
+IMPORT = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of environment: how uv chooses versions, and of which extras."""
+    """One kind of environment.
+
+    Attributes:
+        resolution: How uv chooses versions.
+        extras: The extras that are installed.
+    """
 
     resolution: str
     extras: tuple[str, ...]
 
 
-#: The hosts ask for newer versions than our own lower bounds, so the oldest of all stand without
-#: them.
 KINDS = {
     "oldest": Kind("lowest-direct", ("quickstart", "faiss-cpu", "files", "serve", "report", "ray")),
-    "oldest-hosts": Kind(
-        "lowest-direct",
-        tuple(name for name in PROMISES if name in ("mteb", "pyterrier", "pyserini")),
-    ),
+    "oldest-hosts": Kind("lowest-direct", ("pyserini", "mteb", "pyterrier")),
     "newest": Kind("highest", ("test",)),
 }
 
 
 def project() -> dict[str, Any]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]  # type: ignore[no-any-return]
+    """Read the table ``project`` of pyproject.toml."""
+    content = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    table: dict[str, Any] = content["project"]
+    return table
 
 
 def bounds(extras: Sequence[str] = ()) -> dict[str, str]:
-    """Distribution to the lower bound that pyproject.toml gives it, of the core and of extras."""
-    named = project()
-    wanted = [
-        *named["dependencies"],
-        *(line for extra in extras for line in named["optional-dependencies"][extra]),
-    ]
-    return {
-        canonicalize_name(one.name): next(
-            each.version for each in one.specifier if each.operator == ">="
-        )
-        for one in map(Requirement, wanted)
-        if canonicalize_name(one.name) != "beir-cocodr"
-    }
+    """Return the lower bound of every requirement of the core and of some extras."""
+    table = project()
+    lines = list(table["dependencies"])
+    for extra in extras:
+        lines += table["optional-dependencies"][extra]
+    lowest = {}
+    for requirement in map(Requirement, lines):
+        name = canonicalize_name(requirement.name)
+        if name != "beir-cocodr":
+            lowest[name] = _lower_bound(requirement)
+    return lowest
+
+
+def _lower_bound(requirement: Requirement) -> str:
+    for specifier in requirement.specifier:
+        if specifier.operator == ">=":
+            return specifier.version
+    raise LookupError(f"pyproject.toml: {requirement} has no lower bound; add one")
 
 
 def tools() -> list[str]:
+    """Return the requirements of :data:`TOOLS`."""
     lines = project()["optional-dependencies"]["test"]
     return [line for line in lines if Requirement(line).name in TOOLS]
 
 
 def uv(*words: object) -> str:
-    """What uv prints; its error ends the program."""
-    if (
-        program := shutil.which(
-            "uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        )
-    ) is None:
-        sys.exit("uv makes the environments: pip install uv")
-    done = subprocess.run(
-        [program, *map(str, words)], capture_output=True, text=True, check=False, cwd=ROOT
+    """Run uv and return what it prints; an error of uv ends the program."""
+    search_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    program = shutil.which("uv", path=search_path)
+    if program is None:
+        sys.exit("uv, which makes the environments, is missing: pip install uv")
+    completed = subprocess.run(
+        [program, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
     )
-    if done.returncode:
-        sys.exit(f"uv {' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
-    return done.stdout
+    if completed.returncode:
+        command = " ".join(map(str, words))
+        sys.exit(f"uv {command}\n{completed.stdout}{completed.stderr}")
+    return completed.stdout
 
 
-def make(
-    place: Path, python: str, resolution: str, wanted: Sequence[str], constraints: bool = False
+def make_environment(
+    folder: Path,
+    python: str,
+    resolution: str,
+    requirements: Sequence[str],
+    *,
+    constrained: bool = False,
 ) -> Path:
-    """The interpreter of a new environment with what is wanted, in which `uv pip check` finds
-    nothing wrong.
+    """Make an environment, check it by ``uv pip check``, and return its interpreter.
+
+    Args:
+        folder: The folder of the environment.
+        python: The version of Python.
+        resolution: How uv chooses versions.
+        requirements: What to install.
+        constrained: Take the versions of constraints.txt.
     """
-    uv("venv", "--quiet", "--clear", "--python", python, place)
-    interpreter = place / "bin" / "python"
-    given = ["--constraints", ROOT / "constraints.txt"] if constraints else []
-    # The oldest versions of what is compiled have to be wheels: what they were built with is not to
-    # be had any more.
-    wheels = [word for name in sorted(bounds()) for word in ("--only-binary", name)]
-    options = ["--python", interpreter, "--resolution", resolution, *given, *wheels]
-    uv("pip", "install", "--quiet", *options, *wanted)
-    uv("pip", "check", "--python", interpreter)
+    uv(
+        "venv",
+        "--quiet",
+        "--clear",
+        "--python",
+        python,
+        folder,
+    )
+    interpreter = folder / "bin" / "python"
+    options = ["--python", interpreter, "--resolution", resolution]
+    if constrained:
+        options += ["--constraints", ROOT / "constraints.txt"]
+    # The oldest versions of compiled packages must be wheels: the tools that once built them are
+    # no longer available.
+    for name in sorted(bounds()):
+        options += ["--only-binary", name]
+    uv(
+        "pip",
+        "install",
+        "--quiet",
+        *options,
+        *requirements,
+    )
+    uv(
+        "pip",
+        "check",
+        "--python",
+        interpreter,
+    )
     return interpreter
 
 
-def versions(interpreter: Path) -> dict[str, str]:
-    listed = json.loads(uv("pip", "list", "--python", interpreter, "--format", "json"))
-    return {canonicalize_name(one["name"]): one["version"] for one in listed}
+def installed_versions(interpreter: Path) -> dict[str, str]:
+    """Return the version of every distribution of an environment."""
+    listed = json.loads(
+        uv(
+            "pip",
+            "list",
+            "--python",
+            interpreter,
+            "--format",
+            "json",
+        )
+    )
+    return {canonicalize_name(entry["name"]): entry["version"] for entry in listed}
 
 
-def counted(junit: Path) -> dict[str, int]:
-    """Tests by how they ended."""
-    suites = ElementTree.parse(junit).getroot().iter("testsuite")
-    found = [
-        {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
-        for suite in suites
-    ]
-    total = {name: sum(each[name] for each in found) for name in found[0]}
+def count_tests(junit: Path) -> dict[str, int]:
+    """Count the tests of a JUnit file by their outcome."""
+    total = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    for suite in ElementTree.parse(junit).getroot().iter("testsuite"):
+        for name in total:
+            total[name] += int(suite.get(name, 0))
     failed = total["failures"] + total["errors"]
+    passed = total["tests"] - failed - total["skipped"]
     return {
-        "passed": total["tests"] - failed - total["skipped"],
+        "passed": passed,
         "failed": failed,
         "skipped": total["skipped"],
     }
 
 
-def tried(kind: str, interpreter: Path, junit: Path, tests: Sequence[str]) -> dict[str, Any]:
-    """One row of the table: which versions, which tests, and how they ended."""
-    found, python = (
-        versions(interpreter),
-        subprocess.check_output([interpreter, "--version"], text=True),
-    )
-    named = {name for extras in ((), KINDS[kind].extras) for name in bounds(extras)}
+def tried_row(
+    kind: str,
+    interpreter: Path,
+    junit: Path,
+    tests: Sequence[str],
+) -> dict[str, Any]:
+    """Return a row of the table: the versions, the tests, and their outcomes."""
+    versions = installed_versions(interpreter)
+    python = subprocess.check_output([interpreter, "--version"], text=True)
+    names = bounds().keys() | bounds(KINDS[kind].extras).keys()
     return {
         "kind": kind,
         "python": python.split()[1],
         "tests": " ".join(tests) or "all",
-        **counted(junit),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {name: found[name] for name in sorted(named) if name in found},
+        **count_tests(junit),
+        "date": _now(),
+        "versions": {name: versions[name] for name in sorted(names) if name in versions},
     }
 
 
-def save(part: str, rows: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
-    """Put rows in the place of those with the same keys, and the tables into the documentation."""
-    found = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"tried": [], "extras": []}
-    new = {tuple(row[key] for key in keys): row for row in [*found[part], *rows]}
-    found |= {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        part: [*new.values()],
-    }
-    write_text(RESULTS, json.dumps(found, indent=1) + "\n")
-    write_table(PAGE, START, END, markdown(found))
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def test(kind: str, python: str, place: Path, tests: Sequence[str]) -> int:
-    """The status of pytest in a new environment; the row is written however it ended."""
-    wanted = ["--editable", f".[{','.join(KINDS[kind].extras)}]", *tools()]
-    interpreter = make(place, python, KINDS[kind].resolution, wanted)
-    junit = place / "junit.xml"
-    # Those of this table look at what is written below.
-    cores = [
-        "--numprocesses",
-        "auto",
-        "--dist",
-        "loadfile",
-        "--no-loadscope-reorder",
-        "--ignore=tests/test_versions.py",
-    ]
-    command = [
-        interpreter,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        f"--junitxml={junit}",
-        *cores,
-        *tests,
-    ]
-    status = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
-    ).returncode
-    save("tried", [tried(kind, interpreter, junit, tests)], ("kind", "python"))
-    return status
-
-
-def alone(extra: str, python: str, place: Path) -> dict[str, Any]:
-    """An extra in an environment of its own, with the tested versions: checked by pip's rules, and
-    imported.
-    """
-    interpreter = make(place, python, "highest", ["--editable", f".[{extra}]"], constraints=True)
-    code = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
-    done = subprocess.run(
-        [interpreter, "-c", code, *PROMISES[extra]], capture_output=True, text=True, check=False
+def save(
+    path: Path,
+    part: str,
+    rows: list[dict[str, Any]],
+    keys: tuple[str, ...],
+) -> None:
+    """Replace the rows of a results file that have the same keys, and write both tables anew."""
+    results = (
+        read_json(path)
+        if path.is_file()
+        else {
+            "tried": [],
+            "extras": [],
+        }
     )
-    problem = done.stderr.strip().splitlines()[-1] if done.returncode else ""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    found = {
+    by_key = {}
+    for row in [*results[part], *rows]:
+        by_key[tuple(row[key] for key in keys)] = row
+    results |= {
+        "date": _now(),
+        "machine": machine(),
+        part: list(by_key.values()),
+    }
+    write_results(path, results)
+    MARKS.write(PAGE, markdown(results))
+
+
+def run_tests(
+    kind: str,
+    python: str,
+    folder: Path,
+    tests: Sequence[str],
+) -> tuple[int, dict[str, Any]]:
+    """Run tests in a new environment, and return the status of pytest and the row."""
+    extras = ",".join(KINDS[kind].extras)
+    requirements = ["--editable", f".[{extras}]", *tools()]
+    interpreter = make_environment(
+        folder,
+        python,
+        KINDS[kind].resolution,
+        requirements,
+    )
+    junit = folder / "junit.xml"
+    command = [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}"]
+    command += ["--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
+    # The tests of this script read the file that is written below.
+    command += ["--ignore=tests/test_versions.py", *tests]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    status = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+    ).returncode
+    return status, tried_row(
+        kind,
+        interpreter,
+        junit,
+        tests,
+    )
+
+
+def try_extra(
+    extra: str,
+    python: str,
+    folder: Path,
+) -> dict[str, Any]:
+    """Install an extra by itself with the tested versions, and import what it promises."""
+    requirements = ["--editable", f".[{extra}]"]
+    interpreter = make_environment(
+        folder,
+        python,
+        "highest",
+        requirements,
+        constrained=True,
+    )
+    command = [interpreter, "-c", IMPORT, *PROMISES[extra]]
+    completed = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    problem = ""
+    if completed.returncode:
+        problem = completed.stderr.strip().splitlines()[-1]
+    return {
         "extra": extra,
-        "packages": len(versions(interpreter)),
+        "packages": len(installed_versions(interpreter)),
         "imports": PROMISES[extra],
         "problem": problem,
+        "python": python,
+        "date": _now(),
     }
-    return found | {"python": python, "date": now}
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """The line with machine and date, and both tables."""
-    rows = ["| versions | Python | tests | passed | failed | skipped | date |", "| --- " * 7 + "|"]
-    for one in found["tried"]:
-        cells = [one[name] for name in ("kind", "python", "tests", "passed", "failed", "skipped")]
-        rows.append(f"| {' | '.join(map(str, cells))} | {one['date'][:10]} |")
-    rows += ["", "| extra alone | packages | check | imported |", "| --- " * 4 + "|"]
-    for one in found["extras"]:
-        imported = one["problem"] or ", ".join(f"`{name}`" for name in one["imports"])
-        rows.append(f"| {one['extra']} | {one['packages']} | clean | {imported} |")
-    rows += [
-        f"| {name} |  | not tried |  |"
-        for name in PROMISES
-        if name not in {one["extra"] for one in found["extras"]}
+def markdown(results: dict[str, Any]) -> str:
+    """Format the line with machine and date, and both tables."""
+    columns = ["kind", "python", "tests", "passed", "failed", "skipped"]
+    tried = []
+    for row in results["tried"]:
+        tried.append([*(row[column] for column in columns), row["date"][:10]])
+    header = ["versions", "Python", "tests", "passed", "failed", "skipped", "date"]
+    extras = []
+    for row in results["extras"]:
+        imports = ", ".join(f"`{name}`" for name in row["imports"])
+        extras.append([row["extra"], row["packages"], "clean", row["problem"] or imports])
+    tried_extras = {row["extra"] for row in results["extras"]}
+    for name in PROMISES:
+        if name not in tried_extras:
+            extras.append([name, "", "not tried", ""])
+    tables = [
+        markdown_table(header, tried),
+        markdown_table(["extra alone", "packages", "check", "imported"], extras),
     ]
-    return "\n".join([measured("versions"), "", *rows])
+    return "\n\n".join([measured("versions"), *tables])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=[*KINDS, "extras"])
-    parser.add_argument("--python", default="3.11")
-    parser.add_argument("--place", type=Path, default=Path(gettempdir()) / "beir-cocodr-versions")
+    parser = option_parser(__doc__, "versions")
     parser.add_argument(
-        "--extra", action="append", choices=list(PROMISES), help="of extras; default: all"
+        "what",
+        choices=[*KINDS, "extras"],
+        help="The kind of environment.",
     )
-    parser.add_argument("tests", nargs="*", help="files of tests; default: all")
+    parser.add_argument(
+        "--python",
+        default="3.11",
+        help="Use this Python. Default: 3.11.",
+    )
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path(gettempdir()) / "beir-cocodr-versions",
+        help="Make the environments in this folder.",
+    )
+    parser.add_argument(
+        "--extra",
+        action="append",
+        choices=list(PROMISES),
+        help="Try only this extra. Default: all.",
+    )
+    parser.add_argument(
+        "tests",
+        nargs="*",
+        help="Run only these files of tests. Default: all.",
+    )
     options = parser.parse_intermixed_args()
-    place = options.place / f"{options.what}-{Path(options.python).name}"
+    folder = options.work / f"{options.what}-{Path(options.python).name}"
     if options.what != "extras":
-        sys.exit(test(options.what, options.python, place, options.tests))
+        status, row = run_tests(
+            options.what,
+            options.python,
+            folder,
+            options.tests,
+        )
+        save(
+            options.results,
+            "tried",
+            [row],
+            ("kind", "python"),
+        )
+        sys.exit(status)
     for extra in options.extra or PROMISES:
-        row = alone(extra, options.python, place)
-        save("extras", [row], ("extra",))
+        row = try_extra(extra, options.python, folder)
+        save(
+            options.results,
+            "extras",
+            [row],
+            ("extra",),
+        )
         print(extra, row["problem"] or "clean")
 
 

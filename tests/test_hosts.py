@@ -10,8 +10,8 @@ from pathlib import Path
 import ir_measures
 import numpy as np
 import pytest
+from harness.page import PAGE
 from host_figures import HOSTS, recorded
-from machine import PAGE
 
 from beir_cocodr import evaluate, load_collection
 
@@ -20,10 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_the_page_has_the_figures_that_tests_measure():
     script, found = import_module("hosts"), recorded()
-    start, end = script.START, script.END
-    assert PAGE.read_text().split(start)[1].split(end)[0].strip() == script.markdown(
-        {"figures": found}
-    )
+    assert script.MARKS.read(PAGE.read_text()) == script.markdown(found)
     assert {row["host"] for row in found} == set(HOSTS)
     for row in found:
         file, _, test = row["test"].partition("::")
