@@ -37,18 +37,18 @@ from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.fuse import (
+from beir_cocodr.retrieval.fusion import RM3, Feedback, Hybrid, HybridFeedback
+from beir_cocodr.retrieval.hybrid_fit import (
     HASHED_WEIGHT,
     LEXICAL_NUMBERS,
-    Candidate,
+    DenseBM25,
     Fit,
     count_terms,
     smallest_as_good,
 )
-from beir_cocodr.retrieval.fusion import RM3, Feedback, Hybrid, HybridFeedback
 from beir_cocodr.retrieval.ranking import Ranker
 from beir_cocodr.retrieval.store.encode import collection_queries, encode
-from beir_cocodr.retrieval.store.passes import add_lexical, smooth
+from beir_cocodr.retrieval.store.passes import add_lexical
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.shard import bytes_per_vector
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -78,17 +78,17 @@ TRAINING = FinetuneOptions(max_steps=20, batch_size=16, negatives=0)
 #: Ways to make BM25 dense, beside what is chosen; of a corpus with fewer dimensions, truncated SVD
 #: with all of them.
 KINDS = {
-    "svd 256": Candidate(256, 0),
-    "svd 512": Candidate(512, 0),
-    "svd 1024": Candidate(1024, 0),
-    "hash 1024": Candidate(0, 1024),
-    "svd 512 + hash 512, 1": Candidate(512, 512),
-    "svd 512 + hash 512": Candidate(512, 512, HASHED_WEIGHT),
-    "svd 768 + hash 256": Candidate(768, 256, HASHED_WEIGHT),
+    "svd 256": DenseBM25(256, 0),
+    "svd 512": DenseBM25(512, 0),
+    "svd 1024": DenseBM25(1024, 0),
+    "hash 1024": DenseBM25(0, 1024),
+    "svd 512 + hash 512, 1": DenseBM25(512, 512),
+    "svd 512 + hash 512": DenseBM25(512, 512, HASHED_WEIGHT),
+    "svd 768 + hash 256": DenseBM25(768, 256, HASHED_WEIGHT),
 }
 
 #: What is measured of the seeds after the first.
-FEW = ("dense", "fusion, w 0.5", "feedback", "hybrid auto", "hybrid auto, smoothed")
+FEW = ("dense", "fusion, w 0.5", "feedback", "hybrid auto")
 
 #: What stands in the results and not in the table of the documentation.
 DETAILS = (
@@ -143,15 +143,15 @@ class Study:
         }
 
     def hybrids(self) -> None:
-        """One fit for all kinds; what is chosen is also rounded, smoothed, with feedback and with
+        """One fit for all kinds; what is chosen is also rounded, with feedback and with
         other weights.
         """
         options, began = FuseOptions(), time.process_time()
         counts = count_terms(self.documents, self.encoder.text_format, options)
-        fit = Fit(self.encoder, self.documents, counts, options, [self.store])
+        fit = Fit(self.encoder, self.documents, counts, options, self.dense.embeddings)
         rank = min(fit.weights.shape)
         kinds = {
-            label: one if one.components < rank else Candidate(rank, 0)
+            label: one if one.components < rank else DenseBM25(rank, 0)
             for label, one in ({} if self.few else KINDS).items()
         }
         allowed = fit.candidates(LEXICAL_NUMBERS)
@@ -171,7 +171,7 @@ class Study:
                 {"numbers": one.numbers, "agreement": found[one].agreement},
             )
 
-    def thorough(self, head: HybridHead, chosen: Candidate, details: dict[str, Any]) -> None:
+    def thorough(self, head: HybridHead, chosen: DenseBM25, details: dict[str, Any]) -> None:
         details |= {"numbers": chosen.numbers, "agreement": chosen.agreement}
         alone, store = self.alone("hybrid auto", head, details)
         size = self.rows["hybrid auto"]["bytes_per_document"]
@@ -192,17 +192,6 @@ class Study:
             self.measure("hybrid auto, own feedback", HybridFeedback(alone), alone, size)
             self.measure(
                 "hybrid auto, exact feedback", HybridFeedback(alone, self.bm25), alone, size
-            )
-        smoothed = smooth(store.folder, self.hybrid, self.scratch / "smoothed")
-        given = Dense(self.hybrid, self.documents, self.scratch, given=smoothed)
-        self.measure("hybrid auto, smoothed", given, given, size)
-        if not self.few:
-            self.measure("hybrid auto, smoothed, own feedback", HybridFeedback(given), given, size)
-            self.measure(
-                "hybrid auto, smoothed, exact feedback",
-                HybridFeedback(given, self.bm25),
-                given,
-                size,
             )
 
     def alone(

@@ -31,7 +31,7 @@ from machine import machine
 from beir_cocodr import fuse, load_collection, load_encoder
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.io import write_text
-from beir_cocodr.models.spec import EncoderOptions, SmoothOptions
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.store.encode import encoded_by, identity_of
@@ -100,11 +100,11 @@ def run(count: int, work: Path) -> dict[str, Any]:
     step("read", began)
     given_store(work / "dense", documents)
     began = time.process_time()
-    record = fuse(str(corpus), "minilm", work / "model", stores=[work / "dense"])
+    record = fuse("minilm", str(corpus), output=work / "model", stores=[work / "dense"])
     step("fuse", began)
     began = time.process_time()
     names = str(corpus), str(work / "model"), work / "store", work / "dense"
-    found = pass_over(*names, None, SmoothOptions(), EncoderOptions())
+    found = pass_over(*names, EncoderOptions())
     step("fold in", began)
     kept = ("kind", "numbers", "agreement", "terms", "terms_left_out", "unknown_share", "fitted_on")
     details = {name: record.details[name] for name in kept}

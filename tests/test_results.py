@@ -99,7 +99,6 @@ def test_the_figures_of_another_encoder_stand_in_a_results_file():
         "RM3 fusion",
         "feedback",
         "hybrid auto",
-        "hybrid auto, smoothed",
     ):
         assert (
             "| {} | {:.3f} | {:.3f} | {:.3f} |".format(

@@ -30,7 +30,6 @@ from beir_cocodr.models.spec import (
     EncoderOptions,
     Options,
     SearchOptions,
-    SmoothOptions,
     described,
     option,
 )
@@ -59,7 +58,6 @@ _Threads = Annotated[
 
 @parameters.takes("settings", "shard_size", "precision", "backend", "token_budget", "verify")
 @parameters.takes("encoder", "query_length", "document_length", "title_separator", "device")
-@parameters.takes("smoothing", "neighbours", "weight")
 def encode(
     dataset: parameters.Dataset,
     model: Annotated[str, plain("minilm, a folder or a hub name.")],
@@ -82,13 +80,9 @@ def encode(
             help="Bring a store to what the corpus is now: texts that it holds are not encoded again.",
         ),
     ] = False,
-    smooth: Annotated[
-        Path | None,
-        plain(
-            "Store of this model: draws its vectors towards their neighbours, instead of encoding."
-        ),
-    ] = None,
-    smoothing: SmoothOptions,
+    smooth: Annotated[Path | None, Option(hidden=True)] = None,
+    smooth_neighbours: Annotated[int | None, Option(hidden=True)] = None,
+    smooth_weight: Annotated[float | None, Option(hidden=True)] = None,
     encoder: EncoderOptions,
     as_json: parameters.Json = False,
 ) -> None:
@@ -96,16 +90,19 @@ def encode(
     from beir_cocodr.retrieval.store.encode import encode as run
     from beir_cocodr.retrieval.store.encoding_cost import size
 
-    if dense is not None or smooth is not None or as_now:
-        if ray is not None or sum((dense is not None, smooth is not None, as_now)) > 1:
+    if smooth is not None or smooth_neighbours is not None or smooth_weight is not None:
+        raise InputError(
+            "--smooth was removed: search the store that encode wrote, or fuse the model with BM25 "
+            "(beir-cocodr fuse)"
+        )
+    if dense is not None or as_now:
+        if ray is not None or (dense is not None and as_now):
             raise InputError(
-                "--dense, --smooth and --update are passes of this process: give one of them alone"
+                "--dense and --update are passes of this process: give one of them alone"
             )
         from beir_cocodr.retrieval.store.passes import pass_over
 
-        report = pass_over(
-            dataset, model, output, dense, smooth, smoothing, encoder, settings if as_now else None
-        )
+        report = pass_over(dataset, model, output, dense, encoder, settings if as_now else None)
     elif ray is None:
         count = 1 if processes is None else processes
         report = run(

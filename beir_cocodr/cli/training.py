@@ -153,7 +153,15 @@ def fuse(
     from beir_cocodr.report.evaluation_tables import fusion_table
     from beir_cocodr.retrieval.fuse import fuse as run
 
-    record = run(dataset, model, output, settings, encoder, store or (), resume)
+    record = run(
+        model,
+        dataset,
+        output=output,
+        options=settings,
+        encoder=encoder,
+        stores=store or (),
+        resume=resume,
+    )
     if rank() == 0:
         print_record(record, as_json, lambda record: [fusion_table(record)])
 

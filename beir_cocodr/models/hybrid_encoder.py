@@ -5,21 +5,18 @@ What it applies is fitted to a corpus by :mod:`beir_cocodr.retrieval.fuse`.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from sentence_transformers.util import load_file_path
 from torch import Tensor
 
 from beir_cocodr.arrays import Doubles, Features
 from beir_cocodr.data.analyzers import Analyzer
-from beir_cocodr.errors import InputError, explained
+from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR, PLACES, SavedModule, TwoSidedEncoder, check_task
 
@@ -297,40 +294,6 @@ def over_deviation(vectors: Tensor, spread: Tensor) -> Tensor:
     )
 
 
-@dataclass(frozen=True)
-class Balance:
-    """How the deviations of a hybrid encoder's two parts changed when its vectors were smoothed:
-    square roots of the covariances that its queries were divided by, and of those of the smoothed
-    vectors.
-    """
-
-    dense_before: Tensor
-    lexical_before: Tensor
-    dense_after: Tensor
-    lexical_after: Tensor
-
-    def apply(self, queries: Tensor) -> Tensor:
-        """(Q, w) queries of the encoder, as if it had been fitted to the smoothed vectors."""
-        width = len(self.dense_before)
-        dense = queries[:, :width], self.dense_before, self.dense_after
-        lexical = queries[:, width:], self.lexical_before, self.lexical_after
-        parts = (
-            over_deviation(part, after) * (part @ before).norm(dim=-1, keepdim=True)
-            for part, before, after in (dense, lexical)
-        )
-        return torch.cat(list(parts), dim=-1)
-
-    def save(self, path: Path) -> None:
-        save_file({name: part.contiguous() for name, part in vars(self).items()}, path)
-
-    @classmethod
-    def load(cls, path: Path) -> "Balance":
-        with explained(
-            f"{path} cannot be read", "smooth the store again", OSError, TypeError, SafetensorError
-        ):
-            return cls(**load_file(path))
-
-
 def covariance_root(covariance: Doubles) -> Doubles:
     """The symmetric square root of an (m, m) covariance."""
     values, axes = np.linalg.eigh(covariance)
@@ -356,7 +319,8 @@ class HybridEncoder(TwoSidedEncoder):
         >>> from tempfile import mkdtemp
         >>> from beir_cocodr import FuseOptions, HybridEncoder, fuse
         >>> folder = f"{mkdtemp()}/pandas"
-        >>> record = fuse("apidocs/pandas", "minilm", folder, FuseOptions(sample=16, probes=4))
+        >>> options = FuseOptions(sample=16, probes=4)
+        >>> record = fuse("minilm", "apidocs/pandas", output=folder, options=options)
         >>> model = HybridEncoder(folder)
         >>> model.encode_query("sort an array").shape == model.encode_document("Sort it.").shape
         True
@@ -393,6 +357,17 @@ class HybridEncoder(TwoSidedEncoder):
         head = self[-1]
         assert isinstance(head, HybridHead)
         return head
+
+    @classmethod
+    def of(cls, dense: COCODR, head: HybridHead) -> Self:
+        """Fuse a loaded dense encoder, whose modules are shared, with a fitted head."""
+        return cls(
+            head=head,
+            modules=[*dense],
+            prompts=dense.prompts,
+            title_separator=dense.title_separator,
+            device=str(dense.device),
+        )
 
     def dense_part(self) -> COCODR:
         """The encoder that was fused, of the same modules."""

@@ -157,54 +157,41 @@ class Fusion:
         help: what it is.
         weighted: whether it weights BM25; ``build`` is then called with ``bm25_weight``, too.
         lucene: whether Lucene's BM25 can take part.
-        sized: whether numbers, smoothing and feedback may stand in its name, too, see
-        :class:`FusionSettings`.
     """
 
     build: str
     help: str
     weighted: bool = False
     lucene: bool = True
-    sized: bool = False
 
 
-@dataclass(frozen=True)
-class FusionSettings:
-    """What may stand behind the kind in a name, as in ``hybrid@0.3:M`` or
-    ``vector@0.3,r512,smooth,feedback:M``: BM25's weight (None is that of :class:`SearchOptions`),
-    r, components of truncated BM25, whether documents are drawn to their neighbours, and whether
-    the query is moved, and searched with again.
+_WEIGHT = re.compile(r"[0-9]+(\.[0-9]+)?")
+
+
+def fusion_weight(name: str, setting: str, kind: str) -> float:
+    """Return BM25's weight from a name such as ``hybrid@0.3:M``, whose setting is ``0.3``.
+
+    Args:
+        name: The whole name, for the message.
+        setting: The text between ``@`` and the colon.
+        kind: The name of a row of :data:`FUSIONS`.
+
+    Raises:
+        InputError: The fusion has no such setting.
     """
-
-    weight: float | None = None
-    numbers: int | None = None
-    smooth: bool = False
-    feedback: bool = False
-
-    @classmethod
-    def parse(cls, name: str, text: str, kind: Fusion) -> FusionSettings:
-        """Of the text between @ and colon; ``InputError`` where the kind has no such setting."""
-        found: dict[str, Any] = {}
-        for part in text.split(","):
-            if (
-                kind.weighted
-                and re.fullmatch(r"[0-9]+(\.[0-9]+)?", part)
-                and float(part) <= _WEIGHT_MAX
-            ):
-                found["weight"] = float(part)
-            elif kind.sized and re.fullmatch(r"r[1-9][0-9]{0,4}", part):
-                found["numbers"] = int(part[1:])
-            elif kind.sized and part in ("smooth", "feedback"):
-                found[part] = True
-            else:
-                known = (
-                    f"BM25's weight from 0 to {_WEIGHT_MAX:,}, as in hybrid@0.3:M"
-                    if kind.weighted
-                    else "none"
-                )
-                known += ", r and a number of components, smooth, feedback" if kind.sized else ""
-                raise InputError(f"model {name!r}: {part!r} is no setting of it; there are {known}")
-        return cls(**found)
+    if kind == "vector":
+        raise InputError(
+            f"model {name!r}: settings of vector were removed; name vector:M, or make a hybrid "
+            "encoder by beir-cocodr fuse with the options that you want"
+        )
+    if not FUSIONS[kind].weighted:
+        raise InputError(f"model {name!r}: {setting!r} is no setting of {kind}, which has none")
+    if not _WEIGHT.fullmatch(setting) or float(setting) > _WEIGHT_MAX:
+        raise InputError(
+            f"model {name!r}: {setting!r} is no setting of {kind}; give BM25's weight from 0 to "
+            f"{_WEIGHT_MAX:,}, as in {kind}@0.3:M"
+        )
+    return float(setting)
 
 
 _FUSION = "beir_cocodr.retrieval.fusion"
@@ -225,26 +212,18 @@ FUSIONS = {
         f"{_FUSION}:Feedback", "dense search, the query moved towards hybrid's best", weighted=True
     ),
     "vector": Fusion(
-        f"{_FUSION}:OneVector",
-        "hybrid with truncated BM25, a hybrid encoder of M ranks",
-        True,
-        False,
-        True,
+        "beir_cocodr.retrieval.fuse:FittedVector",
+        "the hybrid encoder that fuse makes of M, fitted when it is first searched",
+        weighted=True,
+        lucene=False,
     ),
 }
 
 
 def ways_to_use(encoder: str) -> list[str]:
-    """Names of the methods that an encoder has without training: alone, fused, with feedback, as
-    one vector.
-    """
-    vectors = [f"vector@{w},r1024{more}:" for w in (0.5, 0.3, 0.2) for more in ("", ",smooth")]
-    vectors += [
-        f"vector@{w},r1024{more},feedback:" for w in (0.5, 0.3, 0.2) for more in ("", ",smooth")
-    ]
-    vectors += [f"vector@{w},r512:" for w in (0.5, 0.3, 0.2)]
-    fusions = [f"hybrid@{w}:" for w in (0.2, 0.3, 0.5, 1)]
-    prefixes = ["", *fusions, "feedback@0.5:", "rm3@0.5:", *vectors]
+    """Return the names of the ways to search with an encoder without training, BM25 first."""
+    fusions = [f"hybrid@{weight}:" for weight in (0.2, 0.3, 0.5, 1)]
+    prefixes = ["", *fusions, "feedback@0.5:", "rm3@0.5:", "vector:"]
     return [BM25, *(prefix + encoder for prefix in prefixes)]
 
 
@@ -310,14 +289,14 @@ class ModelSpec:
         first: name of the model whose best documents are scored, if any.
         host: what sentence-transformers loads, of :data:`HOSTED`.
         lucene: whether BM25 is Lucene's.
-        settings: of a fusion.
+        bm25_weight: BM25's weight in a fusion; None leaves it to :class:`SearchOptions`.
     """
 
     name: str
     kind: str
     encoder: str
     lucene: bool = False
-    settings: FusionSettings = FusionSettings()
+    bm25_weight: float | None = None
     first: str = ""
     host: str = ""
 
@@ -333,8 +312,8 @@ class ModelSpec:
         before, _, encoder = bare.partition(":")
         kind, at, text = before.partition("@")
         if kind in FUSIONS:
-            settings = FusionSettings.parse(name, text, FUSIONS[kind]) if at else FusionSettings()
-            return cls(name, kind, encoder, bare != name, settings)
+            weight = fusion_weight(name, text, kind) if at else None
+            return cls(name, kind, encoder, bare != name, weight)
         if before in HOSTED and bare == name:
             if (first := HOSTED[before].first) is not None:
                 return cls(name, before, encoder, first=first, host=encoder)
@@ -515,18 +494,3 @@ class FuseOptions(Options):
     )
     probes: int = option(200, min=1)
     seed: int = option(42, "Of crops and of the truncated SVD.", min=0, max=SEED_MAX)
-
-
-@dataclass(frozen=True)
-class SmoothOptions(Options):
-    """How vectors are smoothed; each field is described beside its default.
-
-    Source: Diaz, 2005 (regularisation of scores over neighbouring documents), moved to the vectors.
-    """
-
-    neighbours: int = option(
-        5, "Nearest documents that a vector is drawn towards.", "--smooth-neighbours", min=1
-    )
-    weight: float = option(
-        0.3, "Of their mean, against the vector itself.", "--smooth-weight", above=0, max=1
-    )

@@ -21,7 +21,7 @@ from bm25s.tokenization import Tokenizer
 from numpy.lib.format import open_memmap
 from scipy.sparse._sparsetools import csc_matvec
 
-from beir_cocodr.arrays import Floats, Ints, singular_axes
+from beir_cocodr.arrays import Doubles, Floats, Ints
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
@@ -45,6 +45,22 @@ _VOCABULARY, _ARRAYS = "vocabulary.json", ("starts", "rows", "weights", "most")
 # documents of one.
 _GRID, _NARROWEST = 32, 64
 _TINY, _ONE = np.finfo(np.float32).tiny, np.ones(1, np.float32)
+
+
+#: Parameters of Anserini's BEIR baselines.
+K1 = 0.9
+B = 0.4
+
+
+def inverse_document_frequencies(frequencies: Doubles, documents: int) -> Doubles:
+    """Return the (T,) inverse document frequencies of terms, as Lucene has them.
+
+    Args:
+        frequencies: (T,) documents with each term.
+        documents: The number of all documents.
+    """
+    odds = (documents - frequencies + 0.5) / (frequencies + 0.5)
+    return np.array([math.log(1 + one) for one in odds.tolist()])
 
 
 class Block(NamedTuple):
@@ -159,9 +175,7 @@ class Postings:
         made = cls(vocabulary, documents, *arrays)
         made.starts[:] = starts
         made.most[:] = 0
-        idf = np.array(
-            [math.log(1 + (documents - df + 0.5) / (df + 0.5)) for df in sizes.tolist()], np.float32
-        )
+        idf = inverse_document_frequencies(sizes.astype(float), documents).astype(np.float32)
         free, first = starts[:-1].copy(), 0
         for block, numbers in zip(blocks(), numbered, strict=True):
             begins = np.cumsum(block.sizes) - block.sizes
@@ -285,8 +299,8 @@ class BM25:
         documents: Documents,
         text_format: TextFormat | None = None,
         analyzer: str = "english",
-        k1: float = 0.9,
-        b: float = 0.4,
+        k1: float = K1,
+        b: float = B,
     ) -> None:
         self.documents, self.text_format = documents, text_format or TextFormat()
         self.analyzer, self.k1, self.b = analyzer, k1, b
@@ -296,8 +310,6 @@ class BM25:
         )
         self._empty: int | None = None
         self._postings: Postings | None = None
-        #: What others derived from this index and may want again, by name.
-        self.derived: dict[str, Any] = {}
 
     @property
     def postings(self) -> Postings:
@@ -319,7 +331,7 @@ class BM25:
         blocks = counting.all()
         for one, other in itertools.product(k1, b):
             made = copy.copy(self)
-            made.k1, made.b, made.derived = one, other, {}
+            made.k1, made.b = one, other
             made._use(Postings.build(lambda: blocks, one, other))
             yield made
 
@@ -400,19 +412,6 @@ class BM25:
         found = self.postings
         columns = (found.weights, found.rows, found.starts)
         return sp.csc_matrix(columns, (len(self.documents), len(found.most))).tocsr()
-
-    def components(self, count: int) -> np.ndarray:
-        """(T, r) float32 axes of the truncated SVD of :meth:`weights`, largest first; r is at most
-        the rank allows.
-        """
-        if "weights" not in self.derived:
-            self.derived["weights"] = self.weights()
-        weights = self.derived["weights"]
-        count = min(count, *weights.shape)
-        if self.derived.get("components", np.zeros((0, 0))).shape[1] < count:
-            self.derived["components"] = singular_axes(weights, count, seed=42)
-        found: np.ndarray = self.derived["components"][:, :count]
-        return found
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         """The documents that share a term with the query, at most ``top_k`` a query."""

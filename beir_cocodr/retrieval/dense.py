@@ -29,12 +29,7 @@ from beir_cocodr.retrieval.exact import rank
 from beir_cocodr.retrieval.ranking import Parts, Ranking
 from beir_cocodr.retrieval.store.encode import encode_documents, encode_over_ranks, identity_of
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, Backend, EncodeOptions
-from beir_cocodr.retrieval.store.store import (
-    SMOOTHING,
-    Embeddings,
-    EmbeddingStore,
-    MemoryEmbeddings,
-)
+from beir_cocodr.retrieval.store.store import Embeddings, EmbeddingStore, MemoryEmbeddings
 
 #: Bytes of embeddings that are held in memory; those of a larger corpus go to a store on disk.
 IN_MEMORY = 256 << 20
@@ -275,14 +270,7 @@ class Dense:
             if len(self.known_queries) + len(found) > most:
                 self.known_queries.clear()
             self.known_queries.update(islice(found.items(), most))
-        return self.balanced(torch.stack([found[text] for text in texts]))
-
-    def balanced(self, vectors: torch.Tensor) -> torch.Tensor:
-        """(Q, d) query vectors for the embeddings that are searched: those of a smoothed store are
-        others.
-        """
-        balance = self.given.balance if isinstance(self.given, EmbeddingStore) else None
-        return vectors if balance is None else balance.apply(vectors)
+        return torch.stack([found[text] for text in texts])
 
     def search_embeddings(self, ids: list[str], queries: torch.Tensor, top_k: int) -> Ranking:
         """Rank for query vectors that are already there, (Q, d), on their device."""
@@ -369,12 +357,7 @@ class StoreChoice:
             if all(record.identity[part] == value for part, value in encoder.items()):
                 options = EncodeOptions(precision=record.precision, backend=record.backend)
                 wanted = CorpusEncoder(model, self.documents, backend=options.backend)
-                smoothed = {
-                    name: record.identity[name] for name in SMOOTHING if name in record.identity
-                }
-                record.check_identity(
-                    identity_of(wanted, options, record.shard_size) | smoothed, store.folder
-                )
+                record.check_identity(identity_of(wanted, options, record.shard_size), store.folder)
                 self._used.add(store.folder)
                 return store
         return None

@@ -4,11 +4,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 
 from beir_cocodr.models.hybrid_encoder import HybridEncoder
-from beir_cocodr.models.spec import BM25_WEIGHT, SmoothOptions
+from beir_cocodr.models.spec import BM25_WEIGHT
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
@@ -21,7 +20,7 @@ from beir_cocodr.retrieval.ranking import (
     reciprocal_ranks,
 )
 from beir_cocodr.retrieval.store.store import MappedEmbeddings
-from beir_cocodr.retrieval.topk import HostBest, ranks_of, scores_of, search_chunks
+from beir_cocodr.retrieval.topk import HostBest, ranks_of, scores_of
 
 #: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising
 #: needs.
@@ -33,9 +32,6 @@ _QUERIES = 256
 # No sum of numbers up to this leaves float32.
 _SAFE = 1e38
 _RRF_DEPTH = 1000
-
-# Components of truncated BM25.
-_NUMBERS = 1_024
 
 
 def z_normalize(scores: np.ndarray) -> np.ndarray:
@@ -382,111 +378,6 @@ class FusedFeedback(Feedback):
         return self.rank(queries, self.move(queries), top_k)
 
 
-class OneVector(FusedFeedback):
-    """The fusion with truncated BM25, as a hybrid encoder of the same settings ranks, without
-    making one.
-
-    For a choice among settings: nothing is encoded again, and what settings share is made once.
-    Documents are projected to ``numbers`` components r (1,024). ``smooth`` draws both parts of
-    their vectors to the mean of their 5 nearest neighbours' (l = 0.3); ``feedback`` moves the
-    encoder's part of the query towards the best 3, and searches again.
-    """
-
-    bm25: BM25
-
-    def __init__(
-        self,
-        dense: Dense,
-        bm25: BM25,
-        bm25_weight: float = BM25_WEIGHT,
-        numbers: int | None = None,
-        smooth: bool = False,
-        feedback: bool = False,
-    ) -> None:
-        super().__init__(dense, bm25, bm25_weight=bm25_weight)
-        self.numbers, self.smooth, self.feedback = numbers or _NUMBERS, smooth, feedback
-
-    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
-        vectors = (
-            self.move(queries)
-            if self.feedback
-            else self.dense.encode_queries(list(queries.values()))
-        )
-        return self.rank(queries, vectors, top_k)
-
-    def fused(self, texts: list[str], vectors: torch.Tensor) -> Iterator[np.ndarray]:
-        """All documents at once: the smoothing of each needs its neighbours."""
-        dense = self._dense_scores(vectors)
-        axes, documents = self._projected()
-        counts = np.zeros((len(texts), axes.shape[1]), np.float32)
-        for line, terms in zip(counts, self.bm25.term_counts(texts), strict=True):
-            for term, times in terms.items():
-                line += times * axes[term]
-        lexical = counts @ documents.T
-        if self.smooth:
-            nearer = self._smoothing()
-            dense, lexical = (np.asarray((nearer @ scores.T).T) for scores in (dense, lexical))
-        yield weighted_mean(z_normalize(dense), z_normalize(lexical), self.bm25_weight).astype(
-            np.float32
-        )
-
-    def _queries_a_pass(self) -> int:
-        return max(1, _BLOCK_ELEMENTS // len(self.dense.documents))
-
-    def documents_at(self, rows: np.ndarray) -> np.ndarray:
-        if not self.smooth:
-            return super().documents_at(rows)
-        found: np.ndarray = (
-            self._smoothing()[rows] @ torch.cat(list(self.dense.embeddings.chunks())).numpy()
-        )
-        return found
-
-    def _projected(self) -> tuple[np.ndarray, np.ndarray]:
-        """(T, r) axes and (N, r) documents."""
-        axes, made = self.bm25.components(self.numbers), self.bm25.derived
-        if "projected" not in made or made["projected"].shape[1] < axes.shape[1]:
-            made["projected"] = made["weights"] @ axes
-        return axes, made["projected"][:, : axes.shape[1]]
-
-    def _smoothing(self) -> sp.csr_matrix:
-        """(N, N) from scores of documents to those of smoothed ones."""
-        key = f"smoothing {self.numbers} {id(self.dense)}"
-        if key not in self.bm25.derived:
-            parts = [
-                torch.cat(list(self.dense.embeddings.chunks())),
-                torch.from_numpy(self._projected()[1]),
-            ]
-            space = torch.cat([torch.nn.functional.normalize(part, dim=1) for part in parts], dim=1)
-            size, k = len(space), min(SmoothOptions().neighbours, len(space) - 1)
-            found = [
-                search_chunks(space[rows], [space], k, excluded_rows=rows)[1]
-                for rows in np.array_split(np.arange(size), max(1, size // 1024))
-            ]
-            near, share = torch.cat(found).numpy().ravel(), SmoothOptions().weight
-            mean = sp.csr_matrix(
-                (
-                    np.full(size * k, share / max(1, k), np.float32),
-                    (np.repeat(np.arange(size), k), near),
-                )
-            )
-            mean.resize(size, size)
-            # The encoder is kept with it, so that no other gets its id.
-            self.bm25.derived[key] = (
-                (1 - share) * sp.eye(size, dtype=np.float32, format="csr") + mean,
-                self.dense,
-            )
-        found_matrix: sp.csr_matrix = self.bm25.derived[key][0]
-        return found_matrix
-
-    def describe(self) -> Json:
-        sizes = {"numbers": self.numbers, "smooth": self.smooth, "feedback": self.feedback}
-        return {
-            **Hybrid.describe(self),
-            "model": "fusion with truncated BM25 by z-normalised scores",
-            **sizes,
-        }
-
-
 class HybridFeedback:
     """Feedback of a hybrid encoder: its dense part is moved towards the best documents, and
     searched with again.
@@ -527,11 +418,11 @@ class HybridFeedback:
         there = torch.from_numpy(best >= 0)[..., None]
         mean = (found * there).sum(dim=1) / there.sum(dim=1).clamp(min=1)
         moved = torch.nn.functional.normalize(parts[:, :width] + self.weight * mean, dim=-1)
-        return self.dense.balanced(self.model.join(torch.cat([moved, parts[:, width:]], dim=-1)))
+        return self.model.join(torch.cat([moved, parts[:, width:]], dim=-1))
 
     def _best(self, queries: dict[str, str], parts: torch.Tensor) -> np.ndarray:
         if self.bm25 is None:
-            vectors = self.dense.balanced(self.model.join(parts))
+            vectors = self.model.join(parts)
             return self.dense.search_embeddings(list(queries), vectors, self.documents).rows
         head = self.model.head
         if self._exact is None:

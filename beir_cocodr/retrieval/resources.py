@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -71,9 +70,9 @@ class Resources:
             dense.model, "join"
         ):  # a HybridEncoder, whose class would load torch for BM25 alone
             return self._hybrid_feedback(spec, dense)
-        settings, weight = asdict(spec.settings) if kind.sized else {}, spec.settings.weight
-        settings.pop("weight", None)
+        settings: dict[str, float] = {}
         if kind.weighted:
+            weight = spec.bm25_weight
             settings["bm25_weight"] = self.options.bm25_weight if weight is None else weight
         fused: Ranker = load_object(kind.build)(dense, lexical, **settings)
         return fused

@@ -124,7 +124,14 @@ def hybrid_stage(run: StageRun) -> TrainingRecord:
 
 
 def fuse_stage(run: StageRun) -> TrainingRecord:
-    return fuse(run.data.corpus, run.start, run.output, run.options, run.encoder, resume=run.resume)
+    return fuse(
+        run.start,
+        run.data.corpus,
+        output=run.output,
+        options=run.options,
+        encoder=run.encoder,
+        resume=run.resume,
+    )
 
 
 def _distill(run: StageRun, teacher: str) -> TrainingRecord:
@@ -453,15 +460,15 @@ def judge_models(
 def _further_uses(
     base: str, candidates: Mapping[str, str], weight: float, documents: int
 ) -> dict[str, str]:
-    """Label ("base, vector@0.3,r1024") to name, of the uses of the base that are no candidates
+    """Label ("base, hybrid@0.3") to name, of the uses of the base that are no candidates
     yet.
     """
     known = [ModelSpec.parse(name) for name in candidates.values()]
-    taken = {(spec.kind, spec.encoder, spec.settings.weight or weight) for spec in known}
+    taken = {(spec.kind, spec.encoder, spec.bm25_weight or weight) for spec in known}
     found = {}
     for name in uses_of(base, documents):
         spec = ModelSpec.parse(name)
-        if (spec.kind, spec.encoder, spec.settings.weight or weight) not in taken:
+        if (spec.kind, spec.encoder, spec.bm25_weight or weight) not in taken:
             found[f"{BASE}, {spec.prefix.removesuffix(':')}"] = name
     return found
 

@@ -104,7 +104,7 @@ def test_the_card_of_a_base_is_not_that_of_what_is_made_of_it(
     if kind == "MRL":
         MRL(base, k=4).save_pretrained(str(made))
     else:
-        fuse(str(beir_folder), base, made, FuseOptions(sample=8, probes=2))
+        fuse(base, str(beir_folder), output=made, options=FuseOptions(sample=8, probes=2))
         head = HybridEncoder(str(made)).head
         text = (made / "README.md").read_text()
         assert {"fuse", "load_encoder", "Robertson"} <= set(re.findall(r"\w+", text))

@@ -34,10 +34,10 @@ def folder(beir_folder, tiny_cosine, tmp_path_factory) -> Path:
     """Both kinds of lexical part at once."""
     folder = tmp_path_factory.mktemp("hybrid") / "model"
     fuse(
-        str(beir_folder),
         str(tiny_cosine),
-        folder,
-        FuseOptions(lexical="svd+hash", bytes_per_document=2 * (32 + 40)),
+        str(beir_folder),
+        output=folder,
+        options=FuseOptions(lexical="svd+hash", bytes_per_document=2 * (32 + 40)),
     )
     return folder
 

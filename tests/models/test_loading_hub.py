@@ -83,7 +83,7 @@ class Hub(BaseHTTPRequestHandler):
 def saved(tmp_path_factory, beir_folder, tiny_bert, tiny_cosine):
     folder = tmp_path_factory.mktemp("saved")
     MRL(tiny_bert, k=7).save_pretrained(str(folder / "mrl"))
-    fuse(beir_folder, str(tiny_cosine), folder / "hybrid")
+    fuse(str(tiny_cosine), beir_folder, output=folder / "hybrid")
     return {
         "me/mrl": folder / "mrl",
         "me/hybrid": folder / "hybrid",

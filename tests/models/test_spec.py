@@ -10,7 +10,6 @@ from beir_cocodr.models.spec import (
     FUSIONS,
     RETRIEVERS,
     EncoderOptions,
-    FusionSettings,
     ModelSpec,
     ways_to_use,
 )
@@ -80,27 +79,26 @@ def test_options_go_over_others_and_records_leave_the_device_out():
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("hybrid@0.3:m", FusionSettings(0.3)),
-        ("rm3@1:a:b", FusionSettings(1.0)),
-        ("vector@0.2,r512,smooth,feedback:m", FusionSettings(0.2, 512, True, True)),
-        ("vector:m", FusionSettings()),
-    ],
+    ("name", "weight"),
+    [("hybrid@0.3:m", 0.3), ("rm3@1:a:b", 1.0), ("hybrid:m", None), ("vector:m", None)],
 )
-def test_settings_of_a_fusion_stand_in_its_name(name, settings):
-    found = ModelSpec.parse(name)
-    assert found.settings == settings
-    assert found.prefix + found.encoder == name
-    found.check()
+def test_the_weight_of_bm25_may_stand_in_the_name_of_a_fusion(name, weight):
+    spec = ModelSpec.parse(name)
+    assert spec.bm25_weight == weight
+    assert spec.prefix + spec.encoder == name
+    spec.check()
 
 
-@pytest.mark.parametrize(
-    "name", ["hybrid@:m", "hybrid@1001:m", "hybrid@r512:m", "rrf@0.5:m", "vector@0.5,loud:m"]
-)
+@pytest.mark.parametrize("name", ["hybrid@:m", "hybrid@1001:m", "hybrid@r512:m", "rrf@0.5:m"])
 def test_a_setting_that_a_fusion_does_not_have_is_named(name):
-    with pytest.raises(InputError, match="is no setting of it"):
+    with pytest.raises(InputError, match="is no setting of"):
         ModelSpec.parse(name)
+
+
+@pytest.mark.parametrize("settings", ["0.3", "0.3,r512,smooth,feedback"])
+def test_settings_of_one_vector_were_removed_and_the_way_out_is_named(settings):
+    with pytest.raises(InputError, match=r"were removed; name vector:M, or .* beir-cocodr fuse"):
+        ModelSpec.parse(f"vector@{settings}:m")
 
 
 def test_the_ways_to_use_an_encoder_are_names_of_models():

@@ -28,10 +28,10 @@ def models(tmp_path_factory, beir_folder, tiny_bert, tiny_cosine, tiny_cross):
     folder = tmp_path_factory.mktemp("models")
     MRL(str(tiny_bert)).save_pretrained(str(folder / "mrl"))
     fuse(
-        str(beir_folder),
         str(tiny_cosine),
-        folder / "fused",
-        FuseOptions(lexical="hash", bytes_per_document=144),
+        str(beir_folder),
+        output=folder / "fused",
+        options=FuseOptions(lexical="hash", bytes_per_document=144),
     )
     names = {
         "cosine": tiny_cosine,

@@ -23,10 +23,10 @@ from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.hybrid_encoder import BY_LENGTH, over_deviation
 from beir_cocodr.provenance import read_record
-from beir_cocodr.retrieval import fuse as module
+from beir_cocodr.retrieval import hybrid_fit as module
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.fuse import TermCounts, spread
 from beir_cocodr.retrieval.fusion import z_normalize
+from beir_cocodr.retrieval.hybrid_fit import TermCounts, spread
 from beir_cocodr.retrieval.ranking import best_rows
 from beir_cocodr.retrieval.store.encode import encode
 
@@ -42,7 +42,7 @@ def collection(beir_folder):
 def whole(beir_folder, tiny_cosine, tmp_path_factory) -> Path:
     """With as many components as BM25's weights have."""
     folder = tmp_path_factory.mktemp("fused") / "whole"
-    fuse(str(beir_folder), str(tiny_cosine), folder, EVERYTHING)
+    fuse(str(tiny_cosine), str(beir_folder), output=folder, options=EVERYTHING)
     return folder
 
 
@@ -66,7 +66,7 @@ def test_with_all_components_it_is_the_fusion_to_rounding(
     collection, beir_folder, tiny_cosine, tmp_path, weight
 ):
     options = FuseOptions(lexical="svd", bytes_per_document=100_000, bm25_weight=weight)
-    record = fuse(str(beir_folder), str(tiny_cosine), tmp_path / "fused", options)
+    record = fuse(str(tiny_cosine), str(beir_folder), output=tmp_path / "fused", options=options)
     found = scores_of(HybridEncoder(tmp_path / "fused"), collection)
     wanted = exact(collection, str(tiny_cosine), weight)
     np.testing.assert_allclose(found - found.mean(axis=1, keepdims=True), wanted, atol=2e-4)
@@ -78,7 +78,12 @@ def test_with_all_components_it_is_the_fusion_to_rounding(
 
 
 def test_without_weight_it_is_the_dense_encoder(collection, beir_folder, tiny_cosine, tmp_path):
-    fuse(str(beir_folder), str(tiny_cosine), tmp_path / "fused", FuseOptions(bm25_weight=0.0))
+    fuse(
+        str(tiny_cosine),
+        str(beir_folder),
+        output=tmp_path / "fused",
+        options=FuseOptions(bm25_weight=0.0),
+    )
     found = scores_of(HybridEncoder(tmp_path / "fused"), collection)
     np.testing.assert_allclose(
         found - found.mean(axis=1, keepdims=True),
@@ -88,7 +93,12 @@ def test_without_weight_it_is_the_dense_encoder(collection, beir_folder, tiny_co
 
 
 def test_the_weight_may_follow_the_length_of_the_query(beir_folder, tiny_cosine, tmp_path):
-    fuse(str(beir_folder), str(tiny_cosine), tmp_path / "fused", FuseOptions(weight_by_length=True))
+    fuse(
+        str(tiny_cosine),
+        str(beir_folder),
+        output=tmp_path / "fused",
+        options=FuseOptions(weight_by_length=True),
+    )
     model = HybridEncoder(tmp_path / "fused")
     parts = model.encode_query_parts(
         ["wing", "wing flow shock layer pressure drag", "wing " * 40, "the of"]
@@ -139,7 +149,7 @@ def test_a_hashed_product_is_unbiased():
 def test_what_svd_loses_is_hashed(collection, beir_folder, tiny_cosine, tmp_path, lexical):
     """With far more buckets than terms nothing is lost but what shares a bucket."""
     options = FuseOptions(lexical=lexical, bytes_per_document=2 * (32 + 60))
-    record = fuse(str(beir_folder), str(tiny_cosine), tmp_path / "fused", options)
+    record = fuse(str(tiny_cosine), str(beir_folder), output=tmp_path / "fused", options=options)
     assert record.details["kind"] == lexical
     found = scores_of(HybridEncoder(tmp_path / "fused"), collection)
     wanted = exact(collection, str(tiny_cosine), 0.5)
@@ -152,10 +162,10 @@ def test_kind_and_size_are_chosen_by_agreement_within_the_budget(
     beir_folder, tiny_cosine, tmp_path
 ):
     record = fuse(
-        str(beir_folder),
         str(tiny_cosine),
-        tmp_path / "fused",
-        FuseOptions(bytes_per_document=2 * (32 + 24)),
+        str(beir_folder),
+        output=tmp_path / "fused",
+        options=FuseOptions(bytes_per_document=2 * (32 + 24)),
     )
     tried = record.details["candidates"]
     assert {one["kind"] for one in tried} == {"svd", "hash", "svd+hash"}
@@ -186,7 +196,7 @@ def test_a_large_vocabulary_is_not_looked_through_for_every_document():
             looks.append(len(self))
             return super().items()
 
-    tally = module._Tally(found=Watched())
+    tally = module._Tally(documents_with=Watched())
     for number in range(400):
         for _ in range(2):  # no term stands once for long
             tally.add([f"term{number // 2}", f"term{number // 2 + 1}"], 50)
@@ -242,24 +252,30 @@ def test_the_command_line_fuses_and_keeps_what_is_there(beir_folder, tiny_cosine
 
 def test_what_cannot_be_fused_is_named(beir_folder, whole, tiny_cosine, tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"HybridEncoder.*plain"):
-        fuse(str(beir_folder), str(whole), tmp_path / "twice")
+        fuse(str(whole), str(beir_folder), output=tmp_path / "twice")
     with pytest.raises(InputError, match="no room for BM25"):
         fuse(
-            str(beir_folder),
             str(tiny_cosine),
-            tmp_path / "narrow",
-            FuseOptions(bytes_per_document=64),
+            str(beir_folder),
+            output=tmp_path / "narrow",
+            options=FuseOptions(bytes_per_document=64),
         )
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"_id": "1", "text": "!"}\n{"_id": "2", "text": "?"}\n')
     with pytest.raises(InputError, match="no document has a term"):
-        fuse(str(corpus), str(tiny_cosine), tmp_path / "empty")
+        fuse(str(tiny_cosine), str(corpus), output=tmp_path / "empty")
     assert not (tmp_path / "empty").exists()
     store = tmp_path / "store"
     encode(str(beir_folder), str(whole), store)
     monkeypatch.setattr(module, "count_terms", None)  # which takes long, and is not begun
     with pytest.raises(InputError, match="no model here needs it"):
-        fuse(str(beir_folder), str(tiny_cosine), tmp_path / "out", EVERYTHING, stores=[store])
+        fuse(
+            str(tiny_cosine),
+            str(beir_folder),
+            output=tmp_path / "out",
+            options=EVERYTHING,
+            stores=[store],
+        )
 
 
 def test_queries_that_cannot_be_read_are_an_error_before_anything_is_encoded(
@@ -269,9 +285,9 @@ def test_queries_that_cannot_be_read_are_an_error_before_anything_is_encoded(
     shutil.copytree(beir_folder, data)
     (data / "queries.jsonl").write_bytes(gzip.compress(b"{}"))
     with pytest.raises(InputError, match=r"queries\.jsonl"):
-        fuse(str(data), str(tiny_cosine), tmp_path / "o")
+        fuse(str(tiny_cosine), str(data), output=tmp_path / "o")
     (data / "queries.jsonl").unlink()
     (data / "queries.jsonl").mkdir()
     with pytest.raises(InputError, match=r"queries\.jsonl.* no file"):
-        fuse(str(data), str(tiny_cosine), tmp_path / "o")
+        fuse(str(tiny_cosine), str(data), output=tmp_path / "o")
     assert not (tmp_path / "o").exists()

@@ -48,10 +48,10 @@ def test_the_parts_of_a_hybrid_encoder_are_those_of_its_vector(beir_folder, tiny
     from beir_cocodr.models.spec import FuseOptions
 
     fuse(
-        str(beir_folder),
         str(tiny_cosine),
-        tmp_path / "fused",
-        FuseOptions(lexical="svd", bytes_per_document=128),
+        str(beir_folder),
+        output=tmp_path / "fused",
+        options=FuseOptions(lexical="svd", bytes_per_document=128),
     )
     searcher, model = (
         Searcher(beir_folder, str(tmp_path / "fused")),

@@ -1,100 +1,36 @@
-"""Passes over a finished store that write another: BM25's part of a hybrid encoder is added, or
-vectors are smoothed: drawn towards their nearest documents, v_d <- (1 - l) v_d + l * mean of v over
-the k nearest. That is linear, and so done once, when a corpus is indexed; encoding one document
-never smooths.
+"""Passes over a finished store that write another: BM25's part of a hybrid encoder is added, or the
+store is brought to what its corpus is now.
 """
 
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 
 from beir_cocodr import checksums
-from beir_cocodr.arrays import Doubles, Floats, Ints
+from beir_cocodr.arrays import Ints
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import draft_folder, output_folder
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.hybrid_encoder import Balance, HybridEncoder, covariance_root
-from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
-from beir_cocodr.models.spec import EncoderOptions, SmoothOptions
+from beir_cocodr.models.hybrid_encoder import HybridEncoder
+from beir_cocodr.models.loading import load_encoder, model_source
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.progress import Bar
 from beir_cocodr.provenance import TrainingRecord, read_record
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder
-from beir_cocodr.retrieval.faiss.index import FaissIndex
-from beir_cocodr.retrieval.faiss.transform import FaissOptions
 from beir_cocodr.retrieval.store import encode
-from beir_cocodr.retrieval.store.record import EncodeOptions, Identity, StoreRecord
-from beir_cocodr.retrieval.store.store import (
-    BALANCE_FILE,
-    SMOOTHED,
-    SMOOTHED_PARTS,
-    TEXTS_FILE,
-    Embeddings,
-    EmbeddingStore,
-    MappedEmbeddings,
-)
-from beir_cocodr.retrieval.topk import search_chunks
+from beir_cocodr.retrieval.store.record import EncodeOptions, StoreRecord
+from beir_cocodr.retrieval.store.store import TEXTS_FILE, EmbeddingStore
 
-#: Documents whose neighbours are found by comparing all with all; beyond, by FAISS.
-EXACT = 100_000
 log = logging.getLogger(__name__)
-
-
-def smooth(
-    store: str | Path,
-    model: COCODR,
-    output: Path,
-    options: SmoothOptions | None = None,
-    exact: int = EXACT,
-) -> EmbeddingStore:
-    """Write the smoothed vectors of a store to another, complete or not at all.
-
-    Neighbours are the nearest by cosine; of a hybrid encoder, by the sum of the cosines of both
-    parts, and its queries are divided by the deviations of the smoothed parts, see
-    :meth:`EmbeddingStore.queries`. Memory holds a shard, and beyond ``exact`` documents, compared
-    all with all, the codes of an index. An InputError: the store, which is ``model``'s, is not
-    complete, or smoothed or folded already, or ``output`` is taken.
-    """
-    options, given = options or SmoothOptions(), EmbeddingStore.open(store)
-    record = given.record
-    if SMOOTHED in record.identity or record.prior:
-        raise InputError(
-            f"{given.folder} is smoothed already, or folded; name a store as encode wrote it"
-        )
-    parts = _parts(model, record.dimensions)
-    changed: Identity = {SMOOTHED: record.key, SMOOTHED_PARTS: len(parts)}
-    changed |= {"neighbours": options.neighbours, "smooth_weight": repr(options.weight)}
-    wanted = replace(record, identity=record.identity | changed)
-
-    def directions(vectors: torch.Tensor) -> torch.Tensor:
-        return torch.cat([F.normalize(vectors[:, part], dim=1) for part in parts], dim=1)
-
-    space = MappedEmbeddings(given, directions)
-    nearest = _nearest(space, min(options.neighbours, max(1, len(given) - 1)), exact)
-
-    def smoothed(number: int) -> torch.Tensor:
-        shard = given.shards[number]
-        rows = nearest(np.arange(shard.start, shard.stop))  # (n, k), -1 where there are fewer
-        found = given.rows(rows.clip(min=0).ravel()).reshape(*rows.shape, -1)
-        there = torch.from_numpy(rows >= 0)[..., None]
-        count = there.sum(dim=1)
-        mean = (found * there).sum(dim=1) / count.clamp(min=1)
-        own = shard.read()
-        return torch.where(count > 0, (1 - options.weight) * own + options.weight * mean, own)
-
-    return _write(
-        given, wanted, output, smoothed, model if isinstance(model, HybridEncoder) else None
-    )
 
 
 def add_lexical(
@@ -130,7 +66,7 @@ def add_lexical(
         shard = given.shards[number]
         return torch.from_numpy(encoder.encode(np.arange(shard.start, shard.stop)))
 
-    return _write(given, wanted, output, extended, None)
+    return _write(given, wanted, output, extended)
 
 
 class Update(NamedTuple):
@@ -153,7 +89,7 @@ def update(
 ) -> Update:
     """Bring a store to what its corpus is now: texts that it holds are not encoded again, those
     that are gone leave it, and with them every index of it. An InputError: a store of another
-    model, or made with other settings; one that is smoothed, folded or lacks the hashes of its
+    model, or made with other settings; one that is folded or lacks the hashes of its
     texts.
 
     The store is replaced in one step; a run that is killed leaves the former one. Where there is
@@ -173,10 +109,8 @@ def update(
     )
     encoder = CorpusEncoder(model, documents, options.token_budget, options.backend)
     identity = encode.identity_of(encoder, options, record.shard_size)
-    if SMOOTHED in record.identity or record.prior:
-        raise InputError(
-            f"{folder} is smoothed, or folded, and depends on all its texts at once; encode again"
-        )
+    if record.prior:
+        raise InputError(f"{folder} is folded, and depends on all its texts at once; encode again")
     record.check_identity(identity | {"corpus": record.identity["corpus"]}, folder)
     if identity == record.identity:
         left = sum(len(former.shards[number]) for number in former.missing())
@@ -232,13 +166,11 @@ def pass_over(
     name: str,
     output: Path,
     dense: Path | None,
-    smoothed: Path | None,
-    options: SmoothOptions,
     encoder: EncoderOptions,
     updated: EncodeOptions | None = None,
 ) -> dict[str, Any]:
-    """What ``encode --dense``, ``--smooth`` and ``--update`` do, by names, with the errors of
-    :func:`add_lexical` and :func:`smooth`, and where a model is not the store's or no hybrid
+    """What ``encode --dense`` and ``--update`` do, by names, with the errors of
+    :func:`add_lexical`, and where a model is not the store's or no hybrid
     encoder; gives what ``encode`` gives.
     """
     began, model = time.perf_counter(), load_encoder(name, encoder)
@@ -252,9 +184,6 @@ def pass_over(
             found["refit"] = encode.check_refit(
                 store, model.head, model.text_format, name, documents
             ).describe()
-    elif smoothed is not None:
-        EmbeddingStore.open(smoothed).record.check_encoder(fingerprint(model), name, smoothed)
-        store = smooth(smoothed, model, output, options)
     else:
         trained = read_record(model_source(name))
         if not isinstance(model, HybridEncoder) or trained is None or dense is None:
@@ -278,69 +207,12 @@ def _write(
     record: StoreRecord,
     output: Path,
     vectors: Callable[[int], torch.Tensor],
-    balanced: HybridEncoder | None,
 ) -> EmbeddingStore:
     """A store with the documents of another and other vectors, a shard at a time."""
     with draft_folder(output) as draft:
         written = EmbeddingStore(draft, record)
         written.write_record()
         given.table.copy_to(draft)
-        parts = [] if balanced is None else _parts(balanced, record.dimensions)
-        moments = [_Moments(part.stop - part.start) for part in parts]
         for number in range(len(given.shards)):
-            found = vectors(number).numpy()
-            written.write(number, found)
-            for part, moment in zip(parts, moments, strict=True):
-                moment.add(found[:, part])
-        if balanced is not None:
-            head = balanced.head
-            before = (head.dense_spread.cpu(), (head.scale[:, None] * head.lexical_spread).cpu())
-            after = (torch.from_numpy(moment.root()).float() for moment in moments)
-            with checksums.checked_path(draft / BALANCE_FILE) as temporary:
-                Balance(*before, *after).save(temporary)
+            written.write(number, vectors(number).numpy())
     return EmbeddingStore.open(output)
-
-
-def _parts(model: COCODR, width: int) -> list[slice]:
-    """Of a document's vector: of a hybrid encoder the dense part and BM25's, of any other all."""
-    edges = (0, model.head.dimension, width) if isinstance(model, HybridEncoder) else (0, width)
-    return [slice(*pair) for pair in pairwise(edges)]
-
-
-class _Moments:
-    """Sums over (n, m) vectors that their covariance is made of, in float64 and about the first
-    block's mean.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.count, self.sum, self.products = 0, np.zeros(size), np.zeros((size, size))
-        self.origin: Doubles | None = None
-
-    def add(self, vectors: Floats) -> None:
-        self.origin = vectors.mean(axis=0, dtype=np.float64) if self.origin is None else self.origin
-        wide = vectors - self.origin
-        self.count, self.sum = self.count + len(wide), self.sum + wide.sum(axis=0)
-        self.products += wide.T @ wide
-
-    def root(self) -> Doubles:
-        mean = self.sum / self.count
-        return covariance_root(self.products / self.count - np.outer(mean, mean))
-
-
-def _nearest(space: Embeddings, k: int, exact: int) -> Callable[[Ints], Ints]:
-    """A function from rows to the (n, k) rows nearest to each, its own left out; -1 where there are
-    fewer.
-    """
-    if len(space) <= exact:
-        return lambda rows: search_chunks(space.rows(rows), space.chunks(), k, excluded_rows=rows)[
-            1
-        ].numpy()
-    index = FaissIndex.build(space, FaissOptions("ivfpq"))
-
-    def search(rows: Ints) -> Ints:
-        found = index.search(space.rows(rows).numpy(), k + 1, vectors=space)[1]
-        others = np.argsort(found == rows[:, None], axis=1, kind="stable")[:, :k]  # its own last
-        nearest: Ints = np.take_along_axis(found, others, axis=1)
-        return nearest
-
-    return search

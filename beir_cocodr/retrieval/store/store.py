@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +30,6 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, StoreRecord
 from beir_cocodr.retrieval.store.shard import ENCODE_AGAIN, Arrays, OutOfRange, Shard, pack, unpack
 
-if TYPE_CHECKING:
-    from beir_cocodr.models.hybrid_encoder import Balance
-
 _IDS, _ORDER, _RANKS = "ids.parquet", "tie_order.npy", "tie_ranks.npy"
 
 # Ids of a row group of the table.
@@ -43,15 +39,6 @@ FOLDING_FILE = "folding.safetensors"
 #: A hash of each text that was encoded, uint64 (N, 2), by which unchanged ones are known.
 TEXTS_FILE = "texts.npy"
 
-#: What a smoothed store has beside its shards, and the part of its identity that names the store it
-#: was made of.
-BALANCE_FILE, SMOOTHED = "balance.safetensors", "smoothed_from"
-
-#: The part of its identity that says how many parts its vectors have.
-SMOOTHED_PARTS = "smoothed_parts"
-
-#: All of its identity that encoding knows nothing of.
-SMOOTHING = (SMOOTHED, SMOOTHED_PARTS, "neighbours", "smooth_weight")
 log = logging.getLogger(__name__)
 
 
@@ -459,18 +446,6 @@ class EmbeddingStore(Embeddings):
             checksums.verify(self.folder / FOLDING_FILE, "delete the folder and encode again")
         return Folding.load(self.folder / FOLDING_FILE)
 
-    @cached_property
-    def balance(self) -> Balance | None:
-        """Of a smoothed store of a hybrid encoder; None for all others."""
-        path = self.folder / BALANCE_FILE
-        if SMOOTHED not in self.record.identity or self.record.identity[SMOOTHED_PARTS] == 1:
-            return None
-        if self.verify:
-            checksums.verify(path, "smooth the store that it was made of again")
-        from beir_cocodr.models.hybrid_encoder import Balance  # imports the encoder library
-
-        return Balance.load(path)
-
     def lacks_folding(self) -> bool:
         """Whether its vectors were folded, and by what is not there or broken."""
         try:
@@ -491,8 +466,6 @@ class EmbeddingStore(Embeddings):
             )
         if self.record.identity["similarity"] == "cosine":
             queries = F.normalize(queries, dim=-1)
-        if SMOOTHED in self.record.identity and self.balance is not None:
-            queries = self.balance.apply(queries)
         if self.folding is None:
             return queries, None
         offsets = torch.from_numpy(self.folding.query_offsets(queries.numpy()))

@@ -13,10 +13,9 @@ import pytest
 from beir_cocodr import load_collection, load_encoder
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.spec import SmoothOptions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
-from beir_cocodr.retrieval.store.passes import smooth, update
+from beir_cocodr.retrieval.store.passes import update
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import TEXTS_FILE, EmbeddingStore
 
@@ -96,9 +95,6 @@ def test_what_cannot_be_updated_is_one_line(beir_folder, tiny_cosine, tiny_bert,
     documents = load_collection(change(tmp_path, beir_folder), labels="none").documents
     with pytest.raises(InputError, match="architecture"):
         update(load_encoder(tiny_bert), documents, tmp_path / "store")
-    smooth(tmp_path / "store", model, tmp_path / "smooth", SmoothOptions())
-    with pytest.raises(InputError, match="smoothed"):
-        update(model, documents, tmp_path / "smooth")
     (tmp_path / "store" / TEXTS_FILE).unlink()
     with pytest.raises(InputError, match=TEXTS_FILE):
         update(model, documents, tmp_path / "store")
@@ -133,4 +129,4 @@ def test_the_command_updates_a_folder_of_files(capsys, tiny_cosine, tmp_path):
     status, out, _ = run("--update", "--json")
     report = json.loads(out)
     assert (status, report["documents"], report["documents_encoded"]) == (0, 3, 1)
-    assert run("--update", "--smooth", str(store))[0] == 2
+    assert run("--update", "--dense", str(store))[0] == 2
