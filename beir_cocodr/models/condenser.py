@@ -18,8 +18,8 @@ from transformers import AutoModelForMaskedLM
 
 from beir_cocodr.data.text import IGNORED
 from beir_cocodr.errors import InputError, explained, listed
-from beir_cocodr.models.cocodr import SavedModule
 from beir_cocodr.models.integrity import MAYBE_HEAD, loading
+from beir_cocodr.models.saved_module import SavedModule
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.cocodr import SavedModule
 from beir_cocodr.models.condenser import CondenserHead, initialize, transformer_layers
+from beir_cocodr.models.saved_module import SavedModule
 
 log = logging.getLogger(__name__)
 

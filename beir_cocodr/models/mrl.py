@@ -14,7 +14,8 @@ from torch import Tensor
 
 from beir_cocodr.errors import InputError, Limits
 from beir_cocodr.io import Json
-from beir_cocodr.models.cocodr import COCODR, PLACES, TwoSidedEncoder, check_task
+from beir_cocodr.models.cocodr import COCODR, TwoSidedEncoder, check_task
+from beir_cocodr.models.hub import PLACES
 from beir_cocodr.models.kl import Formula
 from beir_cocodr.models.mrl_head import MRLHead, add_variance_token
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from beir_cocodr.arrays import Features
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.cocodr import SavedModule, check_task
+from beir_cocodr.models.cocodr import check_task
 from beir_cocodr.models.kl import Formula, flatten_document, flatten_query
+from beir_cocodr.models.saved_module import SavedModule
 
 #: Stands right after [CLS] in every text, and in which column.
 VARIANCE_TOKEN, _COLUMN = "[VAR]", 1

