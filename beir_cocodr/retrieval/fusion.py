@@ -19,8 +19,8 @@ from beir_cocodr.retrieval.ranking import (
     blocks,
     reciprocal_ranks,
 )
+from beir_cocodr.retrieval.selection import HostBest, ranks_of, scores_of
 from beir_cocodr.retrieval.store.store import MappedEmbeddings
-from beir_cocodr.retrieval.topk import HostBest, ranks_of, scores_of
 
 #: Elements of a (queries, documents) score block: about 300 MB with the copies that normalising
 #: needs.

@@ -33,7 +33,8 @@ from beir_cocodr.retrieval.faiss.build import import_faiss
 from beir_cocodr.retrieval.faiss.index import FaissIndex
 from beir_cocodr.retrieval.faiss.transform import FaissOptions
 from beir_cocodr.retrieval.ranking import Ranker, Ranking, best_rows, overlap
-from beir_cocodr.retrieval.topk import NonFiniteScores, merge_keys, ranks_of, scores_of, to_keys
+from beir_cocodr.retrieval.selection import merge_keys, ranks_of, scores_of, to_keys
+from beir_cocodr.retrieval.topk import NonFiniteScores
 
 #: What a folder of sentence-transformers says of the class that it is for.
 CONFIG = "config_sentence_transformers.json"

@@ -1,205 +1,255 @@
-"""Products of queries and documents on a processor: all of them in float32, or of those alone that
-may reach a bound.
+"""Products of queries and documents on a processor.
 
-Which these are, a product of 8-bit integers tells. A query is q = αa + r and a document d = m + βb
-+ s, with a and b of integers from -127 to 127, so that
+:class:`Products` computes all of them in float32. :class:`Screen` computes only those that may
+reach a bound, which a product of 8-bit integers selects. A query is q = αa + r and a document is
+d = m + βb + s, where a and b hold integers from -127 to 127, so that
 
     |q·d - q·m - αβ a·b| <= ‖αa‖ ‖s‖ + ‖r‖ ‖d - m‖        (Cauchy and Schwarz).
 
-Where a processor multiplies bytes in vectors (VNNI), that takes a quarter of the time of the
-product in float32.
+Where a processor multiplies bytes in vectors (VNNI), the product of integers takes a quarter of the
+time of the product in float32.
 """
 
+import math
 import platform
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-# Documents multiplied at a time: oneDNN's results are few enough that their memory is used again.
+from beir_cocodr.arrays import Bools, Doubles, Floats, Ints
+
+#: Documents multiplied at a time: oneDNN's results are then few enough to reuse their memory.
 _PANEL = 4_096
 
-# Below and above, putting documents into integers costs more than it saves; of one dimension
-# torch's product is wrong.
-_FEWEST_QUERIES, _NARROWEST, _MOST_WANTED = 256, 16, 256
-# So does multiplying more than this share, which is likely until so many times k documents were
-# seen.
-_MOST_LEFT, FIRST_SCREENED = 0.04, 75
-# Of a panel of few documents, more may be left; of a tile in float32, no more than this is held.
-_FEW_LEFT, _MOST_HELD = 64, 4 << 20
-# One in how many documents is multiplied in float32 anyway, being farthest from its integers.
-_ODD = 512
-# Documents that the scale is chosen by, and how much it cuts off.
-_SAMPLE, _CLIPPED = 1_024, (1.0, 0.85, 0.7, 0.6, 0.5, 0.4)
-_EPSILON, _TINY = float(np.finfo(np.float32).eps), 1e-30
+# Outside these limits, the conversion of documents to integers costs more than it saves. For one
+# dimension torch's product of integers is wrong.
+_FEWEST_QUERIES = 256
+_NARROWEST = 16
+_MOST_WANTED = 256
+
+#: The share of a panel's products that may be computed again in float32; beyond it the screen costs
+#: more than it saves.
+_MOST_LEFT = 0.04
+
+#: The screen starts after this many times k documents: with fewer, the bounds are still too low.
+FIRST_SCREENED = 75
+
+#: Products of a query that may always be computed again, however few documents a panel has.
+_FEW_LEFT = 64
+
+#: The largest number of candidates that are selected from a tile of products in float32.
+_MOST_HELD = 4 << 20
+
+#: One in this many documents, those farthest from their integers, is always multiplied in float32.
+_OUTLIERS = 512
+
+#: Documents that choose the scale of all documents.
+_SAMPLE = 1_024
+
+#: Scales to choose from, as shares of the one that clips no number.
+_SCALES = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4)
+
+_LARGEST_INTEGER = 127
+_EPSILON = float(np.finfo(np.float32).eps)
+_TINY = 1e-30
 
 
 @cache
 def one_dnn_is_faster() -> bool:
-    """MKL, behind torch.mm, takes twice as long as oneDNN on an AMD processor and half as long on
-    one of Intel's.
+    """Return true if oneDNN multiplies faster than what is behind ``torch.mm``.
+
+    MKL takes twice as long as oneDNN on an AMD processor and half as long on an Intel processor.
     """
-    mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    one_dnn = _one_dnn() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return one_dnn and not (mkl and "GenuineIntel" in _processor())
+    if not _has_one_dnn() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
+    return not (has_mkl and "GenuineIntel" in _processor())
 
 
 @cache
 def multiplies_bytes() -> bool:
-    """Whether there is a fast product of 8-bit integers that never leaves 32 bits."""
-    fast = {"avx512_vnni", "avx_vnni"} & set(_processor().split())
-    if not (fast and _one_dnn() and hasattr(torch, "_int_mm")):
+    """Return true if there is a fast product of 8-bit integers that sums in 32 bits."""
+    flags = _processor().split()
+    if "avx512_vnni" not in flags and "avx_vnni" not in flags:
         return False
-    # Where oneDNN is kept from using these instructions, sums of two products are cut off at 16
-    # bits.
-    rows = torch.tensor(
-        [[127, -127] * 32, [127] * 64, [-127] * 64] * 6, dtype=torch.int8, device="cpu"
-    )
-    return torch.equal(torch._int_mm(rows, rows.T).double(), rows.double() @ rows.double().T)
+    if not _has_one_dnn() or not hasattr(torch, "_int_mm"):
+        return False
+    # If oneDNN is kept from using these instructions, it clips sums of two products to 16 bits.
+    extremes = [[127, -127] * 32, [127] * 64, [-127] * 64] * 6
+    rows = torch.tensor(extremes, dtype=torch.int8, device="cpu")
+    exact = rows.double() @ rows.double().T
+    return torch.equal(torch._int_mm(rows, rows.T).double(), exact)
 
 
-def _one_dnn() -> bool:
+def _has_one_dnn() -> bool:
     return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 @cache
 def _processor() -> str:
     information = Path("/proc/cpuinfo")
-    return information.read_text() if information.is_file() else platform.processor()
+    if information.is_file():
+        return information.read_text()
+    return platform.processor()
 
 
 class Products:
-    """All products in float32, in memory that the next ones use again."""
+    """All products in float32, written to memory that the next call uses again.
+
+    Args:
+        device: the device of queries and documents.
+    """
 
     def __init__(self, device: torch.device) -> None:
+        """Reserve no memory before the first product."""
         self._scores = torch.empty(0, device=device)
-        self._one_dnn = device.type == "cpu" and one_dnn_is_faster()
+        self._by_one_dnn = device.type == "cpu" and one_dnn_is_faster()
 
     def __call__(self, queries: Tensor, documents: Tensor) -> Tensor:
-        """(q, d) by (n, d) to (q, n)."""
+        """Multiply (q, d) queries by (n, d) documents to (q, n) scores.
+
+        The scores are overwritten by the next call.
+        """
         size = len(queries) * len(documents)
         if self._scores.numel() < size:
             self._scores = documents.new_empty(size)
         scores = self._scores[:size].view(len(queries), len(documents))
-        if not self._one_dnn:
+        if not self._by_one_dnn:
             return torch.mm(queries, documents.T, out=scores)
+        # This is what F.linear does with tensors in oneDNN's own layout. Called directly, it needs
+        # no second copy of documents and scores.
+        multiply = torch.ops.mkldnn._linear_pointwise
         for first in range(0, len(documents), _PANEL):
             panel = slice(first, first + _PANEL)
-            # As F.linear of tensors in oneDNN's form, without a second copy of documents and
-            # scores.
-            scores[:, panel] = torch.ops.mkldnn._linear_pointwise(
-                queries, documents[panel], None, "none", [], ""
-            )
+            scores[:, panel] = multiply(queries, documents[panel], None, "none", [], "")
         return scores
 
 
-class TileHits(NamedTuple):
-    """Documents of a tile for q queries, of which query i has those from ``starts[i]`` to
-    ``starts[i + 1]``.
+@dataclass(frozen=True)
+class TileCandidates:
+    """Documents of a tile that may be among the best of q queries.
 
     Args:
-        starts: (q + 1,).
+        starts: (q + 1,); query i has the candidates from ``starts[i]`` to ``starts[i + 1]``.
         columns: (m,) documents of the tile, ascending for each query.
-        scores: (m,) float32.
+        scores: (m,) their products in float32.
     """
 
-    starts: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    scores: NDArray[np.float32]
+    starts: Ints
+    columns: Ints
+    scores: Floats
 
 
-class Panel(NamedTuple):
-    """Documents, their b, the odd ones among them, and the largest ‖s‖ and ‖d - m‖ of the
-    others.
+@dataclass(frozen=True)
+class Panel:
+    """Some documents with their integers.
+
+    Args:
+        documents: (n, d) float32.
+        integers: (n, d) int8, b of the module's formula.
+        outliers: documents that are always multiplied in float32.
+        residual: the largest ‖s‖ of the other documents.
+        distance: the largest ‖d - m‖ of the other documents.
     """
 
     documents: Tensor
-    whole: Tensor
-    odd: NDArray[np.int64]
-    left: float
-    far: float
+    integers: Tensor
+    outliers: Ints
+    residual: float
+    distance: float
 
 
 class Screen:
-    """Queries as integers, and how documents become such.
+    """Queries as integers, and the conversion of documents to integers.
 
     Args:
         queries: (Q, d) float32.
-        documents: (n, d) float32, n > 0, like those to come: m is their mean, and β is chosen by
-        them.
+        documents: (n, d) float32, n > 0, similar to those to come: m is their mean, and they choose
+            β.
     """
 
     @staticmethod
     def pays(queries: Tensor, top_k: int) -> bool:
-        """Whether many (Q, d) queries ask for few documents, on a processor that is fast at
-        this.
+        """Return true if the screen saves time.
+
+        It does where many (Q, d) queries ask for few documents, on a processor that multiplies
+        bytes fast.
         """
-        wide = len(queries) >= _FEWEST_QUERIES and queries.shape[1] >= _NARROWEST
-        return wide and top_k <= _MOST_WANTED and multiplies_bytes()
+        query_count, width = queries.shape
+        if query_count < _FEWEST_QUERIES or width < _NARROWEST or top_k > _MOST_WANTED:
+            return False
+        return multiplies_bytes()
 
     def __init__(self, queries: Tensor, documents: Tensor) -> None:
+        """Choose the scales, and convert the queries to integers."""
         self._center = documents.mean(dim=0)
-        some = documents[:: -(-len(documents) // _SAMPLE)] - self._center
-        most = max(float(some.abs().max()) / 127, _TINY)
-        # With a smaller scale, large numbers are cut off and others are closer.
-        left = {
-            most * share: _lengths(some - _whole(some, most * share) * (most * share))
-            for share in _CLIPPED
-        }
-        self._scale = min(
-            left,
-            key=lambda scale: np.partition(left[scale], -len(some) // _ODD)[-len(some) // _ODD],
-        )
-        scales = (queries.abs().amax(dim=1, keepdim=True) / 127).clamp_min(_TINY)
-        whole = _whole(queries, scales)
-        self._queries, self._whole = queries, whole.to(torch.int8)
-        lengths = [
-            torch.linalg.vector_norm(part, dim=1, dtype=torch.float64)
-            for part in (whole * scales, queries - whole * scales, queries)
-        ]
-        of_queries = (scales[:, 0], queries @ self._center, *lengths)
-        self._alpha, self._at_center, self._of_whole, self._of_rest, self._norms = (
-            column.double().numpy() for column in of_queries
-        )
-        self._products, self._mask = _empty(0, torch.int32), _empty(0, torch.bool)
-        self._share_left = float((self._of_rest / np.maximum(self._of_whole, _TINY)).mean())
+        step = math.ceil(len(documents) / _SAMPLE)
+        self._scale = _best_scale(documents[::step] - self._center)
+        largest = queries.abs().amax(dim=1, keepdim=True)
+        scales = (largest / _LARGEST_INTEGER).clamp_min(_TINY)
+        integers = _to_integers(queries, scales)
+        rounded = integers * scales
+        self._queries = queries
+        self._integers = integers.to(torch.int8)
+        self._scales = scales[:, 0].double().numpy()
+        self._center_scores = (queries @ self._center).double().numpy()
+        self._rounded_lengths = _lengths(rounded)
+        self._residuals = _lengths(queries - rounded)
+        self._lengths = _lengths(queries)
+        shares = self._residuals / np.maximum(self._rounded_lengths, _TINY)
+        self._residual_share = float(shares.mean())
+        # Memory that is used again, because new pages take as long as the product.
+        self._products = _empty(0, torch.int32)
+        self._mask = _empty(0, torch.bool)
 
     def panels(self, documents: Tensor) -> Iterator[Panel]:
-        """A tile of (n, d) float32 documents, in parts."""
+        """Cut a tile of (n, d) float32 documents into panels."""
         for part in torch.split(documents, _PANEL):
-            moved = part - self._center
-            whole, far = _whole(moved, self._scale), _lengths(moved)
-            left = _lengths(moved.sub_(whole, alpha=self._scale))
-            order = (left + self._share_left * far).argpartition(-(odd := -(-len(part) // _ODD)))
-            rest = order[:-odd]
+            centred = part - self._center
+            integers = _to_integers(centred, self._scale)
+            distances = _lengths(centred)
+            residuals = _lengths(centred.sub_(integers, alpha=self._scale))
+            errors = residuals + self._residual_share * distances
+            outlier_count = math.ceil(len(part) / _OUTLIERS)
+            order = errors.argpartition(-outlier_count)
+            others = order[:-outlier_count]
             yield Panel(
-                part,
-                whole.to(torch.int8),
-                order[-odd:],
-                left[rest].max(initial=0),
-                far[rest].max(initial=0),
+                documents=part,
+                integers=integers.to(torch.int8),
+                outliers=order[-outlier_count:],
+                residual=residuals[others].max(initial=0),
+                distance=distances[others].max(initial=0),
             )
 
-    def found(
-        self, part: slice, panels: list[Panel], bounds: NDArray[np.float32]
-    ) -> TileHits | None:
-        """What scores at least the (q,) bounds of a part of the queries; None where too much may do
-        so.
+    def candidates(self, part: slice, panels: list[Panel], bounds: Floats) -> TileCandidates | None:
+        """Select the documents whose score reaches the bound of a query.
+
+        Args:
+            part: some of the queries, q of them.
+            panels: a tile of documents.
+            bounds: (q,) scores.
+
+        Returns:
+            The candidates, or None if too many products would have to be computed again.
         """
-        rows: list[NDArray[np.int64]] = []
-        columns, scores, first = list(rows), [], 0
+        rows: list[Ints] = []
+        columns: list[Ints] = []
+        scores: list[Floats] = []
+        first = 0
         for panel in panels:
-            size = len(panel.whole)
-            near = self._near(self._whole[part], panel, self._least(part, panel, bounds))
-            if len(near) > len(bounds) * max(_FEW_LEFT, _MOST_LEFT * size):
+            size = len(panel.documents)
+            least = self._least_products(part, panel, bounds)
+            positions = self._near(self._integers[part], panel, least)
+            if len(positions) > len(bounds) * max(_FEW_LEFT, _MOST_LEFT * size):
                 return None
-            row, column = np.divmod(near, size)
+            row, column = np.divmod(positions, size)
             exact = _products(self._queries[part], panel.documents, row, column)
             reached = np.flatnonzero(exact >= bounds[row])
             rows.append(row[reached])
@@ -208,105 +258,142 @@ class Screen:
             first += size
         row = np.concatenate(rows)
         order = row.argsort(kind="stable")
-        return TileHits(
-            _starts(row[order], len(bounds)),
-            np.concatenate(columns)[order],
-            np.concatenate(scores)[order],
-        )
+        starts = _starts(row[order], len(bounds))
+        return TileCandidates(starts, np.concatenate(columns)[order], np.concatenate(scores)[order])
 
-    def _near(self, queries: Tensor, panel: Panel, least: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Places in the ravelled (q, n) products that reach the (q,) least, and those of the odd
-        documents.
+    def _near(self, queries: Tensor, panel: Panel, least: NDArray[np.int32]) -> Ints:
+        """Return positions in the ravelled (q, n) products that may reach the bounds.
+
+        They are those of at least the (q,) ``least``, and those of all outliers.
         """
-        size = len(queries) * len(panel.whole)
-        if (
-            self._products.numel() < size
-        ):  # memory that is used again, as new pages take as long as the product
-            self._products, self._mask = _empty(size, torch.int32), _empty(size + 7, torch.bool)
-        products, mask = (
-            held[:size].view(len(queries), -1) for held in (self._products, self._mask)
-        )
-        torch._int_mm(queries, panel.whole.T, out=products)
+        query_count = len(queries)
+        size = query_count * len(panel.integers)
+        if self._products.numel() < size:
+            self._products = _empty(size, torch.int32)
+            self._mask = _empty(size + 7, torch.bool)
+        products = self._products[:size].view(query_count, -1)
+        mask = self._mask[:size].view(query_count, -1)
+        torch._int_mm(queries, panel.integers.T, out=products)
         torch.ge(products, torch.from_numpy(least)[:, None], out=mask)
-        mask[:, panel.odd] = True
-        return places(self._mask.numpy(), size)
+        mask[:, panel.outliers] = True
+        return true_positions(self._mask.numpy(), size)
 
-    def _least(self, part: slice, panel: Panel, bounds: NDArray[np.float32]) -> NDArray[np.int32]:
-        """(q,) what a·b is at least where a score reaches the bound."""
-        error = self._of_whole[part] * panel.left + self._of_rest[part] * panel.far
-        # And what float32 may err by: in the product that the bound is of, the one with m, and the
-        # differences.
-        longest = panel.far + float(torch.linalg.vector_norm(self._center, dtype=torch.float64))
-        error += 4 * _EPSILON * self._whole.shape[1] * self._norms[part] * longest
-        least = (bounds - self._at_center[part] - error) / (self._alpha[part] * self._scale)
+    def _least_products(self, part: slice, panel: Panel, bounds: Floats) -> NDArray[np.int32]:
+        """Return the (q,) least a·b that a score at the bound can have."""
+        error = self._rounded_lengths[part] * panel.residual
+        error += self._residuals[part] * panel.distance
+        error += self._rounding_error(part, panel)
+        distances = bounds - self._center_scores[part] - error
+        least = np.floor(distances / (self._scales[part] * self._scale))
         limits = np.iinfo(np.int32)
-        whole: NDArray[np.int32] = np.floor(least).clip(limits.min, limits.max).astype(np.int32)
-        return whole
+        integers: NDArray[np.int32] = least.clip(limits.min, limits.max).astype(np.int32)
+        return integers
+
+    def _rounding_error(self, part: slice, panel: Panel) -> Doubles:
+        """Return (q,) bounds of what float32 rounds away.
+
+        It rounds in the product that gave the bound, in the product with m, and in the differences.
+        """
+        center_length = float(torch.linalg.vector_norm(self._center, dtype=torch.float64))
+        longest = panel.distance + center_length
+        width = self._integers.shape[1]
+        error: Doubles = 4 * _EPSILON * width * self._lengths[part] * longest
+        return error
 
 
-def _whole(rows: Tensor, scale: Tensor | float) -> Tensor:
-    return (rows / scale).round_().clamp_(-127, 127)
+def _best_scale(sample: Tensor) -> float:
+    """Return the scale that brings the (n, d) sample closest to its integers, outliers aside.
+
+    A smaller scale clips large numbers and brings the others closer.
+    """
+    largest = max(float(sample.abs().max()) / _LARGEST_INTEGER, _TINY)
+    outlier_count = math.ceil(len(sample) / _OUTLIERS)
+    errors: dict[float, float] = {}
+    for share in _SCALES:
+        scale = largest * share
+        residuals = _lengths(sample - _to_integers(sample, scale) * scale)
+        errors[scale] = np.partition(residuals, -outlier_count)[-outlier_count]
+    return min(errors, key=errors.__getitem__)
 
 
-def _lengths(rows: Tensor) -> NDArray[np.float64]:
-    # Squares of the smallest numbers are 0 in float32.
-    lengths: NDArray[np.float64] = torch.linalg.vector_norm(
-        rows, dim=1, dtype=torch.float64
-    ).numpy()
+def _to_integers(rows: Tensor, scale: Tensor | float) -> Tensor:
+    return (rows / scale).round_().clamp_(-_LARGEST_INTEGER, _LARGEST_INTEGER)
+
+
+def _lengths(rows: Tensor) -> Doubles:
+    # In float32 the squares of the smallest numbers would be 0.
+    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    lengths: Doubles = norms.numpy()
     return lengths
 
 
-def found_again(
-    queries: Tensor, documents: Tensor, scores: Tensor, bounds: NDArray[np.float32]
-) -> TileHits | None:
-    """The same of products in float32: both give equal scores to equal documents. None where too
-    much may be it.
+def candidates_by_scores(
+    queries: Tensor, documents: Tensor, scores: Tensor, bounds: Floats
+) -> TileCandidates | None:
+    """Select the documents whose score may reach the bound of a query, from all scores of a tile.
+
+    The selected products are computed again as :class:`Screen` computes them, so that documents of
+    equal embeddings have equal scores whichever way they came.
+
+    Args:
+        queries: (q, d) float32.
+        documents: (n, d) float32.
+        scores: (q, n) float32 products.
+        bounds: (q,) scores.
+
+    Returns:
+        The candidates, or None if they are too many.
     """
-    lengths = torch.from_numpy(_lengths(queries) * _lengths(documents).max())
-    least = torch.from_numpy(bounds) - (2 * _EPSILON * queries.shape[1] * lengths).float()
-    mask = _empty(scores.numel() + 7, torch.bool)
-    reached = torch.ge(scores, least[:, None], out=mask[: scores.numel()].view_as(scores))
+    longest = _lengths(documents).max()
+    lengths = torch.from_numpy(_lengths(queries) * longest)
+    error = 2 * _EPSILON * queries.shape[1] * lengths
+    least = torch.from_numpy(bounds) - error.float()
+    size = scores.numel()
+    mask = _empty(size + 7, torch.bool)
+    reached = torch.ge(scores, least[:, None], out=mask[:size].view_as(scores))
     if int(reached.count_nonzero()) > _MOST_HELD:
         return None
-    row, column = np.divmod(places(mask.numpy(), scores.numel()), scores.shape[1])
-    return TileHits(_starts(row, len(queries)), column, _products(queries, documents, row, column))
+    row, column = np.divmod(true_positions(mask.numpy(), size), scores.shape[1])
+    products = _products(queries, documents, row, column)
+    return TileCandidates(_starts(row, len(queries)), column, products)
 
 
 def _empty(size: int, dtype: torch.dtype) -> Tensor:
     return torch.empty(size, dtype=dtype, device="cpu")
 
 
-def _starts(row: NDArray[np.int64], queries: int) -> NDArray[np.int64]:
-    starts: NDArray[np.int64] = np.searchsorted(row, np.arange(queries + 1))
+def _starts(row: Ints, queries: int) -> Ints:
+    starts: Ints = np.searchsorted(row, np.arange(queries + 1))
     return starts
 
 
-def _products(
-    queries: Tensor, documents: Tensor, row: NDArray[np.int64], column: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """(m,) float32 products of some pairs, by ascending rows."""
+def _products(queries: Tensor, documents: Tensor, row: Ints, column: Ints) -> Floats:
+    """Return the (m,) float32 products of some pairs, whose (m,) rows ascend."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        wanted = torch.sparse_csr_tensor(
+        pairs = torch.sparse_csr_tensor(
             torch.from_numpy(_starts(row, len(queries))),
             torch.from_numpy(column),
             torch.zeros(len(row), dtype=torch.float32, device="cpu"),
             (len(queries), len(documents)),
             check_invariants=False,
         )
-        found: NDArray[np.float32] = (
-            torch.sparse.sampled_addmm(wanted, queries, documents.T, beta=0.0).values().numpy()
-        )
-    return found
+        sampled = torch.sparse.sampled_addmm(pairs, queries, documents.T, beta=0.0)
+        products: Floats = sampled.values().numpy()
+    return products
 
 
-def places(mask: NDArray[np.bool_], size: int) -> NDArray[np.int64]:
-    """Where a mask is true among the first, ascending; seven elements more are there and are
-    written over.
+def true_positions(mask: Bools, size: int) -> Ints:
+    """Return where a mask is true among its first ``size`` elements, ascending.
+
+    The mask has seven elements more, which are overwritten.
     """
-    mask = mask[: -(-size // 8) * 8]
+    word_count = math.ceil(size / 8)
+    mask = mask[: 8 * word_count]
     mask[size:] = False
-    words = mask.view(np.int64)  # most eights have none
-    there = np.flatnonzero(words != 0)
-    inner = np.flatnonzero(words[there].view(bool))
-    return np.take(there, inner >> 3) * 8 + (inner & 7)
+    # Eight elements are one word, and most words are 0.
+    words = mask.view(np.int64)
+    set_words = np.flatnonzero(words != 0)
+    inner = np.flatnonzero(words[set_words].view(bool))
+    word, byte = np.divmod(inner, 8)
+    return 8 * set_words[word] + byte

@@ -1,10 +1,11 @@
-"""What the product of integers leaves out, against all products in double precision."""
+"""The screen by a product of integers, against all products in double precision."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,16 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from beir_cocodr.retrieval import products, topk
-from beir_cocodr.retrieval.products import Screen, TileHits, found_again
+from beir_cocodr.retrieval.products import Screen, TileCandidates, candidates_by_scores
 from beir_cocodr.retrieval.topk import search_chunks
 
 
 @pytest.fixture(autouse=True)
 def screening(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a processor that multiplies bytes, at once and of any number of queries and
-    documents.
-    """
-    if not products.multiplies_bytes():  # its product may leave 16 bits elsewhere
+    """Screen from the start, for any number of queries and documents and on any processor."""
+    if not products.multiplies_bytes():  # elsewhere, the sums of its product may be clipped
 
         def product(
             queries: torch.Tensor, documents: torch.Tensor, out: torch.Tensor
@@ -56,12 +55,14 @@ def embeddings(kind: str, count: int, width: int, random: np.random.Generator) -
     return (rows * {"tiny": 1e-12, "tiniest": 1e-18, "huge": 1e12}.get(kind, 1)).astype(np.float32)
 
 
-def pairs(found: TileHits) -> dict[tuple[int, int], float]:
-    rows = np.repeat(np.arange(len(found.starts) - 1), np.diff(found.starts))
+def pairs(candidates: TileCandidates) -> dict[tuple[int, int], float]:
+    """Return the score of each pair of a query and a document."""
+    counts = np.diff(candidates.starts)
+    rows = np.repeat(np.arange(len(counts)), counts)
     return dict(
         zip(
-            zip(rows.tolist(), found.columns.tolist(), strict=True),
-            found.scores.tolist(),
+            zip(rows.tolist(), candidates.columns.tolist(), strict=True),
+            candidates.scores.tolist(),
             strict=True,
         )
     )
@@ -71,29 +72,29 @@ def pairs(found: TileHits) -> dict[tuple[int, int], float]:
     deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.integers(0, 2**32), st.sampled_from(KINDS), st.integers(2, 40), st.floats(0, 1))
-def test_nothing_that_reaches_the_bound_is_left_out(
-    seed: int, kind: str, width: int, place: float
+def test_no_document_that_reaches_the_bound_is_lost(
+    seed: int, kind: str, width: int, quantile: float
 ) -> None:
-    """The bounds are scores of documents that are there, which float32 may place on either side."""
+    """The bounds are scores of documents, which float32 may round to either side of them."""
     random = np.random.default_rng(seed)
     queries, documents = (embeddings(kind, count, width, random) for count in (9, 300))
     exact = queries.astype(np.float64) @ documents.astype(np.float64).T
-    bounds = np.quantile(exact, place, axis=1).astype(np.float32)
-    given_to = torch.from_numpy(queries), torch.from_numpy(documents)
-    screen = Screen(given_to[0], given_to[1][:200])
-    kept, products._MOST_LEFT = products._MOST_LEFT, 1.0
-    found = screen.found(slice(2, 7), list(screen.panels(given_to[1])), bounds[2:7])
-    products._MOST_LEFT = kept
-    assert found is not None
-    again = found_again(
-        given_to[0][2:7], given_to[1], given_to[0][2:7] @ given_to[1].T, bounds[2:7]
-    )
+    bounds = np.quantile(exact, quantile, axis=1).astype(np.float32)
+    query_rows = torch.from_numpy(queries)
+    document_rows = torch.from_numpy(documents)
+    screen = Screen(query_rows, document_rows[:200])
+    panels = list(screen.panels(document_rows))
+    with patch.object(products, "_MOST_LEFT", 1.0):
+        screened = screen.candidates(slice(2, 7), panels, bounds[2:7])
+    assert screened is not None
+    part = query_rows[2:7]
+    by_scores = candidates_by_scores(part, document_rows, part @ document_rows.T, bounds[2:7])
+    assert by_scores is not None
     error = 1e-5 * np.linalg.norm(queries[2:7], axis=1)[:, None] * np.linalg.norm(documents, axis=1)
-    for held in (pairs(found), pairs(again)):
-        assert set(zip(*np.nonzero(exact[2:7] > bounds[2:7, None] + error), strict=True)) <= set(
-            held
-        )
-        for (query, document), score in held.items():
+    reached = np.nonzero(exact[2:7] > bounds[2:7, None] + error)
+    for scores in (pairs(screened), pairs(by_scores)):
+        assert set(zip(*reached, strict=True)) <= set(scores)
+        for (query, document), score in scores.items():
             assert abs(score - exact[2 + query, document]) <= error[query, document]
 
 
@@ -116,19 +117,19 @@ def test_no_document_is_lost_to_the_rounding_of_float32() -> None:
     scores = scores.reshape(9, 200)
     screen = Screen(query_rows, document_rows)
     panels = list(screen.panels(document_rows))
-    assert all(panel.left == 0 for panel in panels)
+    assert all(panel.residual == 0 for panel in panels)
     for rank in range(1, 20):
         bounds = np.sort(scores, axis=1)[:, -rank]
-        found = screen.found(slice(0, 9), panels, bounds)
-        assert found is not None
-        assert set(pairs(found)) == set(zip(*np.nonzero(scores >= bounds[:, None]), strict=True))
+        candidates = screen.candidates(slice(0, 9), panels, bounds)
+        assert candidates is not None
+        reached = np.nonzero(scores >= bounds[:, None])
+        assert set(pairs(candidates)) == set(zip(*reached, strict=True))
 
 
-def test_of_random_vectors_few_are_multiplied_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four thousand documents, of which twelve are wanted: another test would pass if all of them
-    were.
-    """
-    random, multiplied = np.random.default_rng(0), 0
+def test_few_random_vectors_are_multiplied_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other tests would pass if the screen left all four thousand documents to float32."""
+    random = np.random.default_rng(0)
+    multiplied = 0
 
     def counting(queries, documents, row, column):
         nonlocal multiplied
@@ -145,23 +146,22 @@ def test_of_random_vectors_few_are_multiplied_twice(monkeypatch: pytest.MonkeyPa
     queries, documents = (
         rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, documents)
     )
-    wanted = -np.sort(-(queries.astype(np.float64) @ documents.T.astype(np.float64)), axis=1)[
-        :, :12
-    ]
-    np.testing.assert_allclose(scores.numpy(), wanted, atol=1e-6)
+    exact_scores = queries.astype(np.float64) @ documents.T.astype(np.float64)
+    expected = -np.sort(-exact_scores, axis=1)[:, :12]
+    np.testing.assert_allclose(scores.numpy(), expected, atol=1e-6)
 
 
 @settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.integers(0, 2**32), st.sampled_from(KINDS), st.integers(1, 40), st.booleans())
-def test_a_search_finds_what_a_full_sort_finds(
+def test_a_screened_search_finds_what_a_full_sort_finds(
     seed: int, kind: str, top_k: int, excluding: bool
 ) -> None:
     random = np.random.default_rng(seed)
     queries, documents = (embeddings(kind, count, 24, random) for count in (15, 900))
     excluded = random.integers(-1, len(documents), len(queries)) if excluding else None
-    found, rows = search_chunks(
+    scores, rows = search_chunks(
         queries, np.split(documents, [30, 500]), top_k, excluded_rows=excluded
     )
     exact = queries.astype(np.float64) @ documents.astype(np.float64).T
@@ -171,13 +171,13 @@ def test_a_search_finds_what_a_full_sort_finds(
         1e-5 * np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(documents, axis=1).max()
     )
     here = np.take_along_axis(exact, rows.numpy(), axis=1)
-    assert (abs(found.numpy() - here) <= error).all()
+    assert (abs(scores.numpy() - here) <= error).all()
     assert (abs(here + np.sort(-exact, axis=1)[:, :top_k]) <= 2 * error).all()
     assert all(len(set(row)) == top_k for row in rows.tolist())
 
 
-def test_documents_of_one_text_tie_wherever_they_stand() -> None:
-    """In tiles that are multiplied as a whole and in others."""
+def test_equal_documents_tie_in_any_tile() -> None:
+    """Some of the tiles are screened, others are multiplied in float32 as a whole."""
     random = np.random.default_rng(1)
     queries, documents = (
         random.standard_normal((count, 48), dtype=np.float32) for count in (8, 900)
@@ -192,7 +192,7 @@ def test_documents_of_one_text_tie_wherever_they_stand() -> None:
 
 
 @pytest.mark.parametrize("most", [10, 1 << 22])
-def test_scores_too_close_to_tell_are_selected_from_as_they_are(
+def test_documents_are_found_among_scores_too_close_to_screen(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "_MOST_HELD", most)
@@ -206,19 +206,19 @@ def test_scores_too_close_to_tell_are_selected_from_as_they_are(
     assert (abs(scores[:, 1:] - 32) < 1e-4).all()
 
 
-def test_what_the_caller_makes_tensors_of_is_no_matter() -> None:
+def test_the_default_dtype_of_the_caller_changes_nothing() -> None:
     random = np.random.default_rng(4)
     queries, documents = (
         random.standard_normal((count, 32), dtype=np.float32) for count in (20, 700)
     )
-    wanted = search_chunks(queries, [documents], 3)
-    kept = torch.get_default_dtype()
+    expected = search_chunks(queries, [documents], 3)
+    dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        found = search_chunks(queries, [documents], 3)
+        result = search_chunks(queries, [documents], 3)
     finally:
-        torch.set_default_dtype(kept)
-    assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
+        torch.set_default_dtype(dtype)
+    assert all(torch.equal(*pair) for pair in zip(result, expected, strict=True))
 
 
 LIMITED = """
@@ -229,7 +229,7 @@ print(multiplies_bytes(), int(torch._int_mm(rows, rows.T)[0, 0]) == 64 * 127 * 1
 """
 
 
-def test_a_product_that_cuts_sums_off_is_not_used() -> None:
+def test_a_product_that_clips_sums_is_not_used() -> None:
     """oneDNN may be kept from the instructions that a processor has."""
     limited = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
     done = subprocess.run(
@@ -240,20 +240,20 @@ def test_a_product_that_cuts_sums_off_is_not_used() -> None:
 
 
 def test_the_product_of_the_largest_integers_is_exact() -> None:
-    """Where sums of two products were held in 16 bits it would not be."""
+    """It would not be if sums of two products were held in 16 bits."""
     signs = torch.tensor([[127] * 768, [-127] * 768, [127, -127] * 384], dtype=torch.int8)
-    found = torch._int_mm(
+    product = torch._int_mm(
         signs.repeat(6, 1), signs.repeat(6, 1).T, out=torch.empty(18, 18, dtype=torch.int32)
     )
     wide = signs.repeat(6, 1).double()
-    assert torch.equal(found.double(), wide @ wide.T)
+    assert torch.equal(product.double(), wide @ wide.T)
 
 
 @pytest.mark.parametrize(
     ("shape", "top_k", "pays"),
     [((256, 16), 256, True), ((255, 16), 9, False), ((999, 15), 9, False), ((999, 16), 257, False)],
 )
-def test_it_is_for_many_queries_that_want_few(
+def test_screening_pays_for_many_queries_that_want_few_documents(
     shape, top_k, pays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "_FEWEST_QUERIES", 256)

@@ -37,14 +37,14 @@ def cut(documents: np.ndarray, sizes: list[int]) -> list[torch.Tensor]:
 
 @pytest.fixture(params=[True, False], ids=["oneDNN", "BLAS"])
 def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The product by each of the libraries that PyTorch may be built with."""
+    """Multiply by each of the libraries that PyTorch may be built with."""
     monkeypatch.setattr(products, "one_dnn_is_faster", lambda: request.param)
 
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_equals_a_full_sort_under_heavy_ties(data: st.DataObject) -> None:
-    """Small whole numbers: products are exact in float32 and nearly every score is tied."""
+    """Small integers have exact products in float32, and nearly every score is tied."""
     integers = st.integers(1, 400)
     n, q, d = data.draw(integers), data.draw(st.integers(1, 12)), data.draw(st.integers(1, 4))
     magnitude = data.draw(st.integers(0, 3))
@@ -72,7 +72,9 @@ def test_equals_a_full_sort_under_heavy_ties(data: st.DataObject) -> None:
     st.integers(1, 500),
     st.lists(st.integers(1, 900), min_size=1, max_size=4),
 )
-def test_random_embeddings_for_any_chunk_size(seed: int, top_k: int, sizes: list[int]) -> None:
+def test_random_embeddings_are_searched_exactly_for_any_chunk_size(
+    seed: int, top_k: int, sizes: list[int]
+) -> None:
     random = np.random.default_rng(seed)
     queries = random.standard_normal((5, 33), dtype=np.float32)
     documents = random.standard_normal((800, 33), dtype=np.float32)
@@ -80,15 +82,15 @@ def test_random_embeddings_for_any_chunk_size(seed: int, top_k: int, sizes: list
     scores, rows = search_chunks(queries, cut(documents, sizes), top_k)
 
     exact = queries.astype(np.float64) @ documents.astype(np.float64).T
-    found = np.take_along_axis(exact, rows.numpy(), axis=1)
-    np.testing.assert_allclose(scores.numpy(), found, atol=1e-5)
-    np.testing.assert_allclose(found, -np.sort(-exact, axis=1)[:, :top_k], atol=1e-5)
+    selected = np.take_along_axis(exact, rows.numpy(), axis=1)
+    np.testing.assert_allclose(scores.numpy(), selected, atol=1e-5)
+    np.testing.assert_allclose(selected, -np.sort(-exact, axis=1)[:, :top_k], atol=1e-5)
     assert all(len(set(row)) == len(row) for row in rows.tolist())
 
 
 @pytest.mark.usefixtures("product")
 def test_selection_in_many_blocks_of_one_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Enough scores for several tiles of each kind, and several blocks of selection in a tile."""
+    """There are several tiles of queries and documents, and several blocks in a tile."""
     random = np.random.default_rng(3)
     queries = random.integers(-4, 5, (300, 6)).astype(np.float32)
     documents = random.integers(-4, 5, (40_000, 6)).astype(np.float32)
@@ -104,7 +106,7 @@ def test_selection_in_many_blocks_of_one_tile(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("k", [1, 60])
 def test_selection_as_on_an_accelerator(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is another there, that runs on a processor as well."""
+    """The selection of an accelerator runs on a processor as well."""
     random = np.random.default_rng(5)
     queries = random.integers(-2, 3, (40, 3)).astype(np.float32)
     documents = random.integers(-2, 3, (3_000, 3)).astype(np.float32)
@@ -112,14 +114,14 @@ def test_selection_as_on_an_accelerator(k: int, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(topk, "_DOCUMENT_TILE", 700)
     here = search_chunks(queries, [documents], k)
     device = torch.device("cpu")
-    monkeypatch.setattr(topk, "HostBest", lambda count, k: topk._DeviceBest(count, k, device))
+    monkeypatch.setattr(topk, "HostBest", lambda count, k: topk.DeviceBest(count, k, device))
     there = search_chunks(queries, [documents], k)
     assert all(torch.equal(*pair) for pair in zip(here, there, strict=True))
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_corpus_sorted_by_score(order: int) -> None:
-    """Every document better than all before it, then every one worse."""
+def test_a_corpus_sorted_by_score_is_searched(order: int) -> None:
+    """Every document is better than all before it, or worse."""
     documents = np.arange(5_000, dtype=np.float32)[::order, None].copy()
     scores, rows = search_chunks(np.ones((2, 1), np.float32), cut(documents, [700]), 30)
     assert scores.tolist() == [list(range(4999, 4969, -1))] * 2
@@ -138,7 +140,7 @@ def test_ties_without_ranks_follow_the_rows() -> None:
     assert rows.tolist() == [[0, 1, 2, 3, 4]]
 
 
-def test_one_query_more_wanted_than_there_are_and_empty_chunks() -> None:
+def test_more_documents_than_the_corpus_has_and_empty_chunks_are_allowed() -> None:
     chunks = [
         torch.empty(0, 1),
         torch.tensor([[1.0], [3.0]]),
@@ -150,8 +152,8 @@ def test_one_query_more_wanted_than_there_are_and_empty_chunks() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_scores_are_float32_products_of_what_was_given(dtype: torch.dtype) -> None:
-    """217 + 1/128 and 217 differ in float32, and are one number in half precision."""
+def test_scores_are_float32_products_of_embeddings_of_any_dtype(dtype: torch.dtype) -> None:
+    """217 + 1/128 and 217 differ in float32, but are one number in half precision."""
     documents = torch.tensor([[217.0, 0.0], [217.0, 1.0]], dtype=dtype)
     scores, rows = search_chunks(torch.tensor([[1.0, 1 / 128]], dtype=dtype), [documents], 2)
     assert scores.dtype == torch.float32
@@ -176,7 +178,7 @@ def test_autocast_around_the_search_leaves_scores_alone() -> None:
     assert scores.tolist() == [[217 + 1 / 128]]
 
 
-def test_cosine_is_the_cosine_whatever_the_length() -> None:
+def test_the_cosine_does_not_depend_on_lengths() -> None:
     random = np.random.default_rng(5)
     queries, documents = random.standard_normal((4, 8)), random.standard_normal((60, 8))
     cosine = (queries / np.linalg.norm(queries, axis=1, keepdims=True)) @ (
@@ -214,7 +216,7 @@ def test_documents_with_nan_or_infinity_are_named(value: float, similarity: str)
     assert (caught.value.documents, caught.value.queries) == ([17, 23], [])
 
 
-def test_an_infinite_element_is_found_where_its_scores_are_all_minus_infinity() -> None:
+def test_an_infinite_element_is_named_even_if_all_its_scores_are_minus_infinity() -> None:
     documents = torch.tensor([[1.0], [-float("inf")]])
     with pytest.raises(NonFiniteScores, match="document row 1"):
         search_chunks(torch.ones(2, 1), [documents], 1)
@@ -263,7 +265,7 @@ def test_excluded_rows_make_room_for_others() -> None:
     assert scores.tolist() == [[5.0, 4.0, 3.0, 2.0], [5.0, 3.0, 2.0, -float("inf")]]
 
 
-def test_read_only_arrays_are_taken_silently() -> None:
+def test_read_only_arrays_are_accepted_silently() -> None:
     documents, ranks = np.eye(3, dtype=np.float32), np.array([2, 1, 0])
     documents.flags.writeable = ranks.flags.writeable = False
     with warnings.catch_warnings():
@@ -272,7 +274,7 @@ def test_read_only_arrays_are_taken_silently() -> None:
     assert rows.tolist() == [[2, 1, 0]]
 
 
-def test_inputs_are_left_alone_and_need_no_gradient() -> None:
+def test_inputs_stay_unchanged_and_scores_have_no_gradient() -> None:
     queries, documents = torch.ones(2, 3, requires_grad=True), torch.rand(9, 3, requires_grad=True)
     before = documents.detach().clone()
     scores, _ = search_chunks(
@@ -307,7 +309,7 @@ def test_bad_input_is_named(change: dict[str, object], message: str) -> None:
         search_chunks(**arguments)
 
 
-def test_chunks_are_let_go_one_by_one() -> None:
+def test_chunks_are_released_one_by_one() -> None:
     seen: list[weakref.ref[torch.Tensor]] = []
 
     def chunks():
@@ -334,7 +336,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux only")
 def test_memory_does_not_grow_with_the_corpus() -> None:
-    """300,000 documents more are 75 MiB of embeddings and 230 MiB of scores."""
+    """300,000 more documents have 75 MiB of embeddings and 230 MiB of scores."""
     small, large = (
         int(
             subprocess.run(

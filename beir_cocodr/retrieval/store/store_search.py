@@ -16,15 +16,9 @@ from beir_cocodr.retrieval.faiss.index import FaissIndex, best_candidates
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Kind
 from beir_cocodr.retrieval.pool import ShareOut, share_out, torch_threads
 from beir_cocodr.retrieval.ranking import Ranking
+from beir_cocodr.retrieval.selection import merge_keys, ranks_of, scores_of, to_keys
 from beir_cocodr.retrieval.store.store import EmbeddingStore
-from beir_cocodr.retrieval.topk import (
-    NonFiniteScores,
-    merge_keys,
-    ranks_of,
-    scores_of,
-    search_keys,
-    to_keys,
-)
+from beir_cocodr.retrieval.topk import NonFiniteScores, search_keys
 
 log = logging.getLogger(__name__)
 
