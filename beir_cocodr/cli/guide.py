@@ -1,203 +1,241 @@
-"""What stands around a command's results: the groups of the help, and at the end its files and the
-next command.
-"""
+"""The way through the commands: groups of the help, former names, and what to run next."""
 
-import logging
 import os
 import shlex
 import sys
-import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from typer import Exit, Option
 from typer.core import TyperCommand, TyperGroup
 
-_REPORT, _TRAINED = "report {output}", "compare --dataset {dataset} {model} {output}"
-_SEARCH = "search --dataset {dataset} 'what you look for'"
-_JUDGE = "resample evaluate --folder {output} --architecture bm25 --output judged"
+from beir_cocodr.cli.noise import Verbose
+from beir_cocodr.errors import InputError
 
-_JUDGED = "compare --dataset {dataset} {compared} --output {verdict}"
-
-#: Heading of the help to its commands, each with the sentence at its end and what to run next: the
-#: first whose settings, which stand in braces, are all given. Every command has a row.
-GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
-    "Begin": {
-        "quickstart": ("The quickstart is complete", _REPORT),
-        "try": ("The page is closed", _JUDGED, "try {dataset} --output {output}", "try --help"),
-        "validate": ("{dataset} can be read", _SEARCH),
-        "doctor": (
-            "What is missing stands in the table, with the way to get it",
-            "quickstart --fast",
-        ),
-    },
-    "Search and judge": {
-        "search": (
-            "{dataset} is searched",
-            "compare --dataset {dataset} bm25 minilm hybrid:minilm",
-        ),
-        "serve": ("The page is closed", _JUDGED, "serve --help"),
-        "encode": ("{dataset} is encoded", f"{_SEARCH} --store {{output}}"),
-        "evaluate": ("The models are measured on {dataset}", _REPORT),
-        "compare": (
-            "The comparison on {dataset} is complete",
-            _REPORT,
-            "adapt --dataset {dataset} --help",
-        ),
-        "report": ("The page opens in any browser", "search --help"),
-    },
-    "Adapt and train": {
-        "adapt": ("{base} is adapted to {dataset} and judged", _REPORT),
-        "pretrain": ("{model} is pre-trained on {dataset}", _TRAINED),
-        "finetune": ("{model} is fine-tuned on {dataset}", _TRAINED),
-        "distill": ("{model} has learnt from {teacher}", _TRAINED),
-        "fuse": ("{model} is fused with BM25 of {dataset}", f"{_SEARCH} --model {{output}}"),
-        "export": (
-            "The labelled queries of {dataset} are written",
-            "finetune --dataset {dataset} --help",
-        ),
-        "generate-queries": (
-            "{dataset} has queries now",
-            "finetune --dataset {output} --model minilm --output tuned",
-        ),
-    },
-    "Look into data and models": {
-        "qpp": ("The predictors are correlated with the quality of {model}", "qpp --help"),
-        "shift": ("{source} is compared with {target}", "adapt --help"),
-        "representation": (
-            "{model} is measured on {dataset}",
-            "compare --dataset {dataset} {model}",
-        ),
-        "source-clusters": ("{before} and {after} are compared on {source}", "shift --help"),
-        "overlap": ("{train} is compared with {test}", "resample restrain --help"),
-        "resample": ("",),
-        "resample restrain": ("The collections are made", _JUDGE),
-        "resample resttest": ("The buckets are made", _JUDGE),
-        "resample evaluate": ("The architectures are judged", "resample evaluate --help"),
-    },
-    "Run other tools": {
-        "irds": ("The command of ir_datasets is complete", "irds list"),
-        "pyserini": ("The module of Pyserini has ended", "pyserini --help"),
-    },
+#: The headings of the help with their commands, in the order in which they are shown.
+GROUPS = {
+    "Start here": (
+        "quickstart",
+        "try",
+        "search",
+        "compare",
+        "adapt",
+        "fuse",
+        "evaluate",
+        "report",
+        "validate",
+        "doctor",
+    ),
+    "Train": ("pretrain", "finetune", "distill", "generate-queries", "export"),
+    "Encode and serve": ("encode", "serve"),
+    "Repeat the analyses of the papers": ("study",),
+    "Run other tools": ("irds", "pyserini"),
 }
 
-COMMANDS = {name: row for rows in GROUPS.values() for name, row in rows.items()}
+#: Former names of commands, which go on working without being shown.
+FORMER_COMMANDS = {
+    name: ("study", name)
+    for name in ("qpp", "shift", "representation", "source-clusters", "overlap", "resample")
+}
+
+#: Former names of options, which go on working without being shown.
+FORMER_OPTIONS = {"--corpus": "--dataset", "--base": "--model"}
+
+_NO_SMOOTHING = "stores are no longer smoothed; leave it out, and search with feedback:MODEL"
+
+#: Options that were removed, with what to do instead.
+REMOVED_OPTIONS = {
+    "--smooth": _NO_SMOOTHING,
+    "--smooth-neighbours": _NO_SMOOTHING,
+    "--smooth-weight": _NO_SMOOTHING,
+}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The last lines of a command. Names in braces are replaced by the settings of these names.
+
+    Attributes:
+        done: one sentence about what the command did.
+        following: commands to run next; the first whose settings were all given is printed.
+    """
+
+    done: str
+    following: tuple[str, ...] = ()
+
+
+_REPORT = "report {output}"
+_SEARCH = "search --dataset {dataset} 'what you look for'"
+_COMPARE_TRAINED = "compare --dataset {dataset} {model} {output}"
+_COMPARE_JUDGED = "compare --dataset {dataset} {compared} --output {verdict}"
+_JUDGE_RESAMPLED = "study resample evaluate --folder {output} --architecture bm25 --output judged"
+
+#: Every command with its ending.
+ENDINGS = {
+    "quickstart": Ending("The quickstart is complete", (_REPORT,)),
+    "try": Ending(
+        "The page is closed",
+        (_COMPARE_JUDGED, "try {dataset} --output {output}", "try --help"),
+    ),
+    "search": Ending(
+        "{dataset} was searched", ("compare --dataset {dataset} bm25 minilm hybrid:minilm",)
+    ),
+    "compare": Ending(
+        "The comparison on {dataset} is complete",
+        (_REPORT, "adapt --dataset {dataset} --help"),
+    ),
+    "adapt": Ending("{model} was adapted to {dataset} and compared", (_REPORT,)),
+    "fuse": Ending(
+        "{model} was fused with BM25 over {dataset}", (f"{_SEARCH} --model {{output}}",)
+    ),
+    "evaluate": Ending("The models were measured on {dataset}", (_REPORT,)),
+    "report": Ending("The page opens in any browser", ("search --help",)),
+    "validate": Ending("{dataset} can be read", (_SEARCH,)),
+    "doctor": Ending("The table says what is missing and how to get it", ("quickstart --fast",)),
+    "pretrain": Ending("{model} was pre-trained on {dataset}", (_COMPARE_TRAINED,)),
+    "finetune": Ending("{model} was fine-tuned on {dataset}", (_COMPARE_TRAINED,)),
+    "distill": Ending("{model} was trained on the lists of {teacher}", (_COMPARE_TRAINED,)),
+    "generate-queries": Ending(
+        "The queries for {dataset} are complete",
+        ("finetune --dataset {output} --model minilm --output tuned",),
+    ),
+    "export": Ending(
+        "The labelled queries of {dataset} were written", ("finetune --dataset {dataset} --help",)
+    ),
+    "encode": Ending("{dataset} is encoded", (f"{_SEARCH} --store {{output}}",)),
+    "serve": Ending("The page is closed", (_COMPARE_JUDGED, "serve --help")),
+    "study": Ending("The analysis is complete"),
+    "study qpp": Ending(
+        "The predictors were correlated with the quality of {model}", ("study qpp --help",)
+    ),
+    "study shift": Ending("{source} was compared with {target}", ("adapt --help",)),
+    "study representation": Ending(
+        "{model} was measured on {dataset}", ("compare --dataset {dataset} {model}",)
+    ),
+    "study source-clusters": Ending(
+        "{before} and {after} were compared on {source}", ("study shift --help",)
+    ),
+    "study overlap": Ending(
+        "{train} was compared with {test}", ("study resample restrain --help",)
+    ),
+    "study resample": Ending("The resampling is complete"),
+    "study resample restrain": Ending("The collections were written", (_JUDGE_RESAMPLED,)),
+    "study resample resttest": Ending("The buckets were written", (_JUDGE_RESAMPLED,)),
+    "study resample evaluate": Ending(
+        "The architectures were evaluated", ("study resample evaluate --help",)
+    ),
+    "irds": Ending("The command of ir_datasets is complete", ("irds list",)),
+    "pyserini": Ending("The module of Pyserini has ended", ("pyserini --help",)),
+}
 
 
 def ending(command: str, settings: Mapping[str, object]) -> list[str]:
-    """The last lines of a command: one sentence with its files, and what to run next."""
-    given = {
-        name: value if isinstance(value, list | tuple) else [value]
-        for name, value in settings.items()
-    }
-    words = {
-        name: shlex.join(map(str, value))
-        for name, value in given.items()
-        if value not in ([], (), [None])
-    }
+    """Return the last lines of a command: its ending with the files, and what to run next.
 
-    def fill(text: str) -> str | None:
-        try:
-            return text.format_map(words)
-        except KeyError:
-            return None
+    Args:
+        command: the command's words, such as "study qpp".
+        settings: its parameters by name; those that are None or empty count as not given.
+    """
+    words = _shell_words(settings)
+    row = ENDINGS[command]
+    files = _filled(" Files: {output}", words) or ""
+    lines = [f"{_filled(row.done, words) or row.done}.{files}"]
+    for text in row.following:
+        following = _filled(text, words)
+        if following is not None:
+            lines.append(f"Next: beir-cocodr {following}")
+            break
+    return lines
 
-    done, *following = COMMANDS[command]
-    filled = [f"Next: beir-cocodr {found}" for text in following if (found := fill(text))]
-    return [f"{fill(done) or done}.{fill(' Files: {output}') or ''}", *filled[:1]]
+
+def _shell_words(settings: Mapping[str, object]) -> dict[str, str]:
+    """Return the settings that were given, each as a shell reads it."""
+    words = {}
+    for name, value in settings.items():
+        values = value if isinstance(value, list | tuple) else [value]
+        if len(values) > 0 and values[0] is not None:
+            words[name] = shlex.join(map(str, values))
+    return words
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str | None:
+    """Return the text with its settings, or None where one of them is missing."""
+    try:
+        return text.format_map(words)
+    except KeyError:
+        return None
 
 
 class Command(TyperCommand):
-    """A command that ends with :func:`ending`, and knows flags by older names and without a
-    value.
-    """
+    """A command that knows former names of options, and says at its end what to run next."""
 
+    # Typer keeps its context's class private, hence Any.
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Takes ``--corpus`` for ``--dataset``, and ``--ray`` without a value for ``--ray auto``;
-        what is passed on to another tool is left as it is.
+        """Parse the words of a command, with former names of options replaced by the new ones.
+
+        Words that are passed on to another tool stay as they are.
+
+        Raises:
+            InputError: an option was removed.
         """
         if ctx.ignore_unknown_options:
-            return super().parse_args(ctx, list(args))  # the host takes words away
+            return super().parse_args(ctx, list(args))  # typer empties the list that it gets
         end = args.index("--") if "--" in args else len(args)
-        words = [
-            "--dataset" + word[8:] if word.split("=")[0] == "--corpus" else word
-            for word in args[:end]
-        ]
-        pairs = zip(words, [*words[1:], "-"], strict=False)
-        words = [
-            "--ray=auto" if word == "--ray" and after.startswith("-") else word
-            for word, after in pairs
-        ]
-        return super().parse_args(ctx, words + args[end:])
+        options = [_current_option(word) for word in args[:end]]
+        return super().parse_args(ctx, [*_with_ray_address(options), *args[end:]])
 
     def invoke(self, ctx: Any) -> Any:
-        found = super().invoke(ctx)
-        # Of several processes, as torchrun starts them, the first one speaks.
-        if (
-            not ctx.params.get("show_config")
-            and os.environ.get("RANK", "0") == "0"
-            and sys.stderr is not None
-        ):
+        """Run the command and print its ending on stderr."""
+        result = super().invoke(ctx)
+        # Among several processes, as torchrun starts them, the first one speaks.
+        is_first = os.environ.get("RANK", "0") == "0"
+        if is_first and not ctx.params.get("show_config") and sys.stderr is not None:
             if sys.stdout is not None:
                 sys.stdout.flush()
-            name = ctx.command_path.partition(" ")[2]
-            print(*ending(name, ctx.params), sep="\n", file=sys.stderr)
-        return found
+            command = ctx.command_path.partition(" ")[2]
+            print(*ending(command, ctx.params), sep="\n", file=sys.stderr)
+        return result
+
+
+def _current_option(word: str) -> str:
+    """Return the word with the present name of its option."""
+    option, equals, value = word.partition("=")
+    if option in REMOVED_OPTIONS:
+        raise InputError(f"{option}: {REMOVED_OPTIONS[option]}")
+    return FORMER_OPTIONS.get(option, option) + equals + value
+
+
+def _with_ray_address(words: Sequence[str]) -> list[str]:
+    """Return the words with ``--ray=auto`` for a ``--ray`` that no address follows."""
+    completed = []
+    for position, word in enumerate(words):
+        following = words[position + 1] if position + 1 < len(words) else "-"
+        if word == "--ray" and following.startswith("-"):
+            word = "--ray=auto"
+        completed.append(word)
+    return completed
 
 
 class Group(TyperGroup):
-    """Commands under the headings of :data:`GROUPS`."""
+    """The program: its commands under the headings of :data:`GROUPS`, and their former names."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first words name."""
+        words = [*FORMER_COMMANDS.get(args[0], (args[0],)), *args[1:]]
+        return super().resolve_command(ctx, words)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        if ctx.parent is not None:
-            super().format_commands(ctx, formatter)
-            return
-        limit = formatter.width - 6 - max(map(len, self.commands))
-        for group, rows in GROUPS.items():
-            shown = [
-                (name, self.commands[name].get_short_help_str(limit))
-                for name in rows
-                if name in self.commands
-            ]
-            with formatter.section(group):
-                formatter.write_dl(shown)
+        """Write each group's commands with their summaries."""
+        for heading, names in GROUPS.items():
+            rows = [(name, summary(self.commands[name])) for name in names]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
 
-#: What keeps bars and notes of the hosts off the terminal; they read it when they are imported.
-_QUIET = {
-    "TRANSFORMERS_VERBOSITY": "error",
-    "DATASETS_VERBOSITY": "error",
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-}
-
-
-class Noise(logging.Filter):
-    """Lets our own lines pass, and errors of the hosts; their warnings as well where they are asked
-    for.
-    """
-
-    least = logging.ERROR
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.name.startswith("beir_cocodr") or record.levelno >= self.least
-
-
-def hush() -> None:
-    """Keep the hosts quiet, unless the surroundings or Python's own flags say otherwise."""
-    Noise.least = logging.ERROR
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")
-
-
-def _hear(verbose: bool) -> None:
-    if verbose:
-        Noise.least = logging.WARNING
-        for name in [name for name, value in _QUIET.items() if os.environ.get(name) == value]:
-            del os.environ[name]
-        warnings.simplefilter("default")
+def summary(command: Any) -> str:
+    """Return the first line of a command's help, which is one sentence."""
+    return str(command.help or "").partition("\n")[0]
 
 
 def _print_version(asked: bool) -> None:
@@ -207,18 +245,6 @@ def _print_version(asked: bool) -> None:
         print(f"beir-cocodr {__version__}")
         raise Exit()
 
-
-#: Flag of every command, and of the program.
-Verbose = Annotated[
-    bool,
-    Option(
-        "--verbose",
-        "-v",
-        callback=_hear,
-        expose_value=False,
-        help="Print bars and warnings of libraries, too.",
-    ),
-]
 
 Version = Annotated[
     bool,
@@ -233,4 +259,4 @@ Version = Annotated[
 
 
 def root(version: Version = False, verbose: Verbose = False) -> None:
-    """The flags of the program itself."""
+    """Take the flags of the program itself."""

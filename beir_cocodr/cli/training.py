@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Option
 
 from beir_cocodr.cli import parameters
-from beir_cocodr.cli.parameters import plain
+from beir_cocodr.cli.flags import Preset, ShowConfig, gives, plain, takes, trains
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.spec import EncoderOptions, FuseOptions, SearchOptions
@@ -24,8 +24,8 @@ _TrainSplit = Annotated[str, Option(help="Split of the qrels to train on.")]
 _TEACHERS = [kind.help for kind in TEACHERS.values()]
 
 
-@parameters.takes("encoder", "device")
-@parameters.trains(
+@takes("encoder", "device")
+@trains(
     "pretrain",
     *(
         "objective",
@@ -52,16 +52,17 @@ def pretrain(
     resume: parameters.Resume = False,
     encoder: EncoderOptions,
 ) -> None:
-    """Pre-train an encoder on corpora without labels: COCO, one of its rivals, or queries as
-    context.
+    """Pre-train an encoder on corpora without labels.
+
+    The objective is COCO, one of its rivals, or queries as context.
     """
     from beir_cocodr.training.pretrain import pretrain as run
 
     print_training(run(dataset, model, output, settings, resume, queries or [], encoder))
 
 
-@parameters.takes("encoder", "device")
-@parameters.trains(
+@takes("encoder", "device")
+@trains(
     "finetune",
     *(
         "weighting",
@@ -89,7 +90,9 @@ def finetune(
     resume: parameters.Resume = False,
     encoder: EncoderOptions,
 ) -> None:
-    """Fine-tune an encoder on labelled queries, plainly or by iDRO, on BM25's negatives, in
+    """Fine-tune an encoder on labelled queries.
+
+    Queries count alike or by a robust weighting such as iDRO. Negatives are BM25's, or mined in
     episodes or two stages.
     """
     from beir_cocodr.training.finetune import finetune as run
@@ -99,8 +102,8 @@ def finetune(
     )
 
 
-@parameters.takes("encoder", "device")
-@parameters.trains("distill", "student", "loss")
+@takes("encoder", "device")
+@trains("distill", "student", "loss")
 def distill(
     *,
     dataset: parameters.Dataset,
@@ -112,13 +115,13 @@ def distill(
     resume: parameters.Resume = False,
     encoder: EncoderOptions,
 ) -> None:
-    """Teach an encoder to rank as a teacher does, by listwise distillation."""
+    """Train an encoder to rank as a teacher does."""
     from beir_cocodr.training.distill import distill as run
 
     print_training(run(dataset, model, teacher, output, settings, split, resume, encoder))
 
 
-@parameters.takes(
+@takes(
     "settings",
     *(
         "bm25_weight",
@@ -131,7 +134,7 @@ def distill(
         "seed",
     ),
 )
-@parameters.takes("encoder", "query_length", "document_length", "title_separator", "device")
+@takes("encoder", "query_length", "document_length", "title_separator", "device")
 def fuse(
     *,
     dataset: parameters.Dataset,
@@ -146,8 +149,9 @@ def fuse(
     encoder: EncoderOptions,
     as_json: parameters.Json = False,
 ) -> None:
-    """Fuse an encoder with BM25 over a corpus: an encoder whose dot product is their fusion. Takes
-    no labels.
+    """Fuse an encoder with BM25 over a corpus, without labels.
+
+    The result is one encoder whose dot product is the fused score.
     """
     from beir_cocodr.distributed import rank
     from beir_cocodr.report.evaluation_tables import fusion_table
@@ -166,14 +170,12 @@ def fuse(
         print_record(record, as_json, lambda record: [fusion_table(record)])
 
 
-@parameters.gives(
-    "shared", FinetuneOptions, "max_steps", "epochs", "batch_size", "learning_rate", "seed"
-)
-@parameters.takes("search", "bm25_weight", "device")
+@gives("shared", FinetuneOptions, "max_steps", "epochs", "batch_size", "learning_rate", "seed")
+@takes("search", "bm25_weight", "device")
 def adapt(
     *,
     dataset: parameters.Dataset,
-    base: _Start,
+    model: _Start,
     output: parameters.Output,
     source: Annotated[str | None, Option(help="Labelled collection to fine-tune on.")] = None,
     stages: Annotated[
@@ -206,17 +208,17 @@ def adapt(
         str | None, Option(help=f"Of the source's queries: {choices(WEIGHTINGS, 'default')}.")
     ] = None,
     shared: Json,
-    preset: parameters.Preset = None,
+    preset: Preset = None,
     resume: parameters.Resume = False,
-    show_config: parameters.ShowConfig = False,
+    show_config: ShowConfig = False,
     search: SearchOptions,
     as_json: parameters.Json = False,
 ) -> None:
-    """Adapt an encoder to a corpus, compare it with its base, and recommend one.
+    """Adapt an encoder to a corpus, and judge the result.
 
-    Labels of the dataset only judge, if it has some. Without them estimates do, and how often such
-    estimates were right is printed; labels_wanted.tsv then names the query-document pairs whose
-    labels would tell most.
+    Labels of the dataset are only used to judge. Without labels, estimates judge, and the command
+    prints how often such estimates were right; labels_wanted.tsv then lists the query-document
+    pairs whose labels would decide most.
     """
     chosen = presets.chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
     presets.check_preset(preset, chosen)
@@ -238,7 +240,7 @@ def adapt(
         *(
             dataset,
             source,
-            base,
+            model,
             output,
             chosen,
             split,
@@ -257,8 +259,8 @@ def adapt(
     print_adaptation(record, as_json)
 
 
-@parameters.takes("encoder", "device")
-@parameters.takes(
+@takes("encoder", "device")
+@takes(
     "settings",
     *(
         "per_passage",
@@ -297,8 +299,9 @@ def generate_queries(
     ] = "1/1",
     encoder: EncoderOptions,
 ) -> None:
-    """Generate queries for the passages of a corpus: a BEIR folder to train on. Run again, it goes
-    on.
+    """Generate queries for the passages of a corpus.
+
+    The output is a BEIR folder to train on. The same command again resumes it.
     """
     from beir_cocodr.generation.generate import generate_queries as run
 
@@ -313,7 +316,7 @@ def _part(shard: str) -> tuple[int, int]:
     return int(number), int(parts)
 
 
-@parameters.takes("search", "analyzer", "bm25_weight", "title_separator", "device")
+@takes("search", "analyzer", "bm25_weight", "title_separator", "device")
 def export(
     dataset: parameters.Dataset,
     output: parameters.Output,
@@ -326,8 +329,9 @@ def export(
     *,
     search: SearchOptions,
 ) -> None:
-    """Write labelled queries with hard negatives as GPL, Tevatron or sentence-transformers read
-    them.
+    """Write labelled queries with hard negatives to files.
+
+    GPL, Tevatron and sentence-transformers read them.
     """
     from beir_cocodr.training.pairs import export as run
 

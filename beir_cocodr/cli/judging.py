@@ -1,0 +1,185 @@
+"""The commands that say which model is better: evaluate, compare and report."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Context, Option
+
+from beir_cocodr.cli import parameters
+from beir_cocodr.cli.flags import SEARCHING, plain, takes
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import ALIASES, BM25, FORMS, SearchOptions
+from beir_cocodr.report.terminal import print_json, print_record
+
+_MODELS = ", ".join([*ALIASES, BM25, f"lucene-{BM25}", *FORMS])
+
+
+@takes("search", *SEARCHING, "stores", "verify")
+def evaluate(
+    dataset: parameters.Dataset,
+    model: Annotated[
+        list[str],
+        Option(help=f"Evaluate {_MODELS}, a folder or a hub name; repeat for several."),
+    ],
+    output: parameters.Output,
+    measures: parameters.Measures = "nDCG@10 R@100",
+    split: parameters.Split = "test",
+    top_k: Annotated[
+        int | None,
+        Option(
+            help="Keep this many documents of each query in the run. Default: as many as the "
+            "measures need."
+        ),
+    ] = None,
+    identical_ids: parameters.Policy = "auto",
+    judgements: parameters.Judgements = None,
+    *,
+    search: SearchOptions,
+    overwrite: parameters.Overwrite = False,
+    as_json: parameters.Json = False,
+) -> None:
+    """Measure models on a labelled collection."""
+    from beir_cocodr.evaluation.evaluate import evaluate as run
+    from beir_cocodr.report.evaluation_tables import evaluation_tables
+
+    asked = (dataset, model, output, measures, split, identical_ids, top_k)
+    record = run(*asked, search=search, overwrite=overwrite, judgements=judgements)
+    print_record(record, as_json, evaluation_tables)
+
+
+@takes("search", *SEARCHING)
+def compare(
+    context: Context,
+    dataset: parameters.Dataset,
+    models: Annotated[
+        list[str] | None,
+        Argument(
+            help="Models to compare, named as for evaluate. With --judgements, a single encoder "
+            "stands for all its uses.",
+            show_default=False,
+        ),
+    ] = None,
+    parity: Annotated[
+        Path | None,
+        Option(
+            metavar="RUN",
+            help="Score this TREC run by BEIR, ir-measures and pytrec_eval instead of comparing "
+            "models.",
+        ),
+    ] = None,
+    output: Annotated[Path | None, Option(help="Write the results to this folder.")] = None,
+    measures: Annotated[
+        str | None,
+        Option(
+            help="Compute these measures of ir-measures, separated by spaces. Default: nDCG@10 "
+            "R@100, and with --parity nDCG@10 AP@100 R@100 R_cap@100 RR@10."
+        ),
+    ] = None,
+    split: parameters.Split = "test",
+    labels: Annotated[
+        bool | None,
+        Option(
+            "--labels/--no-labels",
+            help="Judge models with the labels of the split, or without. Default: with labels "
+            "where the split has some.",
+        ),
+    ] = None,
+    identical_ids: parameters.Policy = "auto",
+    samples: Annotated[
+        int,
+        Option(help="Judge without labels by this many crops, and as many generated queries."),
+    ] = 300,
+    seed: Annotated[int, Option(help="Seed of the samples.")] = 42,
+    wanted: Annotated[
+        int, Option(help="Propose this many query-document pairs for labelling.")
+    ] = 50,
+    judgements: parameters.Judgements = None,
+    overwrite: parameters.Overwrite = False,
+    *,
+    search: SearchOptions,
+    as_json: parameters.Json = False,
+) -> None:
+    """Decide which model is better, with labels or without.
+
+    With --parity, the command shows instead how three evaluation tools score one run.
+    """
+    if (parity is not None) == bool(models):
+        raise InputError("name models to compare, or a run with --parity, but not both")
+    if parity is not None:
+        with parameters.results(context, output, overwrite) as folder:
+            _parity(parity, dataset, folder, split, measures, as_json)
+        return
+    from beir_cocodr.evaluation.compare import compare_models
+    from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
+    from beir_cocodr.report.evaluation_tables import verdict_tables
+
+    measured = DEFAULT_MEASURES if measures is None else measures
+    asked = (models or [], dataset, output, split, measured, labels, identical_ids)
+    record = compare_models(
+        *asked,
+        samples=samples,
+        seed=seed,
+        wanted=wanted,
+        search=search,
+        overwrite=overwrite,
+        judgements=judgements,
+    )
+    print_record(record, as_json, verdict_tables)
+
+
+def _parity(
+    run: Path, dataset: str, output: Path | None, split: str, measures: str | None, as_json: bool
+) -> None:
+    from beir_cocodr.evaluation.parity import PARITY_MEASURES, parity
+    from beir_cocodr.report.evaluation_tables import parity_tables
+
+    record = parity(run, dataset, split, PARITY_MEASURES if measures is None else measures)
+    if output is not None:
+        record.write(output / "parity.json")
+    print_record(record, as_json, parity_tables)
+
+
+def report(
+    context: Context,
+    folder: Annotated[
+        Path,
+        Argument(
+            help="Output of evaluate, compare, adapt, quickstart or a training command.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None, plain("Write the page to this file. Default: report.html in the folder.")
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        plain("Take titles and texts from this collection if the recorded one is not at hand."),
+    ] = None,
+    split: Annotated[
+        str | None,
+        Option(help="Use this split of the collection's qrels. Default: the recorded one."),
+    ] = None,
+    queries: Annotated[int, Option(help="Show at most this many single queries.", min=0)] = 50,
+    published: Annotated[
+        list[Path] | None,
+        Option(help="Compare with this file of published figures, not the packaged ones; repeat."),
+    ] = None,
+    overwrite: Annotated[
+        bool, Option("--overwrite", help="Replace the page of another run.")
+    ] = False,
+    as_json: parameters.Json = False,
+) -> None:
+    """Write one HTML page about a run.
+
+    The page shows the verdict, tables, single queries and pictures, and needs no network.
+    """
+    from beir_cocodr.report.html.page import write_report
+
+    page = write_report(folder, output, dataset, split, queries, published or (), overwrite)
+    context.params["output"] = page.path
+    if as_json:
+        print_json(asdict(page))
+    else:
+        print(page.sentence)
+        print(page.path)

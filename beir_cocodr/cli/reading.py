@@ -1,0 +1,126 @@
+"""The options that say how a corpus of files is read, given to every command with ``--dataset``."""
+
+import logging
+from collections.abc import Mapping
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any
+
+from beir_cocodr.cli.flags import Command, plain, with_parameters
+from beir_cocodr.cli.noise import Verbose
+from beir_cocodr.data.analyzers import Language
+from beir_cocodr.data.file_folder import Reading, TextFiles
+from beir_cocodr.data.sources import FileSource
+from beir_cocodr.errors import InputError
+
+log = logging.getLogger(__name__)
+
+_TextColumn = Annotated[
+    list[str] | None,
+    plain(
+        "Read the text from this column of a table, where its name does not show it; repeat to "
+        "join several columns."
+    ),
+]
+
+_Language = Annotated[
+    str | None,
+    plain(
+        "Language of the corpus, as an ISO 639 code or an English name. It decides how sentences "
+        "are split, and how BM25 stems words and leaves out stop words unless --bm25-analyzer "
+        "names another analyzer than english. Default: English."
+    ),
+]
+
+
+def reads_files(command: Command) -> Command:
+    """Give a command the flags of all commands, and those of reading files if it has a dataset.
+
+    Reading settings become part of the dataset's name
+    (:class:`~beir_cocodr.data.file_folder.Reading`), and BM25 uses the language's analyzer.
+    """
+    original = signature(command, eval_str=True)
+    has_dataset = "dataset" in original.parameters
+    # generate-queries has a language of its own, that of the sentences alone.
+    has_language = "language" in original.parameters
+    hints: dict[str, object] = {"verbose": Verbose}
+    if has_dataset:
+        hints["text_column"] = _TextColumn
+    if has_dataset and not has_language:
+        hints["language"] = _Language
+    added = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in hints.items()
+    ]
+
+    @wraps(command)
+    def extended(**values: Any) -> None:
+        values.pop("verbose")  # its callback has already done the work
+        if has_dataset:
+            columns = values.pop("text_column") or []
+            language = values["language"] if has_language else values.pop("language")
+            # "en" is the default of a command with a language of its own: nobody asked for it.
+            if language is not None and not (has_language and language == "en"):
+                language = _use_language(language, values)
+            _read_with(columns, language, values)
+        command(**values)
+
+    parameters = [*original.parameters.values(), *added]
+    return with_parameters(extended, sorted(parameters, key=lambda parameter: parameter.kind))
+
+
+def _use_language(name: str, values: dict[str, Any]) -> str:
+    """Make BM25 analyse texts as the language asks, and return the language's code."""
+    language = Language.parse(name)
+    log.info("%s", language.describe())
+    if values.get("bm25_analyzer", "") in (None, "english"):
+        values["bm25_analyzer"] = language.analyzer
+    return language.code
+
+
+def _read_with(columns: list[str], language: str | None, values: dict[str, Any]) -> None:
+    """Put text columns and the language into the names of the datasets among a command's values.
+
+    Raises:
+        InputError: columns are named without a dataset.
+    """
+    dataset = values["dataset"]
+    if columns and dataset is None:
+        raise InputError(
+            "--text-column describes files, and no dataset is named; give --dataset too, or "
+            "leave --text-column out"
+        )
+    settings = {}
+    if columns:
+        settings["text"] = ",".join(columns)
+    if language:
+        settings["language"] = language
+    if not settings or dataset is None:
+        return
+    if isinstance(dataset, list):
+        values["dataset"] = [_with_settings(name, settings) for name in dataset]
+    else:
+        values["dataset"] = _with_settings(dataset, settings)
+
+
+def _with_settings(dataset: str, settings: Mapping[str, str]) -> str:
+    """Return the name of a dataset that is read with these settings.
+
+    A collection that is not read from files keeps its name.
+
+    Raises:
+        InputError: a text column is set for a collection that has none.
+    """
+    # Imported here because --help needs nothing that reads files.
+    from beir_cocodr.data.collection import resolve_source
+
+    source = resolve_source(dataset, "test")
+    is_corpus_file = isinstance(source, FileSource) and source.folder is None
+    if isinstance(source, TextFiles) or (is_corpus_file and "text" in settings):
+        return Reading.extend(dataset, **settings)
+    if "text" in settings:
+        raise InputError(
+            f"--text-column describes tables and files, and {dataset} is a collection; leave "
+            "--text-column out"
+        )
+    return dataset

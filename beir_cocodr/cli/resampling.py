@@ -1,0 +1,172 @@
+"""The commands of the group ``study resample``: interpolation and extrapolation."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from beir_cocodr.cli import parameters
+from beir_cocodr.cli.flags import plain, takes, trains
+from beir_cocodr.cli.study import Delivery, TestQueries, TrainingQueries
+from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.report import png_pictures
+from beir_cocodr.report.terminal import print_record
+from beir_cocodr.resampling import RestrainOptions, ResttestOptions
+from beir_cocodr.resampling.manifest import Manifest
+from beir_cocodr.resampling.regimes import Recipe
+
+_Encoder = Annotated[
+    str,
+    plain("Compare the query embeddings of this encoder: minilm, a folder or a hub name."),
+]
+
+_NewOutput = Annotated[Path, plain("Write the collections to this folder, which must be new.")]
+
+#: The fields that both ways to resample have flags for, behind their own.
+_RESAMPLING = ("seed", "train_split", "test_split")
+
+
+@takes("encoding", "query_length", "batch_size", "device")
+@takes("settings", "sizes", "ks", "exclude_top", *_RESAMPLING, "method", "base")
+def restrain(
+    train: TrainingQueries,
+    test: TestQueries,
+    encoder: _Encoder,
+    output: _NewOutput,
+    picture: parameters.Picture = None,
+    *,
+    settings: RestrainOptions,
+    encoding: SearchOptions,
+    as_json: parameters.Json = False,
+) -> None:
+    """Draw training queries near test queries, and far away.
+
+    Near queries make the collection interpolation, and as many distant ones extrapolation.
+    """
+    from beir_cocodr.resampling.restrain import resample_restrain
+
+    drawn = png_pictures.will_draw(picture, True, "")
+    manifest = resample_restrain(train, test, encoder, output, settings, encoding)
+    _finish(manifest, output, drawn, as_json)
+
+
+@takes("encoding", "query_length", "batch_size", "device")
+@takes("settings", "buckets", *_RESAMPLING, "base")
+def resttest(
+    train: TrainingQueries,
+    test: TestQueries,
+    encoder: _Encoder,
+    output: _NewOutput,
+    picture: parameters.Picture = None,
+    *,
+    settings: ResttestOptions,
+    encoding: SearchOptions,
+    as_json: parameters.Json = False,
+) -> None:
+    """Divide training and test queries into buckets.
+
+    A model is trained on all buckets but one; the test queries of that one are extrapolation.
+    """
+    from beir_cocodr.resampling.resttest import resample_resttest
+
+    drawn = png_pictures.will_draw(picture, True, "")
+    manifest = resample_resttest(train, test, encoder, output, settings, encoding)
+    _finish(manifest, output, drawn, as_json)
+
+
+def _finish(manifest: Manifest, output: Path, drawn: bool, as_json: bool) -> None:
+    from beir_cocodr.report.analysis_tables import resample_tables
+
+    if drawn and manifest.points:
+        png_pictures.resampling_picture(output / "queries.png", manifest)
+    print_record(manifest, as_json, resample_tables)
+
+
+@trains(
+    None,
+    "start",
+    "teacher",
+    "held_out",
+    "query_length",
+    "document_length",
+    "encode_batch_size",
+    "device",
+    presets="resample evaluate",
+)
+def evaluate(
+    folder: Annotated[Path, plain("Read this output of restrain or resttest.")],
+    output: Annotated[Path, plain("Write the results to this folder; a begun one is resumed.")],
+    architecture: Annotated[
+        list[str] | None,
+        Option(
+            help="Train these architectures on every set, separated by commas: bm25, dense, "
+            "dense-hard, dense-distilled, splade, late-interaction, cross-encoder, or all."
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        Option(
+            help="Evaluate given models, too. In PATH, {set} is replaced by a training set, and "
+            "{seed} by a seed; repeat.",
+            metavar="NAME=PATH",
+        ),
+    ] = None,
+    other_start: Annotated[
+        list[str] | None,
+        Option(
+            help="Start all architectures from this encoder, too, for rows ARCHITECTURE@NAME; "
+            "repeat.",
+            metavar="NAME=PATH",
+        ),
+    ] = None,
+    *,
+    settings: Recipe,
+    seed: Annotated[
+        list[int] | None,
+        Option(help="Train with this seed; repeat for several. Default: 42."),
+    ] = None,
+    ood: Annotated[
+        list[str] | None,
+        Option(help="Evaluate on this collection outside the distribution, too; repeat."),
+    ] = None,
+    measures: parameters.Measures = "nDCG@10 R@100",
+    keep_models: Annotated[
+        bool,
+        Option(
+            "--keep-models/--drop-models",
+            help="Keep the trained models, or keep only their scores.",
+        ),
+    ] = True,
+    picture: parameters.Picture = None,
+    as_json: parameters.Json = False,
+) -> None:
+    """Compare architectures on resampled collections.
+
+    Each architecture is trained on the collections. The table shows interpolation, extrapolation
+    and their gap.
+    """
+    from beir_cocodr.distributed import rank
+    from beir_cocodr.report.analysis_tables import regime_tables
+    from beir_cocodr.resampling.regimes.regimes import PICTURE_FILE, RESULTS_FILE, evaluate_regimes
+
+    drawn = png_pictures.will_draw(
+        picture, bool(ood), "name collections outside the distribution with --ood"
+    )
+    names = [name.strip() for text in architecture or () for name in text.split(",")]
+    record = evaluate_regimes(
+        folder,
+        output,
+        [name for name in names if name],
+        model or (),
+        settings,
+        seed or (42,),
+        ood or (),
+        measures,
+        keep_models,
+        progress=True,
+        starts=other_start or (),
+    )
+    if rank() == 0:
+        draw = png_pictures.alignment_picture if drawn else None
+        delivery = Delivery(RESULTS_FILE, regime_tables, PICTURE_FILE, draw)
+        delivery.deliver(record, output, as_json)

@@ -1,0 +1,46 @@
+"""The commands that pass everything behind the first word on to another tool."""
+
+from typing import Annotated
+
+from typer import Argument
+
+from beir_cocodr import load_plugin
+
+#: Settings of a command whose words are another tool's.
+PASSED_ON: dict[str, object] = {
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+}
+
+
+def irds(
+    arguments: Annotated[
+        list[str],
+        Argument(
+            help="register FOLDER ID, register OUTPUT [ID], forget ID, or a command of "
+            "ir_datasets, such as list or export ID docs."
+        ),
+    ],
+) -> None:
+    """Run ir_datasets with this machine's collections.
+
+    These are the collections that register keeps, and resampled ones.
+    """
+    load_plugin("irds commands")(arguments)
+
+
+def pyserini(
+    arguments: Annotated[
+        list[str],
+        Argument(
+            help="A module with its options, such as search.faiss --index STORE --topics T "
+            "--output RUN."
+        ),
+    ],
+) -> None:
+    """Run Pyserini over stores of this package.
+
+    A fitting Java is chosen, a store serves as an index, and --encoder beir-cocodr:MODEL names a
+    model.
+    """
+    load_plugin("pyserini commands")(arguments)
