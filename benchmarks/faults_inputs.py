@@ -415,11 +415,11 @@ def _kind(value: object) -> type:
 @cache
 def _options(command: str) -> list[tuple[str, str, type]]:
     """(name, flag, type) of all options and arguments of a command that take a value."""
-    from beir_cocodr.cli.__main__ import app
-    from beir_cocodr.cli.analysis import resample
+    from beir_cocodr.cli.__main__ import app, resample_app, study_app
 
     first, *rest = command.split()
-    known = (resample if rest else app).registered_commands
+    registered = [*app.registered_commands, *study_app.registered_commands]
+    known = resample_app.registered_commands if rest else registered
     (function,) = (
         c.callback for c in known if c.callback.__name__.replace("_", "-") == (rest or [first])[0]
     )

@@ -58,7 +58,8 @@ def command_reference() -> str:
 def _command(command: Any, path: str) -> Iterator[str]:
     if hasattr(command, "commands"):
         if path:
-            yield from (f"## {path}", "", command.help or "", "")
+            level = "###" if " " in path else "##"
+            yield from (f"{level} {path}", "", command.help or "", "")
         for name, inner in command.commands.items():
             yield from _command(inner, f"{path} {name}".strip())
         return

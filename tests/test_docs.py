@@ -44,12 +44,17 @@ def test_the_reference_has_every_command_and_option(hooks):
 
     page = hooks.on_page_markdown(f"Before.\n{hooks.COMMANDS}\n")
     assert page.startswith("Before.")
+
+    def leaves(command):
+        if not hasattr(command, "commands"):
+            return [command]
+        return [leaf for inner in command.commands.values() for leaf in leaves(inner)]
+
     for name, command in typer.main.get_command(app).commands.items():
         part = re.split(r"^## ", page.split(f"\n## {name}\n")[1], flags=re.MULTILINE)[0]
-        inner = getattr(command, "commands", {None: command}).values()
         flags = {
             flag
-            for one in inner
+            for one in leaves(command)
             for option in one.params
             for flag in option.opts
             if flag.startswith("--")

@@ -79,6 +79,7 @@ def test_every_command_has_scenarios():
     from beir_cocodr.cli.__main__ import app
 
     found = typer.main.get_command(app)
-    names = {name for name in found.commands if name != "resample"}
-    names |= {f"resample {name}" for name in found.commands["resample"].commands}
+    studies = found.commands["study"].commands
+    names = {*found.commands, *studies} - {"study", "resample"}
+    names |= {f"resample {name}" for name in studies["resample"].commands}
     assert {scenario.command for scenario in SCENARIOS.values()} == names - PAGES - HOSTS

@@ -19,7 +19,7 @@ from typing import Any
 from compiled import compile_once
 
 from beir_cocodr.cli.__main__ import main
-from beir_cocodr.cli.guide import hush
+from beir_cocodr.cli.noise import hush
 
 
 def run(commands: list[Any]) -> None:

@@ -42,7 +42,9 @@ FORMER_COMMANDS = {
 #: Former names of options, which go on working without being shown.
 FORMER_OPTIONS = {"--corpus": "--dataset", "--base": "--model"}
 
-_NO_SMOOTHING = "stores are no longer smoothed; leave it out, and search with feedback:MODEL"
+_NO_SMOOTHING = (
+    "the smoothing of stores was removed; leave it out, or fuse the model with BM25 by fuse"
+)
 
 #: Options that were removed, with what to do instead.
 REMOVED_OPTIONS = {
@@ -182,7 +184,7 @@ class Command(TyperCommand):
         if ctx.ignore_unknown_options:
             return super().parse_args(ctx, list(args))  # typer empties the list that it gets
         end = args.index("--") if "--" in args else len(args)
-        options = [_current_option(word) for word in args[:end]]
+        options = [current_option(word) for word in args[:end]]
         return super().parse_args(ctx, [*_with_ray_address(options), *args[end:]])
 
     def invoke(self, ctx: Any) -> Any:
@@ -198,8 +200,17 @@ class Command(TyperCommand):
         return result
 
 
-def _current_option(word: str) -> str:
-    """Return the word with the present name of its option."""
+def current_words(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with the present name of the command."""
+    return [*FORMER_COMMANDS.get(words[0], (words[0],)), *words[1:]]
+
+
+def current_option(word: str) -> str:
+    """Return the word with the present name of its option.
+
+    Raises:
+        InputError: the option was removed.
+    """
     option, equals, value = word.partition("=")
     if option in REMOVED_OPTIONS:
         raise InputError(f"{option}: {REMOVED_OPTIONS[option]}")
@@ -222,8 +233,7 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first words name."""
-        words = [*FORMER_COMMANDS.get(args[0], (args[0],)), *args[1:]]
-        return super().resolve_command(ctx, words)
+        return super().resolve_command(ctx, current_words(args))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write each group's commands with their summaries."""

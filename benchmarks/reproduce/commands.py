@@ -33,6 +33,7 @@ def unavailable(words: list[str]) -> str:
     """
     if words[0] == "make":
         return ""
+    words = _current(words)
     command, rest = _commands(), words
     while hasattr(command, "commands"):
         if not rest or rest[0] not in command.commands:
@@ -47,6 +48,13 @@ def unavailable(words: list[str]) -> str:
     return _unknown(words)
 
 
+def _current(words: list[str]) -> list[str]:
+    """The words with the present names of the command and its options."""
+    from beir_cocodr.cli.guide import current_option, current_words
+
+    return [current_option(word) for word in current_words(words)]
+
+
 def _unknown(words: list[str]) -> str:
     """Why a model's kind, a preset or a predictor is not there."""
     from beir_cocodr.models.spec import ModelSpec
@@ -54,11 +62,7 @@ def _unknown(words: list[str]) -> str:
 
     for flag, value in pairwise(words):
         kind = value.partition(":")[0].partition("@")[0]
-        if (
-            flag in ("--model", "--base")
-            and kind in KINDS
-            and ModelSpec.parse(value).kind == "dense"
-        ):
+        if flag == "--model" and kind in KINDS and ModelSpec.parse(value).kind == "dense":
             return f"models of the kind {kind}: are not there"
         if flag == "--preset" and value not in PRESETS:
             return f"there is no preset {value}"
@@ -79,9 +83,9 @@ def shown(words: list[str], gpus: int) -> list[str]:
             "-m",
             *own,
             "beir_cocodr.cli",
-            *words,
+            *_current(words),
         ]
-    return ["beir-cocodr", *words]
+    return ["beir-cocodr", *_current(words)]
 
 
 def _is_distributed(words: list[str]) -> bool:

@@ -13,9 +13,9 @@ import pytest
 import typer
 
 import beir_cocodr
-from beir_cocodr.cli import __main__ as commands
-from beir_cocodr.cli import guide
+from beir_cocodr.cli import guide, tools
 from beir_cocodr.cli.__main__ import app, main
+from beir_cocodr.cli.noise import Noise
 
 PROGRAM = typer.main.get_command(app)
 
@@ -27,20 +27,69 @@ def run(capsys, *arguments: str) -> tuple[int, str, list[str]]:
     return int(status.value.code or 0), captured.out, captured.err.splitlines()
 
 
-def leaves() -> dict[str, object]:
-    groups = {
-        name: getattr(command, "commands", None) for name, command in PROGRAM.commands.items()
-    }
-    found = {name: command for name, command in PROGRAM.commands.items() if groups[name] is None}
-    return found | {
-        f"{name} {part}": leaf
-        for name, parts in groups.items()
-        for part, leaf in (parts or {}).items()
-    }
+def all_commands(group=PROGRAM, path: str = "") -> dict[str, object]:
+    """Every command by its words, with the groups among them."""
+    commands = {}
+    for name, command in group.commands.items():
+        words = f"{path} {name}".strip()
+        commands[words] = command
+        if hasattr(command, "commands"):
+            commands |= all_commands(command, words)
+    return commands
 
 
-def test_every_command_has_a_row_and_every_row_a_command():
-    assert {*leaves(), *PROGRAM.commands} == {*guide.COMMANDS}
+COMMANDS = all_commands()
+LEAVES = {name: command for name, command in COMMANDS.items() if not hasattr(command, "commands")}
+
+
+def test_every_command_has_an_ending_and_every_ending_a_command():
+    assert {*COMMANDS} == {*guide.ENDINGS}
+
+
+def test_every_command_stands_in_one_group():
+    assert sorted(name for names in guide.GROUPS.values() for name in names) == sorted(
+        PROGRAM.commands
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_summary_is_a_whole_sentence_of_at_most_60_characters(name):
+    summary = guide.summary(COMMANDS[name])
+    assert 0 < len(summary) <= 60
+    assert summary[0].isupper()
+    assert summary.endswith(".")
+    assert "..." not in summary
+
+
+@pytest.mark.parametrize("group", ["", "study", "study resample"])
+def test_summaries_are_not_cut_at_80_columns(group, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, *group.split(), "--help")
+    text = " ".join(out.split())
+    rows = COMMANDS[group].commands if group else PROGRAM.commands
+    for name, command in rows.items():
+        assert f"{name} {guide.summary(command)}" in text
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", guide.FORMER_COMMANDS)
+def test_a_former_name_prints_what_the_present_name_prints(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in (["--help"], ["--no-such-option"], []):
+        former = run(capsys, name, *words)
+        assert former == run(capsys, *guide.FORMER_COMMANDS[name], *words)
+    _, out, _ = run(capsys, "--help")
+    assert f"\n  {name} " not in out
+
+
+@pytest.mark.parametrize("option", guide.REMOVED_OPTIONS)
+def test_an_option_that_was_removed_is_refused_with_the_way_out(option, capsys):
+    given = ["encode", "--dataset", "d", "--model", "m", "--output", "o"]
+    for words in ([option, "x"], [f"{option}=x"]):
+        status, out, err = run(capsys, *given, *words)
+        assert (status, out, len(err)) == (2, "", 1)
+        assert err[0].startswith(f"error: {option}: ")
+        assert "leave it out" in err[0]
 
 
 def test_a_command_without_words_ends_as_well(capsys):
@@ -48,18 +97,19 @@ def test_a_command_without_words_ends_as_well(capsys):
     assert (status, bool(out), err[-1].startswith("Next: ")) == (0, True, True)
 
 
-@pytest.mark.parametrize("name", [name for name in guide.COMMANDS if name != "resample"])
+@pytest.mark.parametrize("name", LEAVES)
 def test_what_follows_can_be_typed(name, capsys):
     """Whatever was given, the next command has only flags that it knows, and all that it needs."""
-    everything = {parameter.name: "a b" for parameter in leaves()[name].params}
+    everything = {parameter.name: "a b" for parameter in LEAVES[name].params}
     for given in (everything, everything | {"output": None}, {}):
         sentence, *following = guide.ending(name, given)
         assert sentence
         for line in following:
             program, *words = shlex.split(line.removeprefix("Next: "))
             assert program == "beir-cocodr"
-            command = leaves().get(" ".join(words[:2])) or leaves()[words[0]]
-            words = words[2:] if " ".join(words[:2]) in leaves() else words[1:]
+            command = PROGRAM
+            while hasattr(command, "commands"):
+                command, words = command.commands[words[0]], words[1:]
             try:
                 command.make_context("x", words)
             except typer.Exit:
@@ -112,7 +162,7 @@ def test_of_several_processes_one_speaks(capsys, beir_folder, monkeypatch):
 def test_what_is_passed_on_is_left_as_it_is(capsys, monkeypatch):
     words = ["encode", "input", "--corpus", "docs.jsonl", "--ray"]  # of Pyserini's own
     passed = []
-    monkeypatch.setattr(commands, "load_plugin", lambda name: passed.extend)
+    monkeypatch.setattr(tools, "load_plugin", lambda name: passed.extend)
     for name in ("pyserini", "irds"):
         assert run(capsys, name, *words)[0] == 0
     assert passed == words * 2
@@ -131,14 +181,12 @@ def test_what_stands_after_two_dashes_is_text(capsys, beir_folder):
     status, out, _ = run(
         capsys, "search", "--dataset", str(beir_folder), "--model", "bm25", "--", "--corpus"
     )
-    assert (status, "nothing has a word of '--corpus'" in out) == (0, True)
+    assert (status, "no document has a word of '--corpus'" in out) == (0, True)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, command in leaves().items() if "resample" not in name]
-)
+@pytest.mark.parametrize("name", [name for name in LEAVES if "resample" not in name])
 def test_a_single_collection_is_called_dataset_everywhere(name):
-    flags = {flag for parameter in leaves()[name].params for flag in parameter.opts}
+    flags = {flag for parameter in LEAVES[name].params for flag in parameter.opts}
     assert "--corpus" not in flags
     assert flags & {"--dataset", "--source", "--train"} or name in (
         "quickstart",
@@ -168,7 +216,7 @@ def test_libraries_are_heard_only_when_asked_for(capsys, beir_folder, monkeypatc
         monkeypatch.delenv(name, raising=False)
     note, noise = (
         logging.LogRecord("transformers", logging.WARNING, "", 0, "x", None, None),
-        guide.Noise(),
+        Noise(),
     )
     own = logging.LogRecord("beir_cocodr.io", logging.INFO, "", 0, "x", None, None)
     for words, heard in (

@@ -89,12 +89,3 @@ def test_terms_are_added_to_a_store_of_the_dense_part(place, beir_folder, tmp_pa
     both = ("--dense", str(place / "dense"), "--update")
     assert run("--output", str(tmp_path / "other"), *both) == 2
     assert "one of them" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--smooth", "--smooth-neighbours", "--smooth-weight"])
-def test_smoothing_was_removed_and_says_what_to_do(option, place, beir_folder, tmp_path, capsys):
-    arguments = ["encode", "--dataset", str(beir_folder), "--model", str(place / "model")]
-    with pytest.raises(SystemExit) as ended:
-        main([*arguments, "--output", str(tmp_path / "out"), option, "1"])
-    assert ended.value.code == 2
-    assert "was removed: search the store" in capsys.readouterr().err

@@ -8,7 +8,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from beir_cocodr.cli import parameters
+from beir_cocodr.cli.flags import gives, takes, trains
+from beir_cocodr.cli.reading import reads_files
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
@@ -26,7 +27,7 @@ def run(command: Any, *arguments: str) -> str:
 def test_a_command_gets_one_object():
     got = []
 
-    @parameters.takes("search", "analyzer", "batch_size", "stores", "query_length", "device")
+    @takes("search", "analyzer", "batch_size", "stores", "query_length", "device")
     def command(name: str, batch_size: int = 1, *, search: SearchOptions) -> None:
         got.append((name, search, batch_size))
 
@@ -55,7 +56,7 @@ def test_a_command_gets_one_object():
 def test_only_what_is_set_goes_over_a_preset():
     got = []
 
-    @parameters.trains("finetune", "clusters", "weighting")
+    @trains("finetune", "clusters", "weighting")
     def command(*, settings: FinetuneOptions) -> None:
         got.append(settings)
 
@@ -68,7 +69,7 @@ def test_only_what_is_set_goes_over_a_preset():
 def test_given_flags_are_a_dict():
     got = []
 
-    @parameters.gives("found", PretrainOptions, "epochs", "seed")
+    @gives("found", PretrainOptions, "epochs", "seed")
     def command(*, found: dict[str, Any]) -> None:
         got.append(found)
 
@@ -95,7 +96,7 @@ def test_given_flags_are_a_dict():
     ],
 )
 def test_help_is_that_of_the_field(kind, name, expected):
-    @parameters.gives("found", kind, name)
+    @gives("found", kind, name)
     def command(*, found: dict[str, Any]) -> None:
         pass
 
@@ -108,8 +109,8 @@ def test_every_command_with_a_corpus_reads_files_and_languages(tmp_path, beir_fo
     (tmp_path / "a.csv").write_text("body\nein Text\n")
     got: list[object] = []
 
-    @parameters.reads
-    @parameters.takes("search", "analyzer")
+    @reads_files
+    @takes("search", "analyzer")
     def command(dataset: list[str], *, search: SearchOptions) -> None:
         got.append((dataset, search.analyzer))
 
@@ -127,7 +128,7 @@ def test_every_command_with_a_corpus_reads_files_and_languages(tmp_path, beir_fo
     with pytest.raises(InputError, match="--text-column"):
         run(command, folder, "--text-column", "body")
 
-    @parameters.reads
+    @reads_files
     def other(dataset: str | None = None) -> None:
         got.append({})
 
