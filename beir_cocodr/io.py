@@ -35,6 +35,7 @@ from beir_cocodr.errors import (
     listed,
     naming_full_disk,
 )
+from beir_cocodr.same_run import as_read, check_same_run
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -352,7 +353,7 @@ def results_folder(
             ``str`` can express.
         overwrite: replace the results of another run.
     """
-    content = json.loads(json.dumps(run, default=str))
+    content = as_read(run)
     within = output_folder(output).resolve() in _HELD.get()
     with sole_writer(output):
         if not within:
@@ -397,22 +398,27 @@ def _is_result(folder: Path, name: object) -> bool:
 
 
 def _check_run(output: Path, run: Json, overwrite: bool) -> None:
+    """Check that an output holds nothing, results of the same run, or results to be replaced."""
     before, files = _read_run(output)
     others = {path.name for path in output.iterdir() if not is_incidental(path)} - files
     kept = sorted(others & {f"{name}.json" for name in _OTHERS})
     if before == run or not (files or kept):
         return
     if kept or (overwrite and others):
-        found = (kept or sorted(others))[0]
+        first = (kept or sorted(others))[0]
         raise InputError(
-            f"{output} holds {found}, which is no result of this command and is not written over; "
+            f"{output} holds {first}, which is no result of this command and is not written over; "
             "choose another --output"
         )
-    if not overwrite:
+    if overwrite:
+        return
+    way_out = "choose another --output, or replace the results with --overwrite"
+    if not isinstance(before, dict):
         raise InputError(
-            f"{output} holds the results of another run ({listed(sorted(files), 1)}); choose another --output, or "
-            "replace them with --overwrite"
+            f"{output} holds results ({listed(sorted(files), 1)}), and {RUN_FILE} does not say of "
+            f"which run; {way_out}"
         )
+    check_same_run(output, before, run, way_out)
 
 
 def _deliver(draft: Path, output: Path, run: Json) -> None:

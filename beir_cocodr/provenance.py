@@ -2,7 +2,6 @@
 collection it was given.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -23,7 +22,6 @@ from beir_cocodr.records import (
     Json,
     Record,
     SharedCollection,
-    differences,
 )
 
 RECORD_FILE = "training.json"
@@ -99,25 +97,24 @@ class TrainingPlan(Record):
             name: [given.to_json() for given in found] for name, found in lists.items()
         }
 
-    def changes(self, before: "TrainingPlan") -> list[str]:
-        """In which parts another plan differs, but for names and paths, which may change."""
-        found = differences(before._content(), self._content())
-        named = before.teacher_sha256 is None and self.teacher_sha256 is None
-        return found + ["teacher"] * (named and before.teacher != self.teacher)
+    def settings(self) -> Json:
+        """Return what makes two trainings the same.
 
-    def _content(self) -> Json:
+        Names and paths are left out, as they may change while their content stays: hashes are
+        there for them. A teacher without a hash is known by its name.
+        """
         named = ("base", "miner", "teacher")
         parts: Json = {
             part.name: getattr(self, part.name)
             for part in fields(TrainingPlan)
             if part.name not in named
         }
+        parts["teacher"] = self.teacher if self.teacher_sha256 is None else None
         for name, given in (("seen", self.seen), ("targets", self.targets)):
             parts[name] = (
                 None if given is None else [found.to_json() | {"dataset": None} for found in given]
             )
-        content: Json = json.loads(json.dumps(parts))  # as it looks when read back
-        return content
+        return parts
 
 
 #: Among the details of a training: (step, mean loss since the one before) of each line of its log.

@@ -7,7 +7,6 @@ later.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -19,20 +18,6 @@ from beir_cocodr.io import Json as Json
 from beir_cocodr.io import parse_json, write_text
 
 _PACKAGES = "beir-cocodr torch transformers sentence-transformers beir ir-measures ir-datasets bm25s numpy".split()
-
-
-def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Names of what differs in two objects of parsed JSON and those within, such as ``options:
-    finetune: epochs``.
-    """
-    found = []
-    for name in now.keys() | before.keys():
-        then, value = before.get(name), now.get(name)
-        if isinstance(then, Mapping) and isinstance(value, Mapping):
-            found += [f"{name}: {inner}" for inner in differences(then, value)]
-        elif then != value:
-            found.append(name)
-    return sorted(found)
 
 
 @dataclass(frozen=True)
@@ -49,11 +34,6 @@ class Record:
     def to_json(self) -> Json:
         """The fields as plain JSON, behind the schema's version."""
         return {"schema": self.SCHEMA, **asdict(self)}
-
-    def as_read(self) -> Json:
-        """:meth:`to_json`, as it looks when it is read back."""
-        content: Json = json.loads(json.dumps(self.to_json()))
-        return content
 
     @classmethod
     def from_json(cls, content: object, where: str | Path) -> Self:

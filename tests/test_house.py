@@ -34,7 +34,8 @@ ROOMS = [
 SHARED = {
     "arrays": {"errors"},
     "errors": set(),
-    "io": {"errors"},
+    "same_run": {"errors"},
+    "io": {"errors", "same_run"},
     "checksums": {"errors", "io"},
     "deprecation": set(),
     "distributed": {"errors"},

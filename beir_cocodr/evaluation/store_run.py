@@ -26,6 +26,7 @@ from beir_cocodr.retrieval.pool import (
 )
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.store.store_search import search_index, search_store
+from beir_cocodr.same_run import check_same_run
 
 _FORMAT = ("query_length", "document_length", "query_prompt", "document_prompt", "title_separator")
 
@@ -168,14 +169,12 @@ def _check_run(output: Path, settings: Json, overwrite: bool) -> None:
         before = parse_json(_record_of(output).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         before = None
-    now = json.loads(json.dumps(settings))  # as it looks when read back
-    if isinstance(before, dict) and all(before.get(name) == value for name, value in now.items()):
-        return
     if not overwrite:
-        raise InputError(
-            f"{output} is there already, and not by this search; choose another --output, or replace it with "
-            "--overwrite"
-        )
+        way_out = "choose another --output, or replace the run with --overwrite"
+        if not isinstance(before, dict):
+            raise InputError(f"{output} is there, and not the run of a search on record; {way_out}")
+        check_same_run(output, {name: before.get(name) for name in settings}, settings, way_out)
+        return
     with output.open("rb") as file:
         columns = file.readline(10_000).split()
     if len(columns) not in (0, 6):

@@ -38,6 +38,7 @@ from beir_cocodr.io import is_incidental, locked, output_folder, remove_unfinish
 from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, check_device
 from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json, versions
+from beir_cocodr.same_run import check_same_run
 
 _PLAN_FILE = "plan.json"
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def _lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | N
     output_folder(output, utf8=True)
     if (output / GENERATION_FILE).is_file():
         record = read_generation(output)
-        _check_plan(output, plan.changes(record, selection=True))
+        _check_plan(output, record, plan, with_selection=True)
         with locked(output):  # after a run that died as it finished
             _tidy(output)
         return record
@@ -78,17 +79,16 @@ def _lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | N
         )
     with locked(output):
         if begun.is_file():
-            _check_plan(output, plan.changes(GenerationPlan.read(begun), selection=False))
+            _check_plan(output, GenerationPlan.read(begun), plan, with_selection=False)
         else:
             plan.write(begun)
     return None
 
 
-def _check_plan(output: Path, changed: list[str]) -> None:
-    if changed:
-        raise InputError(
-            f"{output} was begun with another plan ({', '.join(changed)}); use it, or another --output"
-        )
+def _check_plan(
+    output: Path, before: GenerationPlan, now: GenerationPlan, with_selection: bool
+) -> None:
+    check_same_run(output, before.identity(with_selection), now.identity(with_selection))
 
 
 def _tidy(output: Path) -> None:

@@ -160,10 +160,6 @@ class GeneratedFrom:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-# Names and paths may change while the content stays: hashes stand beside them.
-_NAMES = {"dataset": ("name", "counts"), "generator": ("name",), "settings": ("tokenizer",)}
-
-
 @dataclass(frozen=True)
 class GenerationPlan(Record):
     """What makes two generations the same.
@@ -182,18 +178,22 @@ class GenerationPlan(Record):
     tokenizer_sha256: str | None = None
     selection: Json = field(default_factory=dict)
 
-    def changes(self, before: "GenerationPlan", selection: bool) -> list[str]:
-        """In which parts another plan differs, with its selection or without it."""
-        then, now = before.to_json(), json.loads(json.dumps(self.to_json()))
-        changed = (
-            ["tokenizer_sha256"] if then["tokenizer_sha256"] != now["tokenizer_sha256"] else []
-        )
-        for part in ("dataset", "generator", "settings", "selection")[: 3 + selection]:
-            old, new = then[part], now[part]
-            assert isinstance(old, dict)
-            names = [name for name in new if name not in _NAMES.get(part, ())]
-            changed += [f"{part}: {name}" for name in names if old.get(name) != new[name]]
-        return changed
+    def identity(self, with_selection: bool) -> Json:
+        """Return what makes two generations the same; unfinished ones may differ in selection.
+
+        Names and paths are left out, as they may change while their content stays: hashes are
+        there for them.
+        """
+        return {
+            "dataset": {
+                "corpus_sha256": self.dataset.corpus_sha256,
+                "documents": self.dataset.documents,
+            },
+            "generator": {k: v for k, v in self.generator.items() if k != "name"},
+            "tokenizer_sha256": self.tokenizer_sha256,
+            "settings": {k: v for k, v in self.settings.items() if k != "tokenizer"},
+            "selection": self.selection if with_selection else None,
+        }
 
 
 @dataclass(frozen=True)

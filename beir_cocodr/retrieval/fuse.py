@@ -41,6 +41,7 @@ from beir_cocodr.retrieval.hybrid_fit import (
 from beir_cocodr.retrieval.ranking import Parts, Ranking
 from beir_cocodr.retrieval.store.encode import collection_queries
 from beir_cocodr.retrieval.store.store import Embeddings
+from beir_cocodr.same_run import check_same_run
 
 # Bytes of a number in each precision of a store.
 _NUMBER_BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
@@ -101,11 +102,7 @@ def fuse(
     check_dense(dense, model)
     plan = _plan(model, dense, encoder, options, collection_provenance(collection, queries=False))
     if before is not None:
-        changed = plan.changes(before)
-        if changed:
-            raise InputError(
-                f"{output} was fused with other {', '.join(changed)}; choose another --output"
-            )
+        check_same_run(output, before.settings(), plan.settings())
         return before
     numbers = _lexical_numbers(dense, options)
     queries = collection_queries(dataset)

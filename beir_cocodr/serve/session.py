@@ -29,6 +29,7 @@ from beir_cocodr.models.spec import BM25, FUSIONS, ModelSpec, SearchOptions, des
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.ranking import Results
 from beir_cocodr.retrieval.searcher import Searcher
+from beir_cocodr.same_run import check_same_run
 
 if TYPE_CHECKING:
     from beir_cocodr.evaluation.label_free.evidence import Gatherer
@@ -117,12 +118,9 @@ class Session:
                 f"{folder} lies in {place}, and what is judged would be read as its files; choose another --output"
             )
         record = SessionRecord(str(place.resolve()) if place.exists() else dataset)
-        if (folder / SESSION_FILE).is_file() and (
-            former := SessionRecord.read(folder / SESSION_FILE)
-        ) != record:
-            raise InputError(
-                f"{folder} holds judgements of {former.dataset}; choose another --output"
-            )
+        if (folder / SESSION_FILE).is_file():
+            former = SessionRecord.read(folder / SESSION_FILE)
+            check_same_run(folder, vars(former), vars(record))
         self.columns = {name: AnswerColumn(name, _about(name)) for name in models}
         self._searcher = Searcher(dataset, BM25, options)
         record.write(output_folder(folder) / SESSION_FILE)

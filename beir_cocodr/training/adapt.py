@@ -37,9 +37,10 @@ from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions, check_device
 from beir_cocodr.progress import step, steps
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_provenance, read_record
-from beir_cocodr.records import Json, Record, differences
+from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.dense import sharing_embeddings
 from beir_cocodr.retrieval.fuse import fuse
+from beir_cocodr.same_run import check_same_run
 from beir_cocodr.training.adaptation_cost import JUDGEMENT, estimate
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
@@ -297,12 +298,7 @@ def _begun(output: Path, asked: AdaptationSettings, resume: bool) -> Iterator[No
                 raise InputError(
                     f"{error}, or remove it to go on without it, or choose another --output"
                 ) from error
-            now = AdaptationSettings.from_json(asked.as_read(), file)
-            if changed := differences(before.settings, now.settings):
-                raise InputError(
-                    f"{output} was begun with other {', '.join(changed)}; resume with the same ones, or choose "
-                    "another --output"
-                )
+            check_same_run(output, before.settings, asked.settings)
         elif held:
             log.warning(
                 "%s was begun by an earlier version: whether settings are the same cannot be checked",

@@ -44,6 +44,7 @@ from beir_cocodr.provenance import (
 from beir_cocodr.records import CollectionProvenance, Json, versions
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.same_run import check_same_run
 from beir_cocodr.training.options import TrainingOptions
 
 log = logging.getLogger(__name__)
@@ -103,7 +104,8 @@ def _lock(
                 f"{output} already holds a trained model; choose another --output, or --resume to keep it"
             )
         # A model that is there is the same wherever it would be trained now.
-        _check_plan(output, record, replace(plan, precision=record.precision))
+        now = replace(plan, precision=record.precision)
+        check_same_run(output, record.settings(), now.settings())
         if (output / CHECKPOINTS).is_dir():  # of a run that died as it finished
             shutil.rmtree(output / CHECKPOINTS)
         return record
@@ -114,7 +116,7 @@ def _lock(
             raise InputError(
                 f"{error}, as nothing in {output} can be resumed; empty it or choose another"
             ) from error
-        _check_plan(output, before, plan)
+        check_same_run(output, before.settings(), plan.settings())
     elif files.files_below(output):
         way = "nothing in it can be resumed" if resume else "or --resume if it was interrupted"
         raise InputError(f"{output} is not empty; choose another --output, {way}")
@@ -137,14 +139,6 @@ def started(output: Path, plan: TrainingPlan) -> Iterator[None]:
             for path in (path for path in output.iterdir() if not files.is_incidental(path)):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         raise
-
-
-def _check_plan(output: Path, before: TrainingPlan, plan: TrainingPlan) -> None:
-    if changed := plan.changes(before):
-        raise InputError(
-            f"{output} was started with other {', '.join(changed)}; "
-            "resume with the same ones, or choose another --output"
-        )
 
 
 #: In a checkpoint: the checksums of its files, and what a loss knows.

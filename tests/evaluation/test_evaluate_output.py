@@ -56,7 +56,7 @@ def test_the_same_run_again_replaces_its_results(judged, beir_folder):
 )
 def test_another_run_is_refused_or_replaces_all(change, judged, beir_folder):
     before = content(judged)
-    with pytest.raises(InputError, match=r"another run .*--overwrite"):
+    with pytest.raises(InputError, match=r"other settings .*--overwrite"):
         evaluate(str(beir_folder), ["bm25"], judged, **change)
     assert content(judged) == before
     evaluate(str(beir_folder), {"other": "bm25"}, judged, overwrite=True, **change)
@@ -88,7 +88,7 @@ def test_what_is_not_ours_is_never_written_over(judged, beir_folder, tmp_path):
     evaluate(str(beir_folder), ["bm25"], tmp_path / "data")
     (judged / "notes.txt").unlink()
     (judged / "run.json").unlink()
-    with pytest.raises(InputError, match="another run"):
+    with pytest.raises(InputError, match="which run"):
         evaluate(str(beir_folder), ["bm25"], judged)
     evaluate(str(beir_folder), ["bm25"], judged, overwrite=True)
 
@@ -96,19 +96,19 @@ def test_what_is_not_ours_is_never_written_over(judged, beir_folder, tmp_path):
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"run": 1}', "null"])
 def test_a_broken_mark_is_another_run(broken, judged, beir_folder):
     (judged / "run.json").write_text(broken)
-    with pytest.raises(InputError, match="another run"):
+    with pytest.raises(InputError, match="which run"):
         evaluate(str(beir_folder), ["bm25"], judged)
     evaluate(str(beir_folder), ["bm25"], judged, overwrite=True)
 
 
 def test_compare_and_evaluate_do_not_share_a_folder(judged, beir_folder, tmp_path):
-    with pytest.raises(InputError, match="another run"):
+    with pytest.raises(InputError, match="other settings"):
         compare_models(["bm25", str(tmp_path / "x")], str(beir_folder), judged)
     runs = [str(judged / "bm25.run"), str(tmp_path / "second.run")]
     Path(runs[1]).write_bytes(Path(runs[0]).read_bytes())
     compare_models(runs, str(beir_folder), tmp_path / "c")
     compare_models(runs, str(beir_folder), tmp_path / "c")
-    with pytest.raises(InputError, match="another run"):
+    with pytest.raises(InputError, match="other settings"):
         compare_models(runs, str(beir_folder), tmp_path / "c", measures="R@10")
 
 

@@ -126,34 +126,34 @@ def test_a_finished_folder_is_kept_and_another_plan_refused(whole, beir_folder, 
     stamp = (output / "queries.jsonl").stat().st_mtime_ns
     assert generate_queries(beir_folder, "lexical", output, SMALL) == record
     assert (output / "queries.jsonl").stat().st_mtime_ns == stamp
-    with pytest.raises(InputError, match=r"plan .*settings: seed\b"):
+    with pytest.raises(InputError, match=r"other settings .*settings: seed\b"):
         generate_queries(
             beir_folder,
             "lexical",
             output,
             GenerationOptions(passage_tokens=30, shard_documents=5, seed=1),
         )
-    with pytest.raises(InputError, match=r"plan .*selection: dedupe\b"):
+    with pytest.raises(InputError, match=r"other settings .*selection: dedupe\b"):
         generate_queries(
             beir_folder,
             "lexical",
             output,
             GenerationOptions(passage_tokens=30, shard_documents=5, dedupe=True),
         )
-    with pytest.raises(InputError, match=r"plan .*generator: kind"):
+    with pytest.raises(InputError, match=r"other settings .*generator: kind"):
         generate_queries(beir_folder, str(tiny_t5), output, SMALL, device="cpu")
     moved = tmp_path / "moved"
     shutil.copytree(beir_folder, moved)
     assert generate_queries(moved, "lexical", output, SMALL) == record  # content decides, not paths
     with (moved / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "new", "title": "", "text": "one more"}\n')
-    with pytest.raises(InputError, match=r"plan .*dataset: corpus_sha256"):
+    with pytest.raises(InputError, match=r"other settings .*dataset: corpus_sha256"):
         generate_queries(moved, "lexical", output, SMALL)
 
 
 def test_a_begun_folder_refuses_another_plan_too(beir_folder, tmp_path):
     generate_queries(beir_folder, "lexical", tmp_path, SMALL, part=(1, 2))
-    with pytest.raises(InputError, match=r"plan .*settings: per_passage"):
+    with pytest.raises(InputError, match=r"other settings .*settings: per_passage"):
         generate_queries(
             beir_folder,
             "lexical",

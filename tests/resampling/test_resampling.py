@@ -21,6 +21,7 @@ from beir_cocodr.resampling import RestrainOptions, ResttestOptions
 from beir_cocodr.resampling.overlap import label_overlap
 from beir_cocodr.resampling.restrain import resample_restrain
 from beir_cocodr.resampling.resttest import resample_resttest
+from beir_cocodr.same_run import as_read
 
 TRAIN, TEST = 80, 8
 
@@ -74,7 +75,7 @@ def test_restrain_writes_what_it_says(folder, tiny_cosine, tmp_path, cosines):
         "interpolation",
         "manifest.json",
     ]
-    assert json.loads((output / "manifest.json").read_text()) == manifest.as_read()
+    assert json.loads((output / "manifest.json").read_text()) == as_read(manifest.to_json())
     [k], top = manifest.parameters.k, manifest.parameters.exclude_top
     assert k == top
     order = np.argsort(-cosines, axis=1)

@@ -215,7 +215,7 @@ def test_why_there_is_no_verdict_is_named_each_time(
 
 def test_what_cannot_be_is_named(beir_folder, files, tmp_path):
     session = Session(str(beir_folder), ["bm25", "no/such-model"], tmp_path / "out", samples=4)
-    with pytest.raises(InputError, match=r"holds judgements of .*tiny.* --output"):
+    with pytest.raises(InputError, match=r"dataset .*tiny.* there.* --output"):
         Session(str(files), ["bm25"], tmp_path / "out")
     with pytest.raises(InputError, match=r"inside.* lies in .* --output"):
         Session(str(files), ["bm25"], files / "runs" / "inside")

@@ -32,6 +32,7 @@ from beir_cocodr.resampling.regimes.architectures import (
 )
 from beir_cocodr.resampling.regimes.cells import Cells, CellsByModel, label
 from beir_cocodr.resampling.regimes.host_training import REGIMES, TrainingUnit, training_units
+from beir_cocodr.same_run import check_same_run
 
 log = logging.getLogger(__name__)
 
@@ -356,16 +357,15 @@ def _check_resumable(
     ):
         with explained(f"{file} is damaged", "choose another --output", ValueError, TypeError):
             then = dict(files.parse_json(file.read_text()))
-        changed = [name for name in now if then.get(name) != now[name]]
-        before = then.get("other_starts", {})
-        if changed := changed + [
-            f"start {name}" for name in others if before.get(name, others[name]) != others[name]
-        ]:
-            raise InputError(
-                f"{output} was begun with other {', '.join(changed)}; resume with the same ones, or choose another "
-                "--output"
-            )
-        others = before | others
+        starts_before = then.get("other_starts", {})
+        shared = [name for name in others if name in starts_before]  # later ones may be added
+        check_same_run(
+            output,
+            {name: then.get(name) for name in now}
+            | {f"start {name}": starts_before[name] for name in shared},
+            now | {f"start {name}": others[name] for name in shared},
+        )
+        others = starts_before | others
     elif not file.is_file() and any(not files.is_incidental(path) for path in output.iterdir()):
         raise InputError(
             f"{output} is not empty and holds no evaluation of regimes; choose another --output"

@@ -2,7 +2,6 @@
 is made with.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.spec import Options, option
 from beir_cocodr.records import Json, Record
+from beir_cocodr.same_run import check_same_run, differences
 
 #: What the encoder computes in; queries are always encoded in its own type.
 Backend = Literal["fp32", "bf16"]
@@ -101,48 +101,26 @@ class StoreRecord(Record):
         return record
 
     def check_identity(self, identity: Mapping[str, object], folder: Path) -> None:
-        """Raise an InputError with both keys and all that differs, if a store is not what is
-        wanted.
+        """Check that a store is the one that is wanted.
+
+        Raises:
+            InputError: it is another one; both keys and all that differs are named.
         """
-        if self.identity == identity:
-            return
-        wanted = json_sha256(identity, ensure_ascii=False)
-        changed = {
-            name
-            for name in {**self.identity, **identity}
-            if self.identity.get(name) != identity.get(name)
-        }
-        way_out = ", or bring it to this corpus with --update" if changed == {"corpus"} else ""
-        raise InputError(
-            f"{folder} holds embeddings with the key {self.key[:16]}, and {wanted[:16]} is wanted: "
-            f"{_differences(self.identity, identity)}; choose another folder, or delete this one{way_out}"
-        )
+        now = {"key": json_sha256(identity, ensure_ascii=False), **identity}
+        way_out = "choose another folder, or delete this one"
+        if differences(self.identity, identity) == ["corpus"]:
+            way_out += ", or bring it to this corpus with --update"
+        check_same_run(folder, {"key": self.key, **self.identity}, now, way_out)
 
     def check_encoder(self, encoder: Mapping[str, str], name: str, folder: Path) -> None:
-        """Raise an InputError with both models and what differs, if queries' model is not the
-        documents'.
+        """Check that the model of the queries is that of the documents.
+
+        Raises:
+            InputError: it is another one; both models and what differs are named.
         """
         stored = {part: str(self.identity[part]) for part in _ENCODER}
-        if stored == dict(encoder):
-            return
-        raise InputError(
-            f"{folder} was encoded by {self.model.name!r}, and {name!r} is another model: "
-            f"{_differences(stored, encoder)}; give --model the one that encoded it, or encode again"
-        )
-
-
-def _differences(stored: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    def short(value: object) -> str:
-        return (
-            value[:16]
-            if isinstance(value, str) and len(value) == 64
-            else json.dumps(value, ensure_ascii=False)
-        )
-
-    pairs = {name: (stored.get(name), wanted.get(name)) for name in {**stored, **wanted}}
-    return ", ".join(
-        f"{name} {short(a)} there, {short(b)} now" for name, (a, b) in pairs.items() if a != b
-    )
+        way_out = f"give --model {self.model.name!r}, which encoded it, not {name!r}"
+        check_same_run(folder, stored, encoder, f"{way_out}, or encode again")
 
 
 #: What a hybrid encoder's store says of its fit, beside :data:`STORE_FILE`.
