@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from sentence_transformers import SentenceTransformer
 
 from beir_cocodr.data.text import read_literally
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, kind_of
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.hub import find_file, reachable
@@ -21,40 +22,109 @@ from beir_cocodr.models.hub import model_source as model_source
 from beir_cocodr.models.hybrid_encoder import HYBRID_CLASS, HybridEncoder
 from beir_cocodr.models.integrity import CROSS_ENCODER, check_loaded, loading
 from beir_cocodr.models.mrl import HEAD_CLASS, MRL
-from beir_cocodr.models.spec import EncoderOptions, check_device
+from beir_cocodr.models.spec import EncoderOptions, ModelSpec, check_device
 from beir_cocodr.provenance import INCIDENTAL
 
 # The class of a saved model's head to the model's; all others are plain.
 _KINDS: dict[str, type[COCODR]] = {HEAD_CLASS: MRL, HYBRID_CLASS: HybridEncoder}
 
+# The methods by which a sentence-transformers model encodes.
+_ENCODING_METHODS = ("encode", "encode_query", "encode_document")
 
-def load_encoder(name: str | Path, options: EncoderOptions = EncoderOptions()) -> COCODR:
-    """Load a dense encoder: an alias, a hub name, a folder, or what our own commands saved.
 
-    The options take precedence over the model's own. An InputError: the model cannot be found or
-    read, or compares by another similarity.
+def load_encoder(
+    model: str | Path | ModelSpec | SentenceTransformer, options: EncoderOptions = EncoderOptions()
+) -> COCODR:
+    """Load a dense encoder.
+
+    Args:
+        model: an alias such as "minilm", a hub name, a folder (also of what the commands of this
+            package saved), or a loaded model: a ``COCODR`` is returned as it is, and of any other
+            ``SentenceTransformer`` the modules are shared.
+        options: how it is loaded; they take precedence over the model's own settings.
+
+    Returns:
+        The encoder: a ``COCODR``, or its subclass ``MRL`` or ``HybridEncoder``.
+
+    Raises:
+        InputError: If the model cannot be found or read, compares by another similarity than cosine
+            or dot product, or is an object that is no ``SentenceTransformer``.
 
     Example:
         >>> from beir_cocodr import load_encoder
         >>> model = load_encoder("minilm")
         >>> queries = model.encode_query(["how do I sort an array?"])
-        >>> documents = model.encode_document(["Draw a histogram.", "Return a sorted copy of an array."])
-        >>> int(model.similarity(queries, documents).argmax())
+        >>> texts = ["Draw a histogram.", "Return a sorted copy of an array."]
+        >>> int(model.similarity(queries, model.encode_document(texts)).argmax())
         1
     """
     check_device(options.device)
-    source, given = model_source(str(name)), options.overrides()
-    place = {} if Path(source).is_dir() else reachable(source, {})
-    modules = find_file(source, "modules.json", place)
-    named = b"" if modules is None or not Path(modules).is_file() else Path(modules).read_bytes()
-    kind = next((kind for head, kind in _KINDS.items() if head.encode() in named), COCODR)
-    model = kind(source, **given, **place)
-    if model.similarity_fn_name not in ("cosine", "dot"):
+    if isinstance(model, ModelSpec):
+        model = model.encoder if model.loaded is None else model.loaded
+    if isinstance(model, str | Path):
+        encoder = _load_by_name(str(model), options)
+    else:
+        encoder = _adopt(model, options)
+    if encoder.similarity_fn_name not in ("cosine", "dot"):
+        name = repr(str(model)) if isinstance(model, str | Path) else kind_of(model)
         raise InputError(
-            f"model {str(name)!r} compares by {model.similarity_fn_name}; training and search need cosine "
-            "or dot product: save it with another similarity_fn_name"
+            f"model {name} compares by {encoder.similarity_fn_name}; training and search need "
+            "cosine or dot product: save it with another similarity_fn_name"
         )
-    return model
+    return encoder
+
+
+def _load_by_name(name: str, options: EncoderOptions) -> COCODR:
+    source = model_source(name)
+    place = {} if Path(source).is_dir() else reachable(source, {})
+    modules_file = find_file(source, "modules.json", place)
+    module_names = b""
+    if modules_file is not None and Path(modules_file).is_file():
+        module_names = Path(modules_file).read_bytes()
+    kind = next((kind for head, kind in _KINDS.items() if head.encode() in module_names), COCODR)
+    return kind(source, **options.overrides(), **place)
+
+
+def _adopt(model: object, options: EncoderOptions) -> COCODR:
+    """Return a loaded model as an encoder of this package, with the same modules."""
+    if not isinstance(model, SentenceTransformer):
+        raise InputError(
+            f"model is {kind_of(model)}; give a name, a folder or a loaded SentenceTransformer"
+        )
+    settings = options.describe()
+    if settings:
+        raise InputError(
+            f"{', '.join(settings)} apply to models that are loaded by name, and model is "
+            f"{kind_of(model)}; set them on the model"
+        )
+    if isinstance(model, COCODR):
+        return model
+    classes = {f"{type(module).__module__}.{type(module).__qualname__}" for module in model}
+    kind = next((kind for head, kind in _KINDS.items() if head in classes), COCODR)
+    return kind(
+        modules=list(model),
+        device=str(model.device),
+        prompts=dict(model.prompts),
+        default_prompt_name=model.default_prompt_name,
+        similarity_fn_name=model.similarity_fn_name,
+        truncate_dim=model.truncate_dim,
+    )
+
+
+def encodes_as_host(model: object) -> bool:
+    """Return true for a ``SentenceTransformer`` that encodes by the host's own methods.
+
+    Such a model is searched with in batches of documents of equal length; any other object is asked
+    by its own methods.
+    """
+    if isinstance(model, COCODR):
+        return True
+    if not isinstance(model, SentenceTransformer):
+        return False
+    return all(
+        getattr(type(model), name) is getattr(SentenceTransformer, name)
+        for name in _ENCODING_METHODS
+    )
 
 
 def load_cross_encoder(name: str, device: str | None = None) -> tuple[Any, Callable[[str], str]]:

@@ -123,12 +123,14 @@ def check_device_name(device: str | None) -> None:
         raise InputError(f"unknown device {device!r}; there are such as cpu, cuda, cuda:1 and mps")
 
 
-def check_device(device: str | None, models: Iterable[str] = ("",)) -> None:
-    """Check that torch sees a device, else an InputError; costs nothing where none is named or no
-    model needs one.
+def check_device(device: str | None, models: Iterable[str | ModelSpec] = ("",)) -> None:
+    """Check that torch sees a device; nothing is imported if no model needs one.
+
+    Raises:
+        InputError: If torch does not see the device.
     """
     kinds = {ModelSpec.parse(model).kind for model in models}
-    if device is None or kinds <= {BM25, *RETRIEVERS}:
+    if device is None or kinds <= {BM25, RETRIEVER, RUN, *RETRIEVERS}:
         return
     from beir_cocodr.distributed import devices
 
@@ -137,9 +139,13 @@ def check_device(device: str | None, models: Iterable[str] = ("",)) -> None:
         raise InputError(f"device {device!r} is not here; there are {', '.join(devices())}")
 
 
-#: Names that stand for weights that come in a package.
+#: Names of encoders whose weights come in a package.
 ALIASES = ("minilm",)
 BM25 = "bm25"
+
+#: Kinds of models that are objects: a retriever of the user's own, and the results of a run.
+RETRIEVER = "retriever"
+RUN = "run"
 _LUCENE = "lucene-"
 
 
@@ -269,7 +275,7 @@ FORMS = [f"{kind}:M" for kind in FUSIONS] + [
     f"{kind}:{hosted.form}" for kind, hosted in HOSTED.items()
 ]
 
-#: Resources of one name and no encoder, beside BM25: ``module:object``, called with the corpus and
+#: Retrievers of one name and no encoder, beside BM25: ``module:object``, called with the corpus and
 #: :class:`SearchOptions`; gives a :class:`~beir_cocodr.retrieval.ranking.Ranker`. Add a row for
 #: your own.
 RETRIEVERS: dict[str, str] = {}
@@ -290,6 +296,8 @@ class ModelSpec:
         host: what sentence-transformers loads, of :data:`HOSTED`.
         lucene: whether BM25 is Lucene's.
         bm25_weight: BM25's weight in a fusion; None leaves it to :class:`SearchOptions`.
+        loaded: an object in place of what the name would load: the encoder M, a
+            :class:`~beir_cocodr.retrieval.resolve.Retriever`, or the results of a run.
     """
 
     name: str
@@ -299,12 +307,21 @@ class ModelSpec:
     bm25_weight: float | None = None
     first: str = ""
     host: str = ""
+    loaded: Any = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
 
     @classmethod
-    def parse(cls, name: str) -> ModelSpec:
-        """Every text is a model name, unless too long for a file; whether there is such an encoder,
-        loading shows.
+    def parse(cls, name: str | ModelSpec) -> ModelSpec:
+        """Return what a name says; a parsed one is returned as it is.
+
+        Every text is a model name, unless it is too long for a file; loading shows whether the
+        encoder exists.
         """
+        if isinstance(name, ModelSpec):
+            return name
         check_name("model name", name)
         bare = name.removeprefix(_LUCENE)
         if bare == BM25:
@@ -323,6 +340,21 @@ class ModelSpec:
             )
         return cls(name, name if name in RETRIEVERS else "dense", name)
 
+    @classmethod
+    def of(cls, kind: str, encoder: object, label: str | None = None) -> ModelSpec:
+        """Return the spec of a fusion of a loaded encoder, of the default settings.
+
+        Args:
+            kind: a name of :data:`FUSIONS`, such as "hybrid".
+            encoder: a loaded ``SentenceTransformer``.
+            label: name of the encoder; by default its class.
+        """
+        name = label or type(encoder).__name__
+        parsed = cls.parse(f"{kind}:{name}")
+        if parsed.kind not in FUSIONS:
+            raise InputError(f"unknown fusion {kind!r}; there are {', '.join(FUSIONS)}")
+        return replace(parsed, loaded=encoder)
+
     @property
     def prefix(self) -> str:
         """What stands before the encoder, such as ``lucene-hybrid:``; of BM25, ``lucene-`` or
@@ -334,7 +366,13 @@ class ModelSpec:
         return self.name.removesuffix(self.encoder)
 
     def check(self) -> None:
-        """Check that a fusion has an encoder, and a BM25 that it can use; else an InputError."""
+        """Check that a fusion has an encoder, and a BM25 that it can use.
+
+        Raises:
+            InputError: If it has not, or the name lacks a part.
+        """
+        if self.loaded is not None:
+            return
         if self.kind in FUSIONS and self.encoder.removeprefix(_LUCENE) in ("", BM25):
             raise InputError(f"{self.name!r} needs a dense encoder, as in {self.kind}:minilm")
         if self.first:

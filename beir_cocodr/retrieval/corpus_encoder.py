@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,11 +45,8 @@ def token_batches(lengths: Ints, budget: int) -> Iterator[Ints]:
 #: Tokens of a batch where none are asked for, on the CPU and on anything else.
 CPU_BUDGET, DEVICE_BUDGET = 4_096, 32_768
 
-#: Called with the number of documents after each batch, whichever corpus it is of; what it raises
-#: ends the encoding.
-WATCHER: ContextVar[Callable[[int], object] | None] = ContextVar(
-    "watcher of encoding", default=None
-)
+#: Called with the number of documents after each batch; what it raises ends the encoding.
+Watcher = Callable[[int], object]
 
 # Texts that are tokenised at a time to learn their lengths.
 _WINDOW = 1_024
@@ -71,6 +67,8 @@ class CorpusEncoder:
             default.
         backend: "fp32" leaves the model as it is, "bf16" runs it in bfloat16 (PyTorch's autocast),
             faster where the processor has it and less exact.
+        watcher: called with the number of documents after each batch, beside the callback of
+            :meth:`encode`; what it raises ends the encoding.
     """
 
     def __init__(
@@ -79,8 +77,12 @@ class CorpusEncoder:
         documents: Documents,
         token_budget: int | None = None,
         backend: Backend = "fp32",
+        watcher: Watcher | None = None,
     ) -> None:
-        self.model, self.documents, self.backend = model, documents, backend
+        self.model = model
+        self.documents = documents
+        self.backend = backend
+        self.watcher = watcher
         on_cpu = torch.device(model.device).type == "cpu"
         self.token_budget = token_budget or (CPU_BUDGET if on_cpu else DEVICE_BUDGET)
         self.normalize = model.similarity_fn_name == "cosine"
@@ -101,8 +103,8 @@ class CorpusEncoder:
                 vectors = np.empty((len(rows), found.shape[1]), dtype=np.float32)
             vectors[batch] = found.numpy()
             encoded(len(batch))
-            if (watcher := WATCHER.get()) is not None:
-                watcher(len(batch))
+            if self.watcher is not None:
+                self.watcher(len(batch))
         if vectors is None:
             raise InputError("there are no documents to encode")
         if len(zero := np.flatnonzero(~vectors.any(axis=1))):

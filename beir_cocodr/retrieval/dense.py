@@ -24,7 +24,7 @@ from beir_cocodr.models.hybrid_encoder import HybridEncoder
 from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder, Watcher
 from beir_cocodr.retrieval.exact import rank
 from beir_cocodr.retrieval.ranking import Parts, Ranking
 from beir_cocodr.retrieval.store.encode import encode_documents, encode_over_ranks, identity_of
@@ -49,50 +49,69 @@ _ROUNDING = 1e-8
 _SQUARED_IN_FLOAT32 = 1e15
 
 
-class SharedEmbeddings:
-    """Embeddings of corpora by what they depend on: weights, tokenizer, texts, lengths, prompts.
-    ``folder`` has those too many for memory; of the others, beyond ``in_memory`` bytes, those that
-    were used longest ago are dropped.
+class EmbeddingPool:
+    """Embeddings that the stages of a run share, by what they depend on.
 
-    While :func:`sharing_embeddings` is in force, each :class:`Dense` looks here before it encodes,
-    so that one encoder encodes one corpus once, whoever asks, also as the dense part of a hybrid
-    encoder.
+    One encoder encodes one corpus once, whoever asks, also as the dense part of a hybrid encoder.
+    The key is a hash of weights, tokenizer, texts, lengths and prompts.
+
+    Args:
+        folder: holds embeddings that are too large for memory.
+        in_memory: bytes of embeddings that are held in memory; beyond them, those that were used
+            longest ago are dropped.
     """
 
     def __init__(self, folder: Path, in_memory: int = IN_MEMORY) -> None:
-        self.folder, self.in_memory = folder, in_memory
+        self.folder = folder
+        self.in_memory = in_memory
         self._held: dict[str, Embeddings] = {}
 
+    @classmethod
+    @contextmanager
+    def temporary(cls, folder: Path) -> Iterator["EmbeddingPool"]:
+        """Yield a pool whose stores lie in a new folder below ``folder``, removed at the end."""
+        with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as place:
+            yield cls(Path(place))
+
+    def of(self, model: COCODR, documents: Documents) -> Embeddings:
+        """Return the embeddings of a corpus by an encoder."""
+        return self.get(Dense(model, documents, self.folder))
+
     def get(self, dense: "Dense") -> Embeddings:
-        encoder = CorpusEncoder(dense.model, dense.documents)
+        """Return the embeddings that a search needs, encoded the first time."""
+        encoder = CorpusEncoder(dense.model, dense.documents, watcher=dense.watcher)
         key = json_sha256(identity_of(encoder, EncodeOptions(), SHARD_SIZE))
-        found = self._held.pop(key, None)
-        if found is None:
+        embeddings = self._held.pop(key, None)
+        if embeddings is None:
             if isinstance(dense.model, HybridEncoder):
-                part = Dense(dense.model.dense_part(), dense.documents, self.folder)
-                encoder = HybridCorpusEncoder(dense.model, dense.documents, self.get(part))
-            found = dense.encode_corpus(self.folder / key, encoder)
-        self._held[key] = found
+                dense_part = self.of(dense.model.dense_part(), dense.documents)
+                encoder = HybridCorpusEncoder(dense.model, dense.documents, dense_part)
+            embeddings = dense.encode_corpus(self.folder / key, encoder)
+        self._held[key] = embeddings
+        self._drop_oldest()
+        return embeddings
+
+    def _drop_oldest(self) -> None:
         sizes = {
-            key: 4 * len(e) * e.dimensions
-            for key, e in self._held.items()
-            if isinstance(e, MemoryEmbeddings)
+            key: 4 * len(embeddings) * embeddings.dimensions
+            for key, embeddings in self._held.items()
+            if isinstance(embeddings, MemoryEmbeddings)
         }
         while len(sizes) > 1 and sum(sizes.values()) > self.in_memory:
-            del self._held[oldest := next(iter(sizes))], sizes[oldest]
-        return found
+            oldest = next(iter(sizes))
+            del self._held[oldest]
+            del sizes[oldest]
 
 
-_SHARED: ContextVar[SharedEmbeddings | None] = ContextVar("shared embeddings", default=None)
+# Used by stages of a run that are not handed its resources yet.
+_SHARED: ContextVar[EmbeddingPool | None] = ContextVar("shared embeddings", default=None)
 
 
 @contextmanager
 def sharing_embeddings(folder: Path) -> Iterator[None]:
-    """Meanwhile a corpus is encoded once for each encoder; large ones to stores in ``folder``,
-    removed at the end.
-    """
-    with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as place:
-        token = _SHARED.set(SharedEmbeddings(Path(place)))
+    """Share embeddings among all who search meanwhile."""
+    with EmbeddingPool.temporary(folder) as pool:
+        token = _SHARED.set(pool)
         try:
             yield
         finally:
@@ -100,9 +119,9 @@ def sharing_embeddings(folder: Path) -> Iterator[None]:
 
 
 def shared_embeddings(model: COCODR, documents: Documents) -> Embeddings | None:
-    """Of a corpus, where :func:`sharing_embeddings` is in force; else None."""
-    shared = _SHARED.get()
-    return None if shared is None else shared.get(Dense(model, documents, shared.folder))
+    """Return the shared embeddings of a corpus, None where nothing is shared."""
+    pool = _SHARED.get()
+    return None if pool is None else pool.of(model, documents)
 
 
 #: Documents looked at to tell how many are truncated; a larger corpus is sampled evenly.
@@ -157,11 +176,15 @@ class Dense:
         folder: of the store, if one is needed; made then, and removed by the caller.
         batch_size: queries encoded at a time; documents are batched by their tokens.
         progress: show a bar on stderr.
-        given: embeddings that are there already, such as a store of this model and corpus, not
-            folded.
-        in_memory: the most bytes of embeddings that are held in memory, by default 256 MiB.
-        shared: all processes of a run have the like of this, and encode a large corpus together; in
-        bfloat16 on a GPU.
+        given: existing embeddings, such as a store of this model and corpus that is not folded.
+        shared: all processes of a run make the same object and encode a large corpus together, in
+            bfloat16 on a GPU.
+        pool: embeddings of the run, looked up before the corpus is encoded.
+
+    Attributes:
+        in_memory: the most bytes of embeddings that are held in memory, 256 MiB.
+        watcher: called with the number of documents after each encoded batch.
+        known_queries: text to vector, (d,), of the queries that were encoded last.
     """
 
     def __init__(
@@ -172,29 +195,34 @@ class Dense:
         batch_size: int = 64,
         progress: bool = False,
         given: Embeddings | None = None,
-        in_memory: int | None = None,
         shared: bool = False,
+        pool: EmbeddingPool | None = None,
     ) -> None:
-        self.model, self.documents, self.folder, self.given = model, documents, folder, given
+        self.model = model
+        self.documents = documents
+        self.folder = folder
+        self.batch_size = batch_size
+        self.progress = progress
+        self.given = given
         self.shared = shared
-        self.batch_size, self.progress = batch_size, progress
-        self.in_memory = IN_MEMORY if in_memory is None else in_memory
+        self.pool = pool
+        self.in_memory = IN_MEMORY
+        self.watcher: Watcher | None = None
         if model.similarity_fn_name not in ("cosine", "dot"):
             raise ValueError(
                 f"exact search needs cosine or dot product, the model has {model.similarity_fn_name}"
             )
         self._truncated_queries = 0.0
-        #: Text to vector, (d,), of queries that were encoded last.
         self.known_queries: dict[str, torch.Tensor] = {}
         self._queries_cut = 0
 
     @cached_property
     def embeddings(self) -> Embeddings:
-        """Of the corpus, (N, d)."""
+        """Return the embeddings of the corpus, (N, d)."""
         if self.given is not None:
             return self.given
-        shared = _SHARED.get()
-        return self.encode_corpus(self.folder) if shared is None else shared.get(self)
+        pool = self.pool or _SHARED.get()
+        return self.encode_corpus(self.folder) if pool is None else pool.get(self)
 
     @cached_property
     def moments(self) -> Moments:
@@ -206,7 +234,8 @@ class Dense:
         before = self.model.texts_cut
         low: Backend = "bf16" if self.shared and self.model.device.type == "cuda" else "fp32"
         found = self._encoded_corpus(
-            folder, encoder or CorpusEncoder(self.model, self.documents, backend=low)
+            folder,
+            encoder or CorpusEncoder(self.model, self.documents, backend=low, watcher=self.watcher),
         )
         found.texts_cut = self.model.texts_cut - before
         return found

@@ -1,10 +1,12 @@
-"""From the name of a model to something that ranks a corpus."""
+"""The one object that owns what a run shares: encoders, their embeddings, BM25 and query vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from beir_cocodr import load_object, load_plugin
@@ -12,29 +14,43 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256, text_sha256
 from beir_cocodr.models.spec import BM25 as BM25_NAME
-from beir_cocodr.models.spec import FUSIONS, HOSTED, RETRIEVERS, ModelSpec, SearchOptions
+from beir_cocodr.models.spec import (
+    FUSIONS,
+    HOSTED,
+    RETRIEVER,
+    RETRIEVERS,
+    RUN,
+    EncoderOptions,
+    ModelSpec,
+    SearchOptions,
+)
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Lexical, Ranker
 
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
-    from beir_cocodr.retrieval.dense import Dense, StoreChoice
+    from beir_cocodr.retrieval.corpus_encoder import Watcher
+    from beir_cocodr.retrieval.dense import Dense, EmbeddingPool, StoreChoice
     from beir_cocodr.retrieval.store.store import EmbeddingStore
 
-
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
 class Resources:
-    """All retrievers over one corpus; what two of them need (an index, embeddings) is made once.
+    """What several models of a run share over one corpus; each part is made once, when it is used.
 
     Args:
         documents: the corpus.
-        folder: where Lucene's index, and embeddings too many for memory, are written; the caller
+        folder: for Lucene's index and for embeddings that are too large for memory; the caller
             removes it.
-        options: how encoders are loaded, BM25's analyzer, stores; see :class:`SearchOptions`.
-        kept: a folder where embeddings are kept from run to run, and only changed texts encoded
-        again; None: none.
+        options: how encoders are loaded, BM25's analyzer and weight, stores; see
+            :class:`SearchOptions`.
+        kept: a folder where embeddings are kept from run to run, so that only changed texts are
+            encoded again; None keeps nothing.
+        pool: embeddings that other stages of the run have made of this corpus or of others.
+
+    Attributes:
+        watcher: called with the number of documents after each encoded batch.
     """
 
     def __init__(
@@ -43,79 +59,171 @@ class Resources:
         folder: Path,
         options: SearchOptions = SearchOptions(),
         kept: Path | None = None,
+        pool: EmbeddingPool | None = None,
     ) -> None:
-        self.documents, self.folder, self.options, self.kept = documents, folder, options, kept
-        self._made: dict[str, Any] = {}
+        self.documents = documents
+        self.folder = folder
+        self.options = options
+        self.kept = kept
+        self.pool = pool
+        self.watcher: Watcher | None = None
+        self._shared: dict[str, Any] = {}
+        self._specs: dict[str, ModelSpec] = {}
 
-    def ranker(self, name: str) -> Ranker:
-        """The retriever of a name, see :class:`~beir_cocodr.models.spec.ModelSpec`; an InputError
-        if it has none.
+    @classmethod
+    @contextmanager
+    def temporary(
+        cls,
+        documents: Documents,
+        options: SearchOptions,
+        parent: Path | None = None,
+        pool: EmbeddingPool | None = None,
+    ) -> Iterator[Resources]:
+        """Yield resources with a folder below ``parent`` that is removed at the end."""
+        with TemporaryDirectory(dir=parent, prefix=".embeddings-") as folder:
+            yield cls(documents, Path(folder), options, pool=pool)
+
+    def spec(self, model: str | ModelSpec) -> ModelSpec:
+        """Return the spec of a name, which is parsed once."""
+        if isinstance(model, ModelSpec):
+            return model
+        if model not in self._specs:
+            self._specs[model] = ModelSpec.parse(model)
+        return self._specs[model]
+
+    def name_specs(self, specs: dict[str, ModelSpec]) -> None:
+        """Let labels stand for models from now on, in all methods that take a name."""
+        self._specs.update(specs)
+
+    def ranker(self, model: str | ModelSpec) -> Ranker:
+        """Return the ranker of a model.
+
+        Raises:
+            InputError: If the name is incomplete, or the model cannot be loaded or fused.
         """
-        spec = ModelSpec.parse(name)
+        spec = self.spec(model)
         spec.check()
-        if spec.kind == "dense":
-            return self._dense(spec.encoder)
-        if spec.kind in RETRIEVERS:
-            own: Ranker = self._once(
-                name, lambda: load_object(RETRIEVERS[spec.kind])(self.documents, self.options)
-            )
-            return own
-        if spec.kind in HOSTED:
-            return self._once(name, lambda: self._hosted(spec))
-        lexical: Lexical = self._lucene if spec.lucene else self._bm25
         if spec.kind == BM25_NAME:
-            return lexical
-        dense, kind = self._dense(spec.encoder), FUSIONS[spec.kind]
-        if hasattr(
-            dense.model, "join"
-        ):  # a HybridEncoder, whose class would load torch for BM25 alone
+            return self._lexical(spec)
+        if spec.kind in FUSIONS:
+            return self._fusion(spec)
+        return self._once(f"ranker {spec.name}", lambda: self._single(spec))
+
+    def _single(self, spec: ModelSpec) -> Ranker:
+        """Return the ranker of a model that is neither BM25 nor a fusion."""
+        ranker: Ranker
+        if spec.kind == RUN:
+            raise InputError(
+                f"{spec.name} is a run, and a run cannot search; name the model that made it"
+            )
+        if spec.kind == RETRIEVER:
+            from beir_cocodr.retrieval.adapters import RetrieverRanker
+
+            return RetrieverRanker(spec.loaded, self.documents)
+        if spec.kind in RETRIEVERS:
+            ranker = load_object(RETRIEVERS[spec.kind])(self.documents, self.options)
+            return ranker
+        if spec.kind in HOSTED:
+            first = self.ranker(spec.first) if spec.first else None
+            build = load_object(HOSTED[spec.kind].build)
+            folder = self.kept or self.folder
+            ranker = build(spec.host, self.documents, self.options, first, folder=folder)
+            return ranker
+        if spec.loaded is not None and not _encodes_as_host(spec.loaded):
+            from beir_cocodr.retrieval.adapters import EncoderRanker
+
+            return EncoderRanker(spec.loaded, self.documents, self.options)
+        return self.dense(spec)
+
+    def _fusion(self, spec: ModelSpec) -> Ranker:
+        dense = self.dense(spec)
+        # A HybridEncoder is known by its method: its class would load torch for BM25 alone.
+        if hasattr(dense.model, "join"):
             return self._hybrid_feedback(spec, dense)
+        fusion = FUSIONS[spec.kind]
         settings: dict[str, float] = {}
-        if kind.weighted:
+        if fusion.weighted:
             weight = spec.bm25_weight
             settings["bm25_weight"] = self.options.bm25_weight if weight is None else weight
-        fused: Ranker = load_object(kind.build)(dense, lexical, **settings)
-        return fused
-
-    def encode_queries(self, name: str, texts: list[str]) -> None:
-        """Encode queries at once that the model of a name will search for, alone and in its
-        fusions.
-        """
-        spec = ModelSpec.parse(ModelSpec.parse(name).first or name)
-        if spec.kind == "dense" or spec.kind in FUSIONS:
-            self._dense(spec.encoder).encode_queries(texts)
-
-    def _hosted(self, spec: ModelSpec) -> Ranker:
-        first = self.ranker(spec.first) if spec.first else None
-        build, folder = load_object(HOSTED[spec.kind].build), self.kept or self.folder
-        made: Ranker = build(spec.host, self.documents, self.options, first, folder=folder)
-        return made
+        ranker: Ranker = load_object(fusion.build)(dense, self._lexical(spec), **settings)
+        return ranker
 
     def _hybrid_feedback(self, spec: ModelSpec, dense: Dense) -> Ranker:
-        """Of a hybrid encoder there is no fusion; its feedback needs no BM25, and takes one that is
-        named.
-        """
+        """Return the feedback of a hybrid encoder; it has BM25 in it and cannot be fused again."""
         from beir_cocodr.retrieval.fusion import HybridFeedback
 
         if spec.kind != "feedback":
             raise InputError(
-                f"{spec.name!r}: {spec.encoder} is a hybrid encoder, in which BM25 is already, and would count twice; "
-                f"name {spec.encoder} alone or feedback:{spec.encoder}"
+                f"{spec.name!r}: {spec.encoder} is a hybrid encoder, which has BM25 in it, and BM25 "
+                f"would count twice; name {spec.encoder} alone or feedback:{spec.encoder}"
             )
         return HybridFeedback(dense, self._lucene if spec.lucene else None)
 
+    def encode_queries(self, model: str | ModelSpec, texts: list[str]) -> None:
+        """Encode queries at once that a model will search for, alone and in its fusions."""
+        spec = self.spec(model)
+        if spec.first:
+            spec = self.spec(spec.first)
+        has_own_methods = spec.loaded is not None and not _encodes_as_host(spec.loaded)
+        if (spec.kind == "dense" or spec.kind in FUSIONS) and not has_own_methods:
+            self.dense(spec).encode_queries(texts)
+
     def check_stores_used(self) -> None:
-        """Check, once all models are made, that each store is of one of them; else an
-        InputError.
+        """Check, after all rankers are made, that each store belongs to one of their encoders.
+
+        Raises:
+            InputError: If a store belongs to none.
         """
         if self.options.stores:
             self._stores.check_used()
 
-    def _once(self, key: str, make: Callable[[], Made]) -> Made:
-        if key not in self._made:
-            self._made[key] = make()
-        made: Made = self._made[key]
-        return made
+    def dense(self, model: str | ModelSpec) -> Dense:
+        """Return the dense search of a model's encoder, which its fusions share."""
+        spec = self.spec(model)
+        return self._once(_encoder_key(spec), lambda: self._load_dense(spec))
+
+    def _load_dense(self, spec: ModelSpec) -> Dense:
+        # Imported here because a run of BM25 alone must not pay six seconds for torch.
+        from beir_cocodr.models.loading import load_encoder
+        from beir_cocodr.retrieval.dense import Dense
+
+        encoder = spec.encoder if spec.loaded is None else spec.loaded
+        options = self.options
+        model = load_encoder(encoder, options.encoder if spec.loaded is None else EncoderOptions())
+        given = self._stores.of(model) if options.stores else None
+        if given is None and self.kept is not None:
+            given = self._kept_store(spec.encoder, model, self.kept)
+        folder = self.folder / text_sha256(_encoder_key(spec))[:16]
+        dense = Dense(
+            model,
+            self.documents,
+            folder,
+            options.batch_size,
+            options.progress,
+            given,
+            pool=self.pool,
+        )
+        dense.watcher = self.watcher
+        return dense
+
+    def _kept_store(self, name: str, model: COCODR, folder: Path) -> EmbeddingStore:
+        """Return the store of an encoder, brought up to date with the corpus."""
+        from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+        from beir_cocodr.retrieval.store.encode import identity_of
+        from beir_cocodr.retrieval.store.passes import update
+        from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
+
+        options = EncodeOptions(verify=self.options.verify)
+        identity = identity_of(CorpusEncoder(model, self.documents), options, SHARD_SIZE)
+        # One folder for each encoder, whatever the corpus was before.
+        place = folder / json_sha256(identity | {"corpus": None})[:16]
+        updated = update(
+            model, self.documents, place, options, name, self.options.progress, self.watcher
+        )
+        return updated.store
+
+    def _lexical(self, spec: ModelSpec) -> Lexical:
+        return self._lucene if spec.lucene else self._bm25
 
     @cached_property
     def _bm25(self) -> BM25:
@@ -123,11 +231,13 @@ class Resources:
 
     @cached_property
     def _lucene(self) -> Lexical:
-        text_format, analyzer = self.options.encoder.text_format, self.options.analyzer
-        made: Lexical = load_plugin("lucene")(
-            self.documents, self.folder / "lucene", text_format, analyzer
+        lucene: Lexical = load_plugin("lucene")(
+            self.documents,
+            self.folder / "lucene",
+            self.options.encoder.text_format,
+            self.options.analyzer,
         )
-        return made
+        return lucene
 
     @cached_property
     def _stores(self) -> StoreChoice:
@@ -135,35 +245,19 @@ class Resources:
 
         return StoreChoice(self.options.stores, self.documents, self.options.verify)
 
-    def _kept(self, name: str, model: COCODR, folder: Path) -> EmbeddingStore:
-        """What an encoder made of this corpus, or of it as it was before; one folder for each
-        encoder.
-        """
-        from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-        from beir_cocodr.retrieval.store.encode import identity_of
-        from beir_cocodr.retrieval.store.passes import update
-        from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
+    def _once(self, key: str, make: Callable[[], T]) -> T:
+        if key not in self._shared:
+            self._shared[key] = make()
+        shared: T = self._shared[key]
+        return shared
 
-        options = EncodeOptions(verify=self.options.verify)
-        identity = identity_of(CorpusEncoder(model, self.documents), options, SHARD_SIZE) | {
-            "corpus": None
-        }
-        place = folder / json_sha256(identity)[:16]
-        return update(model, self.documents, place, options, name, self.options.progress).store
 
-    def _dense(self, name: str) -> Dense:
-        # Imported here because a run of BM25 alone must not pay six seconds for torch.
-        from beir_cocodr.models.loading import load_encoder
-        from beir_cocodr.retrieval.dense import Dense
+def _encoder_key(spec: ModelSpec) -> str:
+    """Return what tells encoders of a run apart: a name, or an object."""
+    return f"dense {spec.encoder}" if spec.loaded is None else f"dense object {id(spec.loaded)}"
 
-        def make() -> Dense:
-            folder, options = self.folder / text_sha256(name)[:16], self.options
-            model: COCODR = load_encoder(name, options.encoder)
-            stored = self._stores.of(model) if options.stores else None
-            if stored is None and self.kept is not None:
-                stored = self._kept(name, model, self.kept)
-            return Dense(
-                model, self.documents, folder, options.batch_size, options.progress, stored
-            )
 
-        return self._once(f"dense {name}", make)
+def _encodes_as_host(model: object) -> bool:
+    from beir_cocodr.models.loading import encodes_as_host
+
+    return encodes_as_host(model)

@@ -114,31 +114,28 @@ class HeldOutResources(Resources):
     def __init__(self, whole: Resources, documents: Documents, rows: Ints, folder: Path) -> None:
         super().__init__(documents, folder, replace(whole.options, stores=()))
         self.whole, self.rows = whole, rows
+        self.name_specs(whole._specs)
 
-    def _dense(self, name: str) -> "Dense":
+    def _load_dense(self, spec: ModelSpec) -> "Dense":
         from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
         from beir_cocodr.retrieval.dense import Dense
         from beir_cocodr.retrieval.store.store import ChangedEmbeddings
 
-        original, options = self.whole._dense(name), self.options
-
-        def make() -> Dense:
-            embeddings = original.embeddings
-            if len(self.rows):
-                anew = CorpusEncoder(original.model, self.documents).encode(self.rows)
-                embeddings = ChangedEmbeddings(embeddings, self.rows, anew)
-            made = Dense(
-                original.model,
-                self.documents,
-                self.folder,
-                options.batch_size,
-                options.progress,
-                embeddings,
-            )
-            made.known_queries = original.known_queries
-            return made
-
-        return self._once(f"dense {name}", make)
+        original = self.whole.dense(spec)
+        embeddings = original.embeddings
+        if len(self.rows):
+            changed = CorpusEncoder(original.model, self.documents).encode(self.rows)
+            embeddings = ChangedEmbeddings(embeddings, self.rows, changed)
+        dense = Dense(
+            original.model,
+            self.documents,
+            self.folder,
+            self.options.batch_size,
+            self.options.progress,
+            embeddings,
+        )
+        dense.known_queries = original.known_queries
+        return dense
 
 
 def rank_distance(first: Ints, second: Ints, depth: int = 10) -> Doubles:

@@ -25,7 +25,7 @@ from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.progress import Bar
 from beir_cocodr.provenance import TrainingRecord, read_record
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder, Watcher
 from beir_cocodr.retrieval.store import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions, StoreRecord
 from beir_cocodr.retrieval.store.store import TEXTS_FILE, EmbeddingStore
@@ -86,6 +86,7 @@ def update(
     options: EncodeOptions | None = None,
     name: str | None = None,
     progress: bool = True,
+    watcher: Watcher | None = None,
 ) -> Update:
     """Bring a store to what its corpus is now: texts that it holds are not encoded again, those
     that are gone leave it, and with them every index of it. An InputError: a store of another
@@ -99,15 +100,16 @@ def update(
     options = options or EncodeOptions()
     former = EmbeddingStore.found(folder, options.verify)
     if former is None:
+        encoder = CorpusEncoder(model, documents, options.token_budget, options.backend, watcher)
         store = encode.encode_documents(
-            model, documents, folder, options, name=name, progress=progress
+            model, documents, folder, options, name=name, progress=progress, encoder=encoder
         )
         return Update(store, 0, len(documents))
     record = former.record
     options = replace(
         options, shard_size=record.shard_size, precision=record.precision, backend=record.backend
     )
-    encoder = CorpusEncoder(model, documents, options.token_budget, options.backend)
+    encoder = CorpusEncoder(model, documents, options.token_budget, options.backend, watcher)
     identity = encode.identity_of(encoder, options, record.shard_size)
     if record.prior:
         raise InputError(f"{folder} is folded, and depends on all its texts at once; encode again")
@@ -115,7 +117,7 @@ def update(
     if identity == record.identity:
         left = sum(len(former.shards[number]) for number in former.missing())
         store = encode.encode_documents(
-            model, documents, folder, options, name=name, progress=progress
+            model, documents, folder, options, name=name, progress=progress, encoder=encoder
         )
         return Update(store, len(documents) - left, left)
     if not (folder / TEXTS_FILE).is_file():

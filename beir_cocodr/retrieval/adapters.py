@@ -1,0 +1,172 @@
+"""Objects of a user's own as rankers of a corpus: encoders by their methods, and retrievers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from inspect import Parameter, signature
+from typing import Any
+
+import numpy as np
+
+from beir_cocodr.arrays import Floats, Ints
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.text import TextFormat
+from beir_cocodr.errors import InputError, kind_of
+from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.records import Json
+from beir_cocodr.retrieval.exact import ExactSearch, rank
+from beir_cocodr.retrieval.ranking import Ranking
+from beir_cocodr.retrieval.resolve import Retriever
+
+# Documents that are handed to an encoder at a time.
+_CHUNK = 50_000
+
+
+class EncodingMethods:
+    """BEIR's methods for an object that encodes as sentence-transformers does.
+
+    Args:
+        model: has ``encode(texts, ...)``; if it also has ``encode_query`` and ``encode_document``,
+            these are called instead. Its ``similarity_fn_name`` is cosine where it has none.
+        text_format: joins title and text.
+    """
+
+    def __init__(self, model: Any, text_format: TextFormat = TextFormat()) -> None:
+        self.model = model
+        self.text_format = text_format
+        similarity = getattr(model, "similarity_fn_name", None) or "cosine"
+        self.similarity_fn_name = getattr(similarity, "value", similarity)
+
+    def encode_queries(self, queries: Sequence[str], batch_size: int = 32, **kwargs: Any) -> Any:
+        """Encode (Q,) texts to (Q, d)."""
+        encode = getattr(self.model, "encode_query", self.model.encode)
+        return _call_with_known(encode, list(queries), batch_size=batch_size, **kwargs)
+
+    def encode_corpus(
+        self, corpus: Sequence[dict[str, str]], batch_size: int = 32, **kwargs: Any
+    ) -> Any:
+        """Encode (N,) documents to (N, d)."""
+        encode = getattr(self.model, "encode_document", self.model.encode)
+        texts = [self.text_format.document(document) for document in corpus]
+        return _call_with_known(encode, texts, batch_size=batch_size, **kwargs)
+
+
+def _call_with_known(encode: Callable[..., Any], texts: list[str], **kwargs: Any) -> Any:
+    """Call a method with those keyword arguments that its signature has."""
+    parameters = signature(encode).parameters
+    takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+    known = {name: value for name, value in kwargs.items() if takes_any or name in parameters}
+    return encode(texts, **known)
+
+
+def with_beir_methods(model: Any) -> Any:
+    """Return a model with BEIR's ``encode_queries`` and ``encode_corpus``: itself, or wrapped."""
+    if hasattr(model, "encode_queries") and hasattr(model, "encode_corpus"):
+        return model
+    if hasattr(model, "encode"):
+        return EncodingMethods(model)
+    raise InputError(
+        f"model is {kind_of(model)}; give an object with encode, or with encode_queries "
+        "and encode_corpus"
+    )
+
+
+class EncoderRanker:
+    """Exact search with an encoder that is known by its methods alone.
+
+    Args:
+        model: has sentence-transformers' ``encode`` or BEIR's methods.
+        documents: the corpus; its embeddings are held in memory.
+        options: batch size, progress and what joins title and text.
+    """
+
+    def __init__(self, model: Any, documents: Documents, options: SearchOptions) -> None:
+        self.model = model
+        self.documents = documents
+        encoder = model
+        if hasattr(model, "encode"):
+            encoder = EncodingMethods(model, options.encoder.text_format)
+        self._search = ExactSearch(
+            encoder, batch_size=options.batch_size, show_progress_bar=options.progress
+        )
+        # BEIR's own models declare no similarity, and BEIR compares them by dot product.
+        declared = getattr(encoder, "similarity_fn_name", None)
+        self._similarity = self._search.similarity(None if declared else "dot")
+        self._embeddings: list[Any] = []
+
+    def prepare(self) -> None:
+        """Encode the corpus; a second call costs nothing."""
+        if not self._embeddings:
+            chunks = self.documents.chunks(_CHUNK)
+            self._embeddings = [self._search.vectors(chunk, "documents") for chunk in chunks]
+
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        """Rank the corpus for query id to text."""
+        self.prepare()
+        vectors = self._search.vectors(list(queries.values()), "queries")
+        return rank(
+            self.documents, list(queries), vectors, self._embeddings, top_k, self._similarity
+        )
+
+    def describe(self) -> Json:
+        """Return the class and the similarity of the model."""
+        return {"model": type(self.model).__name__, "similarity": self._similarity}
+
+
+class RetrieverRanker:
+    """A user's own :class:`~beir_cocodr.retrieval.resolve.Retriever` over a corpus.
+
+    Args:
+        retriever: searches; it holds the corpus itself.
+        documents: the corpus, which must have all documents that are returned.
+    """
+
+    def __init__(self, retriever: Retriever, documents: Documents) -> None:
+        self.retriever = retriever
+        self.documents = documents
+
+    def prepare(self) -> None:
+        """Do nothing: the retriever has its own index."""
+
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        """Rank the corpus for query id to text.
+
+        Raises:
+            InputError: If the retriever does not return query id to {document id: score}, returns
+                an unknown document, or a score that is not finite.
+        """
+        run = self.retriever.search(dict(queries), top_k)
+        if not isinstance(run, dict):
+            raise InputError(
+                f"{self._name}.search returned {kind_of(run)}; return {{query id: "
+                "{document id: score}}"
+            )
+        return Ranking.of_best(queries, self._rows(run, queries), self.documents.tie_ranks(), top_k)
+
+    def _rows(
+        self, run: dict[str, dict[str, float]], queries: dict[str, str]
+    ) -> Iterator[tuple[Ints, Floats]]:
+        """Stream the (n,) rows and float32 scores of each query."""
+        for query in queries:
+            hits = run.get(query, {})
+            if not isinstance(hits, dict):
+                raise InputError(
+                    f"{self._name}.search returned {kind_of(hits)} for query {query!r}; "
+                    "return {document id: score}"
+                )
+            rows = self.documents.rows(hits)
+            scores = np.array(list(hits.values()), np.float32)
+            for document, row, score in zip(hits, rows.tolist(), scores.tolist(), strict=True):
+                if row < 0 or not np.isfinite(score):
+                    problem = f"the score {score}" if row >= 0 else "which is not in the corpus"
+                    raise InputError(
+                        f"{self._name}.search returned document {document!r} for query {query!r}, "
+                        f"{problem}; return documents of the corpus with finite scores"
+                    )
+            yield rows, scores
+
+    @property
+    def _name(self) -> str:
+        return type(self.retriever).__name__
+
+    def describe(self) -> Json:
+        """Return the class of the retriever."""
+        return {"model": self._name}
