@@ -5,20 +5,22 @@ page.
 import copy
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from beir_cocodr.data.analyzers import SEARCHED, Analyzer, snippet
-from beir_cocodr.data.collection import load_collection, resolve_source
+from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.file_folder import ABOVE, TextFiles
+from beir_cocodr.data.memory import MemorySource
 from beir_cocodr.errors import InputError, check_count
 from beir_cocodr.io import cache_folder, text_sha256
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Parts
+from beir_cocodr.retrieval.resolve import Model, resolve_model
 from beir_cocodr.retrieval.resources import Resources
 
 
@@ -92,51 +94,65 @@ class Searcher:
 
     def __init__(
         self,
-        dataset: str | Path,
-        model: str = "bm25",
+        dataset: Dataset,
+        model: Model = "bm25",
         options: SearchOptions = SearchOptions(),
         snippet_length: int = 240,
     ) -> None:
+        """Load the corpus, and the encoder of the model if it has one."""
         check_count("snippet_length", snippet_length)
-        check_device(options.encoder.device, [model])
-        self.dataset, self.model, self.options, self.snippet_length = (
-            str(dataset),
-            model,
-            options,
-            snippet_length,
-        )
+        spec = resolve_model(model, argument="model")
+        check_device(options.encoder.device, [spec])
+        collection = load_collection(dataset, labels="none")
+        self.dataset = collection.name
+        self.model = spec.name
+        self.options = options
+        self.snippet_length = snippet_length
         self.analyzer = Analyzer(options.analyzer)
-        self.documents, source = (
-            load_collection(dataset, labels="none").documents,
-            resolve_source(dataset, "test"),
-        )
-        self._files = source if isinstance(source, TextFiles) else None
-        corpus = Path(
-            source.documents_file
-        )  # as seen from here; elsewhere the same name may be of another corpus
-        named = str(corpus.resolve()) if corpus.exists() else str(corpus)
-        self.kept = (
-            cache_folder("embeddings")
-            / text_sha256(named, repr(self._files and self._files.reading))[:32]
-        )
+        self.documents = collection.documents
+        self._files = collection.source if isinstance(collection.source, TextFiles) else None
+        self.kept = self._kept_folder(collection)
         place = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
-        self._retrievers = Resources(self.documents, Path(place.name), options, self.kept)
-        weakref.finalize(self._retrievers, place.cleanup)  # searchers beside this one share them
-        self._retriever = self._retrievers.ranker(model)
-        self._retrievers.check_stores_used()
+        self._resources = Resources(self.documents, Path(place.name), options, self.kept)
+        weakref.finalize(self._resources, place.cleanup)  # searchers beside this one share them
+        self._ranker = self._resources.ranker(spec)
+        self._resources.check_stores_used()
 
-    def beside(self, model: str) -> "Searcher":
-        """A searcher with another model over the same corpus; they share BM25, encoders and
-        embeddings.
+    def _kept_folder(self, collection: Collection) -> Path:
+        """Return the folder of the corpus in the cache."""
+        if collection.source is None or isinstance(collection.source, MemorySource):
+            corpus_name = collection.documents.content_hash
+        else:
+            # As seen from here: elsewhere the same name may be another corpus.
+            file = Path(collection.source.documents_file)
+            corpus_name = str(file.resolve()) if file.exists() else str(file)
+        reading = self._files and self._files.reading
+        return cache_folder("embeddings") / text_sha256(corpus_name, repr(reading))[:32]
+
+    def beside(self, model: Model, watcher: Callable[[int], object] | None = None) -> "Searcher":
+        """Return a searcher with another model over the same corpus.
+
+        The two share BM25, encoders and embeddings.
+
+        Args:
+            model: as for :class:`Searcher`.
+            watcher: called with the number of documents after each batch that is encoded now; what
+                it raises ends the encoding.
         """
-        check_device(self.options.encoder.device, [model])
+        spec = resolve_model(model, argument="model")
+        check_device(self.options.encoder.device, [spec])
         other = copy.copy(self)
-        other.model, other._retriever = model, self._retrievers.ranker(model)
+        other.model = spec.name
+        self._resources.watcher = watcher
+        try:
+            other._ranker = self._resources.ranker(spec)
+        finally:
+            self._resources.watcher = None
         return other
 
     def prepare(self) -> None:
         """Make what searching needs, an index or embeddings; the first search does it, too."""
-        self._retriever.prepare()
+        self._ranker.prepare()
 
     def search(self, query: str, top_k: int = 10) -> list[Hit]:
         """The best documents for a query, best first; of BM25 those that share a term with it.
@@ -152,7 +168,7 @@ class Searcher:
         for id, text in queries.items():
             if not text.strip():
                 raise InputError(f"query {id!r} is empty; give it words")
-        ranking = self._retriever.search(dict(queries), top_k)
+        ranking = self._ranker.search(dict(queries), top_k)
         found = zip(queries, queries.values(), ranking.rows, ranking.scores, strict=True)
         return {
             id: self._hits(text, rows[rows >= 0], scores[rows >= 0])
@@ -189,7 +205,7 @@ class Searcher:
     def _hits(self, query: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
         if not len(rows):
             return []
-        parts = getattr(self._retriever, "parts", None)
+        parts = getattr(self._ranker, "parts", None)
         dense, lexical = Parts() if parts is None else parts(query, rows, scores)
         terms = frozenset(self.analyzer(query))
         hits = []

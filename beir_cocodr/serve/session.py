@@ -340,7 +340,6 @@ class Session:
 
     def _load(self, column: AnswerColumn) -> None:
         """A searcher beside the others."""
-        from beir_cocodr.retrieval.corpus_encoder import WATCHER  # loads torch
 
         def watch(count: int) -> None:
             if self._stopping.is_set():
@@ -351,9 +350,8 @@ class Session:
             )
 
         column.state = "loading"
-        watched = WATCHER.set(watch)
         try:
-            searcher = self._searcher.beside(column.name)
+            searcher = self._searcher.beside(column.name, watch)
             searcher.prepare()
             column.searcher, column.state = searcher, "ready"
         except _Stopped:
@@ -361,8 +359,6 @@ class Session:
         except Exception as error:
             column.state, column.remark = "failed", first_line(error)
             log.warning("%s: %s", column.name, error, exc_info=not isinstance(error, InputError))
-        finally:
-            WATCHER.reset(watched)
 
     def _prepare_verdict(self, place: Path) -> None:
         """The searches that do not depend on judgements, with encoders of their own, as pages

@@ -80,6 +80,8 @@ def test_records_count_the_texts_that_lost_words(tiny_bert, tmp_path):
 @pytest.mark.parametrize("in_memory", [0, None])
 def test_a_corpus_counts_each_text_once_wherever_its_vectors_go(tiny_bert, tmp_path, in_memory):
     documents = load_collection(str(write_with_spaces(tmp_path / "data"))).documents
-    dense = Dense(load_encoder(tiny_bert), documents, tmp_path / "store", in_memory=in_memory)
+    dense = Dense(load_encoder(tiny_bert), documents, tmp_path / "store")
+    if in_memory is not None:
+        dense.in_memory = in_memory
     assert dense.embeddings.texts_cut == 2
     assert (tmp_path / "store").is_dir() == (in_memory == 0)

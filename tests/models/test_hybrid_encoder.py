@@ -20,7 +20,7 @@ from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.provenance import read_record
-from beir_cocodr.retrieval.dense import IN_MEMORY, Dense, sharing_embeddings
+from beir_cocodr.retrieval.dense import IN_MEMORY, Dense, EmbeddingPool
 from beir_cocodr.retrieval.fusion import HybridFeedback
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
@@ -96,8 +96,10 @@ def test_its_dense_part_is_the_encoder_that_was_fused_and_shares_its_vectors(
     )
     encoded = Dense(model, collection.documents, tmp_path).embeddings.load()
     for most in (IN_MEMORY, 0):
-        with sharing_embeddings(tmp_path):
-            shared = Dense(model, collection.documents, tmp_path, in_memory=most).embeddings.load()
+        with EmbeddingPool.temporary(tmp_path) as pool:
+            dense = Dense(model, collection.documents, tmp_path, pool=pool)
+            dense.in_memory = most
+            shared = dense.embeddings.load()
         np.testing.assert_allclose(shared, encoded, atol=1e-5)
 
 

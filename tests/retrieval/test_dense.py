@@ -12,7 +12,7 @@ from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval import dense as dense_search
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.dense import Dense, SharedEmbeddings, sharing_embeddings
+from beir_cocodr.retrieval.dense import Dense, EmbeddingPool
 from beir_cocodr.retrieval.fusion import Feedback, Hybrid
 from beir_cocodr.retrieval.store import store as stores
 from beir_cocodr.retrieval.store.store import (
@@ -25,6 +25,12 @@ from beir_cocodr.retrieval.store.store import (
 SHARD = 7
 
 
+def on_disk(dense: Dense) -> Dense:
+    """A search whose embeddings are one byte too large for memory."""
+    dense.in_memory = 4 * 32 * len(dense.documents) - 1
+    return dense
+
+
 @pytest.fixture
 def both(beir_folder, tiny_cosine, tmp_path, monkeypatch):
     """One corpus, in memory and in shards on disk."""
@@ -34,7 +40,7 @@ def both(beir_folder, tiny_cosine, tmp_path, monkeypatch):
     documents, model = load_collection(beir_folder).documents, load_encoder(str(tiny_cosine))
     return (
         Dense(model, documents, tmp_path / "unused"),
-        Dense(model, documents, tmp_path / "disk", in_memory=4 * 32 * len(documents) - 1),
+        on_disk(Dense(model, documents, tmp_path / "disk")),
     )
 
 
@@ -101,25 +107,22 @@ def test_all_who_ask_share_the_vectors_of_one_encoder_and_corpus(
     documents, expected = both[0].documents, both[0].embeddings.load()
     seen = spied(monkeypatch, "encode_corpus")
 
-    def asked(name=tiny_cosine, folder="own", **options):
-        given = {"in_memory": options.pop("in_memory")} if "in_memory" in options else {}
-        return Dense(
-            load_encoder(str(name), EncoderOptions(**options)),
-            documents,
-            tmp_path / folder,
-            **given,
-        ).embeddings
+    def asked(pool, name=tiny_cosine, in_memory=None, **options):
+        encoder = load_encoder(str(name), EncoderOptions(**options))
+        dense = Dense(encoder, documents, tmp_path / "own", pool=pool)
+        dense.in_memory = dense.in_memory if in_memory is None else in_memory
+        return dense.embeddings
 
-    with sharing_embeddings(tmp_path):
-        assert all(torch.equal(asked().load(), expected) for _ in range(3))
+    with EmbeddingPool.temporary(tmp_path) as pool:
+        assert all(torch.equal(asked(pool).load(), expected) for _ in range(3))
         assert len(seen) == len(documents)
         for other in ({"name": tiny_bert}, {"document_length": 9}, {"document_prompt": "x"}):
-            asked(**other)
+            asked(pool, **other)
         assert len(seen) == 4 * len(documents)
-    asked()
+    asked(None)
     assert len(seen) == 5 * len(documents)
-    with sharing_embeddings(tmp_path):  # too large for memory
-        stores = [asked(in_memory=1) for _ in range(2)]
+    with EmbeddingPool.temporary(tmp_path) as pool:  # too large for memory
+        stores = [asked(pool, in_memory=1) for _ in range(2)]
         assert stores[0] is stores[1]
         assert torch.equal(stores[0].load(), expected)
         assert not (tmp_path / "own").exists()
@@ -131,7 +134,7 @@ def test_what_is_shared_is_bounded(both, tiny_bert, tmp_path, monkeypatch):
         both[0],
         Dense(load_encoder(str(tiny_bert)), both[0].documents, tmp_path / "unused"),
     )
-    seen, shared = spied(monkeypatch, "encode_corpus"), SharedEmbeddings(tmp_path, in_memory=1)
+    seen, shared = spied(monkeypatch, "encode_corpus"), EmbeddingPool(tmp_path, in_memory=1)
     for dense in (first, first, other, other, first):
         assert len(shared.get(dense)) == len(first.documents)
     assert len(seen) == 3 * len(first.documents)

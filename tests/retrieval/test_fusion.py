@@ -182,7 +182,7 @@ def test_feedback_moves_the_query_towards_the_best_of_the_fusion(setting, collec
 def test_the_weight_of_bm25_is_an_option(setting, collection, tmp_path, weight):
     name, first, _, documents, _ = setting
     retrievers = Resources(collection.documents, tmp_path, SearchOptions(bm25_weight=weight))
-    retrievers._made = first._made  # the same vectors
+    retrievers._shared = first._shared  # the same vectors
     hybrid, feedback = (retrievers.ranker(f"{kind}:{name}") for kind in ("hybrid", "feedback"))
     check(hybrid.search(collection.queries, 8), weighted(setting, weight), 8)
     check(feedback.search(collection.queries, 8), moved(setting, weight) @ documents.T, 8)

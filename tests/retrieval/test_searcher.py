@@ -70,7 +70,7 @@ def test_a_searcher_beside_another_shares_what_it_has_and_outlives_it(beir_folde
     searcher = Searcher(beir_folder, str(tiny_cosine))
     expected = searcher.search(QUERY)
     other = searcher.beside(f"hybrid:{tiny_cosine}")
-    assert other._retriever.dense is searcher._retriever
+    assert other._ranker.dense is searcher._ranker
     del searcher
     gc.collect()
     assert other.search(QUERY)

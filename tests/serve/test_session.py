@@ -16,7 +16,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import compare_models
 from beir_cocodr.evaluation.label_free import evidence
 from beir_cocodr.evaluation.recommendation import PER_QUERY
-from beir_cocodr.retrieval.corpus_encoder import WATCHER
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.serve.session import Session
 
 QUERY = "supersonic wing in a turbulent flow"
@@ -160,13 +160,16 @@ def test_pairs_of_the_collections_queries_are_drawn_and_count_when_a_query_is_ju
     assert verdict["version"] == PER_QUERY
 
 
-def test_a_second_session_goes_on_and_encodes_nothing(beir_folder, tiny_cosine, tmp_path):
+def test_a_second_session_goes_on_and_encodes_nothing(
+    beir_folder, tiny_cosine, tmp_path, monkeypatch
+):
+    first = Session(str(beir_folder), [str(tiny_cosine), "bm25"], tmp_path / "first", samples=4)
+    first._load(first.columns[str(tiny_cosine)])
     encoded = []
+    monkeypatch.setattr(CorpusEncoder, "_forward", lambda self, rows: encoded.append(rows))
     for number in range(2):
         session = Session(str(beir_folder), [str(tiny_cosine), "bm25"], tmp_path / "out", samples=4)
-        watched = WATCHER.set(encoded.append)
         session._load(session.columns[str(tiny_cosine)])
-        WATCHER.reset(watched)
         assert session.columns[str(tiny_cosine)].state == "ready"
         assert session.columns[str(tiny_cosine)].done == 0
         session.judge("d1", 1, f"query {number}")
