@@ -17,10 +17,14 @@ class RepresentationOptions(Options):
     temperature is 2.
     """
 
-    sample: int = option(1024, "Most documents of a corpus, a pair of spans of each.", min=2)
-    batch_size: int = option(128, "Documents contrasted with each other in the loss.", min=2)
+    sample: int = option(
+        1024, "Sample at most this many documents of a corpus, and two spans of each.", min=2
+    )
+    batch_size: int = option(
+        128, "Contrast this many documents with each other in the loss.", min=2
+    )
     temperature: float = option(2.0, "Temperature of uniformity.", above=0)
-    span_tokens: int = option(30, "Most tokens of a span.", min=1)
+    span_tokens: int = option(30, "Take at most this many tokens in a span.", min=1)
     seed: int = option(42, "Seed of the sample and the spans.", min=0, max=SEED_MAX)
 
 
@@ -30,11 +34,13 @@ class SourceClusterOptions(Options):
     default.
     """
 
-    clusters: int = option(50, "Clusters of source queries.", min=1)
-    sample: int = option(1000, "Most source queries.", min=1)
-    negatives: int = option(4, "BM25 negatives a source query.", min=1)
-    cases: int = option(5, "Target queries shown with their nearest source queries.", min=1)
-    nearest: int = option(1, "Source queries shown for each.", min=1)
+    clusters: int = option(50, "Divide the source queries into this many clusters.", min=1)
+    sample: int = option(1000, "Sample at most this many source queries.", min=1)
+    negatives: int = option(4, "Use this many negatives of BM25 for a source query.", min=1)
+    cases: int = option(
+        5, "Show this many target queries with their nearest source queries.", min=1
+    )
+    nearest: int = option(1, "Show this many source queries for each target query.", min=1)
     seed: int = option(
         42, "Seed of the sample, the negatives and the clusters.", min=0, max=SEED_MAX
     )

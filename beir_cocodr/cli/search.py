@@ -118,7 +118,8 @@ def _describe_store(output: Path, report: Json) -> Iterator[str]:
 
     yield (
         f"{output}: {report['documents']} documents of {report['dimensions']} dimensions in "
-        f"{report['shards']} shards, {size(report['bytes'])}; {report['documents_encoded']} encoded "
+        f"{report['shards']} shards, {size(report['bytes'])}; {report['documents_encoded']} "
+        "encoded "
         f"now, in {report['encoding_seconds']:.1f} seconds{_describe_ray(report.get('ray'))}"
     )
     if "refit" in report:

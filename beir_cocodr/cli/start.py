@@ -26,7 +26,7 @@ def quickstart(
         ),
     ] = None,
     fast: Annotated[
-        bool, Option("--fast", help="Run a smaller one, in under two minutes.")
+        bool, Option("--fast", help="Run a smaller quickstart, in under two minutes.")
     ] = False,
     seed: Annotated[int, Option(help="Seed of the whole run.")] = 42,
     resume: parameters.Resume = False,

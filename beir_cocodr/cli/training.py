@@ -17,9 +17,9 @@ from beir_cocodr.training import presets
 from beir_cocodr.training.objectives import TEACHERS, WEIGHTINGS
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions, choices
 
-_Start = Annotated[str, plain("Encoder to start from.")]
+_Start = Annotated[str, plain("Start from this encoder.")]
 
-_TrainSplit = Annotated[str, Option(help="Split of the qrels to train on.")]
+_TrainSplit = Annotated[str, Option(help="Train on this split of the qrels.")]
 
 _TEACHERS = [kind.help for kind in TEACHERS.values()]
 
@@ -41,12 +41,15 @@ _TEACHERS = [kind.help for kind in TEACHERS.values()]
 )
 def pretrain(
     *,
-    dataset: Annotated[list[str], plain("Corpus to adapt to; repeat for several.")],
+    dataset: Annotated[list[str], plain("Adapt to this corpus; repeat for several.")],
     model: _Start,
     output: parameters.Output,
     queries: Annotated[
         list[str] | None,
-        Option(help="Folder of generate-queries, for qc and cotmae; repeat for several corpora."),
+        Option(
+            help="Read queries from this folder of generate-queries, for qc and cotmae; repeat "
+            "for several corpora."
+        ),
     ] = None,
     settings: PretrainOptions,
     resume: parameters.Resume = False,
@@ -83,7 +86,7 @@ def finetune(
     split: _TrainSplit = "train",
     target: Annotated[
         list[str] | None,
-        Option(help="Labelled collection to evaluate every episode or stage on; repeat."),
+        Option(help="Evaluate every episode or stage on this labelled collection; repeat."),
     ] = None,
     measures: parameters.Measures = "nDCG@10 R@100",
     settings: FinetuneOptions,
@@ -108,7 +111,9 @@ def distill(
     *,
     dataset: parameters.Dataset,
     model: _Start,
-    teacher: Annotated[str, plain(f"{', '.join(_TEACHERS[:-1])}, or {_TEACHERS[-1]}.")],
+    teacher: Annotated[
+        str, plain(f"Learn from this teacher: {', '.join(_TEACHERS[:-1])}, or {_TEACHERS[-1]}.")
+    ],
     output: parameters.Output,
     split: _TrainSplit = "train",
     settings: DistillOptions,
@@ -138,12 +143,15 @@ def distill(
 def fuse(
     *,
     dataset: parameters.Dataset,
-    model: Annotated[str, plain("The dense encoder: minilm, a folder or a hub name.")],
-    output: Annotated[Path, plain("Folder of the hybrid encoder.")],
+    model: Annotated[str, plain("Fuse this dense encoder: minilm, a folder or a hub name.")],
+    output: Annotated[Path, plain("Write the hybrid encoder to this folder.")],
     settings: FuseOptions,
     store: Annotated[
         list[Path] | None,
-        Option(help="Folder that encode wrote with this encoder: nothing is encoded."),
+        Option(
+            help="Read this store, which encode wrote with this encoder, and encode nothing; "
+            "repeat."
+        ),
     ] = None,
     resume: parameters.Resume = False,
     encoder: EncoderOptions,
@@ -177,35 +185,50 @@ def adapt(
     dataset: parameters.Dataset,
     model: _Start,
     output: parameters.Output,
-    source: Annotated[str | None, Option(help="Labelled collection to fine-tune on.")] = None,
+    source: Annotated[str | None, Option(help="Fine-tune on this labelled collection.")] = None,
     stages: Annotated[
         str,
         Option(
-            help=f"Any of {','.join(presets.ADAPT_STAGES)}; run in the order that is right, each alone and all "
-            "together."
+            help="Run these stages, separated by commas: any of "
+            f"{','.join(presets.ADAPT_STAGES)}. They run "
+            "in the right order. Their models are judged one by one and all together."
         ),
     ] = ",".join(presets.DEFAULT_STAGES),
     queries: Annotated[
         Path | None,
         Option(
-            help="Folder of generate-queries for the corpus; without it one is made where needed."
+            help="Read queries from this folder of generate-queries. Default: generate them if a "
+            "stage needs them."
         ),
     ] = None,
     generator: Annotated[
-        str, Option(help="Of queries: lexical, or a seq2seq or causal model.")
+        str,
+        Option(
+            help="Generate queries by this generator: lexical, or a seq2seq or causal language "
+            "model."
+        ),
     ] = "lexical",
     teacher: Annotated[
-        str | None, Option(help="Cross-encoder of the stage gpl; default: GPL's own, from the hub.")
+        str | None,
+        Option(
+            help="Score by this cross-encoder in the stage gpl. Default: GPL's own, from the hub."
+        ),
     ] = None,
-    split: Annotated[str, Option(help="Split of the target's qrels.")] = "test",
+    split: Annotated[str, Option(help="Judge by this split of the target's qrels.")] = "test",
     samples: Annotated[
-        int, Option(help="Of a target without labels: held-out crops, and generated queries.")
+        int,
+        Option(
+            help="Judge a target without labels by this many held-out crops, and as many "
+            "generated queries."
+        ),
     ] = 300,
-    source_split: Annotated[str, Option(help="Split of the source's qrels.")] = "train",
+    source_split: Annotated[
+        str, Option(help="Train on this split of the source's qrels.")
+    ] = "train",
     measures: parameters.Measures = "nDCG@10 R@100",
     judgements: parameters.Judgements = None,
     weighting: Annotated[
-        str | None, Option(help=f"Of the source's queries: {choices(WEIGHTINGS, 'default')}.")
+        str | None, Option(help=f"Weight the source's queries by {choices(WEIGHTINGS, 'default')}.")
     ] = None,
     shared: Json,
     preset: Preset = None,
@@ -289,13 +312,14 @@ def generate_queries(
     generator: Annotated[
         str,
         Option(
-            help="lexical (no model, any language), or a language model: a hub name or a folder."
+            help="Generate by this generator: lexical (no model, any language), or a language "
+            "model by its hub name or folder."
         ),
     ] = "lexical",
     *,
     settings: GenerationOptions,
     shard: Annotated[
-        str, Option(help="i/n: this process does every n-th shard, from the i-th on, i from 1.")
+        str, Option(help="With i/n, write every n-th shard, from the i-th on; i begins at 1.")
     ] = "1/1",
     encoder: EncoderOptions,
 ) -> None:
@@ -320,12 +344,14 @@ def _part(shard: str) -> tuple[int, int]:
 def export(
     dataset: parameters.Dataset,
     output: parameters.Output,
-    form: Annotated[str, Option(help="gpl, tevatron or sentence-transformers.")] = "gpl",
-    model: Annotated[list[str], Option(help="Finds the hard negatives; repeat for several.")] = [
-        "bm25"
-    ],  # noqa: B006
+    form: Annotated[str, Option(help="Write for gpl, tevatron or sentence-transformers.")] = "gpl",
+    model: Annotated[
+        list[str], Option(help="Mine hard negatives with this model; repeat for several.")
+    ] = ["bm25"],  # noqa: B006
     split: parameters.Split = "train",
-    negatives: Annotated[int, Option(help="Of each query.", min=1)] = 30,
+    negatives: Annotated[
+        int, Option(help="Write this many hard negatives for each query.", min=1)
+    ] = 30,
     *,
     search: SearchOptions,
 ) -> None:

@@ -46,8 +46,9 @@ ANALYZERS = (
 )
 
 ANALYZER_HELP = (
-    "english (stop words out, stemmed), german, french or another of Snowball's languages, words (of any language, "
-    "unspaced ones as pairs of characters) or none (words as they are)."
+    "Analyse texts for BM25 by the rules of english (stop words removed, words stemmed), german, "
+    "french or another language of Snowball's, as words (of any language, unspaced ones as pairs "
+    "of characters), or by none (words as they are)."
 )
 
 # What bm25s takes for a word by default; and for many texts at once: what beyond ASCII is no part

@@ -30,40 +30,51 @@ class GenerationOptions:
     Dai et al., 2022 (Promptagator), section 3.2, with r = 1.
     """
 
-    per_passage: int = option(5, "Queries of a passage.", min=1)
-    passage_tokens: int = option(144, "The most tokens of a passage, special ones too.", min=8)
+    per_passage: int = option(5, "Generate this many queries for a passage.", min=1)
+    passage_tokens: int = option(
+        144, "Cut passages to at most this many tokens, special ones included.", min=8
+    )
     tokenizer: str | None = option(
         None,
-        "What counts them: a model that will read the passages, or words; "
-        "default: the generator's own, and words for lexical.",
+        "Count tokens by this model, which will read the passages, or by words. Default: the "
+        "generator's own tokenizer, and words for lexical.",
     )
-    language: str = option("en", "ISO 639 code, for abbreviations that do not end a sentence.")
+    language: str = option(
+        "en",
+        "Language of the corpus, as an ISO 639 code, for abbreviations that do not end a sentence.",
+    )
     prefix: str | None = option(
-        None, 'Before every passage; default: none, or "text2query: " for a with_prefix model.'
+        None,
+        'Put this before every passage. Default: none, or "text2query: " for a with_prefix model.',
     )
     prompt: str | None = option(
-        None, "What the model reads, with {passage} in it; default: by its kind."
+        None,
+        "Prompt the model with this text, which has {passage} in it. Default: by the model's kind.",
     )
-    max_length: int = option(64, "The most tokens of a query.", min=1)
-    top_p: float = option(0.95, "Probability mass that is sampled from.", above=0, max=1)
-    top_k: int = option(25, "Tokens that are sampled from.", min=1)
-    batch_size: int = option(32, "Passages read at a time.", min=1)
+    max_length: int = option(64, "Generate at most this many tokens for a query.", min=1)
+    top_p: float = option(0.95, "Sample from tokens of this probability mass.", above=0, max=1)
+    top_k: int = option(25, "Sample from this many most probable tokens.", min=1)
+    batch_size: int = option(32, "Read this many passages at a time.", min=1)
     max_passages: int | None = option(
-        None, "Passages, drawn at random from all; default: all.", min=1
+        None, "Draw this many passages at random. Default: all.", min=1
     )
     shard_documents: int = option(
-        500, "Documents of a shard; a killed run goes on behind its last one.", min=1
+        500,
+        "Write this many documents to a shard; a killed run resumes after its last shard.",
+        min=1,
     )
     seed: int = option(42, "Seed of sampling.", min=0, max=SEED_MAX)
-    title_separator: str = option(" ", "Between title and text of a document.")
-    dedupe: bool = option(False, "Keep a text once in the whole output.")
+    title_separator: str = option(" ", "Join title and text of a document by this separator.")
+    dedupe: bool = option(False, "Keep a text only once in the whole output.")
     filter_retriever: str | None = option(
-        None, "Keep a query if this model finds its document; named as for evaluate."
+        None, "Keep a query only if this model retrieves its document; named as for evaluate."
     )
-    filter_top: int = option(1, "... among so many first documents.", min=1)
+    filter_top: int = option(
+        1, "Require the document among this many first ones, with --filter-retriever.", min=1
+    )
     analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     bm25_weight: float = option(
-        BM25_WEIGHT, "Of BM25, if that retriever is a fusion.", min=0, max=1000
+        BM25_WEIGHT, "Weight of BM25 if the filtering retriever is a fusion.", min=0, max=1000
     )
 
     def __post_init__(self) -> None:

@@ -406,15 +406,17 @@ class EncoderOptions:
     """
 
     query_length: int | None = option(
-        None, "Tokens a query is cut to; default: the model's own.", min=3
+        None, "Cut queries to this many tokens. Default: the model's own length.", min=3
     )
     document_length: int | None = option(
-        None, "Tokens a document is cut to; default: the model's own.", min=3
+        None, "Cut documents to this many tokens. Default: the model's own length.", min=3
     )
     query_prompt: str | None = option(None, "Before every query; default: the model's own.")
     document_prompt: str | None = option(None, "Before every document; default: the model's own.")
-    title_separator: str | None = option(None, "Between title and text; default: the model's own.")
-    device: str | None = option(None, "Device of the encoder, such as cpu or cuda:0.")
+    title_separator: str | None = option(
+        None, "Join title and text by this separator. Default: the model's own."
+    )
+    device: str | None = option(None, "Run the encoder on this device, such as cpu or cuda:0.")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -456,17 +458,21 @@ class SearchOptions(Options):
     analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     bm25_weight: float = option(
         BM25_WEIGHT,
-        "Of BM25 in hybrid:M and its like, against 1 of M; 0 leaves BM25 out.",
+        "Weight of BM25 in fusions such as hybrid:M, where M has weight 1; 0 leaves BM25 out.",
         min=0,
         max=_WEIGHT_MAX,
     )
     batch_size: int = option(
-        64, "Queries encoded at once; documents go by their tokens.", "--encode-batch-size", min=1
+        64,
+        "Encode this many queries at once; batches of documents go by their tokens.",
+        "--encode-batch-size",
+        min=1,
     )
     progress: bool = False
     stores: tuple[str | Path, ...] = option(
         (),
-        "Folder that encode wrote for this corpus: the model that wrote it encodes nothing. Repeat.",
+        "Read this store, which encode wrote for this corpus: its model encodes no document; "
+        "repeat.",
         flag="--store",
     )
     verify: bool = option(
@@ -509,26 +515,33 @@ class FuseOptions(Options):
 
     bm25_weight: float = option(
         BM25_WEIGHT,
-        "Of BM25's part, against 1 of the dense part; 0 leaves BM25 out.",
+        "Weight of BM25, where the dense part has weight 1; 0 leaves BM25 out.",
         "--bm25-weight",
         min=0,
         max=1000,
     )
     weight_by_length: bool = option(
         False,
-        "BM25's weight by the query: 0.05 a content term, at least 0.2 and at most 0.6.",
+        "Weight BM25 by the query's length: 0.05 for each content term, at least 0.2 and at most "
+        "0.6.",
         "--weight-by-length",
     )
     bytes_per_document: int | None = option(
-        None, "Of a fp16 vector; default: the dense part and 1,024 numbers.", min=4
+        None, "Size of an fp16 vector. Default: the dense part and 1,024 numbers.", min=4
     )
     lexical: str = option(
-        "auto", "How BM25 is made dense: svd, hash, svd+hash, or what agrees best.", choices=LEXICAL
+        "auto",
+        "Make BM25 dense by svd, hash or svd+hash. Default: the one that agrees best with BM25.",
+        choices=LEXICAL,
     )
     analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
-    sample: int = option(50_000, "Documents that are looked at beside counting terms.", min=2)
+    sample: int = option(
+        50_000, "Fit BM25's dense part on this many documents; terms are counted in all.", min=2
+    )
     max_terms: int = option(
-        131_072, "Terms of the vocabulary; rarer ones are left out, and counted.", min=1
+        131_072,
+        "Keep this many terms; rarer ones are left out, and their number is printed.",
+        min=1,
     )
     probes: int = option(200, min=1)
-    seed: int = option(42, "Of crops and of the truncated SVD.", min=0, max=SEED_MAX)
+    seed: int = option(42, "Seed of the crops and of the truncated SVD.", min=0, max=SEED_MAX)

@@ -21,11 +21,13 @@ class ResampleOptions(Options):
     beside its default.
     """
 
-    train_split: str = option("train", "Split of the training queries.")
-    test_split: str = option("test", "Split of the test queries.")
-    seed: int = option(42, "Seed of what is drawn.", min=0, max=SEED_MAX)
+    train_split: str = option("train", "Use this split of the training queries.")
+    test_split: str = option("test", "Use this split of the test queries.")
+    seed: int = option(42, "Seed of the queries that are drawn.", min=0, max=SEED_MAX)
     base: str | None = option(
-        None, "BASE in the ids for ir_datasets; default: the name of the training set.", "--base-id"
+        None,
+        "Put BASE in the ids for ir_datasets. Default: the name of the training set.",
+        "--base-id",
     )
 
     def __post_init__(self) -> None:
@@ -42,20 +44,27 @@ class RestrainOptions(ResampleOptions):
     """
 
     sizes: tuple[int, ...] = option(
-        (), "Training queries a set should have, as near as k allows; repeat for several.", "--size"
+        (),
+        "Make a set of this many training queries, as nearly as k allows; repeat for several.",
+        "--size",
     )
     ks: tuple[int, ...] = option(
-        (), "Instead of a size: nearest training queries of each test query; repeat.", "--k"
+        (),
+        "Instead of a size, take this many nearest training queries of each test query; repeat.",
+        "--k",
     )
     exclude_top: int | None = option(
         None,
-        "Extrapolation is drawn outside so many nearest of every test query; default: the largest k.",
+        "Draw extrapolation outside this many nearest queries of every test query. Default: the "
+        "largest k.",
     )
-    method: str = option("exact", "exact, or faiss.", "--search")
+    method: str = option(
+        "exact", "Find the nearest queries by exact search or by faiss.", "--search"
+    )
 
 
 @dataclass(frozen=True)
 class ResttestOptions(ResampleOptions):
     """What ReSTTest chooses: ``buckets``, the paper's 5."""
 
-    buckets: int = option(5, "Buckets, each held out once.")
+    buckets: int = option(5, "Divide the queries into this many buckets; each is held out once.")

@@ -32,9 +32,11 @@ class Budget(Options):
         warmup: share of the steps that the schedule rises.
     """
 
-    max_steps: int = option(-1, "Optimiser steps; without it, whole epochs.", min=-1)
-    epochs: float = option(1, "Passes over the data.", above=0)
-    batch_size: int = option(32, "Examples per step.", min=1)
+    max_steps: int = option(
+        -1, "Stop after this many optimiser steps. Default: train for whole epochs.", min=-1
+    )
+    epochs: float = option(1, "Train for this many passes over the data.", above=0)
+    batch_size: int = option(32, "Train on this many examples per step.", min=1)
     learning_rate: float = option(2e-5, "Peak learning rate.", above=0)
     warmup: float = option(0.1, min=0)
 
@@ -61,14 +63,16 @@ class TrainingOptions(Budget):
     """
 
     mini_batch_size: int = option(
-        32, "Texts in memory at a time; larger batches are cached.", min=1
+        32,
+        "Keep this many texts in memory at a time; the gradients of larger batches are cached.",
+        min=1,
     )
     weight_decay: float = option(0.01, min=0)
     max_grad_norm: float = option(1.0, min=0)
     seed: int = option(42, "Seed of data order, sampling and dropout.", min=0, max=SEED_MAX)
     save_steps: int | None = option(None, min=1)
     loader_workers: int | None = option(
-        None, "Processes that prepare batches; default: on a GPU up to 4.", min=0
+        None, "Prepare batches in this many processes. Default: up to 4 on a GPU.", min=0
     )
 
     def cached_mini_batch(self) -> int | None:
@@ -137,41 +141,46 @@ class PretrainOptions(TrainingOptions):
     """
 
     objective: str = option(
-        "coco", f"To train: {_ON_DOCUMENTS}; with --queries {_ON_QUERIES}.", choices=OBJECTIVES
+        "coco",
+        f"Train this objective: {_ON_DOCUMENTS}; with --queries {_ON_QUERIES}.",
+        choices=OBJECTIVES,
     )
     epochs: float = 8
     batch_size: int = _OWN
     learning_rate: float = _OWN
-    span_tokens: int = option(30, "The most tokens of a span.", min=1)
+    span_tokens: int = option(30, "Take at most this many tokens in a span.", min=1)
     flush_probability: float = option(0.1, min=0, max=1)
     single_spans: bool = option(
-        False, "Documents of a single span are used too, paired with themselves."
+        False, "Use documents of a single span, too, paired with themselves."
     )
-    max_length: int = option(_OWN, "Tokens a sequence is cut to.", min=3)
+    max_length: int = option(_OWN, "Cut sequences to this many tokens.", min=3)
     mask_probability: float = option(_OWN, min=0, max=1)
     mlm_weight: float = option(
         1.0, "Weight of the language-model losses; 0 leaves them out.", min=0
     )
     n_head_layers: int = option(2, min=0)
     skip_from: int | None = option(
-        None, "Layer the head takes its tokens from; default: half the depth.", min=0
+        None, "Take the head's tokens from this layer. Default: half the depth.", min=0
     )
     late_mlm: bool = option(True)
     encoder_dropout: bool | None = option(
-        None, "Dropout of the encoder; default: off for coco, else on."
+        None, "Use dropout in the encoder. Default: off for coco, else on."
     )
     scale: float | None = option(None, above=0)
     keep_query: float = option(0.1, min=0, max=1)
     deletion: float = option(0.6, min=0, max=1)
     per_passage: int | None = option(
-        None, "The most queries of a passage that are used; default: all.", min=1
+        None, "Use at most this many queries of a passage. Default: all.", min=1
     )
     mix: float = option(
-        0.0, "Chance that a passage meets another passage instead of a query (0).", min=0, max=1
+        0.0,
+        "Probability that a passage is paired with another passage instead of a query. Default: 0.",
+        min=0,
+        max=1,
     )
     decoder: str = option(
         "autoregressive",
-        "Of cotmae: autoregressive (default) or masked.",
+        "Decoder of cotmae: autoregressive (default) or masked.",
         choices=("autoregressive", "masked"),
     )
     decoder_layers: int | None = option(None, min=1)
@@ -191,12 +200,14 @@ class PretrainOptions(TrainingOptions):
             )
         if self.span_tokens > self.max_length - 2:
             raise InputError(
-                f"span_tokens {self.span_tokens} must lie between 1 and max_length less two special tokens, "
+                f"span_tokens {self.span_tokens} must lie between 1 and max_length less two "
+                "special tokens, "
                 f"{self.max_length - 2}"
             )
         if self.single_spans and self.objective not in ("coco", "cocondenser"):
             raise InputError(
-                f"single_spans is for coco and cocondenser: {self.objective} draws no two spans to pair"
+                f"single_spans is for coco and cocondenser: {self.objective} draws no two spans "
+                "to pair"
             )
         masked_only = found.masked and not found.contrastive and not found.decoder
         if self.mlm_weight == 0 and masked_only:
@@ -205,7 +216,8 @@ class PretrainOptions(TrainingOptions):
             )
         if found.needs_dropout and self.encoder_dropout is False:
             raise InputError(
-                f"{self.objective} needs encoder_dropout: dropout is all that tells its two copies apart"
+                f"{self.objective} needs encoder_dropout: dropout is all that tells its two "
+                "copies apart"
             )
 
     @property
@@ -271,7 +283,10 @@ class HeldOut(Options):
     """
 
     held_out: float = option(
-        0.0, "Share of the training queries that choose the checkpoint instead.", min=0, below=1
+        0.0,
+        "Choose the checkpoint by this share of the training queries, which are not trained on.",
+        min=0,
+        below=1,
     )
     most_held_out: int = option(500, min=1)
     select_split: str | None = option(
@@ -325,15 +340,16 @@ class FinetuneOptions(NegativeFilters, HeldOut, TrainingOptions):
 
     loss: str | None = option(
         None,
-        "triplet or infonce, the default for erm without episodes, else triplet.",
+        "Train by this loss: triplet or infonce. Default: infonce for erm without episodes, else "
+        "triplet.",
         choices=("triplet", "infonce"),
     )
     weighting: str = option(
         "erm",
-        f"How clusters of queries are weighted: {choices(WEIGHTINGS, 'alike; default')}.",
+        f"Weight clusters of queries by {choices(WEIGHTINGS, 'alike; default')}.",
         choices=WEIGHTINGS,
     )
-    clusters: int = option(50, "Clusters of queries (50).", min=1)
+    clusters: int = option(50, "Divide the queries into this many clusters. Default: 50.", min=1)
     min_cluster_size: int = option(2, min=1)
     kmeans_iterations: int = option(25, min=1)
     kmeans_restarts: int = option(1, min=1)
@@ -353,22 +369,30 @@ class FinetuneOptions(NegativeFilters, HeldOut, TrainingOptions):
     eta: float = option(0.01, min=0)
     cvar_alpha: float = option(0.5, above=0, max=1)
     log_clusters: int = option(10, min=1)
-    negatives: int = option(1, "Hard negatives a query and step.", min=0)
+    negatives: int = option(1, "Draw this many hard negatives for a query and step.", min=0)
     negative_depth: int = option(30, min=1)
     hard_negatives: str | None = option(
         None,
-        "In place of BM25's: hard-negatives.jsonl as export and GPL write it, columns of texts, or a TREC run.",
+        "Read hard negatives from this file instead of mining BM25's: hard-negatives.jsonl as "
+        "export and GPL write it, columns of texts, or a TREC run.",
     )
     scale: float | None = option(None, above=0)
     episodes: int = option(
-        0, "Times that negatives are mined by the model itself, after BM25's (0).", min=0
+        0,
+        "Train this many times again, on negatives that the model itself mines after BM25's. "
+        "Default: 0.",
+        min=0,
     )
     stages: int = option(
-        1, "2: a second retriever starts anew on what the first one mines (1).", min=1, max=2
+        1,
+        "With 2, train a second retriever from the start on the negatives that the first one "
+        "mines. Default: 1.",
+        min=1,
+        max=2,
     )
     stage2_negatives: str = option(
         "both",
-        "Of the second: both (BM25's and mined ones; default) or mined.",
+        "Negatives of the second stage: both (BM25's and mined ones; default) or mined.",
         choices=("both", "mined"),
     )
     mining_depth: int = option(200, min=1)
@@ -384,11 +408,13 @@ class FinetuneOptions(NegativeFilters, HeldOut, TrainingOptions):
             )
         if self.seed + self.episodes > SEED_MAX:  # each episode has the next seed
             raise InputError(
-                f"seed {self.seed} and episodes {self.episodes} lead beyond the largest seed, {SEED_MAX}"
+                f"seed {self.seed} and episodes {self.episodes} lead beyond the largest seed, "
+                f"{SEED_MAX}"
             )
         if self.stages == 2 and self.episodes:
             raise InputError(
-                f"stages 2 and episodes {self.episodes} are two ways to mine negatives: leave one out"
+                f"stages 2 and episodes {self.episodes} are two ways to mine negatives: leave one "
+                "out"
             )
         needing = {
             "a batch of one query": self.batch_size == 1,
@@ -447,9 +473,13 @@ class DistillOptions(HeldOut, TrainingOptions):
     warmup: float = 4_000
     weight_decay: float = 0.0
     student: str = option(
-        "dot", "dot (default), or mrl: means and variances.", choices=("dot", "mrl")
+        "dot",
+        "Train this student: dot (default), or mrl, which has means and variances.",
+        choices=("dot", "mrl"),
     )
-    loss: str = option("lambdarank", f"{choices(LOSSES, 'default', 'or')}.", choices=LOSSES)
+    loss: str = option(
+        "lambdarank", f"Train by this loss: {choices(LOSSES, 'default', 'or')}.", choices=LOSSES
+    )
     reduction: str = option("sum", choices=("sum", "mean"))
     anchors: str = option("relevant", choices=("relevant", "fused"))
     positives: int = option(4, min=1)
@@ -467,7 +497,8 @@ class DistillOptions(HeldOut, TrainingOptions):
         super().__post_init__()
         if max(self.m_bm25, self.m_hard) > self.candidates:
             raise InputError(
-                f"m_bm25 {self.m_bm25}, m_hard {self.m_hard}: at most {self.candidates}, the candidates"
+                f"m_bm25 {self.m_bm25}, m_hard {self.m_hard}: at most {self.candidates}, the "
+                "candidates"
             )
         if self.m_bm25 + self.m_hard == 0:
             raise InputError("a list needs documents that are not relevant: raise m_bm25 or m_hard")

@@ -84,14 +84,18 @@ def test_given_flags_are_a_dict():
         (
             PretrainOptions,
             "epochs",
-            "Passes over the data.",
+            "Train for this many passes over the data.",
         ),  # a default of its own, help from above
         (
             PretrainOptions,
             "objective",
             "coco (default), mlm, condenser, cocondenser, simcse, ict or tsdae",
         ),
-        (FinetuneOptions, "weighting", "erm (alike; default), idro, groupdro, cvar"),
+        (
+            FinetuneOptions,
+            "weighting",
+            "Weight clusters of queries by erm (alike; default), idro, groupdro, cvar.",
+        ),
         (GenerationOptions, "dedupe", "--no-dedupe"),
     ],
 )

@@ -72,6 +72,17 @@ def test_summaries_are_not_cut_at_80_columns(group, capsys, monkeypatch):
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("name", LEAVES)
+def test_help_of_every_option_is_a_whole_sentence(name):
+    for parameter in LEAVES[name].params:
+        text = getattr(parameter, "help", None)
+        if parameter.param_type_name == "argument" or parameter.name == "help":
+            continue
+        assert text, parameter.name
+        assert text[0].isupper(), parameter.name
+        assert text.endswith("."), parameter.name
+
+
 @pytest.mark.parametrize("name", guide.FORMER_COMMANDS)
 def test_a_former_name_prints_what_the_present_name_prints(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")

@@ -42,20 +42,22 @@ class Recipe(HeldOut, Budget):
     Source: Zhan et al., 2022, sections 5.1.2 and 5.2.2.
     """
 
-    start: str = option("minilm", "Encoder that all architectures start from; default: minilm.")
+    start: str = option("minilm", "Start all architectures from this encoder. Default: minilm.")
     batch_size: int = option(32, min=2)  # a document is learned against others
     negatives: int = option(4, min=1)
     negative_depth: int = option(30, min=1)
     hard_negatives: str = option("bm25", choices=("bm25", "mined"))
     teacher: str = option(
-        "hybrid", "Of dense-distilled: hybrid, cross-encoder (of the same set), or as for distill."
+        "hybrid",
+        "Teacher of dense-distilled: hybrid, cross-encoder (trained on the same set), or one that "
+        "distill takes.",
     )
     list_size: int = option(8, min=2)
     query_length: int | None = option(
-        None, "Tokens a query is cut to; default: the start's own.", min=3
+        None, "Cut queries to this many tokens. Default: the length of the start.", min=3
     )
     document_length: int | None = option(
-        None, "Tokens a document is cut to; default: the start's own.", min=3
+        None, "Cut documents to this many tokens. Default: the length of the start.", min=3
     )
     mlm_steps: int = option(200, min=0)
     mlm_learning_rate: float = option(5e-4, above=0)
@@ -64,8 +66,8 @@ class Recipe(HeldOut, Budget):
     rerank: int = option(100, min=1)
     first_stage: str = option("bm25")
     candidates: str = option("all", choices=("all", "tokens"))
-    encode_batch_size: int = option(64, "Texts encoded at a time.", min=1)
-    device: str | None = option(None, "Device of all models, such as cpu or cuda:0.")
+    encode_batch_size: int = option(64, "Encode this many texts at a time.", min=1)
+    device: str | None = option(None, "Run all models on this device, such as cpu or cuda:0.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

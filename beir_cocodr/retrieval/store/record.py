@@ -187,11 +187,19 @@ class EncodeOptions(Options):
     """
 
     shard_size: int | None = option(
-        None, "Documents a file, all that is lost when killed; default: 16384.", min=1
+        None,
+        "Write this many documents to a file, at most all that a kill loses. Default: 16384.",
+        min=1,
     )
-    precision: Precision = option("fp32", "On disk: fp32, fp16, bf16 (in fp16) or int8.")
-    backend: Backend = option("fp32", "Of the encoder: fp32 (as it was loaded) or bf16 (autocast).")
-    verify: bool = option(True, "Compare what the store holds already with its checksums.")
+    precision: Precision = option(
+        "fp32", "Write vectors to disk as fp32, fp16, bf16 (in fp16) or int8."
+    )
+    backend: Backend = option(
+        "fp32", "Run the encoder in fp32 (as it was loaded) or bf16 (autocast)."
+    )
+    verify: bool = option(True, "Compare the shards that exist already with their checksums.")
     token_budget: int | None = option(
-        None, "Tokens a batch, with padding; default: 4096 on a CPU, else 32768.", min=1
+        None,
+        "Fill a batch with this many tokens, padding included. Default: 4096 on a CPU, else 32768.",
+        min=1,
     )
