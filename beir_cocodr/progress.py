@@ -1,8 +1,9 @@
-"""One line of progress on stderr: which step of a command runs, what it does now, and the time left
-for all of it.
+"""One line of progress on stderr: the step of a command, its present work, and the time left.
 
-On a terminal the line changes in place and goes when it is done. Anything else, such as the log of
-a build, gets a line when a step begins and one every half minute.
+The line belongs to the :class:`LineHandler` of the command line, which knows the steps of the
+running command. On a terminal the line changes in place and disappears when the work is done. A
+log, such as that of a build, gets a line when a step begins and one every half minute. Without the
+handler, as in a library's use, steps are ignored and bars are drawn without them.
 """
 
 import logging
@@ -10,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
 from typing import Any
 
 from tqdm import tqdm
@@ -20,143 +20,198 @@ log = logging.getLogger(__name__)
 #: Seconds between lines where they do not change in place.
 INTERVAL = 30.0
 
+#: Seconds of work before a bar appears on a terminal.
+_DELAY = 0.5
+
 
 class Steps:
-    """The steps of a command, and the time left for them. ``expected``: name to seconds, in their
-    order; None where nothing is known, which the mean of the others stands for. Expectations are
-    scaled by what the steps before took.
+    """The steps of a command, and the time left for them.
+
+    Args:
+        expected: step to the seconds that it should take, in the order of the steps; None where
+            nothing is known, which counts as the mean of the others. Expectations are scaled by
+            the time that the steps before took.
     """
 
     def __init__(self, expected: Mapping[str, float | None]) -> None:
-        self.names, self.expected = list(expected), list(expected.values())
+        """Begin with the first step."""
+        self.names = list(expected)
+        self.expected = list(expected.values())
         self.took: list[float] = []
         self.began = time.perf_counter()
 
     def begin(self, name: str) -> bool:
-        """Go on to a step; False where there is none of this name, or it is over."""
-        if name not in self.names[len(self.took) :]:
+        """Begin a later step, and return False if there is none of this name."""
+        done = len(self.took)
+        if name not in self.names[done:]:
             return False
-        number, now = self.names.index(name), time.perf_counter()
-        if number > len(self.took):
-            left_out = range(len(self.took) + 1, number)
-            self.took += [now - self.began, *[0.0] * len(left_out)]
-            for other in left_out:
-                self.expected[other] = 0.0
+        number = self.names.index(name)
+        now = time.perf_counter()
+        if number > done:
+            self.took.append(now - self.began)
             self.began = now
+        for skipped in range(done + 1, number):
+            self.took.append(0.0)
+            self.expected[skipped] = 0.0
         return True
 
     def __str__(self) -> str:
-        return f"{len(self.took) + 1} of {len(self.names)}, {self.names[len(self.took)]}"
+        """Return the number of the running step, the number of all, and its name."""
+        done = len(self.took)
+        return f"{done + 1} of {len(self.names)}, {self.names[done]}"
 
     def left(self, bar: float = 0.0) -> float | None:
-        """Seconds that are left for all, at least ``bar`` of them for this one; None where nothing
-        is known.
+        """Return the seconds left for all steps, or None where nothing is known.
+
+        Args:
+            bar: the least seconds that are left for the running step.
         """
         done = len(self.took)
         known = [seconds for seconds in self.expected if seconds is not None]
-        if not known and not done:
+        if known:
+            usual = sum(known) / len(known)
+        elif done:
+            usual = sum(self.took) / done
+        else:
             return None
-        usual = sum(known) / len(known) if known else sum(self.took) / done
         expected = [usual if seconds is None else seconds for seconds in self.expected]
-        before = sum(expected[:done])
-        pace = sum(self.took) / before if before else 1.0
-        running = max(pace * expected[done] - (time.perf_counter() - self.began), bar)
+        expected_so_far = sum(expected[:done])
+        pace = sum(self.took) / expected_so_far if expected_so_far else 1.0
+        elapsed = time.perf_counter() - self.began
+        running = max(pace * expected[done] - elapsed, bar)
         return running + pace * sum(expected[done + 1 :])
 
 
-_STEPS: ContextVar[Steps | None] = ContextVar("steps", default=None)
-
-
-@contextmanager
-def steps(expected: Mapping[str, float | None]) -> Iterator[None]:
-    """The steps of a whole command, in force inside; those of a command that is a step of another
-    do not count.
-    """
-    if _STEPS.get() is not None or len(expected) < 2:
-        yield
-        return
-    token = _STEPS.set(Steps(expected))
-    try:
-        yield
-    finally:
-        _STEPS.reset(token)
-
-
-def step(name: str) -> None:
-    """A step begins: its line, where lines do not change in place."""
-    whole = _STEPS.get()
-    if whole is not None and whole.begin(name) and not in_place():
-        left = whole.left()
-        log.info(
-            "step %s%s",
-            str(whole),
-            "" if left is None else f"; about {describe_seconds(left)} left for all",
-        )
-
-
 def in_place() -> bool:
-    """Whether stderr is a terminal, where a line can change."""
+    """Return whether stderr is a terminal, where a line can change."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
-class Bar(tqdm):  # type: ignore[misc]
-    """tqdm's bar as the one line: with the step before it and the time left for all behind it.
+def describe_seconds(seconds: float) -> str:
+    """Return a time in words."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"
 
-    Of bars within each other the innermost is seen. It takes what tqdm takes.
+
+class Bar(tqdm):  # type: ignore[misc]
+    """A bar of tqdm as the one line, with the step before it and the time left behind it.
+
+    Among nested bars, the innermost is shown. It takes the arguments of tqdm.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
+        """Create a bar of tqdm with the settings of the one line as defaults."""
         self.in_place = in_place()
-        # Work that is over at once shows none.
-        usual: dict[str, Any] = {"leave": False, "position": 0, "delay": 0.5, "dynamic_ncols": True}
-        usual |= {"bar_format": "{step}{l_bar}{bar:10}{r_bar}{left}"}
-        if not self.in_place:
-            usual |= {
-                "delay": INTERVAL,
-                "mininterval": INTERVAL,
-                "maxinterval": INTERVAL,
-                "miniters": 1,
-            }
-            usual |= {
-                "bar_format": "{step}{desc}: {percentage:.0f}%, {n_fmt} of {total_fmt}{unit}{postfix}{left}"
-            }
-        if sys.stderr is None:  # nobody listens
+        if sys.stderr is None:
             settings["disable"] = True
-        super().__init__(*args, **usual | settings)
+        super().__init__(*args, **{**self._defaults(), **settings})
+
+    def _defaults(self) -> dict[str, Any]:
+        defaults: dict[str, Any] = {"leave": False, "position": 0, "dynamic_ncols": True}
+        if self.in_place:
+            return defaults | {
+                "delay": _DELAY,
+                "bar_format": "{step}{l_bar}{bar:10}{r_bar}{left}",
+            }
+        return defaults | {
+            "delay": INTERVAL,
+            "mininterval": INTERVAL,
+            "maxinterval": INTERVAL,
+            "miniters": 1,
+            "bar_format": "{step}{desc}: {percentage:.0f}%, {n_fmt} of {total_fmt}{unit}{postfix}"
+            "{left}",
+        }
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = super().format_dict
-        whole = _STEPS.get()
-        rate = found["rate"] or (found["n"] - found["initial"]) / max(found["elapsed"], 1e-6)
-        here = (found["total"] - found["n"]) / rate if found["total"] and rate else 0.0
-        left = here if whole is None else whole.left(here)
-        text = (
-            ""
-            if not left
-            else f", about {describe_seconds(left)} left" + " for all" * (whole is not None)
-        )
-        return found | {"step": "" if whole is None else f"[{whole}] ", "left": text}
+        """Return tqdm's values of the line, and those of the running step."""
+        values: dict[str, Any] = super().format_dict
+        steps = _running_steps()
+        bar_left = self._seconds_left(values)
+        left = bar_left if steps is None else steps.left(bar_left)
+        text = ""
+        if left:
+            text = f", about {describe_seconds(left)} left"
+            if steps is not None:
+                text += " for all"
+        return values | {"step": "" if steps is None else f"[{steps}] ", "left": text}
+
+    @staticmethod
+    def _seconds_left(values: Mapping[str, Any]) -> float:
+        elapsed = max(values["elapsed"], 1e-6)
+        rate = values["rate"] or (values["n"] - values["initial"]) / elapsed
+        if not values["total"] or not rate:
+            return 0.0
+        return float((values["total"] - values["n"]) / rate)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Change the line, or write a new one; what tqdm would delete stays there."""
+        """Change the line in place, or write a new line where that is not possible."""
         if self.in_place:
             super().display(msg, pos)
-        elif msg is None:
+        elif msg is None:  # tqdm deletes a line by writing an empty message
             self.fp.write(f"{self}\n")
             self.fp.flush()
 
 
 class LineHandler(logging.StreamHandler[Any]):
-    """Writes a message above the line of progress, where there is one."""
+    """The handler of the command line: it owns the one line, and writes messages above it.
+
+    Attributes:
+        steps: the steps of the running command, None where it has none.
+    """
+
+    steps: Steps | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Write a message without touching a bar that is shown."""
         with Bar.external_write_mode(self.stream) if in_place() else nullcontext():
             super().emit(record)
 
 
-def describe_seconds(seconds: float) -> str:
-    """A time for people."""
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+def _handler() -> LineHandler | None:
+    """Return the handler of the command line, None in a library's use."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LineHandler):
+            return handler
+    return None
+
+
+def _running_steps() -> Steps | None:
+    handler = _handler()
+    return None if handler is None else handler.steps
+
+
+@contextmanager
+def steps(expected: Mapping[str, float | None]) -> Iterator[None]:
+    """Show the steps of a command while the block runs.
+
+    The steps of a command that is itself a step of another command are not shown.
+
+    Args:
+        expected: see :class:`Steps`.
+    """
+    handler = _handler()
+    if handler is None or handler.steps is not None or len(expected) < 2:
+        yield
+        return
+    handler.steps = Steps(expected)
+    try:
+        yield
+    finally:
+        handler.steps = None
+
+
+def step(name: str) -> None:
+    """Begin a step of the running command, and write its line where lines do not change in place.
+
+    A name that is no later step of the running command is ignored.
+    """
+    running = _running_steps()
+    if running is None or not running.begin(name) or in_place():
+        return
+    left = running.left()
+    ending = "" if left is None else f"; about {describe_seconds(left)} left for all"
+    log.info("step %s%s", str(running), ending)

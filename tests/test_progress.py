@@ -10,7 +10,7 @@ import logging
 import pytest
 
 from beir_cocodr import progress
-from beir_cocodr.progress import Bar, Steps, describe_seconds, step, steps
+from beir_cocodr.progress import Bar, LineHandler, Steps, describe_seconds, step, steps
 
 
 class Stream(io.StringIO):
@@ -28,6 +28,15 @@ def clock(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
     return now
+
+
+@pytest.fixture
+def handler():
+    """The handler of the command line, which owns the line."""
+    handler = LineHandler(io.StringIO())
+    logging.getLogger().addHandler(handler)
+    yield handler
+    logging.getLogger().removeHandler(handler)
 
 
 def stderr(monkeypatch, terminal: bool) -> Stream:
@@ -49,7 +58,7 @@ def test_a_log_gets_whole_lines_and_none_of_what_is_over_soon(monkeypatch):
     assert "\r" not in log_file.getvalue()
 
 
-def test_without_stderr_there_is_no_line(monkeypatch):
+def test_without_stderr_there_is_no_line(monkeypatch, handler):
     monkeypatch.setattr("sys.stderr", None)
     with steps({"a": 1.0, "b": 1.0}):
         step("b")
@@ -102,7 +111,7 @@ def test_a_step_that_is_left_out_slows_nothing_down(clock):
     assert whole.left() == 10
 
 
-def test_steps_stand_before_a_bar_and_in_lines_of_a_log(caplog, monkeypatch):
+def test_steps_stand_before_a_bar_and_in_lines_of_a_log(caplog, monkeypatch, handler):
     log_file = stderr(monkeypatch, terminal=False)
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
     with caplog.at_level(logging.INFO, "beir_cocodr"), steps({"COCO": 60.0, "source": 60.0}):
@@ -120,8 +129,26 @@ def test_steps_stand_before_a_bar_and_in_lines_of_a_log(caplog, monkeypatch):
     first = log_file.getvalue().splitlines()[0]
     assert first.startswith("[1 of 2, COCO] Training: ")
     assert "left for all" in first
+    assert handler.steps is None
     step("nothing is in force")
     assert len(caplog.records) == 2
+
+
+def test_a_library_that_calls_steps_works_without_the_command_line(caplog, monkeypatch):
+    log_file = stderr(monkeypatch, terminal=False)
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    with caplog.at_level(logging.INFO, "beir_cocodr"), steps({"COCO": 60.0, "source": 60.0}):
+        step("source")
+        for _ in Bar(range(2), desc="Training"):
+            pass
+    assert caplog.records == []
+    assert log_file.getvalue().splitlines()[0].startswith("Training: ")
+
+
+def test_steps_end_with_an_error(handler):
+    with pytest.raises(ValueError, match="broken"), steps({"a": None, "b": None}):
+        raise ValueError("broken")
+    assert handler.steps is None
 
 
 @pytest.mark.parametrize(
