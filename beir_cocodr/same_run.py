@@ -1,7 +1,7 @@
 """The one answer to "is this the same run?", for everything that is resumed, kept or replaced.
 
-A run is known by its settings: a mapping of names to whatever JSON can express, in which collections
-and models appear by the hashes of their content. Two runs are the same if these are equal.
+A run is known by its settings, a mapping of names to whatever JSON can express. Collections and
+models appear in it by the hashes of their content. Two runs are the same if these are equal.
 """
 
 import json
@@ -45,9 +45,11 @@ def check_same_run(
 
     Example:
         >>> from beir_cocodr.same_run import check_same_run
-        >>> check_same_run("model", {"epochs": 1, "seed": 0}, {"epochs": 2, "seed": 0})
-        Traceback (most recent call last):
-        beir_cocodr.errors.InputError: model was begun with other settings (epochs 1 there, 2 now); use the same ones, or choose another --output
+        >>> try:
+        ...     check_same_run("model", {"epochs": 1, "seed": 0}, {"epochs": 2, "seed": 0})
+        ... except ValueError as error:
+        ...     print(str(error).partition(";")[0])
+        model was begun with other settings (epochs 1 there, 2 now)
     """
     changes = _changes(as_read(before), as_read(now))
     if changes:

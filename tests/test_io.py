@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import (
+    HELD,
     atomic_output,
     atomic_path,
     atomic_writer,
@@ -27,7 +28,6 @@ from beir_cocodr.io import (
     output_folder,
     parse_json,
     remove_unfinished,
-    results_folder,
     save_array,
     sole_writer,
     text_cell,
@@ -82,12 +82,6 @@ def test_a_place_that_cannot_be_written_to_is_named(place, tmp_path, monkeypatch
     with pytest.raises(InputError, match=f"{place} cannot be"):
         output_folder(Path(place))
     assert names(tmp_path) == ["file"]
-
-
-def test_results_that_go_round_in_a_circle_are_one_line(tmp_path):
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(InputError, match="loop cannot be"), results_folder(tmp_path / "loop", {}):
-        pass
 
 
 def test_a_draft_takes_its_name_at_the_end(tmp_path):
@@ -199,6 +193,25 @@ def test_the_sole_writer_removes_what_another_left(tmp_path):
     assert names(tmp_path / "checksums") == ["mine"]
 
 
+def test_a_thread_may_ask_again_for_a_folder_that_it_holds_and_another_may_not(tmp_path):
+    def write() -> str:
+        with sole_writer(tmp_path / "x" / ".."):
+            return "written"
+
+    (tmp_path / "x").mkdir()
+    with ThreadPoolExecutor(1) as other:
+        with sole_writer(tmp_path):
+            assert write() == "written"
+            with pytest.raises(InputError, match="another process"):
+                other.submit(write).result()
+            assert write() == "written"
+        assert other.submit(write).result() == "written"
+        with pytest.raises(ZeroDivisionError), sole_writer(tmp_path):
+            raise ZeroDivisionError
+        assert other.submit(write).result() == "written"
+    assert not HELD.holds(tmp_path)
+
+
 def test_only_old_unfinished_work_is_removed_from_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path))
     folder = cache_folder("x")
@@ -212,35 +225,6 @@ def test_only_old_unfinished_work_is_removed_from_the_cache(tmp_path, monkeypatc
     (folder / "none").write_text("a file")
     with pytest.raises(InputError, match="BEIR_COCODR_CACHE"):
         cache_folder("x")
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize(
-    "name",
-    ["../precious.run", "{}/precious.run", "sub/a.run", "notes.txt", "linked.run", "folder.run", 7]
-    + ["", ".", "..", "a.run/../../precious.run", "sub\\a.run", "x.run\0", None, ["a.run"]],
-)
-def test_a_record_of_a_run_removes_nothing_but_results(name, overwrite, tmp_path):
-    output = tmp_path / "o"
-    (output / "sub").mkdir(parents=True)
-    (output / "folder.run").mkdir()
-    for path in ("precious.run", "o/sub/a.run", "o/notes.txt", "o/a.run"):
-        (tmp_path / path).write_text("mine")
-    (output / "linked.run").symlink_to(tmp_path / "precious.run")
-    name = name.format(tmp_path) if isinstance(name, str) else name
-    record = json.dumps({"run": {"command": "x"}, "files": ["a.run", name]})
-    (output / "run.json").write_text(record)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    for run in ("x", "y"):  # the same run again, and another
-        with (
-            pytest.raises(InputError) as caught,
-            results_folder(output, {"command": run}, overwrite),
-        ):
-            pass
-        assert "\n" not in str(caught.value)
-        assert "run.json" in str(caught.value) or "a.run" in str(caught.value)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert (output / "linked.run").is_symlink()
 
 
 def test_hashes(tmp_path):

@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Context, Option
 
 from beir_cocodr.cli.flags import plain
-from beir_cocodr.io import results_folder
+from beir_cocodr.run_folder import results_folder
 
 Dataset = Annotated[
     str,
@@ -90,7 +90,7 @@ _INCIDENTAL = ("output", "overwrite", "as_json", "picture", "device", "encode_ba
 def this_run(context: Context) -> dict[str, object]:
     """Return the running command and its settings, by which an output folder knows the run.
 
-    See :func:`~beir_cocodr.io.results_folder`.
+    See :func:`~beir_cocodr.run_folder.results_folder`.
     """
     settings = {name: value for name, value in context.params.items() if name not in _INCIDENTAL}
     return {"command": context.command.name, **settings}
@@ -101,7 +101,7 @@ def results(
 ) -> AbstractContextManager[Path | None]:
     """Return the folder that the running command writes to, None if there is no output.
 
-    See :func:`~beir_cocodr.io.results_folder`.
+    See :func:`~beir_cocodr.run_folder.results_folder`.
     """
     if output is None:
         return nullcontext()

@@ -11,11 +11,11 @@ from typer import Context, Option
 from beir_cocodr.analysis import RepresentationOptions, SourceClusterOptions
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
-from beir_cocodr.io import results_folder
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Report
 from beir_cocodr.report import png_pictures
 from beir_cocodr.report.terminal import print_record
+from beir_cocodr.run_folder import results_folder
 
 R = TypeVar("R", bound=Report)
 

@@ -32,11 +32,12 @@ from beir_cocodr.evaluation.results import (
     indistinguishable,
 )
 from beir_cocodr.evaluation.runs import identical_ids, ranked_run
-from beir_cocodr.io import file_sha256, results_folder
+from beir_cocodr.io import file_sha256
 from beir_cocodr.models.spec import ModelSpec, SearchOptions, check_device, ways_to_use
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.ranking import Results
+from beir_cocodr.run_folder import results_folder
 
 log = logging.getLogger(__name__)
 COMPARISON_FILE = "comparison.json"
@@ -86,7 +87,7 @@ def compare_models(
         against: ask for those that tell this model from the best of the others, not the two best
             models.
         overwrite: replace the results of another run in ``output``, see
-            :func:`~beir_cocodr.io.results_folder`.
+            :func:`~beir_cocodr.run_folder.results_folder`.
         judgements: a file of some judged queries, see
             :func:`~beir_cocodr.data.judgements.load_judgements`. Estimates without labels are then
             joined with them, and labels of the split are not looked at. A single encoder stands for

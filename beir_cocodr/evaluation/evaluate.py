@@ -26,12 +26,13 @@ from beir_cocodr.evaluation.measures import (
 )
 from beir_cocodr.evaluation.results import EvaluationRecord, ModelResult
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
-from beir_cocodr.io import atomic_writer, file_sha256, results_folder
+from beir_cocodr.io import atomic_writer, file_sha256
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.progress import step, steps
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.ranking import Results
 from beir_cocodr.retrieval.resources import Resources
+from beir_cocodr.run_folder import results_folder
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def evaluate(
         families: questions, each by the (a, b) labels to test for it; by default all against all.
         queries: evaluate only that many queries, evenly spaced (stated in the results).
         overwrite: replace the results of another run in ``output``, see
-            :func:`~beir_cocodr.io.results_folder`.
+            :func:`~beir_cocodr.run_folder.results_folder`.
         judgements: a file that judges in place of the labels, see
             :func:`~beir_cocodr.data.judgements.load_judgements`.
 

@@ -16,7 +16,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import compare_models
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.results import EvaluationRecord
-from beir_cocodr.io import results_folder
+from beir_cocodr.run_folder import results_folder
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
-from beir_cocodr.io import add_result, atomic_output, output_folder, text_sha256, write_text
+from beir_cocodr.io import atomic_output, output_folder, text_sha256, write_text
 from beir_cocodr.report.html.headline import headline_of, recommended_use, way_to_labels
 from beir_cocodr.report.html.results_folder import (
     ResultsFolder,
@@ -28,6 +28,7 @@ from beir_cocodr.report.html.sections import (
 )
 from beir_cocodr.report.html.tables import query_table
 from beir_cocodr.report.wording import allowed_text, collection_name, meaning, short_names
+from beir_cocodr.run_folder import add_result
 
 _FOLDER = "beir_cocodr.report.html"
 
