@@ -24,6 +24,7 @@ from typing import Any
 
 from harness.page import markdown_table
 from harness.script import (
+    add_integers,
     add_seeds,
     add_work,
     option_parser,
@@ -427,13 +428,7 @@ def parse_options() -> argparse.Namespace:
         "--queries": (100, "Test queries."),
         "--documents": (1200, "Documents beside the relevant ones of test queries."),
     }
-    for name, (default, help_text) in sizes.items():
-        parser.add_argument(
-            name,
-            type=int,
-            default=default,
-            help=help_text,
-        )
+    add_integers(parser, sizes)
     return parser.parse_args()
 
 

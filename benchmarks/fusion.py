@@ -1,12 +1,13 @@
-"""Fusion over millions of documents: time a query and memory, in one pass for a block of queries
-and query by query.
+"""Claim: fusing scores in one pass for a block of queries takes less time and less memory.
 
-Vectors are random, in a store in fp16; the postings of BM25 are those of pieces of the installed
-packages' documentation, repeated, in files that are mapped. The rival reads the corpus for every
-query and normalises all scores of it, as fusion did before 2026-11-22. Each size is a process of
-its own. Memory is what a process holds beyond files that it maps, at most, less what it held
-before, which includes the 8 bytes a document of a corpus's tie ranks. Writes
-benchmarks/results/fusion.json. Run as:
+Vectors are random, in a store in fp16. The postings of BM25 are those of pieces of the
+documentation of installed packages, repeated, in files that are mapped. The rival reads the corpus
+for every query and normalises all its scores, as fusion did before 2026-11-22. Each size is a
+process of its own. Memory is the most that a process holds beyond mapped files, less what it held
+before, which includes the 8 bytes a document that the order of equal scores takes.
+
+The script prints seconds a query and memory of both ways, and writes
+``benchmarks/results/fusion.json``:
 
     OMP_NUM_THREADS=2 python benchmarks/fusion.py --work DIR [--documents 1250000 5000000]
 """
@@ -14,28 +15,22 @@ benchmarks/results/fusion.json. Run as:
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from fuse_scale import SOURCES, texts
-from machine import machine
+from harness.measure import AllocatedMemory, run_child, say, timed
+from harness.script import add_work, option_parser, origin, write_results
+from harness.texts import SOURCES, pieces_with_ids, write_corpus
 
 from beir_cocodr import load_collection
-from beir_cocodr.io import write_text
-from beir_cocodr.records import versions
 from beir_cocodr.retrieval.bm25 import BM25, Postings
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid, weighted_mean, z_normalize
@@ -44,15 +39,20 @@ from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, StoreRecor
 from beir_cocodr.retrieval.store.shard import pack
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
-RESULTS = Path(__file__).parent / "results" / "fusion.json"
-WIDTH, TOP_K, SEED, WORDS = 64, 100, 0, 6
+WIDTH = 64
+TOP_K = 100
+SEED = 0
+#: Words of a query.
+WORDS = 6
+#: Options that a process of one size gets.
+NAMES = ("queries", "rival_queries", "pieces")
 
 
-class Rows:
-    """Documents that are no more than their number; the later of equal ones comes first."""
+class NumberedDocuments:
+    """Documents that are no more than their number; of two equal ones, the later comes first."""
 
     def __init__(self, count: int) -> None:
-        self.ranks = np.arange(count)[::-1].copy()  # as a corpus holds them
+        self.ranks = np.arange(count)[::-1].copy()  # in memory, as a corpus holds them
 
     def __len__(self) -> int:
         return len(self.ranks)
@@ -61,190 +61,229 @@ class Rows:
         return self.ranks
 
 
-def repeated_bm25(work: Path, documents: int, pieces: int) -> tuple[BM25, list[str]]:
-    """BM25 of pieces of text that are repeated until there are enough documents; the pieces."""
+def repeat_bm25(
+    work: Path,
+    documents: int,
+    pieces: int,
+) -> tuple[BM25, list[str]]:
+    """Make BM25 of pieces that are repeated until there are enough documents.
+
+    Returns:
+        BM25, and the texts of the pieces.
+    """
     corpus = work / "corpus.jsonl"
-    found = list(texts(pieces))
-    with corpus.open("w") as file:
-        file.writelines(
-            json.dumps({"_id": str(i), "text": text}) + "\n" for i, text in enumerate(found)
-        )
+    texts = list(pieces_with_ids(pieces))
+    write_corpus(corpus, texts)
     bm25 = BM25(load_collection(str(corpus), labels="none").documents)
     bm25.prepare()
-    held, times = bm25.postings, documents // pieces
-    rows, weights = (
-        np.lib.format.open_memmap(
-            work / f"{name}.npy", "w+", found_there.dtype, (len(found_there) * times,)
+    bm25._postings = repeat_postings(
+        bm25.postings,
+        work,
+        documents,
+        pieces,
+    )
+    bm25.documents = NumberedDocuments(documents)  # type: ignore[assignment]
+    return bm25, texts
+
+
+def repeat_postings(
+    postings: Postings,
+    work: Path,
+    documents: int,
+    pieces: int,
+) -> Postings:
+    """Repeat postings of a corpus in files that are mapped."""
+    times = documents // pieces
+    arrays = {}
+    for name in ("rows", "weights"):
+        values = getattr(postings, name)
+        shape = (len(values) * times,)
+        path = work / f"{name}.npy"
+        arrays[name] = np.lib.format.open_memmap(
+            path,
+            "w+",
+            values.dtype,
+            shape,
         )
-        for name, found_there in (("rows", held.rows), ("weights", held.weights))
+    shifts = (np.arange(times) * pieces).astype(postings.rows.dtype)[:, None]
+    starts = postings.starts.tolist()
+    for first, last in pairwise(starts):
+        of_term = slice(first * times, last * times)
+        arrays["rows"][of_term] = (postings.rows[first:last] + shifts).ravel()
+        arrays["weights"][of_term] = np.tile(postings.weights[first:last], times)
+    return Postings(
+        postings.vocabulary,
+        documents,
+        postings.starts * times,
+        arrays["rows"],
+        arrays["weights"],
+        postings.most,
     )
-    shifts = (np.arange(times) * pieces).astype(held.rows.dtype)[:, None]
-    for first, last in zip(held.starts[:-1].tolist(), held.starts[1:].tolist(), strict=True):
-        there = slice(first * times, last * times)
-        rows[there] = (held.rows[first:last] + shifts).ravel()
-        weights[there] = np.tile(held.weights[first:last], times)
-    bm25._postings = Postings(
-        held.vocabulary, documents, held.starts * times, rows, weights, held.most
-    )
-    bm25.documents = Rows(documents)  # type: ignore[assignment]
-    return bm25, found
 
 
-def given_store(folder: Path, documents: int) -> EmbeddingStore:
+def write_random_store(folder: Path, documents: int) -> EmbeddingStore:
+    """Write a store of random vectors."""
     rng = np.random.default_rng(SEED)
-    identity = {"similarity": "dot", "precision": "fp16", "shard_size": SHARD_SIZE}
-    store = EmbeddingStore(folder, StoreRecord(identity, EncodedBy(None), documents, WIDTH))
+    identity = {
+        "similarity": "dot",
+        "precision": "fp16",
+        "shard_size": SHARD_SIZE,
+    }
+    store = EmbeddingStore(
+        folder,
+        StoreRecord(
+            identity,
+            EncodedBy(None),
+            documents,
+            WIDTH,
+        ),
+    )
     folder.mkdir()
     store.write_record()
     for shard in store.shards:
-        shard.write(pack(rng.standard_normal((len(shard), WIDTH), dtype=np.float32), "fp16"))
+        vectors = rng.standard_normal((len(shard), WIDTH), dtype=np.float32)
+        shard.write(pack(vectors, "fp16"))
     return store
 
 
-class Memory:
-    """The most that this process held meanwhile, beyond mapped files, in MiB, looked at every 20
-    milliseconds.
-    """
-
-    def __enter__(self) -> Memory:
-        self.most, self._before, self._done = 0.0, self.held(), threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._done.wait(0.02):
-            self.most = max(self.most, self.held() - self._before)
-
-    @staticmethod
-    def held() -> float:
-        [line] = [
-            line
-            for line in Path("/proc/self/status").read_text().splitlines()
-            if line.startswith("RssAnon")
-        ]
-        return int(line.split()[1]) / 1024
-
-
-def query_by_query(hybrid: Hybrid, asked: dict[str, str], vectors: torch.Tensor) -> np.ndarray:
-    """(Q, k) scores, as they were computed before."""
-    ties, found = hybrid.dense.documents.tie_ranks(), []
-    for vector, text in zip(vectors, asked.values(), strict=True):
-        dense = np.concatenate(
-            [(vector[None] @ chunk.T).numpy() for chunk in hybrid.dense.embeddings.chunks()], axis=1
-        )
+def search_query_by_query(
+    hybrid: Hybrid,
+    queries: dict[str, str],
+    vectors: torch.Tensor,
+) -> np.ndarray:
+    """Return (Q, k) scores as fusion computed them before: with a pass for every query."""
+    ties = hybrid.dense.documents.tie_ranks()
+    scores = []
+    for vector, text in zip(vectors, queries.values(), strict=True):
+        chunks = hybrid.dense.embeddings.chunks()
+        dense = np.concatenate([(vector[None] @ chunk.T).numpy() for chunk in chunks], axis=1)
         lexical = z_normalize(hybrid.bm25.scores(text)[None])
-        fused = weighted_mean(z_normalize(dense), lexical, hybrid.bm25_weight).astype(np.float32)[0]
-        found.append(fused[best_rows(fused, ties, TOP_K)])
-    return np.stack(found)
+        [fused] = weighted_mean(z_normalize(dense), lexical, hybrid.bm25_weight)
+        fused = fused.astype(np.float32)
+        scores.append(fused[best_rows(fused, ties, TOP_K)])
+    return np.stack(scores)
 
 
-def run(documents: int, queries: int, rival: int, pieces: int, work: Path) -> dict[str, Any]:
-    """Seconds a query and memory of both."""
-    bm25, found = repeated_bm25(work, documents, pieces)
-    store = given_store(work / "store", documents)
+def measure_cost(call: Callable[[], Any], queries: int) -> tuple[dict[str, float], Any]:
+    """Return the seconds a query and the memory of a call, and its result."""
+    with AllocatedMemory() as memory:
+        result, timing = timed(call)
+    cost = {
+        "seconds_a_query": timing.wall / queries,
+        "processor_seconds_a_query": timing.processor / queries,
+        "memory_mib": round(memory.peak_mib - memory.before_mib),
+    }
+    return cost, result
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure both ways over one number of documents, in this process."""
+    [documents] = options.documents
+    bm25, texts = repeat_bm25(options.work, documents, options.pieces)
+    store = write_random_store(options.work / "store", documents)
     model: Any = SimpleNamespace(similarity_fn_name="dot")
-    hybrid = Hybrid(Dense(model, bm25.documents, work, given=store), bm25)
+    hybrid = Hybrid(
+        Dense(
+            model,
+            bm25.documents,
+            options.work,
+            given=store,
+        ),
+        bm25,
+    )
     rng = np.random.default_rng(SEED + 1)
-    picked = [found[i].split() for i in rng.integers(pieces, size=queries).tolist()]
-    asked = {str(i): " ".join(words[:WORDS]) for i, words in enumerate(picked)}
-    vectors = torch.from_numpy(rng.standard_normal((queries, WIDTH), dtype=np.float32))
+    queries = {}
+    for number, row in enumerate(rng.integers(options.pieces, size=options.queries).tolist()):
+        queries[str(number)] = " ".join(texts[row].split()[:WORDS])
+    shape = (options.queries, WIDTH)
+    vectors = torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
+    few = options.rival_queries
+    few_queries = dict(list(queries.items())[:few])
+    first_query = {"0": queries["0"]}
 
-    def timed(work: Callable[[], Any], count: int) -> tuple[dict[str, float], Any]:
-        with Memory() as memory:
-            wall, processor = time.perf_counter(), time.process_time()
-            done = work()
-            wall, processor = time.perf_counter() - wall, time.process_time() - processor
-        per_query = {
-            "seconds_a_query": wall / count,
-            "processor_seconds_a_query": processor / count,
-        }
-        return per_query | {"memory_mib": round(memory.most)}, done
-
-    first = dict(list(asked.items())[:rival])
-    moments, _ = timed(lambda: hybrid.dense.moments, 1)
-    ours, ranking = timed(lambda: hybrid.rank(asked, vectors, TOP_K), queries)
-    one, _ = timed(lambda: hybrid.rank({"0": asked["0"]}, vectors[:1], TOP_K), 1)
-    before, scores = timed(lambda: query_by_query(hybrid, first, vectors[:rival]), rival)
-    far = float(np.abs(scores - ranking.scores[:rival]).max())
+    moments, _ = measure_cost(lambda: hybrid.dense.moments, 1)
+    block, ranking = measure_cost(lambda: hybrid.rank(queries, vectors, TOP_K), len(queries))
+    one, _ = measure_cost(lambda: hybrid.rank(first_query, vectors[:1], TOP_K), 1)
+    before, scores = measure_cost(
+        lambda: search_query_by_query(hybrid, few_queries, vectors[:few]), few
+    )
+    ratio = before["processor_seconds_a_query"] / block["processor_seconds_a_query"]
     return {
         "documents": documents,
         "moments": moments,
-        "block": ours,
+        "block": block,
         "one_query": one,
         "query_by_query": before,
-        "times_as_fast": before["processor_seconds_a_query"] / ours["processor_seconds_a_query"],
-        "largest_difference": far,
+        "times_as_fast": ratio,
+        "largest_difference": float(np.abs(scores - ranking.scores[:few]).max()),
     }
 
 
+def parse_options() -> argparse.Namespace:
+    parser = option_parser(__doc__, "fusion")
+    add_work(parser)
+    parser.add_argument(
+        "--documents",
+        type=int,
+        nargs="+",
+        default=[1_250_000, 5_000_000],
+    )
+    parser.add_argument(
+        "--queries",
+        type=int,
+        default=64,
+    )
+    parser.add_argument(
+        "--rival-queries",
+        type=int,
+        default=4,
+        help="Queries for the rival, which takes longer.",
+    )
+    parser.add_argument(
+        "--pieces",
+        type=int,
+        default=25_000,
+        help="Pieces of text to repeat.",
+    )
+    parser.add_argument(
+        "--child",
+        action="store_true",
+        help=argparse.SUPPRESS,
+    )
+    return parser.parse_args()
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--documents", type=int, nargs="+", default=[1_250_000, 5_000_000])
-    parser.add_argument("--queries", type=int, default=64)
-    parser.add_argument(
-        "--rival-queries", type=int, default=4, help="For the rival, which takes longer."
-    )
-    parser.add_argument("--pieces", type=int, default=25_000, help="Of text, that are repeated.")
-    parser.add_argument(
-        "--work", type=Path, required=True, help="Folder for vectors and postings, for a while."
-    )
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument(
-        "--child", action="store_true", help="Measure one size in this process and print it."
-    )
-    given = parser.parse_args()
-    if given.child:
-        print(
-            json.dumps(
-                run(
-                    given.documents[0], given.queries, given.rival_queries, given.pieces, given.work
-                )
-            )
-        )
+    options = parse_options()
+    if options.child:
+        say(measure(options))
         return
     runs = []
-    for count in given.documents:
-        work = Path(tempfile.mkdtemp(dir=given.work))
-        sizes = (
-            f"--documents={count} --queries={given.queries} --rival-queries={given.rival_queries}"
-        )
-        command = [
-            sys.executable,
-            __file__,
-            "--child",
-            *sizes.split(),
-            f"--pieces={given.pieces}",
-            f"--work={work}",
-        ]
+    for count in options.documents:
+        work = Path(tempfile.mkdtemp(dir=options.work))
+        values = {name: getattr(options, name) for name in NAMES}
         environment = os.environ | {"BEIR_COCODR_CACHE": str(work / "cache")}
-        done = subprocess.run(
-            command, check=True, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        runs.append(json.loads(done.stdout.splitlines()[-1]))
-        print(json.dumps(runs[-1]), flush=True)
+        child = {
+            "child": True,
+            "documents": count,
+            "work": work,
+            **values,
+        }
+        runs.append(run_child(__file__, child, environment))
+        print(runs[-1], flush=True)
         shutil.rmtree(work)
-    content = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine() | {"threads": torch.get_num_threads()},
-        "versions": versions(),
+    results = origin(threads=torch.get_num_threads()) | {
         "seed": SEED,
         "sizes": {
             "dimensions": WIDTH,
-            "queries": given.queries,
+            "queries": options.queries,
             "top_k": TOP_K,
             "words": WORDS,
             "sources": SOURCES,
         },
         "runs": runs,
     }
-    write_text(given.output, json.dumps(content, indent=1) + "\n")
+    write_results(options.results, results)
 
 
 if __name__ == "__main__":

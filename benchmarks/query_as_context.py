@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from harness.script import (
     add_collections,
+    add_integers,
     add_seeds,
     add_work,
     option_parser,
@@ -436,13 +437,7 @@ def parse_options() -> argparse.Namespace:
         "--queries": (200, "The most queries of a target."),
         "--documents": (1000, "The most documents of a test collection."),
     }
-    for name, (default, help_text) in sizes.items():
-        parser.add_argument(
-            name,
-            type=int,
-            default=default,
-            help=help_text,
-        )
+    add_integers(parser, sizes)
     parser.add_argument(
         "--sweep",
         type=int,

@@ -1,21 +1,21 @@
-"""Peak memory of encoding and searching corpora of growing size: it should not grow with them.
+"""Claim: the memory that a store needs does not grow with the corpus, and verifying it is free.
 
-Random short texts and a tiny random encoder, so that what is measured is the store. Each step runs
-in a process of its own, by the package's own functions: the corpus is converted, then encoded, then
-searched. Two peaks are given: what a process had allocated (RssAnon, looked at every 20 ms), and
-that with the pages of mapped files that happened to be in memory (VmHWM), which the system takes
-back when it needs them.
+Texts are random and short, and the encoder is tiny and random, so that the store itself is
+measured. Each step runs in a process of its own, by the package's own functions: the corpus is
+converted, encoded, and searched. Two peaks are reported: what a process had allocated (RssAnon,
+read every 20 ms), and the same with the pages of mapped files that happened to be in memory
+(VmHWM), which the system takes back when it needs them.
+
+With ``--verification`` the script measures how much longer a search takes when the files of a store
+are compared with their checksums. Random float32 vectors are searched exactly with and without
+verifying, in turns, in one process. On a busy machine the processor seconds say more than the
+clock's.
+
+The script prints the peaks or the ratios with their aims, and writes
+``benchmarks/results/store.json``; either way of running it keeps the other's part. Linux only:
 
     python benchmarks/store.py [--sizes 10000 100000 1000000] [--processes 1]
-
-With ``--verification`` it measures instead what a search costs more when the files of a store are
-compared with their checksums: random float32 vectors are searched exactly with and without
-verifying, in turns, in one process. On a busy machine the processor's seconds say more than those
-that passed.
-
-    python benchmarks/store.py --verification [--documents 1000000] [--dimensions 384] [--repeats 7]
-
-Writes benchmarks/results/store.json, of which either leaves the other's part. Linux only.
+    python benchmarks/store.py --verification [--documents 1000000] [--dimensions 384]
 """
 
 from __future__ import annotations
@@ -23,41 +23,46 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import subprocess
 import sys
 import tempfile
-import threading
-import time
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import machine
+from harness.measure import (
+    AllocatedMemory,
+    check_bound,
+    describe_target,
+    process_status,
+    run_child,
+    say,
+    seconds,
+    thread_environment,
+    timed,
+)
+from harness.script import add_integers, machine, option_parser, origin, read_json, write_results
 
-RESULTS = Path(__file__).parent / "results" / "store.json"
 #: The most that allocated memory may grow from the smallest corpus to the largest.
 MOST_GROWTH_MIB = 64
-QUERIES, WORDS, TEXT_WORDS, TOP_K = 200, 2_000, (4, 12), 100
-STEPS = ("convert", "encode", "search")
-#: The most that verification may add to a search.
+#: The most that verification may add to the seconds of a search.
 MOST_VERIFICATION = 0.05
+QUERIES = 200
+VOCABULARY = 2_000
+TEXT_WORDS = (4, 12)
+TOP_K = 100
+STEPS = ("convert", "encode", "search")
+#: Options that describe how a corpus is encoded and searched.
+SHARED = ("shard_size", "token_budget", "processes", "threads")
 
 
 def write_model(folder: Path) -> None:
-    """A BERT of one layer and 32 dimensions with random weights, whose words are numbers."""
+    """Save a BERT of one layer and 32 dimensions with random weights, whose words are numbers."""
     import torch
     from transformers import BertConfig, BertModel, BertTokenizer
 
-    names = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *(f"w{number}" for number in range(WORDS)),
-    ]
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    names += [f"w{number}" for number in range(VOCABULARY)]
     tokenizer = BertTokenizer(vocab={name: row for row, name in enumerate(names)})
     torch.manual_seed(0)
     config = BertConfig(
@@ -74,54 +79,63 @@ def write_model(folder: Path) -> None:
 
 
 def write_collection(folder: Path, documents: int) -> None:
-    """A BEIR folder without judgements."""
+    """Write a BEIR folder without judgements."""
     random = np.random.default_rng(documents)
     folder.mkdir()
     for name, count in (("corpus", documents), ("queries", QUERIES)):
         with (folder / f"{name}.jsonl").open("w") as file:
             for row in range(count):
-                words = random.integers(0, WORDS, random.integers(*TEXT_WORDS))
+                words = random.integers(0, VOCABULARY, random.integers(*TEXT_WORDS))
                 text = " ".join(f"w{word}" for word in words.tolist())
-                file.write(json.dumps({"_id": f"{name[0]}{row}", "text": text}) + "\n")
+                file.write(
+                    json.dumps(
+                        {
+                            "_id": f"{name[0]}{row}",
+                            "text": text,
+                        }
+                    )
+                    + "\n"
+                )
 
 
-class Peak:
-    """Watches what this process has allocated."""
-
-    def __init__(self) -> None:
-        self.kib = 0
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        while True:
-            self.kib = max(self.kib, status("RssAnon"))
-            time.sleep(0.02)
-
-
-def status(name: str) -> int:
-    """A number of /proc/self/status, in KiB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1])
-    raise SystemExit(f"the system does not say {name}; this benchmark needs Linux")
+def run_step(
+    step: str,
+    size: int,
+    options: argparse.Namespace,
+) -> None:
+    """Do one step in this process, and print its seconds and peaks."""
+    call = prepare_step(step, size, options)
+    with AllocatedMemory() as memory:
+        taken = seconds(call)
+    say(
+        {
+            "seconds": taken,
+            "peak_allocated_mib": memory.peak_mib,
+            "peak_with_mapped_files_mib": process_status("VmHWM") / 1024,
+        }
+    )
 
 
-def worker(step: str, folder: Path, size: int, options: argparse.Namespace) -> None:
-    """Do one step and print its seconds and peaks."""
-    data, store = folder / f"data-{size}", folder / f"store-{size}"
+def prepare_step(
+    step: str,
+    size: int,
+    options: argparse.Namespace,
+) -> Callable[[], Any]:
+    """Return the call that does one step."""
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.evaluation.store_run import search
     from beir_cocodr.retrieval.store.encode import encode
     from beir_cocodr.retrieval.store.record import EncodeOptions
 
-    peak, started = Peak(), time.perf_counter()
+    data = options.folder / f"data-{size}"
+    store = options.folder / f"store-{size}"
     if step == "convert":
-        load_collection(data, labels="none")
-    elif step == "encode":
+        return lambda: load_collection(data, labels="none")
+    if step == "encode":
         settings = EncodeOptions(options.shard_size, token_budget=options.token_budget)
-        encode(
+        return lambda: encode(
             str(data),
-            str(folder / "model"),
+            str(options.folder / "model"),
             store,
             settings,
             options.processes,
@@ -129,85 +143,102 @@ def worker(step: str, folder: Path, size: int, options: argparse.Namespace) -> N
             options.threads,
             True,
         )
-    else:
-        run = folder / f"{size}.run"
-        search(
-            store,
-            str(data),
-            run,
-            TOP_K,
-            processes=options.processes,
-            device="cpu",
-            threads=options.threads,
-        )
-    seconds = time.perf_counter() - started
-    peaks = {
-        "peak_allocated_mib": peak.kib / 1024,
-        "peak_with_mapped_files_mib": status("VmHWM") / 1024,
-    }
-    print(json.dumps({"seconds": seconds, **peaks}))
+    return lambda: search(
+        store,
+        str(data),
+        options.folder / f"{size}.run",
+        TOP_K,
+        processes=options.processes,
+        device="cpu",
+        threads=options.threads,
+    )
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
+def measure_memory(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure all steps over all sizes."""
     sizes: dict[str, Any] = {}
+    shared = {name: getattr(options, name) for name in SHARED}
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         write_model(folder / "model")
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        environment = os.environ | dict.fromkeys(names, str(options.threads))
-        environment |= {"BEIR_COCODR_CACHE": str(folder / "cache")}
+        environment = thread_environment(options.threads)
+        environment["BEIR_COCODR_CACHE"] = str(folder / "cache")
         for size in options.sizes:
             write_collection(folder / f"data-{size}", size)
-            found: dict[str, Any] = {}
+            figures: dict[str, Any] = {}
             for step in STEPS:
-                arguments = [
-                    f"--{key.replace('_', '-')}={value}" for key, value in shared(options).items()
-                ]
-                command = [
-                    sys.executable,
-                    __file__,
-                    *arguments,
-                    "--worker",
-                    step,
-                    str(folder),
-                    str(size),
-                ]
-                done = subprocess.run(
-                    command, stdout=subprocess.PIPE, text=True, check=True, env=environment
-                )
-                found[step] = json.loads(done.stdout)
-                print(f"{size} documents, {step}: {found[step]}", file=sys.stderr)
-            files = list((folder / f"store-{size}").iterdir())
-            found["store_mib"] = sum(file.stat().st_size for file in files) / 2**20
-            sizes[str(size)] = found
-    return {"corpora": sizes, "targets": targets(sizes)}
+                values = {
+                    "step": step,
+                    "sizes": size,
+                    "folder": folder,
+                    **shared,
+                }
+                figures[step] = run_child(__file__, values, environment)
+                print(f"{size} documents, {step}: {figures[step]}", file=sys.stderr)
+            files = (folder / f"store-{size}").iterdir()
+            figures["store_mib"] = sum(file.stat().st_size for file in files) / 2**20
+            sizes[str(size)] = figures
+    return {
+        "corpora": sizes,
+        "targets": targets(sizes),
+    }
 
 
-def write_vectors(folder: Path, documents: int, dimensions: int) -> None:
-    """A complete store of random vectors."""
+def targets(sizes: dict[str, Any]) -> dict[str, Any]:
+    """Check how much memory grows from the smallest corpus to the largest."""
+    corpora = list(sizes.values())
+    growths = {}
+    for step in ("encode", "search"):
+        smallest = corpora[0][step]["peak_allocated_mib"]
+        growth = corpora[-1][step]["peak_allocated_mib"] - smallest
+        bound = check_bound(growth, at_most=MOST_GROWTH_MIB)
+        growths[f"growth of {step}, MiB"] = {
+            "value": growth,
+            **bound,
+        }
+    return growths
+
+
+def write_vectors(
+    folder: Path,
+    documents: int,
+    dimensions: int,
+) -> None:
+    """Write a complete store of random vectors."""
     from beir_cocodr.data.documents import open_corpus, write_arrow
     from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, StoreRecord
     from beir_cocodr.retrieval.store.shard import pack
     from beir_cocodr.retrieval.store.store import EmbeddingStore
 
     folder.mkdir()
-    write_arrow(
-        folder / "corpus.arrow", ((0, f"d{row}", "", f"text {row}") for row in range(documents))
+    rows = ((0, f"d{row}", "", f"text {row}") for row in range(documents))
+    write_arrow(folder / "corpus.arrow", rows)
+    identity = {
+        "similarity": "dot",
+        "precision": "fp32",
+        "shard_size": SHARD_SIZE,
+    }
+    store = EmbeddingStore(
+        folder,
+        StoreRecord(
+            identity,
+            EncodedBy(None),
+            documents,
+            dimensions,
+        ),
     )
-    identity = {"similarity": "dot", "precision": "fp32", "shard_size": SHARD_SIZE}
-    store = EmbeddingStore(folder, StoreRecord(identity, EncodedBy(None), documents, dimensions))
     store.write_record()
     random = np.random.default_rng(0)
     for shard in store.shards:
-        shard.write(pack(random.standard_normal((len(shard), dimensions), np.float32), "fp32"))
+        vectors = random.standard_normal((len(shard), dimensions), np.float32)
+        shard.write(pack(vectors, "fp32"))
     store.table.write(open_corpus(folder / "corpus.arrow"))
 
 
-def timed_searches(folder: Path, queries: int, threads: int, repeats: int) -> None:
-    """Open a store and search it, in turns with and without verifying, and print the seconds of
-    each pair.
+def time_searches(options: argparse.Namespace) -> None:
+    """Search a store in turns with and without verifying, and print the seconds of each pair.
 
-    What a process verified it does not verify again, so that is forgotten before each.
+    A process verifies a file once. What it verified is therefore forgotten before each search.
     """
     import torch
 
@@ -215,161 +246,160 @@ def timed_searches(folder: Path, queries: int, threads: int, repeats: int) -> No
     from beir_cocodr.retrieval.store.store import EmbeddingStore
     from beir_cocodr.retrieval.store.store_search import search_store
 
-    torch.set_num_threads(threads)
-    vectors = torch.from_numpy(np.random.default_rng(1).standard_normal((queries, 384), np.float32))
-    width = json.loads((folder / "store.json").read_text())["dimensions"]
+    torch.set_num_threads(options.threads)
+    [count] = options.queries
+    width = read_json(options.folder / "store.json")["dimensions"]
+    vectors = np.random.default_rng(1).standard_normal((count, 384), np.float32)
+    queries = torch.from_numpy(vectors)[:, :width]
+    ids = [str(row) for row in range(count)]
 
-    def seconds(verify: bool) -> dict[str, float]:
-        checksums._verified.clear()
-        started, used = time.perf_counter(), time.process_time()
-        store = EmbeddingStore.open(folder, verify)
+    def search(verify: bool) -> None:
+        store = EmbeddingStore.open(options.folder, verify)
         ranking = search_store(
-            store, [str(row) for row in range(queries)], vectors[:, :width], TOP_K, threads=threads
+            store,
+            ids,
+            queries,
+            TOP_K,
+            threads=options.threads,
         )
         store.ids(ranking.rows.ravel())
-        return {
-            "seconds": time.perf_counter() - started,
-            "processor_seconds": time.process_time() - used,
-        }
 
     pairs = []
-    for repeat in range(-1, repeats):  # the first warms up
-        pair = {
-            verify: seconds(verify) for verify in ((True, False) if repeat % 2 else (False, True))
-        }
-        if repeat >= 0:
-            pairs.append({"verify": pair[True], "plain": pair[False]})
-    print(json.dumps(pairs))
+    for repeat in range(-1, options.repeats):
+        figures = {}
+        order = (True, False) if repeat % 2 else (False, True)
+        for verify in order:
+            checksums._verified.clear()
+            _, timing = timed(lambda verify=verify: search(verify))
+            figures["verify" if verify else "plain"] = {
+                "seconds": timing.wall,
+                "processor_seconds": timing.processor,
+            }
+        if repeat >= 0:  # The first pair is a warm-up.
+            pairs.append(figures)
+    say({"pairs": pairs})
 
 
 def measure_verification(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of every search, and the median of what each that verifies took over the one next to
-    it.
-    """
-    found: dict[str, Any] = {}
+    """Measure the median of what a search that verifies takes, over the search next to it."""
+    names = ("documents", "dimensions", "repeats", "threads")
+    results: dict[str, Any] = {name: getattr(options, name) for name in names}
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name) / "store"
         write_vectors(folder, options.documents, options.dimensions)
-        for queries in options.queries:
-            command = [
-                sys.executable,
-                __file__,
-                f"--threads={options.threads}",
-                f"--repeats={options.repeats}",
-            ]
-            before = os.getloadavg()
-            command += ["--timed", str(folder), str(queries)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            pairs = json.loads(done.stdout)
-            medians = {
-                f"ratio_of_{unit}": float(
-                    np.median([pair["verify"][unit] / pair["plain"][unit] for pair in pairs])
-                )
-                for unit in ("seconds", "processor_seconds")
+        for count in options.queries:
+            load_before = os.getloadavg()
+            values = {
+                "step": "time",
+                "queries": count,
+                "folder": folder,
+                "threads": options.threads,
+                "repeats": options.repeats,
             }
-            met = {f"{name}_met": value <= 1 + MOST_VERIFICATION for name, value in medians.items()}
-            load = {"load_before": before, "load_after": os.getloadavg()}
-            found[f"{queries} queries"] = {
-                **medians,
-                "at_most": 1 + MOST_VERIFICATION,
-                **met,
-                **load,
-                "pairs": pairs,
+            pairs = run_child(__file__, values)["pairs"]
+            figures = compare_pairs(pairs)
+            figures |= {
+                "load_before": load_before,
+                "load_after": os.getloadavg(),
             }
-            print(f"{queries} queries: {medians}, {met}, {load}", file=sys.stderr)
-    sizes = {
-        name: getattr(options, name) for name in ("documents", "dimensions", "repeats", "threads")
-    }
-    return {"machine": machine(), **sizes, "top_k": TOP_K, **found}
-
-
-def shared(options: argparse.Namespace) -> dict[str, Any]:
+            print(f"{count} queries: {figures}", file=sys.stderr)
+            results[f"{count} queries"] = figures | {"pairs": pairs}
     return {
-        name: getattr(options, name)
-        for name in ("shard_size", "token_budget", "processes", "threads")
-    }
+        "machine": machine(),
+        "top_k": TOP_K,
+    } | results
 
 
-def targets(sizes: dict[str, Any]) -> dict[str, Any]:
-    first, *_, last = sizes.values()
-    found = {}
-    for step in ("encode", "search"):
-        growth = last[step]["peak_allocated_mib"] - first[step]["peak_allocated_mib"]
-        found[f"growth of {step}, MiB"] = {
-            "value": growth,
-            "at_most": MOST_GROWTH_MIB,
-            "met": growth <= MOST_GROWTH_MIB,
-        }
-    return found
+def compare_pairs(pairs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the median ratios of both kinds of seconds, and whether they meet the aim."""
+    at_most = 1 + MOST_VERIFICATION
+    figures: dict[str, Any] = {"at_most": at_most}
+    for unit in ("seconds", "processor_seconds"):
+        ratios = [pair["verify"][unit] / pair["plain"][unit] for pair in pairs]
+        median = float(np.median(ratios))
+        figures[f"ratio_of_{unit}"] = median
+        figures[f"ratio_of_{unit}_met"] = median <= at_most
+    return figures
 
 
-def show(report: dict[str, Any]) -> None:
-    for size, found in report["corpora"].items():
+def describe(results: dict[str, Any]) -> str:
+    """Return the lines that the script prints."""
+    lines = []
+    for size, figures in results["corpora"].items():
         for step in STEPS:
-            allocated, mapped = (
-                found[step][f"peak_{kind}_mib"] for kind in ("allocated", "with_mapped_files")
-            )
-            print(
-                f"{int(size):9,} documents, {step:7} {found[step]['seconds']:7.1f} s, "
-                f"peak {allocated:5.0f} MiB allocated, {mapped:5.0f} MiB with mapped files"
-            )
-    for name, target in report["targets"].items():
-        verdict = "met" if target["met"] else "MISSED"
-        print(f"{name}: {target['value']:.0f}, at most {target['at_most']}: {verdict}")
+            allocated = f"{figures[step]['peak_allocated_mib']:5.0f} MiB allocated"
+            mapped = f"{figures[step]['peak_with_mapped_files_mib']:5.0f} MiB with mapped files"
+            taken = f"{figures[step]['seconds']:7.1f} s"
+            lines.append(f"{int(size):9,} documents, {step:7} {taken}, peak {allocated}, {mapped}")
+    for name, target in results["targets"].items():
+        lines.append(describe_target(name, target["value"], target))
+    return "\n".join(lines)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = option_parser(__doc__, "store")
+    parser.add_argument(
+        "--sizes",
+        type=int,
+        nargs="+",
+        default=[10_000, 100_000, 1_000_000],
+    )
+    parser.add_argument(
+        "--queries",
+        type=int,
+        nargs="+",
+        default=[100, 1_000],
+    )
+    integers = {
+        "--shard-size": (8_192, "Documents of a shard, below any size."),
+        "--token-budget": (16_384, "Tokens of a batch."),
+        "--processes": (1, "Processes that encode and search."),
+        "--threads": (2, "Threads of a process."),
+        "--documents": (1_000_000, "Documents of the verification."),
+        "--dimensions": (384, "Dimensions of the verification, at most 384."),
+        "--repeats": (7, "Pairs of searches of the verification."),
+    }
+    add_integers(parser, integers)
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="Write the stores here. Default: the system's folder.",
+    )
+    parser.add_argument(
+        "--verification",
+        action="store_true",
+        help="Measure the cost of verifying checksums.",
+    )
+    parser.add_argument(
+        "--step",
+        choices=[*STEPS, "time"],
+        help=argparse.SUPPRESS,
+    )
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--shard-size", type=int, default=8_192, help="below the smallest corpus")
-    parser.add_argument("--token-budget", type=int, default=16_384)
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--folder", type=Path, help="with room for the stores; default: the system's temporary one"
-    )
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument(
-        "--worker", nargs=3, metavar=("STEP", "FOLDER", "SIZE"), help=argparse.SUPPRESS
-    )
-    parser.add_argument(
-        "--verification", action="store_true", help="measure what verifying checksums costs"
-    )
-    parser.add_argument("--documents", type=int, default=1_000_000)
-    parser.add_argument("--dimensions", type=int, default=384, help="at most 384")
-    parser.add_argument("--queries", type=int, nargs="+", default=[100, 1_000])
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--timed", nargs=2, metavar=("FOLDER", "QUERIES"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.timed:
-        timed_searches(
-            Path(options.timed[0]), int(options.timed[1]), options.threads, options.repeats
-        )
+    options = parse_options()
+    if options.step == "time":
+        time_searches(options)
         return
-    if options.worker:
-        step, folder, size = options.worker
-        worker(step, Path(folder), int(size), options)
+    if options.step:
+        run_step(options.step, options.sizes[0], options)
         return
-    from beir_cocodr.io import write_text
-    from beir_cocodr.records import versions
-
-    before = json.loads(options.output.read_text()) if options.output.is_file() else {}
+    results = read_json(options.results) if options.results.is_file() else {}
     if options.verification:
-        before["verification"] = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds")
-        } | measure_verification(options)
-        write_text(options.output, json.dumps(before, indent=2) + "\n")
-        return
-    report = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "versions": {"python": platform.python_version()} | versions(),
-        "sizes": shared(options) | {"queries": QUERIES, "top_k": TOP_K, "dimensions": 32},
-        **measure(options),
-        **({"verification": before["verification"]} if "verification" in before else {}),
-    }
-    show(report)
-    write_text(options.output, json.dumps(report, indent=2) + "\n")
+        verification = measure_verification(options)
+        results["verification"] = {"date": origin()["date"]} | verification
+    else:
+        shared = {name: getattr(options, name) for name in SHARED}
+        sizes = shared | {
+            "queries": QUERIES,
+            "top_k": TOP_K,
+            "dimensions": 32,
+        }
+        results |= origin() | {"sizes": sizes} | measure_memory(options)
+        print(describe(results))
+    write_results(options.results, results)
 
 
 if __name__ == "__main__":

@@ -97,6 +97,17 @@ def add_collections(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_integers(parser: argparse.ArgumentParser, options: Mapping[str, tuple[int, str]]) -> None:
+    """Add options that take one integer each: name to default and help."""
+    for name, (default, text) in options.items():
+        parser.add_argument(
+            name,
+            type=int,
+            default=default,
+            help=f"{text} Default: {default:,}.",
+        )
+
+
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that describe the experiment, which are all except paths."""
     return {name: value for name, value in vars(options).items() if not isinstance(value, Path)}
