@@ -1,203 +1,399 @@
-"""What MRL costs when it is searched: storage and query latency against a plain vector of the same
-width and against late interaction, exact and by HNSW; and what folding does for recall and for
-small storage types.
+"""Claim: searching with means and variances (MRL) costs as much as searching with plain vectors.
 
-The corpus is real text, windows of equal length from the documentation of installed packages. One
-pass of the backbone (MiniLM) gives both vectors of a window: the plain one is the normalised mean
-of its hidden states, MRL's comes from the head, which is untrained (semi-orthogonal start) unless
---model names a trained MRL. Storage and latency do not depend on training; recall and overlaps may.
-Late interaction is measured on --late windows and scaled. Vectors and indexes are kept in --output,
-and not made again.
+The rivals are a plain vector of the same width and late interaction; search is exact or by HNSW.
+The script measures storage, latency, recall, and what folding does for recall and for small storage
+types. The corpus is real text: windows of equal length from the documentation of installed
+packages. One pass of MiniLM gives both vectors of a window: the plain one is the normalised mean of
+its hidden states, and MRL's comes from its head, which is untrained (a semi-orthogonal start)
+unless ``--model`` names a trained MRL. Storage and latency do not depend on training; recall and
+overlaps may. Late interaction is measured on ``--late`` windows and scaled. Vectors and indexes are
+kept in ``--work`` and not computed again.
 
-    python benchmarks/mrl_search.py [--windows 100000] [--window-tokens 29] [--late 5000] [--model
-    FOLDER]
+The script prints ratios with their aims, latencies and recalls, and writes
+``benchmarks/results/mrl_search.json``:
 
-Writes benchmarks/results/mrl_search.json.
+    python benchmarks/mrl_search.py [--windows 100000] [--window-tokens 29] [--model FOLDER]
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import platform
+import logging
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from late_interaction import late_interaction
-from machine import machine
-from stopwatch import seconds
-from storage_types import storage_types
-from windows import windows
+from harness.measure import check_bound, describe_target, seconds
+from harness.script import add_integers, add_work, option_parser, origin, write_results
+from harness.texts import windows
 
-RESULTS = Path(__file__).parent / "results" / "mrl_search.json"
-SHARD, BATCH = 5_000, 64
-EF = (16, 32, 64, 128)
-TIMED_EF = 64
-#: Index to (vectors, kind, transform). The links of a graph are by distance, after the reduction,
-#: or by inner product.
-INDEXES = {
-    "plain, flat": ("plain", "flat", "none"),
-    "MRL, flat": ("mrl", "flat", "folding"),
-    "plain, HNSW": ("plain", "hnsw", "none"),
-    "plain, HNSW, centred": ("plain", "hnsw", "centring"),
-    "plain, HNSW, inner product": ("plain", "hnsw", "none"),
-    "MRL, HNSW": ("mrl", "hnsw", "folding"),
-    "MRL, HNSW, not folded": ("mrl", "hnsw", "none"),
-    "MRL, HNSW, inner product": ("mrl", "hnsw", "folding"),
-    "MRL, HNSW, inner product, not folded": ("mrl", "hnsw", "none"),
-}
-BY_INNER_PRODUCT = "inner product"
-#: What is timed against what; the first may take at most this many times the second.
-PAIRS = (("MRL, flat", "plain, flat"), ("MRL, HNSW", "plain, HNSW"))
-MOST = 1.05
+SHARD = 5_000
+BATCH = 64
+#: Breadths of a search in a graph.
+BREADTHS = (16, 32, 64, 128)
+TIMED_BREADTH = 64
 
+#: (N, d) vectors of both kinds: "plain" and "mrl".
 Vectors = dict[str, np.ndarray]
 
 
-def encode(texts: list[str], task: str, model: Any, folder: Path) -> Vectors:
-    """(N, 384) plain and (N, 383) MRL vectors of texts, from one pass; in shards that are kept when
-    done.
+@dataclass(frozen=True)
+class Kind:
+    """One kind of index.
+
+    Attributes:
+        vectors: The vectors that it holds.
+        kind: The kind of FAISS index.
+        transform: What is done to the vectors first.
+        by_distance: Link a graph by distance after the reduction, not by inner product.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+
+    vectors: str
+    kind: str
+    transform: str = "none"
+    by_distance: bool = True
+
+
+INDEXES = {
+    "plain, flat": Kind("plain", "flat"),
+    "MRL, flat": Kind("mrl", "flat", "folding"),
+    "plain, HNSW": Kind("plain", "hnsw"),
+    "plain, HNSW, centred": Kind("plain", "hnsw", "centring"),
+    "plain, HNSW, inner product": Kind("plain", "hnsw", by_distance=False),
+    "MRL, HNSW": Kind("mrl", "hnsw", "folding"),
+    "MRL, HNSW, not folded": Kind("mrl", "hnsw"),
+    "MRL, HNSW, inner product": Kind(
+        "mrl",
+        "hnsw",
+        "folding",
+        by_distance=False,
+    ),
+    "MRL, HNSW, inner product, not folded": Kind("mrl", "hnsw", by_distance=False),
+}
+#: Pairs of indexes whose latencies are divided.
+PAIRS = (("MRL, flat", "plain, flat"), ("MRL, HNSW", "plain, HNSW"))
+#: The most that the first of a pair may take, in parts of the second.
+MOST = 1.05
+
+
+def encode(
+    texts: list[str],
+    task: str,
+    model: Any,
+    folder: Path,
+) -> Vectors:
+    """Return both vectors of texts, from one pass; finished shards are kept.
+
+    Args:
+        texts: The N texts.
+        task: "document" or "query".
+        model: The MRL.
+        folder: The folder of the shards.
+
+    Returns:
+        (N, 384) "plain" and (N, 383) "mrl" vectors.
+    """
+    folder.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     shards: list[Vectors] = []
     for start in range(0, len(texts), SHARD):
         path = folder / f"{task}-{start:07}.npz"
         if not path.is_file():
             part = texts[start : start + SHARD]
-            batches = [
-                both_vectors(part[at : at + BATCH], task, model)
-                for at in range(0, len(part), BATCH)
-            ]
             draft = path.with_suffix(".draft.npz")
-            np.savez(
-                draft,
-                **{name: np.concatenate([b[name] for b in batches]) for name in ("plain", "mrl")},
-            )
+            np.savez(draft, **encode_part(part, task, model))
             draft.replace(path)
             print(f"{task}: {start + len(part)} of {len(texts)} encoded", file=sys.stderr)
         with np.load(path) as arrays:
             shards.append(dict(arrays))
-    return {name: np.concatenate([shard[name] for shard in shards]) for name in ("plain", "mrl")}
+    return join_vectors(shards)
 
 
-def both_vectors(texts: list[str], task: str, model: Any) -> Vectors:
+def encode_part(
+    texts: list[str],
+    task: str,
+    model: Any,
+) -> Vectors:
+    """Return both vectors of the texts of a shard."""
+    batches = []
+    for start in range(0, len(texts), BATCH):
+        batches.append(encode_batch(texts[start : start + BATCH], task, model))
+    return join_vectors(batches)
+
+
+def join_vectors(parts: list[Vectors]) -> Vectors:
+    """Concatenate vectors of both kinds."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in ("plain", "mrl")}
+
+
+def encode_batch(
+    texts: list[str],
+    task: str,
+    model: Any,
+) -> Vectors:
+    """Return both vectors of the texts of a batch."""
     import torch
 
     with torch.inference_mode():
         features = model[0](model.preprocess(texts, task=task))
         mask = features["attention_mask"].float()
-        mask[:, 1] = 0  # [VAR] is MRL's alone
+        mask[:, 1] = 0  # The token [VAR] belongs to MRL alone.
         total = (features["token_embeddings"] * mask[:, :, None]).sum(dim=1)
         plain = torch.nn.functional.normalize(total, dim=-1)
+        mrl = model.head(features, task=task)["sentence_embedding"]
         return {
             "plain": plain.numpy(),
-            "mrl": model.head(features, task=task)["sentence_embedding"].numpy(),
+            "mrl": mrl.numpy(),
         }
 
 
-def build(name: str, documents: Vectors, queries: Vectors, folder: Path) -> tuple[Any, float]:
-    """An index and the seconds it took, kept in ``folder``."""
+def build_index(
+    name: str,
+    documents: Vectors,
+    queries: Vectors,
+    folder: Path,
+) -> tuple[Any, float]:
+    """Return an index and the seconds that it took, from the folder if it has the index."""
     from beir_cocodr.retrieval.faiss.index import FaissIndex
     from beir_cocodr.retrieval.faiss.transform import FaissOptions
 
-    vectors, kind, transform = INDEXES[name]
-    path = place(name, folder)
+    path = index_folder(name, folder)
     if path.is_dir():
         index = FaissIndex.load(path)
         return index, float(index.record["key"]["seconds"])
-    # The folding takes its mean from other queries than those that are judged.
+    kind = INDEXES[name]
     options = FaissOptions(
-        kind=kind,
-        transform=transform,
-        ef_search=TIMED_EF,
-        reduction=BY_INNER_PRODUCT not in name,
+        kind=kind.kind,
+        transform=kind.transform,
+        ef_search=TIMED_BREADTH,
+        reduction=kind.by_distance,
         recall_queries=0,
     )
+    # The folding takes its mean from other queries than those that are judged.
+    sample = queries[kind.vectors][::2]
     started = time.perf_counter()
-    index = FaissIndex.build(documents[vectors], options, queries[vectors][::2])
-    seconds = time.perf_counter() - started
-    index.record["key"]["seconds"] = seconds
+    index = FaissIndex.build(documents[kind.vectors], options, sample)
+    taken = time.perf_counter() - started
+    index.record["key"]["seconds"] = taken
     index.save(path)
-    print(f"{name}: built in {seconds:.0f} s", file=sys.stderr)
-    return index, seconds
+    print(f"{name}: built in {taken:.0f} s", file=sys.stderr)
+    return index, taken
 
 
-def recalls(indexes: dict[str, Any], documents: Vectors, queries: Vectors) -> dict[str, Any]:
-    """Recall of every graph at every breadth of search, over the queries that no folding has
-    seen.
-    """
-    from beir_cocodr.retrieval.faiss.index import recall_against_exact
-
-    found: dict[str, Any] = {}
-    for name, index in indexes.items():
-        vectors, kind, _ = INDEXES[name]
-        judged = queries[vectors][1::2]
-        measure = partial(
-            recall_against_exact, queries=judged, vectors=documents[vectors], sample=500
-        )
-        tuned = (
-            {f"ef {ef}": index.tuned(ef_search=ef) for ef in EF}
-            if kind == "hnsw"
-            else {"exact": index}
-        )
-        found[name] = {setting: measure(changed) for setting, changed in tuned.items()}
-    return found
-
-
-def latencies(
-    indexes: dict[str, Any], queries: Vectors, options: argparse.Namespace
-) -> dict[str, list[float]]:
-    """Milliseconds of one query, its vector given, as the median over queries; one number for each
-    round.
-
-    The indexes take turns, so that whatever else the machine does falls on all of them.
-    """
-    searches: dict[str, Callable[[np.ndarray], Any]] = {
-        name: partial(index.search, top_k=options.top_k) for name, index in indexes.items()
-    }
-    found: dict[str, list[float]] = {name: [] for name in searches}
-    for repeat in range(options.repeats + 1):
-        for name, search in searches.items():
-            vectors = queries[INDEXES[name][0]][1::2][: options.timed_queries]
-            time.sleep(0.3)
-            taken = [seconds(partial(search, query[None])) for query in vectors]
-            if repeat:  # the first round warms up
-                found[name].append(1000 * statistics.median(taken))
-        print(f"latency: round {repeat} of {options.repeats}", file=sys.stderr)
-    return found
-
-
-def encoding(texts: list[str], model: Any, plain: Any) -> dict[str, float]:
-    """Milliseconds to encode one query, by turns."""
-    found: dict[str, list[float]] = {"plain": [], "MRL": []}
-    for text in texts:
-        for name, encoder in (("plain", plain), ("MRL", model)):
-            found[name].append(1000 * seconds(partial(encoder.encode_query, [text])))
-    return {name: statistics.median(taken[5:]) for name, taken in found.items()}
-
-
-def place(name: str, folder: Path) -> Path:
+def index_folder(name: str, folder: Path) -> Path:
+    """Return the folder of an index."""
     return folder / name.lower().replace(", ", "-").replace(" ", "-")
 
 
-def size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir())
+def measure_recalls(
+    indexes: dict[str, Any],
+    documents: Vectors,
+    queries: Vectors,
+) -> dict[str, Any]:
+    """Measure the recall of every graph at every breadth, over queries that no folding saw."""
+    from beir_cocodr.retrieval.faiss.index import recall_against_exact
+
+    recalls: dict[str, Any] = {}
+    for name, index in indexes.items():
+        kind = INDEXES[name]
+        if kind.kind == "hnsw":
+            tuned = {f"ef {breadth}": index.tuned(ef_search=breadth) for breadth in BREADTHS}
+        else:
+            tuned = {"exact": index}
+        measure_recall = partial(
+            recall_against_exact,
+            queries=queries[kind.vectors][1::2],
+            vectors=documents[kind.vectors],
+            sample=500,
+        )
+        recalls[name] = {setting: measure_recall(one) for setting, one in tuned.items()}
+    return recalls
+
+
+def measure_latencies(
+    indexes: dict[str, Any],
+    queries: Vectors,
+    options: argparse.Namespace,
+) -> dict[str, list[float]]:
+    """Return the milliseconds of one query, the median over queries, for each round.
+
+    Query vectors are given. The indexes take turns, so that whatever else the machine does affects
+    all of them.
+    """
+    latencies: dict[str, list[float]] = {name: [] for name in indexes}
+    for repeat in range(options.repeats + 1):
+        for name, index in indexes.items():
+            search: Callable[[np.ndarray], Any] = partial(index.search, top_k=options.top_k)
+            judged = queries[INDEXES[name].vectors][1::2]
+            time.sleep(0.3)
+            taken = []
+            for query in judged[: options.timed_queries]:
+                taken.append(seconds(partial(search, query[None])))
+            if repeat > 0:  # The first round is a warm-up.
+                latencies[name].append(1000 * statistics.median(taken))
+        print(f"latency: round {repeat} of {options.repeats}", file=sys.stderr)
+    return latencies
+
+
+def measure_encoding(
+    texts: list[str],
+    model: Any,
+    plain: Any,
+) -> dict[str, float]:
+    """Return the milliseconds to encode one query with both encoders, in turns."""
+    encoders = {
+        "plain": plain,
+        "MRL": model,
+    }
+    taken: dict[str, list[float]] = {name: [] for name in encoders}
+    for text in texts:
+        for name, encoder in encoders.items():
+            taken[name].append(1000 * seconds(partial(encoder.encode_query, [text])))
+    return {name: statistics.median(times[5:]) for name, times in taken.items()}
+
+
+def measure_late_interaction(
+    texts: list[str],
+    queries: list[str],
+    count: int,
+    repeats: int,
+) -> dict[str, Any]:
+    """Measure storage and exact MaxSim of late interaction over some windows, and scale both.
+
+    Documents are padded once, beforehand; the host's ``similarity`` would pad them for every query.
+
+    Args:
+        texts: The windows.
+        queries: The queries.
+        count: The number of windows to which the figures are scaled.
+        repeats: The rounds.
+    """
+    import torch
+    from sentence_transformers import MultiVectorEncoder
+
+    from beir_cocodr.models.loading import model_source
+
+    # The host warns of a projection without training, which is intended here.
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+    model = MultiVectorEncoder(model_source("minilm"), device="cpu")
+    documents = model.encode_document(
+        texts,
+        batch_size=BATCH,
+        show_progress_bar=False,
+    )
+    lengths = [len(document) for document in documents]
+    padded = torch.nn.utils.rnn.pad_sequence(documents, batch_first=True)
+    ones = [torch.ones(length, dtype=torch.bool) for length in lengths]
+    mask = torch.nn.utils.rnn.pad_sequence(ones, batch_first=True)
+    encoded = model.encode_query(queries, show_progress_bar=False)
+
+    def search(query: Any) -> Any:
+        return model.similarity([query], padded, b_mask=mask).topk(10)
+
+    rounds = []
+    with torch.inference_mode():
+        for _ in range(repeats):
+            taken = [seconds(partial(search, query)) for query in encoded]
+            rounds.append(1000 * statistics.median(taken))
+    scale = count / len(texts)
+    dimensions = padded.shape[2]
+    size = sum(lengths) * dimensions * 4
+    return {
+        "windows": len(texts),
+        "vectors_a_window": sum(lengths) / len(texts),
+        "dimensions": dimensions,
+        "bytes": size,
+        "milliseconds": rounds,
+        "scaled_to": count,
+        "scaled_bytes": size * scale,
+        "scaled_milliseconds": statistics.median(rounds) * scale,
+    }
+
+
+def measure_storage_types(documents: np.ndarray, queries: np.ndarray) -> dict[str, Any]:
+    """Measure what fp16 and int8 do to the ranking of MRL vectors, folded and not.
+
+    All numbers except the prior, γ or γ', are stored in the small type; int8 has one scale for the
+    whole corpus. The folding's mean query is of other queries than those that are judged.
+
+    Returns:
+        Storage type to "folded" or not to the share of the exact top 10 that stays, and the error
+        of scores.
+    """
+    from beir_cocodr.models.kl import Folding
+
+    judged = queries[1::2][:500].astype(np.float64)
+    wide = documents.astype(np.float64)
+    exact = best_ten(judged @ wide.T)
+    folding = Folding.fit(queries[::2], documents)
+    folded_queries = folding.transform_queries(judged, np.float64)
+    forms = {
+        "not folded": (judged, wide),
+        "folded": (folded_queries, folding.transform_documents(documents)),
+    }
+    overlaps: dict[str, Any] = {
+        "fp16": {},
+        "int8": {},
+    }
+    for form, (query_vectors, document_vectors) in forms.items():
+        reference = query_vectors @ document_vectors.astype(np.float64).T
+        prior = document_vectors[:, 0].astype(np.float32)
+        for kind, stored in store_small(document_vectors[:, 1:]).items():
+            scores = prior + query_vectors[:, 1:] @ stored.T
+            overlaps[kind][form] = {
+                "overlap_top_10": overlap(best_ten(scores), exact),
+                "root_mean_square_error": float(np.sqrt(np.mean((scores - reference) ** 2))),
+            }
+    return overlaps
+
+
+def store_small(vectors: np.ndarray) -> dict[str, np.ndarray]:
+    """Return vectors as they are read back from fp16 and from int8."""
+    scale = float(np.abs(vectors).max()) / 127
+    integers = np.round(vectors / scale).astype(np.int8)
+    return {
+        "fp16": vectors.astype(np.float16).astype(np.float64),
+        "int8": integers.astype(np.float64) * scale,
+    }
+
+
+def best_ten(scores: np.ndarray) -> np.ndarray:
+    """Return the rows of the ten best documents of each query."""
+    return np.argsort(
+        -scores,
+        axis=1,
+        kind="stable",
+    )[:, :10]
+
+
+def overlap(rows: np.ndarray, exact: np.ndarray) -> float:
+    """Return the mean share of rows that two top tens have in common."""
+    shares = []
+    for row, exact_row in zip(rows, exact, strict=True):
+        shares.append(len(np.intersect1d(row, exact_row)) / 10)
+    return float(np.mean(shares))
 
 
 def ratio(above: float, below: float) -> dict[str, Any]:
-    return {"ratio": above / below, "at_most": MOST, "met": above <= MOST * below}
+    """Divide, and check the aim."""
+    value = above / below
+    return {
+        "ratio": value,
+        **check_bound(value, at_most=MOST),
+    }
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure everything."""
     import torch
 
     from beir_cocodr.models.loading import load_encoder, model_source
@@ -205,119 +401,167 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     torch.set_num_threads(options.threads)
     model = MRL.load(options.model) if options.model else MRL(model_source("minilm"))
-    made = windows(options.windows, options.window_tokens, model.tokenizer, options.output)
-    asked = made.queries[: options.queries]
-    name = f"{options.model or 'untrained'} {'|'.join(made.texts + asked)}"
-    folder = options.output / hashlib.sha256(name.encode()).hexdigest()[:12]
-    documents = encode(made.texts, "document", model, folder / "vectors")
-    queries = encode(asked, "query", model, folder / "vectors")
-    built = {name: build(name, documents, queries, folder) for name in INDEXES}
-    indexes = {name: index for name, (index, _) in built.items()}
-    taken = latencies({name: indexes[name] for pair in PAIRS for name in pair}, queries, options)
-    bytes_ = {name: size(place(name, folder)) for name in INDEXES}
-    one, other = (documents[name].nbytes for name in ("mrl", "plain"))
-    late = late_interaction(
-        made.texts[: options.late],
+    corpus = windows(
+        options.windows,
+        options.window_tokens,
+        model.tokenizer,
+        options.work,
+    )
+    asked = corpus.queries[: options.queries]
+    identity = f"{options.model or 'untrained'} {'|'.join(corpus.texts + asked)}"
+    folder = options.work / hashlib.sha256(identity.encode()).hexdigest()[:12]
+    documents = encode(
+        corpus.texts,
+        "document",
+        model,
+        folder / "vectors",
+    )
+    queries = encode(
+        asked,
+        "query",
+        model,
+        folder / "vectors",
+    )
+    late = measure_late_interaction(
+        corpus.texts[: options.late],
         asked[1::2][: options.timed_queries],
         options.windows,
         options.repeats,
     )
+    figures = measure_indexes(
+        documents,
+        queries,
+        folder,
+        options,
+    )
+    plain_bytes = documents["plain"].nbytes
+    figures["storage"]["late_interaction_times_plain"] = late["scaled_bytes"] / plain_bytes
     return {
         "what": {
             "windows": options.windows,
             "tokens_a_window": options.window_tokens,
-            "windows_by_source": made.sources,
+            "windows_by_source": corpus.sources,
             "queries": len(asked),
             "model": options.model or "MiniLM with an untrained head",
             "dimensions": {name: vectors.shape[1] for name, vectors in documents.items()},
             "threads": options.threads,
             "top_k": options.top_k,
-            "ef_search_timed": TIMED_EF,
+            "ef_search_timed": TIMED_BREADTH,
         },
-        "storage": {
-            "vectors_bytes": {"MRL": one, "plain": other, **ratio(one, other)},
-            "index_bytes": bytes_ | {f"{a} / {b}": ratio(bytes_[a], bytes_[b]) for a, b in PAIRS},
-            "late_interaction_times_plain": late["scaled_bytes"] / other,
-        },
-        "milliseconds_a_query": taken,
-        "latency": {
-            f"{a} / {b}": ratio(statistics.median(taken[a]), statistics.median(taken[b]))
-            for a, b in PAIRS
-        },
-        "encoding_milliseconds_a_query": encoding(asked[:105], model, load_encoder("minilm")),
+        **figures,
+        "encoding_milliseconds_a_query": measure_encoding(
+            asked[:105], model, load_encoder("minilm")
+        ),
         "late_interaction": late,
-        "build_seconds": {name: seconds for name, (_, seconds) in built.items()},
-        "recall": recalls(indexes, documents, queries),
-        "storage_types": storage_types(documents["mrl"], queries["mrl"]),
+        "storage_types": measure_storage_types(documents["mrl"], queries["mrl"]),
     }
 
 
-def show(report: dict[str, Any]) -> None:
-    for what, ratios in (
-        ("storage", report["storage"]["index_bytes"]),
-        ("latency", report["latency"]),
-    ):
+def measure_indexes(
+    documents: Vectors,
+    queries: Vectors,
+    folder: Path,
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """Measure storage, latency and recall of all indexes."""
+    indexes = {}
+    build_seconds = {}
+    sizes: dict[str, Any] = {}
+    for name in INDEXES:
+        indexes[name], build_seconds[name] = build_index(
+            name,
+            documents,
+            queries,
+            folder,
+        )
+        sizes[name] = folder_size(index_folder(name, folder))
+    paired = {name: indexes[name] for pair in PAIRS for name in pair}
+    latencies = measure_latencies(paired, queries, options)
+    size_ratios = {}
+    latency_ratios = {}
+    for above, below in PAIRS:
+        size_ratios[f"{above} / {below}"] = ratio(sizes[above], sizes[below])
+        median_above = statistics.median(latencies[above])
+        median_below = statistics.median(latencies[below])
+        latency_ratios[f"{above} / {below}"] = ratio(median_above, median_below)
+    mrl_bytes = documents["mrl"].nbytes
+    plain_bytes = documents["plain"].nbytes
+    vectors_ratio = ratio(mrl_bytes, plain_bytes)
+    return {
+        "storage": {
+            "vectors_bytes": {
+                "MRL": mrl_bytes,
+                "plain": plain_bytes,
+                **vectors_ratio,
+            },
+            "index_bytes": sizes | size_ratios,
+        },
+        "milliseconds_a_query": latencies,
+        "latency": latency_ratios,
+        "build_seconds": build_seconds,
+        "recall": measure_recalls(indexes, documents, queries),
+    }
+
+
+def folder_size(folder: Path) -> int:
+    """Return the bytes of the files of a folder."""
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def describe(results: dict[str, Any]) -> str:
+    """Return the lines that the script prints."""
+    lines = []
+    targets = {
+        "storage": results["storage"]["index_bytes"],
+        "latency": results["latency"],
+    }
+    for aim, ratios in targets.items():
         for name, values in ratios.items():
             if isinstance(values, dict):
-                verdict = "met" if values["met"] else "MISSED"
-                print(
-                    f"{what}: {name} {values['ratio']:.3f}, at most {values['at_most']}: {verdict}"
-                )
-    for name, rounds in report["milliseconds_a_query"].items():
-        print(f"{name}: {statistics.median(rounds):.2f} ms a query")
-    late = report["late_interaction"]
-    print(
+                lines.append(describe_target(f"{aim}: {name}", values["ratio"], values))
+    for name, rounds in results["milliseconds_a_query"].items():
+        lines.append(f"{name}: {statistics.median(rounds):.2f} ms a query")
+    late = results["late_interaction"]
+    times = results["storage"]["late_interaction_times_plain"]
+    lines.append(
         f"late interaction: {late['scaled_milliseconds']:.0f} ms a query (scaled), "
-        f"{report['storage']['late_interaction_times_plain']:.1f} times the plain vector's bytes"
+        f"{times:.1f} times the plain vector's bytes"
     )
-    for name, settings in report["recall"].items():
-        shares = ", ".join(
-            f"{setting} {found['recall@10']:.3f}" for setting, found in settings.items()
-        )
-        print(f"recall@10 of {name}: {shares}")
-    for kind, found in report["storage_types"].items():
-        print(
-            f"{kind}:",
-            *(f"{name} {values['overlap_top_10']:.3f}" for name, values in found.items()),
-        )
+    for name, settings in results["recall"].items():
+        shares = [f"{setting} {one['recall@10']:.3f}" for setting, one in settings.items()]
+        lines.append(f"recall@10 of {name}: {', '.join(shares)}")
+    for kind, forms in results["storage_types"].items():
+        overlaps = [f"{form} {values['overlap_top_10']:.3f}" for form, values in forms.items()]
+        lines.append(f"{kind}: {', '.join(overlaps)}")
+    return "\n".join(lines)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = option_parser(__doc__, "mrl_search")
+    add_work(parser, "runs/benchmark-mrl-search")
+    integers = {
+        "--windows": (100_000, "Windows of the corpus."),
+        "--window-tokens": (29, "Tokens of a window beside [CLS], [VAR] and [SEP]."),
+        "--queries": (1_000, "Queries: half for the folding, half judged."),
+        "--timed-queries": (100, "Queries that are timed."),
+        "--late": (5_000, "Windows for late interaction."),
+        "--top-k": (10, "Documents of a ranking."),
+        "--repeats": (7, "Timed rounds after a warm-up."),
+        "--threads": (2, "Threads of every rival."),
+    }
+    add_integers(parser, integers)
+    parser.add_argument("--model", help="A trained MRL. Default: MiniLM with an untrained head.")
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--windows", type=int, default=100_000)
-    parser.add_argument(
-        "--window-tokens", type=int, default=29, help="beside [CLS], [VAR] and [SEP]"
-    )
-    parser.add_argument(
-        "--queries", type=int, default=1_000, help="half for the folding, half judged"
-    )
-    parser.add_argument("--timed-queries", type=int, default=100)
-    parser.add_argument("--late", type=int, default=5_000, help="windows for late interaction")
-    parser.add_argument("--model", help="a trained MRL; default MiniLM with an untrained head")
-    parser.add_argument("--top-k", type=int, default=10)
-    parser.add_argument(
-        "--repeats", type=int, default=7, help="timed rounds, after one that warms up"
-    )
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=Path("runs/benchmark-mrl-search"))
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
-
+    options = parse_options()
     import faiss
 
-    from beir_cocodr.io import write_text
-    from beir_cocodr.records import versions
-
     faiss.omp_set_num_threads(options.threads)
-    report = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "versions": {"python": platform.python_version(), "faiss": version("faiss-cpu")}
-        | versions(),
-        **measure(options),
-    }
-    show(report)
-    write_text(options.results, json.dumps(report, indent=2) + "\n")
+    results = origin("faiss-cpu") | measure(options)
+    write_results(options.results, results)
+    print(describe(results))
 
 
 if __name__ == "__main__":

@@ -124,11 +124,13 @@ def prepare_step(
     """Return the call that does one step."""
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.evaluation.store_run import search
+    from beir_cocodr.models.spec import EncoderOptions
     from beir_cocodr.retrieval.store.encode import encode
     from beir_cocodr.retrieval.store.record import EncodeOptions
 
     data = options.folder / f"data-{size}"
     store = options.folder / f"store-{size}"
+    cpu = EncoderOptions(device="cpu")
     if step == "convert":
         return lambda: load_collection(data, labels="none")
     if step == "encode":
@@ -138,10 +140,10 @@ def prepare_step(
             str(options.folder / "model"),
             store,
             settings,
-            options.processes,
-            "cpu",
-            options.threads,
-            True,
+            processes=options.processes,
+            threads=options.threads,
+            progress=True,
+            encoder=cpu,
         )
     return lambda: search(
         store,

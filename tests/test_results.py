@@ -37,10 +37,10 @@ def test_the_table_is_what_the_benchmark_wrote():
 
 
 def test_the_tables_of_fusions_are_what_the_benchmark_wrote():
-    script, found = import_module("adaptation"), results_of("adaptation")
-    assert PAGE.split(script.START)[1].split(script.END)[0].strip() == script.markdown(found)
-    start, end = script.SHORT
-    assert README.split(start)[1].split(end)[0].strip() == script.short_table(found)
+    tables = import_module("adaptation_tables")
+    found = results_of("adaptation")
+    assert tables.MARKS.read(PAGE) == tables.markdown(found)
+    assert tables.SHORT_MARKS.read(README) == tables.short_table(found)
     text = section("adaptation")
     aims = found["aims"]
     assert f"{aims['hybrid over dense on prose']:.0%} above the dense encoder" in text
@@ -86,7 +86,8 @@ def test_the_tables_of_fusions_are_what_the_benchmark_wrote():
 
 
 def test_the_figures_of_another_encoder_stand_in_a_results_file():
-    script, found = import_module("adaptation"), results_of("adaptation_mpnet")
+    script = import_module("adaptation_tables")
+    found = results_of("adaptation_mpnet")
     text = " ".join(PAGE.split("### With another encoder")[1].split("\n## ")[0].split())
     base, prose = found["encoders"]["base"], found["prose"]
     parts = [
