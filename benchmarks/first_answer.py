@@ -1,18 +1,20 @@
-"""From a folder of 300 files to the first answer, and a second start: seconds of every step.
+"""Claim: a folder of 300 files is searched within a minute, and on a second start within seconds.
 
 The files are documentation of installed packages in eight formats. Each start is a process of its
-own with an empty cache or the one that the start before has filled. `imports` says whose modules
-the time of importing goes to, from `python -X importtime`: a module counts without what it imports.
-Writes benchmarks/results/first_answer.json.
+own: the first has an empty cache, the second the cache that the first filled. Three ways are
+timed: the steps of a search in Python, the command ``search``, and the page of ``try``. The script
+also says which packages the time of importing goes to, by ``python -X importtime``; a module counts
+without the modules that it imports.
 
-python benchmarks/first_answer.py
+The script prints the seconds of every step, and writes ``benchmarks/results/first_answer.json``:
+
+    python benchmarks/first_answer.py [--files 300] [--model hybrid:minilm] [--repeats 3]
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import datetime
 import html
 import json
 import os
@@ -23,19 +25,28 @@ import time
 import urllib.parse
 import urllib.request
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from machine import machine
+from harness.measure import say
+from harness.script import option_parser, origin, write_results
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.io import write_text
-from beir_cocodr.records import versions
 
-RESULTS = Path(__file__).parent / "results" / "first_answer.json"
-SOURCE, QUERY = "apidocs/numpy+pandas", "return a sorted copy of an array"
+SOURCE = "apidocs/numpy+pandas"
+QUERY = "return a sorted copy of an array"
 FORMATS = ("txt", "md", "rst", "html", "csv", "tsv", "jsonl", "md")
-HOSTS = (
+#: Forms of a document in formats of text: title and text.
+TEXT_FORMS = {
+    "md": "## {}\n\n{}\n\n",
+    "rst": "{}\n" + "=" * 80 + "\n\n{}\n\n",
+    "txt": "{}\n\n{}\n\n",
+    "html": "<h2>{}</h2><p>{}</p>",
+}
+#: Packages whose time of importing is reported.
+PACKAGES = (
+    "beir_cocodr",
     "torch",
     "transformers",
     "sentence_transformers",
@@ -46,201 +57,283 @@ HOSTS = (
     "pyarrow",
     "sympy",
 )
+IMPORTS = "import beir_cocodr.models.loading, beir_cocodr.retrieval.searcher"
 
 
 def write_files(folder: Path, count: int) -> None:
-    """Files of two documents each, one format after the other."""
+    """Write files of two documents each, in one format after the other."""
     documents = list(load_collection(SOURCE, labels="none").documents.values())
-    size = len(documents) // count
+    step = len(documents) // count
     for number in range(count):
-        part, kind = (
-            documents[number * size : (number + 1) * size][:2],
-            FORMATS[number % len(FORMATS)],
+        first = number * step
+        kind = FORMATS[number % len(FORMATS)]
+        path = folder / str(number % 10) / f"page-{number}.{kind}"
+        path.parent.mkdir(
+            parents=True,
+            exist_ok=True,
         )
-        path = folder / f"{number % 10}" / f"page-{number}.{kind}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if kind == "jsonl":
-            text = "".join(
-                json.dumps({"title": one["title"], "text": one["text"]}) + "\n" for one in part
-            )
-        elif kind in ("csv", "tsv"):
-            with path.open("w", newline="") as file:
-                rows = csv.writer(file, delimiter="," if kind == "csv" else "\t")
-                rows.writerows([["title", "text"], *([one["title"], one["text"]] for one in part)])
-            continue
-        elif kind == "html":
-            text = "".join(
-                f"<h2>{html.escape(one['title'])}</h2><p>{html.escape(one['text'])}</p>"
-                for one in part
-            )
+        write_file(path, documents[first : first + step][:2])
+
+
+def write_file(path: Path, documents: Sequence[Any]) -> None:
+    """Write documents in the format of the file's ending."""
+    kind = path.suffix.removeprefix(".")
+    pairs = [(document["title"], document["text"]) for document in documents]
+    with path.open("w", newline="") as file:
+        if kind in ("csv", "tsv"):
+            rows = csv.writer(file, delimiter="," if kind == "csv" else "\t")
+            rows.writerows([("title", "text"), *pairs])
+        elif kind == "jsonl":
+            for title, text in pairs:
+                file.write(
+                    json.dumps(
+                        {
+                            "title": title,
+                            "text": text,
+                        }
+                    )
+                    + "\n"
+                )
         else:
-            under = {
-                "md": "## {}\n\n{}\n\n",
-                "rst": "{}\n" + "=" * 80 + "\n\n{}\n\n",
-                "txt": "{}\n\n{}\n\n",
-            }[kind]
-            text = "".join(under.format(one["title"], one["text"]) for one in part)
-        path.write_text(text)
+            escape = html.escape if kind == "html" else str
+            for title, text in pairs:
+                file.write(TEXT_FORMS[kind].format(escape(title), escape(text)))
+
+
+class Laps:
+    """Seconds of steps that follow each other, by the clock and of the processor."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {}
+        self._last = self._now()
+
+    def end(self, step: str) -> None:
+        """Note the end of a step."""
+        now = self._now()
+        self.seconds[step] = [round(b - a, 3) for a, b in zip(self._last, now, strict=True)]
+        self._last = now
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        return time.perf_counter(), time.process_time()
 
 
 def start(folder: str, model: str) -> dict[str, Any]:
-    """One start in this process: seconds of its steps, on the clock and of the processor."""
-    laps: dict[str, list[float]] = {}
-    before = [time.perf_counter(), time.process_time()]
-
-    def lap(step: str) -> None:
-        now = [time.perf_counter(), time.process_time()]
-        laps[step] = [round(b - a, 3) for a, b in zip(before, now, strict=True)]
-        before[:] = now
-
+    """Start a search in this process, and return the seconds of its steps."""
+    laps = Laps()
     from beir_cocodr.models.loading import load_encoder
     from beir_cocodr.models.spec import EncoderOptions
     from beir_cocodr.retrieval.searcher import Searcher
 
-    lap("imports")
+    laps.end("imports")
     load_collection(folder, labels="none")
-    lap("read the files")
+    laps.end("read the files")
     load_encoder("minilm", EncoderOptions())
-    lap("load the model")
+    laps.end("load the model")
     searcher = Searcher(folder, model)
     searcher.prepare()
-    lap("index and encode")
-    found = searcher.search(QUERY)
-    lap("search")
-    return {"steps": laps, "passages": len(searcher.documents), "first": found[0].place}
+    laps.end("index and encode")
+    hits = searcher.search(QUERY)
+    laps.end("search")
+    return {
+        "steps": laps.seconds,
+        "passages": len(searcher.documents),
+        "first": hits[0].place,
+    }
 
 
-def command(cache: Path, *arguments: str) -> tuple[float, str]:
-    """Wall seconds of a process of its own, and what it printed."""
-    began = time.perf_counter()
-    surroundings = os.environ | {"BEIR_COCODR_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=True, env=surroundings
+def environment_with(cache: Path) -> dict[str, str]:
+    """Return this process's environment with another cache."""
+    return os.environ | {
+        "BEIR_COCODR_CACHE": str(cache),
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+def run_python(cache: Path, *arguments: str) -> tuple[float, subprocess.CompletedProcess[str]]:
+    """Run Python in a process of its own, and return the clock's seconds and what it printed."""
+    started = time.perf_counter()
+    completed = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment_with(cache),
     )
-    return round(time.perf_counter() - began, 2), done.stdout + done.stderr * (
-        "importtime" in arguments
-    )
+    return round(time.perf_counter() - started, 2), completed
 
 
-def page(cache: Path, folder: Path, output: Path) -> dict[str, float]:
-    """Column of the page of `try` to wall seconds from the start of its process to the column's
-    answer.
-    """
-    began, answered = time.perf_counter(), dict[str, float]()
-    surroundings = os.environ | {"BEIR_COCODR_CACHE": str(cache), "HF_HUB_OFFLINE": "1"}
-    typed = [
-        sys.executable,
-        "-m",
-        "beir_cocodr.cli",
-        "try",
-        str(folder),
-        "--no-browser",
-        "--output",
-        str(output),
-    ]
+def time_page(
+    cache: Path,
+    folder: Path,
+    output: Path,
+) -> dict[str, float]:
+    """Start ``try``, and return the seconds until each column of its page has an answer."""
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "beir_cocodr.cli", "try", str(folder), "--no-browser"]
+    command += ["--output", str(output)]
     with subprocess.Popen(
-        typed, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=surroundings
-    ) as run:
-        assert run.stdout is not None
-        link = next(word for line in run.stdout for word in line.split() if word.startswith("http"))
-        url, secret = link.split("#")
-        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-        sent = {"content-type": "application/json"}
-        login = urllib.request.Request(
-            url + "api/login", json.dumps({"secret": secret}).encode(), sent
-        )
-        browser.open(login).close()
-        with browser.open(url + "api/state") as answer:
-            waiting = [model["name"] for model in json.load(answer)["models"]]
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment_with(cache),
+    ) as server:
+        page = Page(read_link(server))
+        answered: dict[str, float] = {}
+        waiting = page.model_names()
         while waiting:
-            asked = urllib.parse.urlencode({"model": waiting[0], "query": QUERY})
-            with browser.open(f"{url}api/search?{asked}") as answer:
-                found = json.load(answer)
-            if found["model"]["state"] == "failed":
-                raise RuntimeError(found["model"]["remark"])
-            if found["hits"]:
-                answered[waiting.pop(0)] = round(time.perf_counter() - began, 2)
+            if page.has_answer(waiting[0]):
+                answered[waiting.pop(0)] = round(time.perf_counter() - started, 2)
             else:
                 time.sleep(0.05)
-        run.terminate()
+        server.terminate()
     return answered
 
 
-def whose_imports(cache: Path) -> dict[str, float]:
-    """Package to seconds of importing its own modules."""
-    _, text = command(
+def read_link(server: subprocess.Popen[str]) -> str:
+    """Wait for the link that ``try`` prints."""
+    assert server.stdout is not None
+    for line in server.stdout:
+        for word in line.split():
+            if word.startswith("http"):
+                return word
+    raise SystemExit("try ended before it printed a link")
+
+
+class Page:
+    """The page of ``try``, as a browser sees it."""
+
+    def __init__(self, link: str) -> None:
+        self.url, secret = link.split("#")
+        self._browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        body = json.dumps({"secret": secret}).encode()
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(self.url + "api/login", body, headers)
+        self._browser.open(request).close()
+
+    def model_names(self) -> list[str]:
+        """Return the models of the columns."""
+        return [model["name"] for model in self._get("api/state")["models"]]
+
+    def has_answer(self, model: str) -> bool:
+        """Search, and say whether there are hits."""
+        query = urllib.parse.urlencode(
+            {
+                "model": model,
+                "query": QUERY,
+            }
+        )
+        answer = self._get(f"api/search?{query}")
+        if answer["model"]["state"] == "failed":
+            raise RuntimeError(answer["model"]["remark"])
+        return bool(answer["hits"])
+
+    def _get(self, path: str) -> dict[str, Any]:
+        with self._browser.open(self.url + path) as response:
+            answer: dict[str, Any] = json.load(response)
+        return answer
+
+
+def time_imports(cache: Path) -> dict[str, float]:
+    """Return the seconds that importing the modules of each package takes."""
+    _, completed = run_python(
         cache,
         "-X",
         "importtime",
         "-c",
-        "import beir_cocodr.models.loading, beir_cocodr.retrieval.searcher",
+        IMPORTS,
     )
-    spent: Counter[str] = Counter()
-    for line in (line for line in text.splitlines() if line.count("|") == 2):
-        own, _, name = (part.strip() for part in line.removeprefix("import time:").split("|"))
-        top = name.partition(".")[0]
-        if own.isdecimal():
-            spent["beir_cocodr" if top == "beir_cocodr" else top if top in HOSTS else "others"] += (
-                int(own)
-            )
-    return {name: round(microseconds / 1e6, 2) for name, microseconds in spent.most_common()}
+    microseconds: Counter[str] = Counter()
+    for line in completed.stderr.splitlines():
+        fields = line.removeprefix("import time:").split("|")
+        if len(fields) != 3 or not fields[0].strip().isdecimal():
+            continue
+        package = fields[2].strip().partition(".")[0]
+        name = package if package in PACKAGES else "others"
+        microseconds[name] += int(fields[0])
+    return {name: round(spent / 1e6, 2) for name, spent in microseconds.most_common()}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Time all three ways, each with an empty cache and again."""
+    starts: dict[str, list[Any]] = {
+        "first": [],
+        "second": [],
+    }
+    commands: dict[str, list[float]] = {
+        "first": [],
+        "second": [],
+    }
+    pages: dict[str, list[dict[str, float]]] = {
+        "first": [],
+        "second": [],
+    }
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        folder = work / "files"
+        write_files(folder, options.files)
+        steps = [__file__, f"--model={options.model}", f"--start={folder}"]
+        search = ["-m", "beir_cocodr.cli", "search", f"--dataset={folder}"]
+        search += [f"--model={options.model}", QUERY]
+        for number in range(options.repeats):
+            for turn in starts:  # The second finds what the first left in the cache.
+                _, completed = run_python(work / f"steps-{number}", *steps)
+                starts[turn].append(json.loads(completed.stdout.splitlines()[-1]))
+                seconds, _ = run_python(work / f"search-{number}", *search)
+                commands[turn].append(seconds)
+                cache = work / f"page-{number}"
+                pages[turn].append(time_page(cache, folder, work / f"judged-{number}"))
+        imports = time_imports(work / "imports")
+    return {
+        "starts": starts,
+        "search_command_seconds": commands,
+        "page_seconds": pages,
+        "imports": imports,
+    }
+
+
+def describe(results: dict[str, Any]) -> str:
+    """Return the lines that the script prints."""
+    lines = []
+    for turn, runs in results["starts"].items():
+        steps = {step: [run["steps"][step] for run in runs] for step in runs[0]["steps"]}
+        lines.append(f"{turn} start, steps: {steps}")
+        lines.append(f"{turn} start, search: {results['search_command_seconds'][turn]}")
+        lines.append(f"{turn} start, try: {results['page_seconds'][turn]}")
+    lines.append(f"imports: {results['imports']}")
+    return "\n".join(lines)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = option_parser(__doc__, "first_answer")
+    parser.add_argument(
+        "--files",
+        type=int,
+        default=300,
+    )
+    parser.add_argument("--model", default="hybrid:minilm")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=3,
+    )
+    parser.add_argument("--start", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=300)
-    parser.add_argument("--model", default="hybrid:minilm")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--start", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.start:
-        print(json.dumps(start(arguments.start, arguments.model)))
+    options = parse_options()
+    if options.start:
+        say(start(options.start, options.model))
         return
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "files"
-        write_files(folder, arguments.files)
-        own = [__file__, "--model", arguments.model, "--start", str(folder)]
-        typed = [
-            "-m",
-            "beir_cocodr.cli",
-            "search",
-            "--dataset",
-            str(folder),
-            "--model",
-            arguments.model,
-            QUERY,
-        ]
-        starts: dict[str, list[Any]] = {"first": [], "second": []}
-        commands: dict[str, list[float]] = {"first": [], "second": []}
-        pages: dict[str, list[dict[str, float]]] = {"first": [], "second": []}
-        for number in range(arguments.repeats):
-            for name in starts:  # the second finds what the first has left in the cache
-                _, text = command(Path(place) / f"steps-{number}", *own)
-                starts[name].append(json.loads(text.splitlines()[-1]))
-                commands[name].append(command(Path(place) / f"typed-{number}", *typed)[0])
-                pages[name].append(
-                    page(Path(place) / f"page-{number}", folder, Path(place) / f"judged-{number}")
-                )
-        found = {
-            "date": datetime.date.today().isoformat(),
-            "machine": machine() | {"load_average": os.getloadavg()},
-            "versions": versions(),
-            "files": arguments.files,
-            "model": arguments.model,
-            "starts": starts,
-            "search_command_seconds": commands,
-            "page_seconds": pages,
-            "imports": whose_imports(Path(place) / "imports"),
-        }
-    write_text(RESULTS, json.dumps(found, indent=2) + "\n")
-    for name, runs in starts.items():
-        print(
-            name,
-            {step: [run["steps"][step] for run in runs] for step in runs[0]["steps"]},
-            commands[name],
-            pages[name],
-        )
-    print(found["imports"])
+    results = origin(load_average=os.getloadavg()) | {
+        "files": options.files,
+        "model": options.model,
+        **measure(options),
+    }
+    write_results(options.results, results)
+    print(describe(results))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from harness.measure import check_bound, describe_target, seconds
 from harness.script import add_integers, add_work, option_parser, origin, write_results
-from harness.texts import windows
+from harness.texts import Windows, windows
 
 SHARD = 5_000
 BATCH = 64
@@ -437,23 +437,38 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     plain_bytes = documents["plain"].nbytes
     figures["storage"]["late_interaction_times_plain"] = late["scaled_bytes"] / plain_bytes
     return {
-        "what": {
-            "windows": options.windows,
-            "tokens_a_window": options.window_tokens,
-            "windows_by_source": corpus.sources,
-            "queries": len(asked),
-            "model": options.model or "MiniLM with an untrained head",
-            "dimensions": {name: vectors.shape[1] for name, vectors in documents.items()},
-            "threads": options.threads,
-            "top_k": options.top_k,
-            "ef_search_timed": TIMED_BREADTH,
-        },
+        "what": describe_setup(
+            options,
+            corpus,
+            documents,
+            len(asked),
+        ),
         **figures,
         "encoding_milliseconds_a_query": measure_encoding(
             asked[:105], model, load_encoder("minilm")
         ),
         "late_interaction": late,
         "storage_types": measure_storage_types(documents["mrl"], queries["mrl"]),
+    }
+
+
+def describe_setup(
+    options: argparse.Namespace,
+    corpus: Windows,
+    documents: Vectors,
+    queries: int,
+) -> dict[str, Any]:
+    """Say what was searched."""
+    return {
+        "windows": options.windows,
+        "tokens_a_window": options.window_tokens,
+        "windows_by_source": corpus.sources,
+        "queries": queries,
+        "model": options.model or "MiniLM with an untrained head",
+        "dimensions": {name: vectors.shape[1] for name, vectors in documents.items()},
+        "threads": options.threads,
+        "top_k": options.top_k,
+        "ef_search_timed": TIMED_BREADTH,
     }
 
 

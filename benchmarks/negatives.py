@@ -1,16 +1,17 @@
-"""BM25's negatives of many queries over a large corpus, and a teacher's scores of many pairs: their
-time and memory.
+"""Claim: BM25's negatives of many queries over a large corpus take a tenth of the time.
 
-Documents are pieces of the installed packages' documentation, queries its summary lines and, where
-more are wanted, pieces of eight words. Negatives are made as fine-tuning makes them, with one core
-and with all; beside them the way before, bm25s's index and its scores of all documents for one
-query after another, on some of the queries. Times are processor seconds, as a machine that does
-other things changes the clock's; with all cores they are the clock's, the median of five. Each part
-is a process of its own, as peak memory never falls. Writes benchmarks/results/negatives.json. Run
-as:
+Documents are pieces of the documentation of installed packages. Queries are its summary lines and,
+if more are wanted, pieces of eight words. Negatives are drawn as fine-tuning draws them, with one
+core and with all. The rival is the former way: bm25s's index, and its scores of all documents for
+one query after another, on some of the queries. A teacher's scores of many pairs are measured too.
+Times are processor seconds, as a busy machine changes the clock's; with all cores they are the
+clock's, the median of five runs. Each part is a process of its own, as peak memory never falls.
 
-    OMP_NUM_THREADS=1 python benchmarks/negatives.py --work DIR OMP_NUM_THREADS=1 python
-    benchmarks/negatives.py --work DIR --documents 20000 --queries 500 --pairs 100000  # small
+The script prints every part and the summary, and writes ``benchmarks/results/negatives.json``:
+
+    OMP_NUM_THREADS=1 python benchmarks/negatives.py --work DIR
+    OMP_NUM_THREADS=1 python benchmarks/negatives.py --work DIR --documents 20000 --queries 500
+    --pairs 100000
 """
 
 from __future__ import annotations
@@ -18,297 +19,372 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import bm25s
 import numpy as np
-from machine import machine
+from harness.measure import MIB, peak_memory_of_any, processor_seconds, run_child, say
+from harness.script import (
+    add_integers,
+    add_work,
+    option_parser,
+    origin,
+    read_json,
+    write_results,
+)
+from harness.texts import SOURCES, cut_pieces
 
 from beir_cocodr import load_collection
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import open_corpus, write_arrow
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.io import write_text
-from beir_cocodr.records import versions
 from beir_cocodr.retrieval import pool
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Ranking
 
-RESULTS = Path(__file__).parent / "results" / "negatives.json"
-SOURCES = "apidocs/stdlib+numpy+pandas+scipy+sklearn+torch"
-DEPTH, BEFORE, REPEATS = 30, 200, 5
+#: Negatives of a query.
+DEPTH = 30
+#: Queries that the rival searches.
+RIVAL_QUERIES = 200
+#: Runs with all cores.
+REPEATS = 5
+#: Documents of a teacher's list.
+LIST_SIZE = 10
 
-#: MS MARCO's passages and training queries, and the machine that the issue asks about.
-MSMARCO = {"documents": 8_841_823, "queries": 502_939, "cores": 16}
+#: MS MARCO's passages and training queries, and the cores that its time is stated for.
+MSMARCO = {
+    "documents": 8_841_823,
+    "queries": 502_939,
+    "cores": 16,
+}
+
+_CORPUS = "corpus.arrow"
+_QUERIES = "queries.json"
 
 
-def pieces(words: list[list[str]], count: int, least: int, most: int, seed: int) -> Iterator[str]:
-    rng = np.random.default_rng(seed)
-    for _ in range(count):
-        source, length = words[int(rng.integers(len(words)))], int(rng.integers(least, most + 1))
-        start = int(rng.integers(max(1, len(source) - length)))
-        yield " ".join(source[start : start + length])
-
-
-def write_corpus(work: Path, documents: int, queries: int) -> None:
+def write_corpus(
+    work: Path,
+    documents: int,
+    queries: int,
+) -> None:
+    """Write documents and queries to the working folder."""
     source = load_collection(SOURCES, "train")
     words = [document["text"].split() for document in source.documents.values()]
-    rows = ((0, f"d{i}", "", text) for i, text in enumerate(pieces(words, documents, 20, 80, 0)))
-    write_arrow(work / "corpus.arrow", rows)
-    texts = [
-        *source.queries.values(),
-        *pieces(words, max(0, queries - len(source.queries)), 8, 8, 1),
-    ][:queries]
-    write_text(work / "queries.json", json.dumps(texts))
-
-
-def corpus(work: Path) -> Collection:
-    """With one relevant document a query, drawn at random."""
-    documents, texts = (
-        open_corpus(work / "corpus.arrow"),
-        json.loads((work / "queries.json").read_text()),
+    pieces = cut_pieces(
+        words,
+        documents,
+        (20, 80),
+        seed=0,
     )
-    queries = {f"q{i}": text for i, text in enumerate(texts)}
+    write_arrow(work / _CORPUS, ((0, f"d{row}", "", text) for row, text in enumerate(pieces)))
+    texts = list(source.queries.values())
+    missing = max(0, queries - len(texts))
+    texts += cut_pieces(
+        words,
+        missing,
+        (8, 8),
+        seed=1,
+    )
+    write_text(work / _QUERIES, json.dumps(texts[:queries]))
+
+
+def read_corpus(work: Path) -> Collection:
+    """Return the collection, with one relevant document a query, drawn at random."""
+    documents = open_corpus(work / _CORPUS)
+    texts = json.loads((work / _QUERIES).read_text())
+    queries = {f"q{number}": text for number, text in enumerate(texts)}
     rows = np.random.default_rng(2).integers(len(documents), size=len(queries))
-    qrels = {query: {id: 1} for query, id in zip(queries, documents.ids(rows), strict=True)}
-    small = load_collection(SOURCES, "train")
-    return replace(small, documents=documents, queries=queries, qrels=qrels)
-
-
-def spent() -> float:
-    """Processor seconds of this process and of those it waited for."""
-    own, children = (
-        resource.getrusage(resource.RUSAGE_SELF),
-        resource.getrusage(resource.RUSAGE_CHILDREN),
-    )
-    return sum(usage.ru_utime + usage.ru_stime for usage in (own, children))
-
-
-def peak() -> int:
-    return (
-        max(
-            resource.getrusage(who).ru_maxrss
-            for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        )
-        >> 10
+    qrels = {}
+    for query, document in zip(queries, documents.ids(rows), strict=True):
+        qrels[query] = {document: 1}
+    source = load_collection(SOURCES, "train")
+    return replace(
+        source,
+        documents=documents,
+        queries=queries,
+        qrels=qrels,
     )
 
 
-def before(work: Path) -> dict[str, Any]:
-    """As it was: the index in memory, and for each query the scores of all documents."""
-    given, reader = corpus(work), BM25(load_collection(SOURCES, "train").documents)._tokenizer
-    ids, began = [], spent()
-    for chunk in given.documents.chunks(10_000):
-        ids += reader.tokenize(
-            [TextFormat().document(d) for d in chunk], update_vocab=True, show_progress=False
+def measure_before(work: Path) -> dict[str, Any]:
+    """Measure the former way: an index in memory, and scores of all documents for each query."""
+    collection = read_corpus(work)
+    tokenizer = BM25(load_collection(SOURCES, "train").documents)._tokenizer
+    started = processor_seconds()
+    index = bm25s.BM25(
+        k1=0.9,
+        b=0.4,
+    )
+    index.index(_tokenize_all(collection, tokenizer), show_progress=False)
+    indexing = processor_seconds() - started
+    ties = collection.documents.tie_ranks()
+    step = max(1, len(collection.queries) // RIVAL_QUERIES)
+    queries = list(collection.queries.items())[::step]
+    negatives = {}
+    started = processor_seconds()
+    for query, text in queries:
+        positives = collection.documents.rows(collection.qrels[query])
+        [terms] = tokenizer.tokenize(
+            [text],
+            update_vocab=False,
+            show_progress=False,
         )
-    index = bm25s.BM25(k1=0.9, b=0.4)
-    index.index((ids, reader.get_vocab_dict()), show_progress=False)
-    del ids
-    indexing, ties = spent() - began, given.documents.tie_ranks()
-    some = list(given.queries.items())[:: max(1, len(given.queries) // BEFORE)]
-    found, began = {}, spent()
-    for query, text in some:
-        positive = given.documents.rows(given.qrels[query])
-        [terms] = reader.tokenize([text], update_vocab=False, show_progress=False)
         scores = index.get_scores(terms)
-        matching = [(rows := np.flatnonzero(scores > 0), scores[rows])]
-        [rows] = Ranking.of_best([query], matching, ties, DEPTH + len(positive)).rows
-        found[query] = rows[(rows >= 0) & ~np.isin(rows, positive)][:DEPTH].tolist()
-    searching = (spent() - began) / len(some)
-    write_text(work / "before.json", json.dumps(found))
+        rows = np.flatnonzero(scores > 0)
+        depth = DEPTH + len(positives)
+        [best] = Ranking.of_best(
+            [query],
+            [(rows, scores[rows])],
+            ties,
+            depth,
+        ).rows
+        is_negative = (best >= 0) & ~np.isin(best, positives)
+        negatives[query] = best[is_negative][:DEPTH].tolist()
+    searching = (processor_seconds() - started) / len(queries)
+    write_text(work / "before.json", json.dumps(negatives))
     return {
         "index_seconds": round(indexing, 1),
         "query_ms": round(1000 * searching, 3),
-        "queries": len(some),
+        "queries": len(queries),
     }
 
 
-def now(work: Path, cores: int) -> dict[str, Any]:
-    """The index, and then the negatives; a second call, which finds them; and whether they are
-    those of before.
-    """
-    # Not above: what stands there is imported anew by every process that this one starts.
+def _tokenize_all(collection: Collection, tokenizer: Any) -> tuple[list[list[int]], Any]:
+    """Return the terms of every document, and the vocabulary, as bm25s takes them."""
+    document_text = TextFormat().document
+    ids: list[list[int]] = []
+    for chunk in collection.documents.chunks(10_000):
+        texts = [document_text(document) for document in chunk]
+        ids += tokenizer.tokenize(
+            texts,
+            update_vocab=True,
+            show_progress=False,
+        )
+    return ids, tokenizer.get_vocab_dict()
+
+
+def measure_now(work: Path, cores: int) -> dict[str, Any]:
+    """Measure the index, the negatives, and a second call, which reads them from the cache."""
+    # Imported here: every process that this one starts would import it again.
     from beir_cocodr.training.negatives import bm25_negatives
 
     pool.available_cores = lambda: cores
-    given, cache = corpus(work), work / f"cache-{cores}"
+    collection = read_corpus(work)
+    cache = work / f"cache-{cores}"
     os.environ["BEIR_COCODR_CACHE"] = str(cache)
-    clock, began = time.perf_counter(), spent()
-    BM25(given.documents).keep(cache_of(cache))
-    found: dict[str, Any] = {"index_seconds": round(spent() - began, 1)}
-    found["index_wall"], indexed, middle = (
-        round(time.perf_counter() - clock, 1),
-        time.perf_counter(),
-        spent(),
+    index_folder = cache / "bm25"
+    index_folder.mkdir(
+        parents=True,
+        exist_ok=True,
     )
-    pools = bm25_negatives(given, TextFormat(), DEPTH)
-    found |= {"query_ms": round(1000 * (spent() - middle) / len(pools), 3)}
-    found |= {"queries": len(pools), "search_wall": round(time.perf_counter() - indexed, 1)}
-    again = spent()
-    bm25_negatives(given, TextFormat(), DEPTH)
-    found["again_seconds"] = round(spent() - again, 2)
-    wanted = json.loads((work / "before.json").read_text())
-    same = [pools[query].tolist() == rows for query, rows in wanted.items() if rows]
-    found |= {"same_as_before": f"{sum(same)} of {len(same)}"}
-    if cores > 1:  # those of the other processes are not known here
-        found = {
-            name: value
-            for name, value in found.items()
-            if name not in ("index_seconds", "query_ms")
-        }
-    found["cache_mib"] = (
-        sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) >> 20
-    )
-    return found
+
+    _, indexing, index_wall = _spent(lambda: BM25(collection.documents).keep(index_folder))
+    pools, searching, search_wall = _spent(lambda: bm25_negatives(collection, TextFormat(), DEPTH))
+    _, again, _ = _spent(lambda: bm25_negatives(collection, TextFormat(), DEPTH))
+    expected = read_json(work / "before.json")
+    same = [pools[query].tolist() == rows for query, rows in expected.items() if rows]
+    files = [file for file in cache.rglob("*") if file.is_file()]
+    figures = {
+        "index_wall": round(index_wall, 1),
+        "queries": len(pools),
+        "search_wall": round(search_wall, 1),
+        "again_seconds": round(again, 2),
+        "same_as_before": f"{sum(same)} of {len(same)}",
+        "cache_mib": sum(file.stat().st_size for file in files) // MIB,
+    }
+    if cores == 1:  # With several, the seconds of the other processes are not known here.
+        figures["index_seconds"] = round(indexing, 1)
+        figures["query_ms"] = round(1000 * searching / len(pools), 3)
+    return figures
 
 
-def cache_of(root: Path) -> Path:
-    folder = root / "bm25"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _spent(call: Callable[[], Any]) -> tuple[Any, float, float]:
+    """Return a result, the processor seconds with those of children, and the clock's seconds."""
+    wall = time.perf_counter()
+    processor = processor_seconds()
+    result = call()
+    return result, processor_seconds() - processor, time.perf_counter() - wall
 
 
-class Cheap:
-    """A teacher whose scores cost nothing, so that what is measured is their keeping."""
+class FreeTeacher:
+    """A teacher whose scores cost nothing, so that keeping them is what is measured."""
 
-    def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
+    def score(
+        self,
+        query_id: str,
+        query: str,
+        rows: np.ndarray,
+    ) -> np.ndarray:
         return rows.astype(np.float32)
 
 
-def teacher(work: Path, pairs: int) -> dict[str, Any]:
-    """Lists of ten documents: most at once, then a round of 20,000 pairs more; and all read back
-    from the disk.
-    """
+def measure_teacher(work: Path, pairs: int) -> dict[str, Any]:
+    """Measure keeping a teacher's scores: most at once, then a small round, then all read back."""
     from beir_cocodr.training.distill_lists import TeacherScores
 
-    documents, rng = open_corpus(work / "corpus.arrow"), np.random.default_rng(3)
-    queries = {f"q{i}": "" for i in range(pairs // 10)}
-    lists = np.sort(rng.integers(len(documents) - 10, size=(len(queries), 1)), axis=0) + np.arange(
-        10
+    documents = open_corpus(work / _CORPUS)
+    rng = np.random.default_rng(3)
+    queries = {f"q{number}": "" for number in range(pairs // LIST_SIZE)}
+    firsts = rng.integers(len(documents) - LIST_SIZE, size=(len(queries), 1))
+    lists = np.sort(firsts, axis=0) + np.arange(LIST_SIZE)
+    numbers = np.arange(len(queries))
+    last = min(2_000, len(queries) // 2)
+    folder = work / "teacher"
+    scores = TeacherScores(
+        FreeTeacher(),
+        queries,
+        documents,
+        folder,
     )
-    numbers, last = np.arange(len(queries)), min(2_000, len(queries) // 2)
-    scores = TeacherScores(Cheap(), queries, documents, work / "teacher")
-    began = spent()
-    scores.score(numbers[:-last], lists[:-last])
-    first, middle = spent() - began, spent()
-    scores.score(numbers[-last:], lists[-last:])
-    more, middle = spent() - middle, spent()
-    found = TeacherScores(Cheap(), queries, documents, work / "teacher").score(numbers, lists)
-    assert np.array_equal(found, lists.astype(np.float32))
-    read = spent() - middle
-    files = len(list((work / "teacher").glob("*.npy")))
-    return {"pairs": lists.size, "files": files, "asked_and_merged_seconds": round(first, 1),
-            "round_more_seconds": round(more, 2), "read_and_merged_seconds": round(read, 1)}  # fmt: skip
+    _, asking, _ = _spent(lambda: scores.score(numbers[:-last], lists[:-last]))
+    _, one_more, _ = _spent(lambda: scores.score(numbers[-last:], lists[-last:]))
+    kept, reading, _ = _spent(
+        lambda: TeacherScores(
+            FreeTeacher(),
+            queries,
+            documents,
+            folder,
+        ).score(numbers, lists)
+    )
+    assert np.array_equal(kept, lists.astype(np.float32))
+    return {
+        "pairs": lists.size,
+        "files": len(list(folder.glob("*.npy"))),
+        "asked_and_merged_seconds": round(asking, 1),
+        "round_more_seconds": round(one_more, 2),
+        "read_and_merged_seconds": round(reading, 1),
+    }
 
 
-PARTS = {
-    "before": before,
-    "one": lambda work: now(work, 1),
-    "all": lambda work: now(work, pool.available_cores()),
-}
+def run_part(part: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Do one part in this process."""
+    work = options.work
+    if part == "corpus":
+        write_corpus(work, options.documents, options.queries)
+        return {}
+    if part == "before":
+        return measure_before(work)
+    if part == "teacher":
+        return measure_teacher(work, options.pairs)
+    return measure_now(work, 1 if part == "one" else pool.available_cores())
 
 
-def wall(part: dict[str, Any]) -> float:
+PARTS = ("corpus", "before", "one", "all", "teacher")
+
+
+def run_parts(options: argparse.Namespace) -> dict[str, Any]:
+    """Run every part in a process of its own; of the runs with all cores, keep the median."""
+    names = ("documents", "queries", "pairs")
+    sizes = {name: getattr(options, name) for name in names}
+    parts: dict[str, Any] = {}
+    for part in PARTS:
+        runs = []
+        for _ in range(REPEATS if part == "all" else 1):
+            for cache in options.work.glob("cache-*"):
+                shutil.rmtree(cache)
+            runs.append(
+                run_child(
+                    __file__,
+                    {
+                        "part": part,
+                        "work": options.work,
+                        **sizes,
+                    },
+                )
+            )
+            print(part, runs[-1], flush=True)
+        parts[part] = runs[0]
+        if part == "all":
+            runs.sort(key=wall_seconds)
+            walls = [round(wall_seconds(run), 1) for run in runs]
+            parts[part] = runs[REPEATS // 2] | {"walls": walls}
+    del parts["corpus"]
+    return parts
+
+
+def wall_seconds(part: dict[str, Any]) -> float:
+    """Return the clock's seconds of index and queries."""
     return float(part["index_wall"] + part["search_wall"])
 
 
-def summary(parts: dict[str, Any], documents: int, queries: int) -> dict[str, Any]:
-    """How much faster, by one core and by all of this machine, and what MS MARCO takes on 16
-    cores.
-    """
-    old, one, both = parts["before"], parts["one"], parts["all"]
+def summarize(
+    parts: dict[str, Any],
+    documents: int,
+    queries: int,
+) -> dict[str, Any]:
+    """Return how many times as fast we are, and what MS MARCO takes in proportion."""
+    before = parts["before"]
+    one = parts["one"]
+    all_cores = parts["all"]
+    before_search = queries * before["query_ms"] / 1000
+    before_total = before["index_seconds"] + before_search
+    one_total = one["index_seconds"] + queries * one["query_ms"] / 1000
     share = MSMARCO["documents"] / documents
     index = one["index_seconds"] * share
     search = one["query_ms"] / 1000 * share * MSMARCO["queries"]
-    whole = [part["index_seconds"] + queries * part["query_ms"] / 1000 for part in (old, one)]
+    hours = round((index + search) / MSMARCO["cores"] / 3600, 2)
     return {
-        "query_speedup_one_core": round(old["query_ms"] / one["query_ms"], 2),
-        "index_speedup_one_core": round(old["index_seconds"] / one["index_seconds"], 2),
-        "whole_speedup_one_core": round(whole[0] / whole[1], 2),
-        "query_speedup_all_cores": round(queries * old["query_ms"] / 1000 / both["search_wall"], 2),
-        "whole_speedup_all_cores": round(whole[0] / wall(both), 2),
-        "whole_speedup_16_cores": round(MSMARCO["cores"] * whole[0] / whole[1], 1),
-        "msmarco": {**MSMARCO, "hours": round((index + search) / MSMARCO["cores"] / 3600, 2)},
+        "query_speedup_one_core": round(before["query_ms"] / one["query_ms"], 2),
+        "index_speedup_one_core": round(before["index_seconds"] / one["index_seconds"], 2),
+        "whole_speedup_one_core": round(before_total / one_total, 2),
+        "query_speedup_all_cores": round(before_search / all_cores["search_wall"], 2),
+        "whole_speedup_all_cores": round(before_total / wall_seconds(all_cores), 2),
+        "whole_speedup_16_cores": round(MSMARCO["cores"] * before_total / one_total, 1),
+        "msmarco": {
+            **MSMARCO,
+            "hours": hours,
+        },
     }
+
+
+def parse_options() -> argparse.Namespace:
+    parser = option_parser(__doc__, "negatives")
+    add_work(parser)
+    integers = {
+        "--documents": (1_000_000, "Documents of the corpus."),
+        "--queries": (10_000, "Queries that need negatives."),
+        "--pairs": (5_000_000, "Pairs that the teacher scores."),
+    }
+    add_integers(parser, integers)
+    parser.add_argument(
+        "--part",
+        choices=PARTS,
+        help="Do one part here, and print it.",
+    )
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    options = parse_options()
+    options.work.mkdir(
+        parents=True,
+        exist_ok=True,
     )
-    parser.add_argument("--documents", type=int, default=1_000_000)
-    parser.add_argument("--queries", type=int, default=10_000)
-    parser.add_argument("--pairs", type=int, default=5_000_000)
-    parser.add_argument(
-        "--work",
-        type=Path,
-        required=True,
-        help="Folder for the corpus and caches; removed at the end.",
-    )
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument(
-        "--part", choices=[*PARTS, "corpus", "teacher"], help="Do one part here and print it."
-    )
-    given = parser.parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
-    if given.part == "corpus":
-        write_corpus(given.work, given.documents, given.queries)
-    elif given.part:
-        made = (
-            teacher(given.work, given.pairs)
-            if given.part == "teacher"
-            else PARTS[given.part](given.work)
-        )
-        print(json.dumps(made | {"peak_mib": peak()}))
-    if given.part:
+    if options.part:
+        figures = run_part(options.part, options)
+        say(figures | {"peak_mib": peak_memory_of_any() // MIB})
         return
-    sizes = [f"--{name}={getattr(given, name)}" for name in ("documents", "queries", "pairs")]
-    parts: dict[str, Any] = {}
-    for part in ("corpus", *PARTS, "teacher"):
-        command, found = (
-            [sys.executable, __file__, "--work", str(given.work), "--part", part, *sizes],
-            [],
-        )
-        for _ in range(REPEATS if part == "all" else 1):
-            for cache in given.work.glob("cache-*"):
-                shutil.rmtree(cache)
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            found.append(json.loads(done.stdout.splitlines()[-1]) if part != "corpus" else {})
-            print(part, found[-1], flush=True)
-        if part == "all":
-            found.sort(key=wall)
-            found[REPEATS // 2]["walls"] = [round(wall(one), 1) for one in found]
-        if part != "corpus":
-            parts[part] = found[len(found) // 2]
-    shutil.rmtree(given.work)
-    settings = {
-        "documents": given.documents,
-        "queries": given.queries,
-        "depth": DEPTH,
-        "seeds": [0, 1, 2, 3],
-    }
-    content: dict[str, Any] = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine(),
-        "versions": versions(),
-    }
-    content |= {
-        "settings": settings,
+    parts = run_parts(options)
+    shutil.rmtree(options.work)
+    summary = summarize(parts, options.documents, options.queries)
+    results = origin() | {
+        "settings": {
+            "documents": options.documents,
+            "queries": options.queries,
+            "depth": DEPTH,
+            "seeds": [0, 1, 2, 3],
+        },
         "parts": parts,
-        "summary": summary(parts, given.documents, given.queries),
+        "summary": summary,
     }
-    write_text(given.output, json.dumps(content, indent=1) + "\n")
-    print(json.dumps(content["summary"]))
+    write_results(options.results, results)
+    print(json.dumps(summary))
 
 
 if __name__ == "__main__":
