@@ -18,19 +18,16 @@ from torch import Tensor, nn
 from beir_cocodr.data.text import IGNORED
 from beir_cocodr.distributed import rank, sum_over_ranks, world_size
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.mrl_head import COSINE_SCALE
 from beir_cocodr.models.papers import bibtex
 from beir_cocodr.records import Json
-
-# Factors on cosines and on dot products in all losses, unless the caller names another.
-_COSINE_SCALE = 20.0
-_DOT_SCALE = 1.0
 
 _ALL = slice(None)
 
 
 def default_scale(model: Any) -> float:
     """Return the factor on scores for a model: 20 if it compares by cosine, else 1."""
-    return _COSINE_SCALE if model.similarity_fn_name == "cosine" else _DOT_SCALE
+    return COSINE_SCALE if model.similarity_fn_name == "cosine" else 1.0
 
 
 def coco_contrastive_loss(

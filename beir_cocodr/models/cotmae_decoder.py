@@ -1,59 +1,75 @@
-"""CoT-MAE's part of pre-training that is thrown away: a shallow decoder of a passage's context."""
+"""CoT-MAE's decoder of a passage's context, which is not part of the trained encoder."""
 
 import logging
 import math
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.condenser import CondenserHead, initialize, transformer_layers
+from beir_cocodr.models.condenser import CondenserHead
 from beir_cocodr.models.saved_module import SavedModule
+from beir_cocodr.models.transformer_layers import (
+    INITIAL_DEVIATION,
+    TransformerShape,
+    initialize,
+    transformer_layers,
+)
+from beir_cocodr.records import Json
 
 log = logging.getLogger(__name__)
 
-#: Where a pre-trained model keeps its decoder, beside its own modules.
+#: The folder of the decoder in a pre-trained model, beside the model's own modules.
 DECODER_FOLDER = "cotmae_decoder"
 
-#: The decoders, and their transformer layers unless asked otherwise.
+#: The decoders, and their transformer layers by default.
 DECODERS = {"autoregressive": 1, "masked": 2}
+
+# Parameters whose outputs are added to the residual path, by the ends of their names.
+_RESIDUAL = ("out_proj.weight", "linear2.weight")
 
 
 def autoregressive_mask(length: int, window: int = 3) -> Tensor:
-    """(L, L) bool: a position of the decoder, a row, sees position 0, where the passage's embedding
-    stands, and the last ``window`` up to itself. Source: query-as-context pre-training, the
-    released autoregressive decoder (window 3).
+    """Return which positions of the decoder see which.
+
+    A position sees position 0, which holds the passage's embedding, and the last ``window``
+    positions up to itself.
+
+    Returns:
+        (L, L) bool; row i says what position i sees.
+
+    References:
+        Query-as-context pre-training, the released autoregressive decoder (window 3).
     """
-    place = torch.arange(length)
-    seen, seeing = place[None], place[:, None]
+    positions = torch.arange(length)
+    seen = positions[None]
+    seeing = positions[:, None]
     return (seen <= seeing) & ((seen == 0) | (seen > seeing - window))
 
 
 class CoTMAEDecoder(SavedModule):
-    """Rebuilds a context from [embedding of the passage ; tokens of the context].
+    """A decoder that rebuilds a context from [embedding of the passage ; tokens of the context].
 
-    It stands last in the encoder while that is trained, behind a
+    It is the last module of the encoder during pre-training, after a
     :class:`~beir_cocodr.models.condenser.CondenserHead` without layers, whose output layers it
-    shares, and does nothing unless the features carry ``decoder_ids``. Then it adds one column to
+    shares, and does nothing unless the features have ``decoder_ids``. Then it appends a column to
     the embeddings: each passage's decoder loss, summed over the labels of its context.
 
-    The tokens of the context are embedded by the encoder's own embedding layer. In the place of the
-    first, [CLS], stands the passage's embedding by the model's own pooling, which is the last
-    layer's [CLS] of a bare BERT; a normalised one is scaled by √d, to the size of the tokens beside
-    it.
+    The tokens of the context are embedded by the encoder's own embedding layer. The first, [CLS],
+    is replaced by the passage's embedding by the model's own pooling, which is the last layer's
+    [CLS] of a bare BERT. An embedding of unit length is scaled by √d, to the size of the tokens.
 
     Args:
-        hidden_size, num_attention_heads, intermediate_size, dropout, layer_norm_eps: as in the
-            backbone.
-        vocab_size: the backbone's; tells decoders apart.
-        decoder: "autoregressive" (layers as in GPT-2, each position sees what
-            :func:`autoregressive_mask` says) or "masked" (layers as in BERT, each position sees
-            all).
-        n_layers: transformer layers (default 1 and 2).
-        window: attention window of the autoregressive decoder.
+        shape: Shape of the layers, that of the backbone.
+        vocab_size: Size of the backbone's vocabulary, which distinguishes saved decoders.
+        decoder: "autoregressive" (layers as in GPT-2, with :func:`autoregressive_mask`) or "masked"
+            (layers as in BERT, each position sees all).
+        n_layers: Transformer layers.
+        window: Attention window of the autoregressive decoder.
 
     Inputs:
         ``decoder_ids``, ``decoder_mask`` and ``decoder_labels``, (B, L) each: the context's token
@@ -61,76 +77,80 @@ class CoTMAEDecoder(SavedModule):
 
     References:
         Query-as-context pre-training, section 2.2, and the released autoregressive decoder: layer
-        norm before attention and feed-forward and after all, dropout on what goes in; CoT-MAE (Wu
-        et al., 2022), section 3.
+        norm before attention and feed-forward and after all layers, dropout on the inputs; CoT-MAE
+        (Wu et al., 2022), section 3.
     """
 
     def __init__(
         self,
-        hidden_size: int,
-        num_attention_heads: int,
-        intermediate_size: int,
+        shape: TransformerShape,
         vocab_size: int,
-        dropout: float = 0.1,
-        layer_norm_eps: float = 1e-12,
         decoder: str = "autoregressive",
         n_layers: int = 1,
         window: int = 3,
     ) -> None:
+        """Draw the weights of a new decoder."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.hidden_size, self.num_attention_heads = hidden_size, num_attention_heads
-        self.intermediate_size, self.vocab_size = intermediate_size, vocab_size
-        self.dropout, self.layer_norm_eps = dropout, layer_norm_eps
-        self.decoder, self.n_layers, self.window = decoder, n_layers, window
-        shape = (hidden_size, num_attention_heads, intermediate_size, dropout, layer_norm_eps)
-        self.layers = transformer_layers(n_layers, *shape, norm_first=decoder == "autoregressive")
+        self.shape = shape
+        self.vocab_size = vocab_size
+        self.decoder = decoder
+        self.n_layers = n_layers
+        self.window = window
+        is_autoregressive = decoder == "autoregressive"
+        self.layers = transformer_layers(n_layers, shape, norm_first=is_autoregressive)
         self.layers.apply(initialize)
-        if decoder == "autoregressive":
-            self.input_dropout, self.norm = (
-                nn.Dropout(dropout),
-                nn.LayerNorm(hidden_size, layer_norm_eps),
-            )
-            for (
-                name,
-                weight,
-            ) in (
-                self.layers.named_parameters()
-            ):  # as GPT-2 scales what is added to the residual path
-                if name.endswith(("out_proj.weight", "linear2.weight")):
-                    nn.init.normal_(weight, std=0.02 / math.sqrt(2 * n_layers))
+        if is_autoregressive:
+            self.input_dropout = nn.Dropout(shape.dropout)
+            self.norm = nn.LayerNorm(shape.hidden_size, shape.layer_norm_eps)
+            deviation = INITIAL_DEVIATION / math.sqrt(2 * n_layers)  # as GPT-2
+            for name, weight in self.layers.named_parameters():
+                if name.endswith(_RESIDUAL):
+                    nn.init.normal_(weight, std=deviation)
         self.scale = 1.0
-        # Parts of the encoder. A tuple keeps them from being registered (and saved) twice.
+        # Parts of the encoder. A tuple keeps them from being registered, and so saved, twice.
         self._shared: tuple[nn.Module, CondenserHead] | None = None
 
     def tie(self, embeddings: nn.Module, head: CondenserHead, scale: float = 1.0) -> None:
-        """Share the encoder's embedding layer, (B, L) ids to (B, L, d), and the output layers of a
-        head without layers; ``scale`` is a factor on the passage's embedding.
+        """Share parts of the encoder.
+
+        Args:
+            embeddings: The encoder's embedding layer, from (B, L) ids to (B, L, d).
+            head: A head without layers, whose output layers are shared.
+            scale: Factor on the passage's embedding.
         """
-        self._shared, self.scale = (embeddings, head), scale
+        self._shared = (embeddings, head)
+        self.scale = scale
 
     def forward(self, features: dict[str, Tensor], **kwargs: object) -> dict[str, Tensor]:
+        """Append each passage's decoder loss to its embedding, if there are contexts."""
         ids = features.get("decoder_ids")
         if ids is None:
             return features
         assert self._shared is not None, "the decoder is tied to no encoder"
         embeddings, head = self._shared
-        embedded = features["sentence_embedding"]
-        passage = self.scale * embedded[:, None, : self.hidden_size]
-        states = torch.cat([passage, embeddings(input_ids=ids)[:, 1:]], dim=1)  # (B, L, d)
-        padding = features["decoder_mask"] == 0
-        states = self.decode(states, padding)
-        decoded = {"all_layer_embeddings": [states], "sentence_embedding": passage[:, 0]}
-        decoded |= {
-            "mlm_labels": features["decoder_labels"],
-            "attention_mask": features["decoder_mask"],
-        }
-        loss = head(decoded)["sentence_embedding"][:, -1:]
-        features["sentence_embedding"] = torch.cat([embedded, loss], dim=1)
+        passages = features["sentence_embedding"]
+        first = self.scale * passages[:, None, : self.shape.hidden_size]
+        states = torch.cat([first, embeddings(input_ids=ids)[:, 1:]], dim=1)  # (B, L, d)
+        mask = features["decoder_mask"]
+        states = self.decode(states, mask == 0)
+        outputs = head(
+            {
+                "all_layer_embeddings": [states],
+                "sentence_embedding": first[:, 0],
+                "mlm_labels": features["decoder_labels"],
+                "attention_mask": mask,
+            }
+        )
+        loss = outputs["sentence_embedding"][:, -1:]
+        features["sentence_embedding"] = torch.cat([passages, loss], dim=1)
         return features
 
     def decode(self, states: Tensor, padding: Tensor) -> Tensor:
-        """(B, L, d) embeddings to the last layer's states; ``padding`` is (B, L), true where there
-        is no token.
+        """Return the last layer's states.
+
+        Args:
+            states: (B, L, d) embeddings.
+            padding: (B, L), true where there is no token.
         """
         if self.decoder == "masked":
             for layer in self.layers:
@@ -142,6 +162,22 @@ class CoTMAEDecoder(SavedModule):
             states = layer(states, src_mask=hidden, src_key_padding_mask=padding)
         return self.norm(states)  # type: ignore[no-any-return]
 
+    def get_config_dict(self) -> Json:
+        """Return the settings that the decoder is saved with."""
+        return {
+            **asdict(self.shape),
+            "vocab_size": self.vocab_size,
+            "decoder": self.decoder,
+            "n_layers": self.n_layers,
+            "window": self.window,
+        }
+
+    @classmethod
+    def of_settings(cls, settings: Json) -> Self:
+        """Return a new decoder with the settings that one was saved with."""
+        shape, others = TransformerShape.split(settings)
+        return cls(shape, **others)
+
 
 def build_decoder(
     model: Any,
@@ -151,63 +187,76 @@ def build_decoder(
     n_layers: int | None = None,
     window: int = 3,
 ) -> tuple[CoTMAEDecoder, str]:
-    """A decoder that fits ``model``, tied to its embedding layer and to ``head``, and in words
-    where its weights come from; an InputError where the encoder's parts cannot be shared, or what
-    lies in ``source`` is another decoder.
+    """Build a decoder that fits a model, tied to its embedding layer and to its head.
 
     Args:
-        model: the encoder.
-        head: see :meth:`CoTMAEDecoder.tie`.
-        source: where the encoder was loaded from; a decoder saved by an earlier pre-training goes
-            on.
-        decoder, n_layers, window: see :class:`CoTMAEDecoder`; None layers means :data:`DECODERS`'
-        number.
+        model: The encoder.
+        head: See :meth:`CoTMAEDecoder.tie`.
+        source: Where the encoder was loaded from. A decoder saved by an earlier pre-training is
+            loaded from there.
+        decoder: See :class:`CoTMAEDecoder`.
+        n_layers: See :class:`CoTMAEDecoder`. Default: the number in :data:`DECODERS`.
+        window: See :class:`CoTMAEDecoder`.
+
+    Returns:
+        The decoder, and where its weights come from, in words.
+
+    Raises:
+        InputError: The encoder's parts cannot be shared, or the saved decoder has other settings.
     """
     embeddings = _embedding_layer(model)
-    shape = (head.hidden_size, head.num_attention_heads, head.intermediate_size, head.vocab_size)
-    layers = DECODERS[decoder] if n_layers is None else n_layers
-    built = CoTMAEDecoder(*shape, head.dropout, head.layer_norm_eps, decoder, layers, window)
+    built = CoTMAEDecoder(
+        head.shape,
+        head.vocab_size,
+        decoder,
+        n_layers=DECODERS[decoder] if n_layers is None else n_layers,
+        window=window,
+    )
     origin = "new layers"
     if source is not None and (Path(source) / DECODER_FOLDER).is_dir():
         _load_saved(built, Path(source) / DECODER_FOLDER)
         origin = "the decoder of the loaded pre-training"
     log.info("decoder of pre-training: %s", origin)
     normalized = any(isinstance(module, Normalize) for module in model)
-    built.tie(embeddings, head, head.hidden_size**0.5 if normalized else 1.0)
+    built.tie(embeddings, head, head.shape.hidden_size**0.5 if normalized else 1.0)
     return built.to(head.bias.device), origin
 
 
 def _embedding_layer(model: Any) -> nn.Module:
-    """The backbone's module from ids to first hidden states, if a decoder can share it."""
+    """Return the backbone's module from ids to first hidden states, if a decoder can share it."""
     backbone = model.transformers_model
     layer: nn.Module | None = getattr(backbone, "embeddings", None)
     width = backbone.config.hidden_size
     if layer is None or backbone.get_input_embeddings().embedding_dim != width:
         raise InputError(
             "cotmae's decoder shares the encoder's embedding layer, and that of "
-            f"{backbone.config.model_type} cannot be shared; take a BERT, RoBERTa, DistilBERT or MPNet "
-            "encoder, or the objective qc"
+            f"{backbone.config.model_type} cannot be shared; choose a BERT, RoBERTa, DistilBERT or "
+            "MPNet encoder, or the objective qc"
         )
-    if model.get_embedding_dimension() != width:
+    dimension = model.get_embedding_dimension()
+    if dimension != width:
         raise InputError(
-            f"cotmae decodes embeddings of the encoder's width {width}, this model's have "
-            f"{model.get_embedding_dimension()}: take an encoder without a projection"
+            f"cotmae decodes embeddings of the encoder's width {width}, and this model has "
+            f"{dimension}; choose an encoder without a projection"
         )
-    first = model.tokenizer("a")["input_ids"][0]
-    if first not in model.tokenizer.all_special_ids:
+    tokenizer = model.tokenizer
+    first = tokenizer("a")["input_ids"][0]
+    if first not in tokenizer.all_special_ids:
         raise InputError(
-            "cotmae puts the passage's embedding in the place of the first special token of its context, and "
-            f"{type(model.tokenizer).__name__} begins a text with none; take another encoder"
+            "cotmae replaces the first special token of a context by the passage's embedding, and "
+            f"{type(tokenizer).__name__} begins a text without one; choose another encoder"
         )
     return layer
 
 
 def _load_saved(decoder: CoTMAEDecoder, folder: Path) -> None:
+    """Load the weights of a decoder that an earlier pre-training saved."""
     saved = CoTMAEDecoder.load_complete(folder, "decoder")
-    for name in CoTMAEDecoder.config_keys:
-        if getattr(saved, name) != getattr(decoder, name):
+    saved_settings = saved.get_config_dict()
+    for name, value in decoder.get_config_dict().items():
+        if saved_settings[name] != value:
             raise InputError(
-                f"{folder} has {name} {getattr(saved, name)}, asked for is {getattr(decoder, name)}; ask for "
-                "the same, or delete it for a new decoder"
+                f"{folder} has {name} {saved_settings[name]}, and {value} is asked for; ask for "
+                "the same, or delete it to start with a new decoder"
             )
     decoder.load_state_dict(saved.state_dict())

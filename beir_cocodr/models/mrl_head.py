@@ -1,4 +1,4 @@
-"""The two projections of an MRL encoder, and the token that its variance is read from."""
+"""The two projections of an MRL encoder, and the token that its variance is computed from."""
 
 import math
 from typing import Any, Literal
@@ -14,29 +14,36 @@ from beir_cocodr.models.cocodr import check_task
 from beir_cocodr.models.kl import Formula, flatten_document, flatten_query
 from beir_cocodr.models.saved_module import SavedModule
 
-#: Stands right after [CLS] in every text, and in which column.
-VARIANCE_TOKEN, _COLUMN = "[VAR]", 1
+#: The token that follows [CLS] in every text.
+VARIANCE_TOKEN = "[VAR]"
+_COLUMN = 1
 
-# Scores of cosine encoders are multiplied by this in all losses of this package.
-_COSINE_SCALE = 20.0
+#: Factor on the scores of cosine encoders in all losses of this package.
+COSINE_SCALE = 20.0
+
+# Deviation of the initial W_Σ, small beside the activations of any encoder.
+_DEVIATION = 0.02
+
+# Beyond this, β times the activation is returned as the softplus of it.
+_LINEAR_FROM = 40
 
 
 class MRLHead(SavedModule):
-    """Token embeddings to the flattened normal distribution of a query or a document.
+    """Projections of token embeddings to the normal distribution of a query or a document.
 
     μ = W_M h and σ² = softplus_β(W_Σ h_VAR), where h is [CLS]'s last hidden state or the mean over
-    all tokens but [VAR]. From there on everything is float64; what leaves is float32, and q·d =
+    all tokens except [VAR]. All further arithmetic is float64 and the result float32, with q·d =
     −2·KL(Q‖D) up to terms of the query.
 
     Args:
         hidden_size: d of the backbone.
-        k: variables of the distribution; the flattened vectors have 2k + 1 numbers.
-        beta: β of the softplus (default 1; the paper finds any β ≥ 1 as good).
-        pooling: "cls" (the paper) or "mean", what h is.
-        normalize_mean: scale h to unit length, for encoders that compare by cosine (default off).
+        k: Variables of the distribution; flattened vectors have 2k + 1 numbers.
+        beta: β of the softplus (default 1; in the paper any β ≥ 1 is as good).
+        pooling: What h is: "cls" (the paper) or "mean".
+        normalize_mean: Scale h to unit length, for encoders that compare by cosine.
         formula: "exact" or, for ablation, "paper" (2k + 2 numbers), see
             :mod:`beir_cocodr.models.kl`.
-        variance_floor: least σ² (1e-4, ours).
+        variance_floor: Least σ² (1e-4, ours).
 
     References:
         MRL, section 4.1, Eq. 11.
@@ -54,51 +61,66 @@ class MRLHead(SavedModule):
         formula: Formula = "exact",
         variance_floor: float = 1e-4,
     ) -> None:
+        """Make the projections, whose weights :meth:`initialize` draws."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.hidden_size, self.k, self.beta, self.pooling = hidden_size, k, beta, pooling
-        self.normalize_mean, self.formula, self.variance_floor = (
-            normalize_mean,
-            formula,
-            variance_floor,
-        )
+        self.hidden_size = hidden_size
+        self.k = k
+        self.beta = beta
+        self.pooling = pooling
+        self.normalize_mean = normalize_mean
+        self.formula = formula
+        self.variance_floor = variance_floor
         self.mean_projection = nn.Linear(hidden_size, k, bias=False)
         self.variance_projection = nn.Linear(hidden_size, k, bias=False)
 
     def initialize(self, seed: int) -> None:
-        """W_M semi-orthogonal, so that distances survive it, and W_Σ small, so that at first σ² ≈
-        ln 2 / β. With unit vectors, distances are so short that differences of variances would
-        outweigh them: W_M is longer there, so that −KL begins as 20 times the cosine.
+        """Draw W_M semi-orthogonal, which preserves distances, and W_Σ so small that σ² ≈ ln 2 / β.
+
+        Distances of unit vectors are so short that differences of variances would outweigh them.
+        For these W_M is longer, so that −KL begins as 20 times the cosine.
+
+        Args:
+            seed: Seed of the weights.
         """
         generator = torch.Generator().manual_seed(seed)
         gain = 1.0
         if self.normalize_mean:
-            gain = math.sqrt(_COSINE_SCALE * math.log(2) / self.beta * self.hidden_size / self.k)
-        # In float32 the last bits would depend on the number of threads, and a resumed run on its
-        # machine.
-        wide = torch.empty(self.mean_projection.weight.shape, dtype=torch.float64)
-        nn.init.orthogonal_(wide, gain, generator=generator)
-        self.mean_projection.weight.data.copy_(wide)
-        nn.init.normal_(self.variance_projection.weight, std=0.02, generator=generator)
+            gain = math.sqrt(COSINE_SCALE * math.log(2) / self.beta * self.hidden_size / self.k)
+        # In float32 the last bits would depend on the number of threads, and so a resumed run on
+        # its machine.
+        weight = torch.empty(self.mean_projection.weight.shape, dtype=torch.float64)
+        nn.init.orthogonal_(weight, gain, generator=generator)
+        self.mean_projection.weight.data.copy_(weight)
+        nn.init.normal_(self.variance_projection.weight, std=_DEVIATION, generator=generator)
 
     def forward(
-        self, features: Features, task: str | None = None, flatten: bool = True, **kwargs: Any
+        self,
+        features: Features,
+        task: str | None = None,
+        flatten: bool = True,
+        **kwargs: Any,
     ) -> Features:
-        """Set ``sentence_embedding``: (B, 2k + 1) float32, or (B, 2k) [μ, σ²] without ``flatten``.
-        The task, "query" or "document", comes from the argument or else the features.
+        """Set ``sentence_embedding`` in the features.
+
+        Args:
+            features: The backbone's features.
+            task: "query" or "document". Default: the task in the features.
+            flatten: Set (B, 2k + 1) float32 vectors; otherwise (B, 2k), [μ, σ²].
+            **kwargs: Ignored.
         """
         task = check_task(task or features.get("task"), "MRL")
         mean, variance = self.distribution(features)  # (B, k) each
-        vectors = torch.cat([mean, variance], dim=-1)
         if flatten:
             to_vector = flatten_query if task == "query" else flatten_document
-            vectors = to_vector(
-                mean, variance, self.formula, self.k * math.log(math.log(2) / self.beta)
-            )
+            log_reference = self.k * math.log(math.log(2) / self.beta)
+            vectors = to_vector(mean, variance, self.formula, log_reference)
+        else:
+            vectors = torch.cat([mean, variance], dim=-1)
         features["sentence_embedding"] = vectors.float()
         return features
 
     def distribution(self, features: Features) -> tuple[Tensor, Tensor]:
-        """μ and σ², (B, k) each, in float64."""
+        """Return μ and σ², (B, k) each, in float64."""
         tokens = features["token_embeddings"]  # (B, L, d)
         wide = torch.float32 if tokens.device.type == "mps" else torch.float64
         with torch.autocast(tokens.device.type, enabled=False):
@@ -106,49 +128,65 @@ class MRLHead(SavedModule):
             if self.normalize_mean:
                 hidden = F.normalize(hidden, dim=-1)
             mean = F.linear(hidden, self.mean_projection.weight.to(wide))
-            raw = F.linear(tokens[:, _COLUMN].to(wide), self.variance_projection.weight.to(wide))
-            variance = F.softplus(raw, self.beta, threshold=40)
-            # The value is held at the floor, the gradient stays: a variance has to find its way up
-            # again.
-            return mean, variance + (variance.clamp(min=self.variance_floor) - variance).detach()
+            of_token = tokens[:, _COLUMN].to(wide)
+            raw = F.linear(of_token, self.variance_projection.weight.to(wide))
+            variance = F.softplus(raw, self.beta, threshold=_LINEAR_FROM)
+            # The value stays at the floor and the gradient passes: a variance has to be able to
+            # grow again.
+            raised = variance.clamp(min=self.variance_floor) - variance
+            return mean, variance + raised.detach()
 
     def _pool(self, tokens: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return h, (B, d)."""
         if self.pooling == "cls":
             return tokens[:, 0]
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        weights = (attention_mask * (places != _COLUMN)).float()[:, :, None]  # (B, L, 1)
+        columns = torch.arange(tokens.shape[1], device=tokens.device)
+        weights = (attention_mask * (columns != _COLUMN)).float()[:, :, None]  # (B, L, 1)
         return (tokens.float() * weights).sum(dim=1) / weights.sum(dim=1)
 
     def get_embedding_dimension(self) -> int:
+        """Return the number of dimensions of flattened vectors."""
         return 2 * self.k + (1 if self.formula == "exact" else 2)
 
     def on_model_ready(self, model: Any) -> None:
-        """The host's call after loading, when a tokenizer is back at its class's template, without
-        [VAR].
-        """
+        """Add [VAR] again; the host calls it after loading, as it resets a tokenizer's template."""
         add_variance_token(model)
 
 
 def add_variance_token(model: Any) -> None:
-    """Make an encoder read ``[CLS] [VAR] text [SEP]``, by its tokenizer's own template, once; an
-    InputError where that does not make ``[CLS] text [SEP]``.
+    """Make an encoder read ``[CLS] [VAR] text [SEP]``, by its tokenizer's own template.
 
-    So wherever the tokenizer is used, [VAR] is there, counts in the length, and is never cut off.
-    Its embedding starts as [CLS]'s: a token that the encoder knows as one that sums a text up.
+    So [VAR] is there wherever the tokenizer is used, counts in the length, and is never cut off.
+    Its embedding starts as that of [CLS], which the encoder knows as a token that summarises a
+    text. A second call changes nothing.
+
+    Args:
+        model: The encoder.
+
+    Raises:
+        InputError: The tokenizer does not make ``[CLS] text [SEP]`` of a text.
     """
     tokenizer = model.tokenizer
+    vocabulary = tokenizer.get_vocab()
     empty = list(tokenizer("")["input_ids"])
-    if empty[1:2] == [tokenizer.get_vocab().get(VARIANCE_TOKEN)]:
+    if empty[1:2] == [vocabulary.get(VARIANCE_TOKEN)]:
         return
     if not tokenizer.is_fast or len(empty) != 2 or empty[0] != tokenizer.cls_token_id:
+        tokens = tokenizer.convert_ids_to_tokens(empty)
         raise InputError(
-            "MRL needs a BERT-like encoder, whose tokenizer makes [CLS] text [SEP]; "
-            f"{type(tokenizer).__name__} makes {tokenizer.convert_ids_to_tokens(empty)} of an empty text"
+            "MRL needs a BERT-like encoder, whose tokenizer makes [CLS] text [SEP] of a text; "
+            f"{type(tokenizer).__name__} makes {tokens} of an empty text"
         )
-    is_new = VARIANCE_TOKEN not in tokenizer.get_vocab()
-    tokenizer.add_tokens(
-        [AddedToken(VARIANCE_TOKEN, special=True, normalized=False)], special_tokens=True
-    )
+    is_new = VARIANCE_TOKEN not in vocabulary
+    token = AddedToken(VARIANCE_TOKEN, special=True, normalized=False)
+    tokenizer.add_tokens([token], special_tokens=True)
+    _set_template(tokenizer, empty)
+    if is_new:
+        _add_embedding(model.transformers_model, tokenizer, empty[0])
+
+
+def _set_template(tokenizer: Any, empty: list[int]) -> None:
+    """Set the template with [VAR]; ``empty`` are the ids of an empty text, [CLS] and [SEP]."""
     variance_id = tokenizer.convert_tokens_to_ids(VARIANCE_TOKEN)
     first, last = tokenizer.convert_ids_to_tokens(empty)
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
@@ -156,12 +194,14 @@ def add_variance_token(model: Any) -> None:
         pair=f"{first} {VARIANCE_TOKEN} $A {last} $B:1 {last}:1",
         special_tokens=[(first, empty[0]), (VARIANCE_TOKEN, variance_id), (last, empty[1])],
     )
-    if is_new:
-        backbone = model.transformers_model
-        if (
-            variance_id >= backbone.get_input_embeddings().num_embeddings
-        ):  # some models have rows to spare
-            backbone.resize_token_embeddings(variance_id + 1, mean_resizing=False)
-        weight = backbone.get_input_embeddings().weight
-        with torch.no_grad():
-            weight[variance_id] = weight[empty[0]]
+
+
+def _add_embedding(backbone: Any, tokenizer: Any, cls_id: int) -> None:
+    """Add the embedding of [VAR] as a copy of that of [CLS]."""
+    variance_id = tokenizer.convert_tokens_to_ids(VARIANCE_TOKEN)
+    # Some models have rows to spare.
+    if variance_id >= backbone.get_input_embeddings().num_embeddings:
+        backbone.resize_token_embeddings(variance_id + 1, mean_resizing=False)
+    weight = backbone.get_input_embeddings().weight
+    with torch.no_grad():
+        weight[variance_id] = weight[cls_id]

@@ -8,6 +8,7 @@ from sentence_transformers.base.modules import Module
 
 from beir_cocodr.errors import explained
 from beir_cocodr.models.hub import places_in
+from beir_cocodr.records import Json
 
 
 class SavedModule(Module):
@@ -36,10 +37,15 @@ class SavedModule(Module):
         places = places_in(kwargs)
         if "subfolder" in kwargs:
             places["subfolder"] = kwargs["subfolder"]
-        config = cls.load_config(model_name_or_path, **places)
-        module = cls(**config)
+        settings = cls.load_config(model_name_or_path, **places)
+        module = cls.of_settings(settings)
         cls.load_torch_weights(model_name_or_path, model=module, **places)
         return module
+
+    @classmethod
+    def of_settings(cls, settings: Json) -> Self:
+        """Return a new module with the settings that one was saved with."""
+        return cls(**settings)
 
     @classmethod
     def load_complete(cls, folder: Path, noun: str) -> Self:

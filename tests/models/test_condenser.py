@@ -9,6 +9,7 @@ import torch
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead, build_head
+from beir_cocodr.models.transformer_layers import TransformerShape
 
 
 def test_head_layers_compute_what_berts_own_layers_compute(deep_bert):
@@ -18,7 +19,7 @@ def test_head_layers_compute_what_berts_own_layers_compute(deep_bert):
     config = BertConfig.from_pretrained(deep_bert)
     config._attn_implementation = "eager"
     theirs = BertLayer(config).eval()
-    head = CondenserHead(32, 4, 64, config.vocab_size, skip_from=2).eval()
+    head = CondenserHead(TransformerShape(32, 4, 64), config.vocab_size, skip_from=2).eval()
     ours = head.layers[0]
     attention = theirs.attention
     parts = [attention.self.query, attention.self.key, attention.self.value]
@@ -250,11 +251,13 @@ def test_the_saved_head_of_another_model_is_refused(deep_mlm, tmp_path, name):
         "hidden_size": 32,
         "num_attention_heads": 4,
         "intermediate_size": 64,
+        "dropout": 0.1,
+        "layer_norm_eps": 1e-12,
         "vocab_size": model.transformers_model.config.vocab_size,
         "skip_from": 2,
     }
     (tmp_path / HEAD_FOLDER).mkdir()
-    CondenserHead(**sizes | {name: sizes[name] * 2}).save(str(tmp_path / HEAD_FOLDER))
+    CondenserHead.of_settings(sizes | {name: sizes[name] * 2}).save(str(tmp_path / HEAD_FOLDER))
     with pytest.raises(InputError, match=rf"{HEAD_FOLDER} .*another model.*{name}"):
         build_head(model, str(tmp_path))
     (tmp_path / HEAD_FOLDER / "config.json").unlink()

@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from beir_cocodr import COCODR, MRL, load_encoder
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.condenser import mlm_layers
+from beir_cocodr.models.checkpoint_heads import mlm_layers
 from beir_cocodr.models.integrity import ENCODER, loading
 from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.provenance import TrainingRecord, write_record

@@ -18,7 +18,7 @@ from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.text import TextFormat, load_tokenizer, readable
 from beir_cocodr.distributed import on_main, rank, wait_for_all
 from beir_cocodr.io import draft_folder
-from beir_cocodr.models.condenser import mlm_layers
+from beir_cocodr.models.checkpoint_heads import mlm_layers
 from beir_cocodr.models.integrity import NEW_HEAD, loading
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.resampling.manifest import Manifest, ResttestParameters, check_sets

@@ -15,7 +15,7 @@ from beir_cocodr import checksums
 from beir_cocodr.arrays import Array, Doubles, Floats, Ints, non_finite_rows
 from beir_cocodr.errors import DiskFull, InputError, explained, first_line
 from beir_cocodr.io import draft_folder, parse_json
-from beir_cocodr.models.kl import Centring, Folding
+from beir_cocodr.models.folding import Centring, Folding
 from beir_cocodr.retrieval.faiss.transform import (
     QUANTISED,
     FaissOptions,

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 #: compared. "ivfpq": product quantisation in inverted lists, the smallest.
 Kind = Literal["flat", "hnsw", "ivfpq", "sq8"]
 
-#: "folding" is for MRL alone, see :class:`~beir_cocodr.models.kl.Folding`; "centring"
+#: "folding" is for MRL alone, see :class:`~beir_cocodr.models.folding.Folding`; "centring"
 #: subtracts the mean document. Both leave exact rankings as they are.
 Transform = Literal["none", "centring", "folding"]
 

@@ -27,8 +27,8 @@ from beir_cocodr.distributed import do_each, on_main, rank, world_size
 from beir_cocodr.errors import InputError, naming_full_disk
 from beir_cocodr.io import output_folder, sole_writer
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.folding import Folding
 from beir_cocodr.models.hybrid_encoder import HybridEncoder, HybridHead
-from beir_cocodr.models.kl import Folding
 from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions

@@ -25,7 +25,7 @@ from beir_cocodr import checksums
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError, explained
-from beir_cocodr.models.kl import Folding
+from beir_cocodr.models.folding import Folding
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, STORE_FILE, StoreRecord
 from beir_cocodr.retrieval.store.shard import ENCODE_AGAIN, Arrays, OutOfRange, Shard, pack, unpack

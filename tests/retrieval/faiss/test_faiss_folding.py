@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.kl import Folding, flatten_document, flatten_query
+from beir_cocodr.models.folding import Folding
+from beir_cocodr.models.kl import flatten_document, flatten_query
 
 K, DOCUMENTS, QUERIES = 48, 3000, 40
 
@@ -160,7 +161,7 @@ def test_bad_input_is_one_clear_line(vectors, tmp_path):
         "no queries": lambda: Folding.fit(queries[:0], documents),
         "NaN": lambda: Folding.fit(queries, bad),
         "begin with 1": lambda: Folding.fit(documents, queries),
-        "begin with 1;": lambda: folding.transform_queries(documents),
+        "begin with 1 as flattened queries": lambda: folding.transform_queries(documents),
         "97": lambda: folding.transform_documents(documents[:, :-1]),
         "dimensions": lambda: Folding.fit(queries[:, :-2], documents),
         "other": lambda: Folding.load(tmp_path / "other"),

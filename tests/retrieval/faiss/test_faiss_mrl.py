@@ -8,7 +8,8 @@ import torch
 from mrl_vectors import exact_top, mrl_like, overlap
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.kl import Folding, flatten_document, flatten_query
+from beir_cocodr.models.folding import Folding
+from beir_cocodr.models.kl import flatten_document, flatten_query
 from beir_cocodr.retrieval.faiss.index import FaissIndex
 from beir_cocodr.retrieval.faiss.transform import FaissOptions, Layout, documents_as_queries
 
