@@ -126,11 +126,11 @@ class Study:
                 variance = variance_predictors(model, collection, encoder=ENCODER)
                 folder = self.work / "qpp" / f"{target.replace('/', '-')}-{seed}"
                 prediction = qpp(
-                    collection,
                     model,
-                    folder,
-                    quality,
-                    extra=variance,
+                    collection,
+                    output=folder,
+                    per_query=quality,
+                    predictors=variance,
                 )
                 rows = {row.predictor: asdict(row) for row in prediction.record.predictors}
                 correlations[target].append(

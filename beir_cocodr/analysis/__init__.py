@@ -1,19 +1,72 @@
-"""What a corpus, its queries and a model's representations say about each other; here, the options
-of the analyses.
+"""What a corpus, its queries and the representations of a model say about each other.
+
+Here are the options of the analyses, and what they accept as datasets and files.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
 
-from beir_cocodr.errors import SEED_MAX
+from beir_cocodr.data.collection import Collection, Dataset, is_dataset, load_collection
+from beir_cocodr.data.sources import Labels
+from beir_cocodr.errors import SEED_MAX, check_names
 from beir_cocodr.models.spec import Options, option
+
+#: What a user may call several datasets: one, or a sequence of them.
+Datasets: TypeAlias = object
+
+#: One file or several.
+Files: TypeAlias = str | Path | Iterable[str | Path]
+
+
+def load_collections(
+    datasets: Datasets, split: str = "test", *, labels: Labels = "required", kind: str = "dataset"
+) -> list[Collection]:
+    """Load what a user calls one or several datasets.
+
+    Args:
+        datasets: one dataset as for :func:`~beir_cocodr.data.collection.load_collection`, or a
+            sequence of them.
+        split: as for :func:`~beir_cocodr.data.collection.load_collection`.
+        labels: as for :func:`~beir_cocodr.data.collection.load_collection`.
+        kind: how messages call a dataset.
+
+    Raises:
+        InputError: There is no dataset, two have the same name, or one cannot be loaded.
+    """
+    is_single = isinstance(datasets, str | Path | Mapping) or is_dataset(datasets)
+    several: list[Dataset] = [datasets]
+    if not is_single and isinstance(datasets, Iterable):
+        several = list(datasets)
+    collections = [load_collection(one, split, labels=labels) for one in several]
+    check_names(kind, [collection.name for collection in collections])
+    return collections
+
+
+def as_paths(files: Files) -> list[Path]:
+    """Return one file or several as a list of paths."""
+    if isinstance(files, str | Path):
+        return [Path(files)]
+    return [Path(file) for file in files]
+
+
+@dataclass(frozen=True)
+class QPPOptions(Options):
+    """How the quality of queries is measured, before predictors are correlated with it."""
+
+    measure: str = option("nDCG@10", "Measure the quality by this measure of ir-measures.")
+    split: str = option("test", "Read this split of the queries.")
+    identical_ids: str = option(
+        "auto", "Keep or drop documents with the id of the query: auto, keep or drop."
+    )
 
 
 @dataclass(frozen=True)
 class RepresentationOptions(Options):
-    """What is sampled of a corpus and how it is measured; each field is described beside its
-    default.
+    """What is sampled from a corpus and how it is measured.
 
-    The loss depends on ``batch_size``, so corpora are to be compared with the same. The paper's
+    The loss depends on ``batch_size``, so compare corpora with the same one. The paper's
     temperature is 2.
     """
 
@@ -30,8 +83,11 @@ class RepresentationOptions(Options):
 
 @dataclass(frozen=True)
 class SourceClusterOptions(Options):
-    """What is sampled of source and targets, and shown; each field is described beside its
-    default.
+    """What is sampled from the source, which splits are read, and which cases are recorded.
+
+    Args:
+        queries: ids of the target queries to record as cases; by default those whose gain changes
+            most if there are results, otherwise some evenly spaced.
     """
 
     clusters: int = option(50, "Divide the source queries into this many clusters.", min=1)
@@ -43,4 +99,9 @@ class SourceClusterOptions(Options):
     nearest: int = option(1, "Show this many source queries for each target query.", min=1)
     seed: int = option(
         42, "Seed of the sample, the negatives and the clusters.", min=0, max=SEED_MAX
+    )
+    source_split: str = option("train", "Read this split of the source's judgements.")
+    split: str = option("test", "Read this split of the targets' queries.")
+    queries: tuple[str, ...] = option(
+        (), "Show the target query of this id as a case; repeat for several.", "--query"
     )

@@ -1,18 +1,20 @@
-"""Which predictors know beforehand how well a query will do; their correlations serve the other
-analyses too.
+"""Query performance prediction: which predictors know beforehand how well a query will do.
+
+The correlations are of use to the other analyses too.
 """
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from beir_cocodr.analysis import QPPOptions
 from beir_cocodr.analysis.predictors import LEFT_OUT, PREDICTORS, TermStatistics
-from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate, read_per_query, write_per_query
 from beir_cocodr.evaluation.measures import correlate, holm, parse_measures
@@ -21,23 +23,28 @@ from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Report, versions
 
 log = logging.getLogger(__name__)
-C = TypeVar("C", bound="Coefficients")
 
 #: Values by query id.
 Values = Mapping[str, float]
 
-#: The same, None or NaN where a query has none.
+#: Values by query id or by collection; a point without one has None or NaN.
 SomeValues = Mapping[str, float | None]
 
-#: What only the rounding of sums sets apart is a tie to Kendall's tau.
+#: Values that differ only by the rounding of sums must be tied for Kendall's tau.
 _DECIMALS = 12
 
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Pearson's r and Kendall's tau-b, signed, with two-sided p and the same after Holm's
-    correction; None where one side is constant or under three points are left. ``left_out``: points
-    without a finite value.
+    """Pearson's r and Kendall's tau-b, signed, with two-sided p-values.
+
+    All are None where one side is constant or fewer than three points are left.
+
+    Attributes:
+        pearson, kendall: the coefficients.
+        pearson_p, kendall_p: their p-values.
+        pearson_p_holm, kendall_p_holm: the same after Holm's correction.
+        left_out: points without a finite value.
     """
 
     pearson: float | None
@@ -51,7 +58,7 @@ class Coefficients:
 
 @dataclass(frozen=True)
 class Correlation(Coefficients):
-    """Of one predictor with the quality of so many queries."""
+    """The correlation of one predictor with the quality of some queries."""
 
     predictor: str
     queries: int
@@ -63,7 +70,8 @@ class QPP(Report):
 
     Attributes:
         mean: of the quality.
-        documents, terms: of the corpus; ``analyzer`` found the terms.
+        documents: of the corpus.
+        terms: different terms of the corpus, as the ``analyzer`` finds them.
         predictors_left_out: name to reason.
         values: the file with the values of all queries.
     """
@@ -86,8 +94,12 @@ class QPP(Report):
 
 @dataclass(frozen=True)
 class Prediction:
-    """The record, and what it was made of: predictor to query id to value, and query id to
-    quality.
+    """A record of correlations, and the values that they are of.
+
+    Attributes:
+        record: the correlations.
+        values: predictor to query id to value.
+        quality: query id to quality.
     """
 
     record: QPP
@@ -97,79 +109,73 @@ class Prediction:
     def write_values(self, path: Path) -> None:
         """Write quality and predictors as a table, one query a line."""
         columns = {self.record.measure: self.quality, **self.values}
-        scores = {
-            name: [found.get(query, math.nan) for query in self.quality]
-            for name, found in columns.items()
-        }
+        scores = {}
+        for name, values in columns.items():
+            scores[name] = [values.get(query, math.nan) for query in self.quality]
         write_per_query(path, list(self.quality), scores)
 
 
 def qpp(
-    dataset: str,
     model: str,
-    output: Path,
-    per_query: Path | Values | None = None,
-    measure: str = "nDCG@10",
-    split: str = "test",
-    extra: Mapping[str, Values] | None = None,
-    policy: str = "auto",
+    dataset: Dataset,
+    *,
+    output: str | Path | None = None,
+    per_query: str | Path | Values | None = None,
+    predictors: Mapping[str, Values] | None = None,
+    options: QPPOptions = QPPOptions(),
     search: SearchOptions = SearchOptions(),
-    overwrite: bool = False,
 ) -> Prediction:
-    """Correlate pre-retrieval predictors with a model's per-query quality. An InputError names what
-    has to be corrected in the collection, the model, the measure or the values.
+    """Correlate pre-retrieval predictors with a model's per-query quality.
 
     Args:
-        dataset, split: the collection; its corpus gives the term statistics.
-        model: whose quality is predicted; evaluated here, into ``output``, if ``per_query`` is not
-            given.
-        per_query: the quality of every query, or a NAME.per_query.tsv of ours that has it.
-        measure: one measure of quality.
-        extra: further predictors, name to values by query id. A query without a finite value is
-            left out of that predictor's correlation.
-        policy: of the evaluation, for documents whose id is the query's.
-        search: of the evaluation; its analyzer and title separator are those of the term
-            statistics, too.
-        overwrite: replace the results of another run in ``output``.
+        model: whose quality is predicted. It is evaluated unless ``per_query`` is given.
+        dataset: the collection, whose corpus gives the term statistics.
+        output: a folder for the evaluation; without it, nothing is kept.
+        per_query: the quality of every query, or a file NAME.per_query.tsv that ``evaluate`` wrote.
+        predictors: further predictors, name to values by query id. A query without a finite value
+            is left out of that predictor's correlation.
+        options: measure, split, and what happens to documents with the id of a query.
+        search: of the evaluation. Its analyzer and title separator are those of the term statistics
+            too.
+
+    Raises:
+        InputError: The collection, the model, the measure or the values must be corrected.
 
     References:
         MRL, section 6 and Table 6.
     """
-    extra = dict(extra or {})
-    if taken := [name for name in extra if name in PREDICTORS]:
-        raise InputError(f"a predictor is called {taken[0]!r} already; give yours another name")
-    measures = parse_measures(measure)
-    if len(measures) > 1:
-        raise InputError(f"one measure at a time is predicted, not {measure!r}")
-    measure = str(measures[0])
+    further = dict(predictors or {})
+    for name in further:
+        if name in PREDICTORS:
+            raise InputError(f"a predictor is called {name!r} already; give yours another name")
+    measure = _single_measure(options.measure)
     check_device(search.encoder.device, [model])
-    identical_ids(dataset, policy)
+    collection = load_collection(dataset, options.split, labels="optional")
+    identical_ids(collection.name, options.identical_ids)
     if per_query is None:
-        evaluated = evaluate(
-            dataset, [model], output, measure, split, policy, search=search, overwrite=overwrite
-        )
-        per_query = output / str(evaluated.models[model].per_query)
-    if isinstance(per_query, Path):
-        quality = {query: score for query, [score] in read_per_query(per_query, [measure]).items()}
-    else:
+        quality = _evaluated(model, dataset, output, measure, options, search)
+    elif isinstance(per_query, Mapping):
         quality = dict(per_query)
-    collection = load_collection(dataset, split, labels="optional")
-    _check(quality, extra, collection.queries, dataset)
+    else:
+        quality = _read_quality(Path(per_query), measure)
+    _check(quality, further, collection)
 
-    log.info("term statistics of %s", dataset)
+    log.info("term statistics of %s", collection.name)
     statistics = TermStatistics(collection.documents, search.encoder.text_format, search.analyzer)
-    terms = {query: statistics.terms(collection.queries[query]) for query in quality}
-    values: dict[str, Values] = {
-        name: {
-            query: round(predict(statistics, known), _DECIMALS)
-            for query, (known, _) in terms.items()
+    terms: dict[str, np.ndarray] = {}
+    unknown_words = 0
+    for query in quality:
+        terms[query], unknown = statistics.terms(collection.queries[query])
+        unknown_words += unknown
+    values: dict[str, Values] = {}
+    for name, predict in PREDICTORS.items():
+        values[name] = {
+            query: round(predict(statistics, known), _DECIMALS) for query, known in terms.items()
         }
-        for name, predict in PREDICTORS.items()
-    }
-    values |= extra
+    values |= further
     record = QPP(
-        dataset=dataset,
-        split=split,
+        dataset=collection.name,
+        split=options.split,
         model=model,
         measure=measure,
         mean=float(np.mean(list(quality.values()))),
@@ -177,53 +183,112 @@ def qpp(
         terms=len(statistics.df),
         analyzer=search.analyzer,
         queries=len(quality),
-        queries_without_known_terms=sum(not len(known) for known, _ in terms.values()),
-        unknown_query_words=sum(unknown for _, unknown in terms.values()),
-        predictors=correlations(values, quality, Correlation),
-        predictors_left_out={name: why for name, why in LEFT_OUT.items() if name not in extra},
+        queries_without_known_terms=sum(not len(known) for known in terms.values()),
+        unknown_query_words=unknown_words,
+        predictors=predictor_correlations(values, quality),
+        predictors_left_out={name: why for name, why in LEFT_OUT.items() if name not in further},
         versions=versions(),
     )
     return Prediction(record, values, quality)
 
 
-def correlations(
-    values: Mapping[str, SomeValues], quality: SomeValues, kind: Callable[..., C]
-) -> list[C]:
-    """Pearson's r and Kendall's tau-b of every predictor with the quality of queries, one row a
-    predictor, each of a ``kind`` of :class:`Coefficients` that has behind these the predictor's
-    name and the number of queries.
-    """
-    y = np.array([value for value in quality.values() if value is not None], np.float64)
-    known = [query for query, value in quality.items() if value is not None]
-    used, found = [], []
-    for predicted in values.values():
-        x = np.array([predicted.get(query) for query in known], np.float64)  # NaN for None
-        finite = np.isfinite(x)
-        used.append(int(finite.sum()))
-        found.append(correlate(x[finite], y[finite]))
-    corrected = [holm([row[column] for row in found]) for column in (1, 3)]
-    return [
-        kind(r, r_p, r_holm, tau, tau_p, tau_holm, len(y) - count, name, count)
-        for name, count, (r, r_p, tau, tau_p), r_holm, tau_holm in zip(
-            values, used, found, *corrected, strict=True
+def _single_measure(text: str) -> str:
+    measures = parse_measures(text)
+    if len(measures) > 1:
+        raise InputError(f"the quality is one measure at a time, not {text!r}; name one of them")
+    return str(measures[0])
+
+
+def _evaluated(
+    model: str,
+    dataset: Dataset,
+    output: str | Path | None,
+    measure: str,
+    options: QPPOptions,
+    search: SearchOptions,
+) -> dict[str, float]:
+    with TemporaryDirectory() as temporary:
+        folder = Path(output or temporary)
+        record = evaluate(
+            dataset,
+            [model],
+            folder,
+            measure,
+            options.split,
+            options.identical_ids,
+            search=search,
         )
-    ]
+        [result] = record.models.values()
+        return _read_quality(folder / str(result.per_query), measure)
 
 
-def _check(
-    quality: Values, extra: Mapping[str, Values], queries: Mapping[str, str], dataset: str
-) -> None:
+def _read_quality(file: Path, measure: str) -> dict[str, float]:
+    return {query: score for query, [score] in read_per_query(file, [measure]).items()}
+
+
+def predictor_correlations(values: Mapping[str, Values], quality: Values) -> list[Correlation]:
+    """Correlate every predictor, name to value by query, with the quality of queries."""
+    rows = []
+    for name, (coefficients, points) in correlations(values, quality).items():
+        rows.append(Correlation(**vars(coefficients), predictor=name, queries=points))
+    return rows
+
+
+def correlations(
+    values: Mapping[str, SomeValues], quality: SomeValues
+) -> dict[str, tuple[Coefficients, int]]:
+    """Correlate every predictor with quality.
+
+    Args:
+        values: predictor to value by query, or by collection.
+        quality: quality by query, or by collection.
+
+    Returns:
+        Predictor to its coefficients and the number of points that have both values.
+    """
+    known = {query: value for query, value in quality.items() if value is not None}
+    y = np.array(list(known.values()), np.float64)
+    points = []
+    rows = []
+    for predicted in values.values():
+        x = np.array([predicted.get(query) for query in known], np.float64)  # None becomes NaN
+        finite = np.isfinite(x)
+        points.append(int(finite.sum()))
+        rows.append(correlate(x[finite], y[finite]))
+    pearson_holm = holm([pearson_p for _, pearson_p, _, _ in rows])
+    kendall_holm = holm([kendall_p for _, _, _, kendall_p in rows])
+    correlated = {}
+    for i, name in enumerate(values):
+        pearson, pearson_p, kendall, kendall_p = rows[i]
+        coefficients = Coefficients(
+            pearson=pearson,
+            pearson_p=pearson_p,
+            pearson_p_holm=pearson_holm[i],
+            kendall=kendall,
+            kendall_p=kendall_p,
+            kendall_p_holm=kendall_holm[i],
+            left_out=len(y) - points[i],
+        )
+        correlated[name] = (coefficients, points[i])
+    return correlated
+
+
+def _check(quality: Values, predictors: Mapping[str, Values], collection: Collection) -> None:
     if not quality:
-        raise InputError("the quality of no query is given; nothing can be predicted")
+        raise InputError("the quality of no query is given; give that of at least one")
     for query, value in quality.items():
-        if query not in queries:
+        if query not in collection.queries:
             raise InputError(
-                f"query {query!r} is not in {dataset}; give the split that it was evaluated in"
+                f"query {query!r} is not in {collection.name}; give the split that it was "
+                "evaluated in"
             )
         if not math.isfinite(value):
-            raise InputError(f"the quality of query {query!r} is {value}, not a finite number")
-    for name, values in extra.items():
+            raise InputError(
+                f"the quality of query {query!r} is {value}, not a finite number; evaluate again"
+            )
+    for name, values in predictors.items():
         if not values.keys() & quality.keys():
             raise InputError(
-                f"predictor {name!r} has a value for none of the {len(quality)} queries"
+                f"predictor {name!r} has a value for none of the {len(quality)} queries; give it "
+                "by the same query ids"
             )

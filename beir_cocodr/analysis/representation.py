@@ -1,12 +1,9 @@
-"""How well a model represents a corpus, before and after it was adapted to it, on pairs of spans of
-its documents.
-"""
+"""How well a model represents a corpus, before and after it was adapted, on pairs of spans."""
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,35 +11,41 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beir_cocodr.analysis import RepresentationOptions
+from beir_cocodr.analysis import Datasets, Files, RepresentationOptions, as_paths, load_collections
 from beir_cocodr.analysis.gains import Gains
 from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.arrays import Doubles, check_finite
-from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.spans import SpannedText, span_pair, span_ranges
 from beir_cocodr.data.text import MOST_CHARACTERS
-from beir_cocodr.errors import InputError, check_names
+from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import interval
 from beir_cocodr.losses.coco import COCOLoss, coco_contrastive_loss
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
-from beir_cocodr.models.spec import SearchOptions, check_device
+from beir_cocodr.models.spec import ModelSpec, SearchOptions, check_device
 from beir_cocodr.progress import in_place
 from beir_cocodr.records import Json, Report, versions
+from beir_cocodr.retrieval.resolve import Models, resolve_models
 
 log = logging.getLogger(__name__)
+
+#: Documents that are read and tokenized at a time.
 _BLOCK = 256
 
-#: The chance of pre-training that a sentence ends a span early, see
+#: The chance in pre-training that a sentence ends a span early, see
 #: :func:`~beir_cocodr.data.spans.span_ranges`.
 _FLUSH = 0.1
 
 
 @dataclass(frozen=True)
 class SpanPairs:
-    """Two different spans of each of n documents: (n,) ids, in the order in which they were drawn,
-    and (n,) texts each. ``too_short``: documents that were drawn too, but have no two spans.
+    """Two different spans of each of n documents.
+
+    Attributes:
+        ids: (n,) documents, in the order in which they were drawn.
+        first, second: (n,) texts.
+        too_short: the number of documents that were drawn too, but have no two spans.
     """
 
     ids: list[str]
@@ -54,21 +57,51 @@ class SpanPairs:
 def sample_span_pairs(
     documents: Documents, model: Any, options: RepresentationOptions
 ) -> SpanPairs:
-    """Draw documents at random, without replacement, until the sample is complete; an InputError
-    under two of them.
+    """Draw documents at random, without replacement, until the sample is complete.
 
-    The model's tokenizer counts the tokens of spans, and its text format joins titles and texts;
-    only what is drawn is read. The spans of a document, cut as in pre-training, depend on nothing
-    but the seed and its row.
+    Only the drawn documents are read. The spans of a document are cut as in pre-training, and
+    depend only on the seed and the document's row.
+
+    Args:
+        documents: the corpus.
+        model: its tokenizer counts the tokens of spans, its text format joins titles and texts.
+        options: size of the sample, tokens of a span, and seed.
+
+    Raises:
+        InputError: Fewer than two documents have two spans.
 
     Source: COCO-DR, section 4.1.
     """
-    size, span_tokens = options.sample, options.span_tokens
     ids: list[str] = []
     first: list[str] = []
     second: list[str] = []
     too_short = 0
-    order = np.random.default_rng(options.seed).permutation(len(documents))
+    for row, document, text, offsets in _tokenized(documents, model, options.seed):
+        if len(ids) == options.sample:
+            break
+        # A longer text has two spans.
+        if len(offsets) <= options.span_tokens:
+            too_short += 1
+            continue
+        rng = np.random.default_rng((options.seed, row))
+        ranges = span_ranges(text, offsets, options.span_tokens, _FLUSH, rng)
+        one, other = span_pair(SpannedText(text, offsets, ranges, options.span_tokens), rng)
+        ids.append(document)
+        first.append(one)
+        second.append(other)
+    if len(ids) < 2:
+        raise InputError(
+            f"{len(ids)} of {len(documents)} documents have more than {options.span_tokens} "
+            "tokens, and so two spans; lower --span-tokens, or give a corpus of longer texts"
+        )
+    return SpanPairs(ids, first, second, too_short)
+
+
+def _tokenized(
+    documents: Documents, model: Any, seed: int
+) -> Iterator[tuple[int, str, str, list[tuple[int, int]]]]:
+    """Yield row, id, text and token offsets of all documents, in random order."""
+    order = np.random.default_rng(seed).permutation(len(documents))
     for start in range(0, len(order), _BLOCK):
         rows = order[start : start + _BLOCK]
         block = documents.take(rows)
@@ -76,78 +109,64 @@ def sample_span_pairs(
         tokens = model.tokenizer(
             texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
-        for row, document, text, offsets in zip(
-            rows.tolist(), block, texts, tokens["offset_mapping"], strict=True
-        ):
-            if len(ids) == size:
-                return SpanPairs(ids, first, second, too_short)
-            if len(offsets) <= span_tokens:  # what is longer has two spans
-                too_short += 1
-                continue
-            rng = np.random.default_rng((options.seed, row))
-            ranges = span_ranges(text, offsets, span_tokens, _FLUSH, rng)
-            one, other = span_pair(SpannedText(text, offsets, ranges, span_tokens), rng)
-            ids.append(document["_id"])
-            first.append(one)
-            second.append(other)
-    if len(ids) < 2:
-        raise InputError(
-            f"{len(ids)} of {len(documents)} documents have more than {span_tokens} tokens, and so two "
-            "spans; lower --span-tokens, or give a corpus of longer texts"
-        )
-    return SpanPairs(ids, first, second, too_short)
+        ids = [document["_id"] for document in block]
+        yield from zip(rows.tolist(), ids, texts, tokens["offset_mapping"], strict=True)
 
 
 def alignment(first: Tensor, second: Tensor) -> Tensor:
-    """‖f(x) − f(x⁺)‖² of every pair, on the unit sphere: 0 for the same direction, 4 for opposite
-    ones.
+    """Compute ‖f(x) − f(x⁺)‖² of every pair, on the unit sphere.
 
-    Rows i of two (n, d) tensors of any length are a pair. The (n,) float64 distances have the mean
-    ℓ_align, the smaller the better aligned.
+    The distance is 0 for the same direction and 4 for opposite ones. The mean is ℓ_align: the
+    smaller, the better aligned.
+
+    Args:
+        first: (n, d) of any length.
+        second: (n, d); row i makes a pair with row i of ``first``.
+
+    Returns:
+        (n,) float64 distances.
 
     Source: COCO-DR, appendix H; Wang and Isola, Understanding Contrastive Representation Learning
     through Alignment and Uniformity on the Hypersphere, 2020 (α = 2).
     """
-    return (
-        (F.normalize(first.double(), dim=1) - F.normalize(second.double(), dim=1))
-        .square()
-        .sum(dim=1)
-    )
+    differences = F.normalize(first.double(), dim=1) - F.normalize(second.double(), dim=1)
+    return differences.square().sum(dim=1)
 
 
 def uniformity(embeddings: Tensor, temperature: float = 2.0, block: int = 1024) -> float:
-    """ℓ_uniform = log mean exp(−t ‖f(x) − f(y)‖²) over all pairs of different rows, on the unit
-    sphere.
+    """Compute ℓ_uniform = log mean exp(−t ‖f(x) − f(y)‖²) over all pairs of different rows.
 
-    0 where all texts have the same embedding, −4t where two are opposite; the smaller the more
-    even. A row is not paired with itself, as in the authors' code: the mean estimates that over
-    independent draws.
+    The rows are projected to the unit sphere. The value is 0 if all texts have the same embedding
+    and −4t if two are opposite: the smaller, the more even. A row makes no pair with itself, as in
+    the authors' code: the mean estimates that over independent draws.
 
     Args:
         embeddings: (n, d) of any length, n at least 2.
         temperature: t (paper: 2).
-        block: rows whose scores with all others are held at a time, so (block, n) float64 in
-            memory.
+        block: rows whose scores with all others are in memory at a time, (block, n) float64.
 
     Source: COCO-DR, appendix H; Wang and Isola, 2020.
     """
     rows = len(embeddings)
     points = F.normalize(embeddings.double(), dim=1)
-    norms = points.square().sum(dim=1)  # 1, but 0 for a vector of zeros
+    norms = points.square().sum(dim=1)  # 1, or 0 for a vector of zeros
     parts = []
     for start in range(0, rows, block):
         part = points[start : start + block]
-        distances = norms[start : start + block, None] + norms - 2 * part @ points.T  # (b, n)
-        later = torch.ones_like(distances).triu(diagonal=start + 1) > 0  # each pair once
-        exponents = torch.where(later, -temperature * distances, -torch.inf)
+        part_norms = norms[start : start + block, None]
+        distances = part_norms + norms - 2 * part @ points.T  # (b, n)
+        is_later = torch.ones_like(distances).triu(diagonal=start + 1) > 0  # each pair once
+        exponents = torch.where(is_later, -temperature * distances, -torch.inf)
         parts.append(exponents.flatten().logsumexp(dim=0))
-    return float(torch.stack(parts).logsumexp(dim=0)) - math.log(rows * (rows - 1) / 2)
+    log_sum = float(torch.stack(parts).logsumexp(dim=0))
+    return log_sum - math.log(rows * (rows - 1) / 2)
 
 
 @dataclass(frozen=True)
 class SpanRecord:
-    """Means of one model on one corpus; intervals are bootstrap 95% intervals, None for a single
-    value.
+    """Means of one model on one corpus, with bootstrap 95% intervals.
+
+    An interval is None for a single value.
     """
 
     alignment: float
@@ -159,11 +178,11 @@ class SpanRecord:
 
 @dataclass(frozen=True)
 class SpanChange:
-    """Differences of one model to another; None of losses that are not on one scale.
+    """Differences between two models; those of losses are None if the losses are not comparable.
 
     Attributes:
-        contrastive_loss_reduction: the share of the other's loss that is gone.
-        gain: of a measure of quality, None where it is not known.
+        contrastive_loss_reduction: the share of the first model's loss that the second saves.
+        gain: in a measure of quality, None where it is not known.
     """
 
     alignment: float
@@ -182,8 +201,8 @@ class SpanMeasures:
     Attributes:
         alignment: (n,) squared distances of the two spans; their mean is ℓ_align.
         uniformity: ℓ_uniform, the mean of that of the first spans and that of the second ones, as
-            in the authors' code: so no positive pair is among the pairs.
-        losses: (m,) contrastive losses of m batches; what is left over is in none.
+            in the authors' code: so it is over no positive pair.
+        losses: (m,) contrastive losses of m batches, without an incomplete last batch.
     """
 
     alignment: Doubles
@@ -191,23 +210,41 @@ class SpanMeasures:
     losses: Doubles
 
     def record(self) -> SpanRecord:
-        distances, losses = self.alignment, self.losses
-        alignment, loss = float(distances.mean()), float(losses.mean())
-        return SpanRecord(alignment, interval(distances), self.uniformity, loss, interval(losses))
+        """Return the means with their intervals."""
+        return SpanRecord(
+            alignment=float(self.alignment.mean()),
+            alignment_interval=interval(self.alignment),
+            uniformity=self.uniformity,
+            contrastive_loss=float(self.losses.mean()),
+            contrastive_loss_interval=interval(self.losses),
+        )
 
     def change(self, before: "SpanMeasures", comparable: bool) -> SpanChange:
-        """Differences to another model on the same pairs, in the same batches; of losses only if
-        comparable.
+        """Return the differences to another model on the same pairs, in the same batches.
+
+        Args:
+            before: the measures of the other model.
+            comparable: whether the losses are on one scale.
         """
-        closer, lower = self.alignment - before.alignment, self.losses - before.losses
-        loss = float(before.losses.mean())
-        return SpanChange(
-            float(closer.mean()),
-            interval(closer),
-            self.uniformity - before.uniformity,
-            float(lower.mean()) if comparable else None,
-            interval(lower) if comparable else None,
-            -float(lower.mean()) / loss if comparable and loss else None,
+        distances = self.alignment - before.alignment
+        change = SpanChange(
+            alignment=float(distances.mean()),
+            alignment_interval=interval(distances),
+            uniformity=self.uniformity - before.uniformity,
+            contrastive_loss=None,
+            contrastive_loss_interval=None,
+            contrastive_loss_reduction=None,
+        )
+        if not comparable:
+            return change
+        losses = self.losses - before.losses
+        difference = float(losses.mean())
+        loss_before = float(before.losses.mean())
+        return replace(
+            change,
+            contrastive_loss=difference,
+            contrastive_loss_interval=interval(losses),
+            contrastive_loss_reduction=-difference / loss_before if loss_before else None,
         )
 
 
@@ -217,27 +254,40 @@ def measure_spans(
     options: RepresentationOptions,
     search: SearchOptions = SearchOptions(),
 ) -> SpanMeasures:
-    """Encode n pairs as documents, without masking or gradient, and measure; an InputError names a
-    NaN or infinite one.
+    """Encode n pairs as documents, without masking or gradient, and measure them.
 
     The contrastive loss has the model's similarity, with scale 20 for cosine and 1 for dot product.
-    Where there are fewer documents than the batch size, all of them are contrasted.
+    If there are fewer documents than the batch size, all of them are contrasted.
+
+    Args:
+        model: the encoder.
+        pairs: n pairs of spans.
+        options: batch size and temperature.
+        search: how the model encodes.
+
+    Raises:
+        InputError: An embedding is NaN or infinite.
 
     Source: COCO-DR, Eq. 1 and appendix H.
     """
-    first, second = (
-        _encode(model, texts, pairs.ids, search) for texts in (pairs.first, pairs.second)
-    )
+    first = _encode(model, pairs.first, pairs.ids, search)
+    second = _encode(model, pairs.second, pairs.ids, search)
+    first_uniformity = uniformity(first, options.temperature)
+    second_uniformity = uniformity(second, options.temperature)
     return SpanMeasures(
-        alignment(first, second).numpy(),
-        (uniformity(first, options.temperature) + uniformity(second, options.temperature)) / 2,
-        _losses(first, second, options.batch_size, COCOLoss(model)),
+        alignment=alignment(first, second).numpy(),
+        uniformity=(first_uniformity + second_uniformity) / 2,
+        losses=_losses(first, second, options.batch_size, COCOLoss(model)),
     )
 
 
 def _encode(model: Any, texts: list[str], ids: list[str], search: SearchOptions) -> Tensor:
-    how = {"batch_size": search.batch_size, "show_progress_bar": search.progress and in_place()}
-    encoded = model.encode_document(texts, convert_to_tensor=True, **how)
+    encoded = model.encode_document(
+        texts,
+        convert_to_tensor=True,
+        batch_size=search.batch_size,
+        show_progress_bar=search.progress and in_place(),
+    )
     vectors: Tensor = encoded.detach().float().cpu()
     check_finite(vectors.numpy(), ids, "documents")
     return vectors
@@ -246,22 +296,22 @@ def _encode(model: Any, texts: list[str], ids: list[str], search: SearchOptions)
 def _losses(first: Tensor, second: Tensor, batch_size: int, loss: COCOLoss) -> Doubles:
     spans = torch.stack([first, second], dim=1).double()  # (n, 2, d)
     size = min(batch_size, len(spans))
-    batches = [spans[start : start + size] for start in range(0, len(spans) - size + 1, size)]
-    losses = [
-        coco_contrastive_loss(batch.flatten(0, 1), loss.scale, loss.normalize).item()
-        for batch in batches
-    ]
+    losses = []
+    for start in range(0, len(spans) - size + 1, size):
+        batch = spans[start : start + size].flatten(0, 1)
+        losses.append(coco_contrastive_loss(batch, loss.scale, loss.normalize).item())
     return np.array(losses)
 
 
 @dataclass(frozen=True)
 class CorpusRecord:
-    """A corpus: what was sampled, and what each model makes of it.
+    """What was sampled from a corpus, and what each model makes of it.
 
     Attributes:
-        too_short: documents drawn too, but without two spans.
+        too_short: documents that were drawn too, but have no two spans.
         left_over: documents in no batch.
-        loss_of_chance: of a model without distinctions.
+        loss_of_chance: the loss of a model that makes no distinctions.
+        models: name to measures.
         change: of the second model to the first, None for one model.
     """
 
@@ -279,7 +329,7 @@ class CorpusRecord:
 
 @dataclass(frozen=True)
 class LossRecord:
-    """A model, and how its losses are made."""
+    """A model, and how its losses are computed."""
 
     similarity: str
     scale: float
@@ -290,7 +340,7 @@ class LossRecord:
 
 @dataclass(frozen=True)
 class ReductionAgainstGain(Coefficients):
-    """Of the contrastive loss's reduction with the gain, over corpora that have both."""
+    """The correlation of the loss's reduction with the gain, over corpora that have both."""
 
     of: str
     datasets: int
@@ -302,7 +352,7 @@ class Representation(Report):
 
     Attributes:
         losses_comparable: whether the models' losses are on one scale.
-        measure: of the gains, None without.
+        measure: of the gains, None without gains.
     """
 
     datasets: dict[str, CorpusRecord]
@@ -318,105 +368,146 @@ class Representation(Report):
 
 
 def representation(
-    datasets: Sequence[str],
-    models: Sequence[str],
-    options: RepresentationOptions | None = None,
-    results: Sequence[Path] = (),
+    models: Models,
+    datasets: Datasets,
+    *,
+    results: Files = (),
     measure: str = "nDCG@10",
+    options: RepresentationOptions = RepresentationOptions(),
     search: SearchOptions = SearchOptions(),
 ) -> Representation:
-    """Alignment, uniformity and contrastive loss of one model, or of two, on span pairs of corpora.
-    An InputError: a corpus has no two documents with two spans, a model cannot be found or is an
-    MRL, its embeddings are not finite, or the results lack a model.
+    """Measure alignment, uniformity and contrastive loss of one or two models on span pairs.
 
     The first model's tokenizer cuts the spans, and both models see the same texts, unmasked and
-    without gradient. In memory are the spans of all samples, the embeddings of one, and one model.
+    without gradient. The spans of all samples, the embeddings of one, and one model that is loaded
+    by name are in memory.
 
     Args:
-        datasets: as the command line names them; only their documents are read.
-        models: one, or two: before and after.
-        results: results.json files of `evaluate` with both models: then the reduction of the
-            contrastive loss stands against the gain in ``measure``, as in Figure 5a.
+        models: one encoder, or two: before and after.
+        datasets: one corpus or several; only documents are read.
+        results: results.json files of ``evaluate`` with both models. With them, the reduction of
+            the contrastive loss is correlated with the gain in ``measure``, as in Figure 5a.
+        measure: of the results.
+        options: the sample and the measures.
         search: how models are loaded and encode.
+
+    Raises:
+        InputError: A corpus has no two documents with two spans, a model cannot be found or is an
+            MRL, its embeddings are not finite, or the results lack a model.
 
     Source: COCO-DR, section 5.4, Figure 5 and appendix H.
     """
-    check_names("dataset", datasets)
-    check_names("model", models)
-    if len(models) > 2:
-        raise InputError(f"one model, or two for before and after, not {len(models)}")
-    if results and len(models) == 1:
+    specs = resolve_models(models)
+    labels = list(specs)
+    if len(labels) > 2:
+        raise InputError(f"give one model, or two for before and after, not {len(labels)}")
+    files = as_paths(results)
+    if files and len(labels) == 1:
         raise InputError(
             "a gain is between two models; give --model a second time, or no --results"
         )
     check_device(search.encoder.device)
-    found = Gains(results, datasets, measure, models[0], models[-1])
-    gains = {name: gain for name in datasets if (gain := found.of(name)) is not None}
-    options, encoders = options or RepresentationOptions(), dict[str, LossRecord]()
-    samples: dict[str, tuple[SpanPairs, CorpusRecord]] = {}
-    measured: dict[str, list[SpanMeasures]] = {dataset: [] for dataset in datasets}
-    for name in models:
-        model = load_encoder(name, search.encoder)
+    collections = load_collections(datasets, labels="none")
+    names = [collection.name for collection in collections]
+    gains = Gains(files, names, measure, labels[0], labels[-1]).of_all(names)
+    corpora = {collection.name: collection.documents for collection in collections}
+    study = _Study(corpora, options, search)
+    for label, spec in specs.items():
+        study.measure(label, spec)
+    comparable = len({(one.similarity, one.scale) for one in study.models.values()}) == 1
+    changes = study.changes(comparable, gains)
+    records = {}
+    for name, record in study.corpora.items():
+        records[name] = replace(record, change=changes.get(name))
+    return Representation(
+        datasets=records,
+        models=study.models,
+        **asdict(options),
+        losses_comparable=comparable,
+        reduction_against_gain=_reduction_against_gain(changes, gains),
+        measure=measure if gains else None,
+        versions=versions(),
+    )
+
+
+class _Study:
+    """Measures of models on the same samples of several corpora.
+
+    Attributes:
+        corpora: corpus to its record.
+        models: label to record.
+    """
+
+    def __init__(
+        self, documents: dict[str, Documents], options: RepresentationOptions, search: SearchOptions
+    ) -> None:
+        self._documents = documents
+        self._options = options
+        self._search = search
+        self._pairs: dict[str, SpanPairs] = {}
+        self._measures: dict[str, list[SpanMeasures]] = {name: [] for name in documents}
+        self.corpora: dict[str, CorpusRecord] = {}
+        self.models: dict[str, LossRecord] = {}
+
+    def measure(self, label: str, spec: ModelSpec) -> None:
+        """Measure a model on all corpora; the first model's tokenizer cuts the spans."""
+        model = load_encoder(spec, self._search.encoder)
         if isinstance(model, MRL):
             raise InputError(
-                f"{name} is an MRL: its texts are distributions, without a place on a sphere"
+                f"{label} is an MRL: its texts are distributions, which have no place on a "
+                "sphere; give an encoder of one vector a text"
             )
-        for dataset in datasets:
-            if dataset not in samples:  # the first model's tokenizer cuts the spans
-                samples[dataset] = _sample(dataset, model, options)
-            log.info("%s on %s", name, dataset)
-            pairs, corpus = samples[dataset]
-            measured[dataset].append(measure_spans(model, pairs, options, search))
-            corpus.models[name] = measured[dataset][-1].record()
-        encoders[name] = LossRecord(
+        for name, documents in self._documents.items():
+            if name not in self._pairs:
+                self._sample(name, documents, model)
+            log.info("%s on %s", label, name)
+            measures = measure_spans(model, self._pairs[name], self._options, self._search)
+            self._measures[name].append(measures)
+            self.corpora[name].models[label] = measures.record()
+        self.models[label] = LossRecord(
             similarity=model.similarity_fn_name,
             scale=COCOLoss(model).scale,
             dimensions=model.get_embedding_dimension(),
             text_format=model.text_format.as_dict(),
             weights_sha256=weights_sha256(model),
         )
-        del model  # one is in memory at a time
-    comparable = len({(encoder.similarity, encoder.scale) for encoder in encoders.values()}) == 1
-    changes = {
-        dataset: replace(after.change(before, comparable), gain=gains.get(dataset))
-        for dataset, (before, *rest) in measured.items()
-        for after in rest
-    }
-    reductions = {
-        "reduction of the contrastive loss": {
-            n: c.contrastive_loss_reduction for n, c in changes.items()
-        }
-    }
-    return Representation(
-        datasets={
-            name: replace(corpus, change=changes.get(name)) for name, (_, corpus) in samples.items()
-        },
-        models=encoders,
-        **asdict(options),
-        losses_comparable=comparable,
-        reduction_against_gain=correlations(reductions, gains, ReductionAgainstGain)[0]
-        if gains
-        else None,
-        measure=measure if gains else None,
-        versions=versions(),
-    )
+
+    def changes(self, comparable: bool, gains: dict[str, float]) -> dict[str, SpanChange]:
+        """Return corpus to the differences between two models, {} for one model."""
+        changes = {}
+        for name, measures in self._measures.items():
+            if len(measures) == 2:
+                before, after = measures
+                change = after.change(before, comparable)
+                changes[name] = replace(change, gain=gains.get(name))
+        return changes
+
+    def _sample(self, name: str, documents: Documents, model: Any) -> None:
+        pairs = sample_span_pairs(documents, model, self._options)
+        used = len(pairs.ids)
+        size = min(self._options.batch_size, used)
+        log.info(
+            "%s: %d documents sampled, %d too short for two spans", name, used, pairs.too_short
+        )
+        self._pairs[name] = pairs
+        self.corpora[name] = CorpusRecord(
+            documents=len(documents),
+            corpus_sha256=documents.content_hash,
+            sampled=used,
+            too_short=pairs.too_short,
+            batch_size=size,
+            batches=used // size,
+            left_over=used % size,
+            loss_of_chance=math.log(2 * size - 1),
+        )
 
 
-def _sample(
-    dataset: str, model: Any, options: RepresentationOptions
-) -> tuple[SpanPairs, CorpusRecord]:
-    documents = load_collection(dataset, labels="none").documents
-    pairs = sample_span_pairs(documents, model, options)
-    used = len(pairs.ids)
-    size = min(options.batch_size, used)
-    log.info("%s: %d documents sampled, %d too short for two spans", dataset, used, pairs.too_short)
-    return pairs, CorpusRecord(
-        documents=len(documents),
-        corpus_sha256=documents.content_hash,
-        sampled=used,
-        too_short=pairs.too_short,
-        batch_size=size,
-        batches=used // size,
-        left_over=used % size,
-        loss_of_chance=math.log(2 * size - 1),
-    )
+def _reduction_against_gain(
+    changes: dict[str, SpanChange], gains: dict[str, float]
+) -> ReductionAgainstGain | None:
+    if not gains:
+        return None
+    name = "reduction of the contrastive loss"
+    reductions = {corpus: change.contrastive_loss_reduction for corpus, change in changes.items()}
+    coefficients, points = correlations({name: reductions}, gains)[name]
+    return ReductionAgainstGain(**vars(coefficients), of=name, datasets=points)

@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,21 +10,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beir_cocodr.analysis import SourceClusterOptions
+from beir_cocodr.analysis import Datasets, Files, SourceClusterOptions, as_paths, load_collections
 from beir_cocodr.analysis.gains import Gains
 from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.arrays import Doubles, Floats, Ints
 from beir_cocodr.data.clusters import Clusters, cluster_queries
-from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.errors import InputError, check_names
+from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.losses.coco import COCOLoss, triplet_losses
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.progress import in_place
 from beir_cocodr.records import Report, versions
+from beir_cocodr.retrieval.resolve import Models, resolve_models
 from beir_cocodr.training.negatives import bm25_negatives
 
 log = logging.getLogger(__name__)
@@ -33,49 +33,67 @@ log = logging.getLogger(__name__)
 #: Queries whose documents are encoded at a time.
 _BLOCK = 256
 
+#: Queries of a cluster that are recorded: those nearest to its centroid.
+_CENTRAL = 3
+
 
 def sample_triplets(
     collection: Collection, text_format: TextFormat, options: SourceClusterOptions
 ) -> tuple[dict[str, str], Ints]:
-    """Draw Q queries that have a relevant document (else an InputError), one of these, and n
-    negatives of BM25's best 30: the queries, id -> text in collection order, and (Q, 1 + n) corpus
-    rows, the positive first.
+    """Draw queries, a relevant document of each, and n negatives among BM25's best 30.
 
-    BM25 reads by the text format; of a query that has fewer negatives than asked for, some are
-    drawn repeatedly.
+    For a query that has fewer negatives, some are drawn repeatedly.
+
+    Args:
+        collection: labelled.
+        text_format: how BM25 reads documents.
+        options: numbers of queries and negatives, and seed.
+
+    Returns:
+        The Q queries, id to text in collection order, and (Q, 1 + n) corpus rows, the relevant
+        document first.
+
+    Raises:
+        InputError: No query has a relevant document.
 
     Source: COCO-DR, sections 4.2 and 5.1 (the first negatives of fine-tuning are BM25's).
     """
     rng = np.random.default_rng(options.seed)
-    positives: dict[str, Ints] = {}
-    for query, grades in collection.qrels.items():
-        rows = collection.documents.rows(
-            [document for document, grade in grades.items() if grade > 0]
-        )
-        if (rows >= 0).any():
-            positives[query] = rows[rows >= 0]
+    positives = _relevant_rows(collection)
     if not positives:
         raise InputError(
-            f"{collection.name}: no query of split {collection.split} has a relevant document"
+            f"{collection.name}: no query of split {collection.split} has a relevant document; "
+            "choose another split"
         )
     ids = list(positives)
-    drawn = {
-        ids[i] for i in rng.choice(len(ids), min(options.sample, len(ids)), replace=False).tolist()
-    }
+    size = min(options.sample, len(ids))
+    drawn = {ids[i] for i in rng.choice(len(ids), size, replace=False).tolist()}
     queries = {query: text for query, text in collection.queries.items() if query in drawn}
     log.info(
         "%s: %d of %d queries with a relevant document", collection.name, len(queries), len(ids)
     )
-    sampled = replace(
-        collection, queries=queries, qrels={query: collection.qrels[query] for query in queries}
-    )
+    qrels = {query: collection.qrels[query] for query in queries}
+    sampled = replace(collection, queries=queries, qrels=qrels)
     pools = bm25_negatives(sampled, text_format, seed=options.seed)
-    count = options.negatives
-    triplets = [
-        [rng.choice(positives[query]), *rng.choice(pools[query], count, len(pools[query]) < count)]
-        for query in queries
-    ]
+    triplets = []
+    for query in queries:
+        pool = pools[query]
+        with_replacement = len(pool) < options.negatives
+        positive = rng.choice(positives[query])
+        negatives = rng.choice(pool, options.negatives, with_replacement)
+        triplets.append([positive, *negatives])
     return queries, np.array(triplets, np.int64)
+
+
+def _relevant_rows(collection: Collection) -> dict[str, Ints]:
+    """Return query id to the rows of its relevant documents, for queries that have any."""
+    relevant_rows = {}
+    for query, grades in collection.qrels.items():
+        relevant = [document for document, grade in grades.items() if grade > 0]
+        rows = collection.documents.rows(relevant)
+        if (rows >= 0).any():
+            relevant_rows[query] = rows[rows >= 0]
+    return relevant_rows
 
 
 def source_losses(
@@ -85,84 +103,112 @@ def source_losses(
     triplets: Ints,
     search: SearchOptions = SearchOptions(),
 ) -> tuple[Doubles, Floats]:
-    """(Q,) losses −log p(d⁺ | q, d⁻) of every query, averaged over its negatives one at a time, and
-    the (Q, d) query embeddings, normalised where the model compares by cosine; an InputError for
-    NaN or infinity.
+    """Compute the losses −log p(d⁺ | q, d⁻) of queries.
 
     Args:
-        model: an encoder; cosines are scaled by 20 as in training, dot products by 1.
-        documents: the corpus. The documents of 256 queries are in memory at a time.
-        queries, triplets: of :func:`sample_triplets`.
+        model: an encoder. Cosines are scaled by 20 as in training, dot products by 1.
+        documents: the corpus; the documents of 256 queries are in memory at a time.
+        queries: of :func:`sample_triplets`.
+        triplets: of :func:`sample_triplets`.
+        search: how the model encodes.
+
+    Returns:
+        The (Q,) losses, averaged over the negatives of a query one at a time; and the (Q, d) query
+        embeddings, normalised if the model compares by cosine.
+
+    Raises:
+        InputError: A loss is NaN or infinite.
 
     Source: COCO-DR, Eq. 2 and 3.
     """
-    compared = COCOLoss(model)  # how this model's scores are made in training
-    texts = list(queries.values())
-    bar = search.progress and in_place()
-    options = {"batch_size": search.batch_size, "convert_to_tensor": True, "show_progress_bar": bar}
-    vectors = model.encode_queries(texts, **options).detach().float().cpu()
-    losses = []
-    for start in range(0, len(texts), _BLOCK):
+    scoring = COCOLoss(model)  # has the scale and similarity of training
+    encode_options: dict[str, Any] = {
+        "batch_size": search.batch_size,
+        "convert_to_tensor": True,
+        "show_progress_bar": search.progress and in_place(),
+    }
+    vectors = _detached(model.encode_queries(list(queries.values()), **encode_options))
+    parts = []
+    for start in range(0, len(queries), _BLOCK):
         rows = triplets[start : start + _BLOCK]  # (b, 1 + n)
-        encoded = (
-            model.encode_corpus(documents.take(rows.ravel()), **options).detach().float().cpu()
-        )
+        block = documents.take(rows.ravel())
+        encoded = _detached(model.encode_corpus(block, **encode_options))
         encoded = encoded.view(*rows.shape, -1)  # (b, 1 + n, d)
-        losses.append(
-            _losses(vectors[start : start + _BLOCK], encoded, compared.scale, compared.normalize)
-        )
-    found = torch.cat(losses).numpy()
-    if not np.isfinite(found).all():
-        wrong = list(queries)[int(np.flatnonzero(~np.isfinite(found))[0])]
+        block_queries = vectors[start : start + _BLOCK]
+        parts.append(_losses(block_queries, encoded, scoring.scale, scoring.normalize))
+    losses: Doubles = torch.cat(parts).numpy()
+    wrong_rows = np.flatnonzero(~np.isfinite(losses))
+    if len(wrong_rows):
+        query = list(queries)[int(wrong_rows[0])]
         raise InputError(
-            f"the loss of query {wrong!r} is not finite; encode in float32 if it was in half"
+            f"the loss of query {query!r} is not finite; encode in float32 if the model runs in "
+            "half precision"
         )
-    return found, (F.normalize(vectors, dim=1) if compared.normalize else vectors).numpy()
+    embeddings: Floats = (F.normalize(vectors, dim=1) if scoring.normalize else vectors).numpy()
+    return losses, embeddings
+
+
+def _detached(encoded: Tensor) -> Tensor:
+    return encoded.detach().float().cpu()
 
 
 def _losses(queries: Tensor, documents: Tensor, scale: float, normalize: bool) -> Tensor:
-    """(b, d) and (b, 1 + n, d) to (b,)."""
-    size, negatives = len(queries), documents.shape[1] - 1
-    one_each = torch.stack(
-        [documents[:, :1].expand(-1, negatives, -1), documents[:, 1:]], dim=2
-    )  # (b, n, 2, d)
+    """Return (b,) losses of (b, d) queries and (b, 1 + n, d) documents."""
+    size = len(queries)
+    negatives = documents.shape[1] - 1
+    positive = documents[:, :1].expand(-1, negatives, -1)
+    pairs = torch.stack([positive, documents[:, 1:]], dim=2)  # (b, n, 2, d)
     repeated = queries.double().repeat_interleave(negatives, dim=0)  # (b * n, d)
-    losses = triplet_losses(repeated, one_each.flatten(0, 1).double(), scale, normalize)
+    losses = triplet_losses(repeated, pairs.flatten(0, 1).double(), scale, normalize)
     return losses.view(size, negatives).mean(dim=1)
 
 
 def cluster_similarities(source: Floats, labels: Ints, target: Floats, k: int) -> Doubles:
-    """(k,) mean dot products of a cluster's queries with a target's, over all pairs; −inf for an
-    empty cluster.
+    """Return the mean dot products of each cluster's queries with a target's, over all pairs.
 
     Args:
-        source, target: (Q, d) and (T, d) query embeddings, T at least 1.
-        labels: (Q,) clusters of the source's, in 0..k-1.
+        source: (Q, d) query embeddings.
+        labels: (Q,) clusters of the source's queries, in 0..k-1.
+        target: (T, d) query embeddings, T at least 1.
+        k: the number of clusters.
+
+    Returns:
+        (k,) means, −inf for an empty cluster.
 
     Source: COCO-DR, section 5.5 ("based on average dot product").
     """
     # The mean over all pairs is the product of the two means.
-    with_target = source.astype(np.float64) @ target.astype(np.float64).mean(axis=0)  # (Q,)
+    target_mean = target.astype(np.float64).mean(axis=0)
+    products = source.astype(np.float64) @ target_mean  # (Q,)
     sizes = np.bincount(labels, minlength=k)
-    sums = np.bincount(labels, weights=with_target, minlength=k)
+    sums = np.bincount(labels, weights=products, minlength=k)
     means: Doubles = np.divide(sums, sizes, out=np.full(k, -np.inf), where=sizes > 0)
     return means
 
 
 def nearest_queries(target: Floats, source: Floats, count: int = 1) -> list[tuple[int, float]]:
-    """Row and product of the (Q, d) source queries nearest to a (d,) target query, ties to the
-    earlier (Table 4).
+    """Return rows and dot products of the source queries nearest to a target query (Table 4).
+
+    Args:
+        target: (d,) embedding.
+        source: (Q, d) embeddings; among ties the earlier row comes first.
+        count: how many queries to return.
     """
     scores = source @ target  # (Q,)
-    return [
-        (row, float(scores[row])) for row in np.argsort(-scores, kind="stable")[:count].tolist()
-    ]
+    rows = np.argsort(-scores, kind="stable")[:count].tolist()
+    return [(row, float(scores[row])) for row in rows]
 
 
 @dataclass(frozen=True)
 class ClusterRecord:
-    """A cluster of source queries, the mean loss under both models, and how much it is lower
-    after.
+    """A cluster of source queries with its mean losses.
+
+    Attributes:
+        cluster: its number.
+        queries: how many it has.
+        loss_before, loss_after: under the two models.
+        reduction: how much lower the loss is after.
+        central_queries: texts of those nearest to the centroid.
     """
 
     cluster: int
@@ -175,7 +221,7 @@ class ClusterRecord:
 
 @dataclass(frozen=True)
 class NearQuery:
-    """A source query that is near to a target query."""
+    """A source query that is near to a target query; the gain is None where it is not known."""
 
     query_id: str
     query: str
@@ -186,8 +232,9 @@ class NearQuery:
 
 @dataclass(frozen=True)
 class Case:
-    """A target query and the source queries nearest to it; gains are None where they are not
-    known.
+    """A target query and the source queries nearest to it.
+
+    The gain is None where it is not known.
     """
 
     query_id: str
@@ -198,9 +245,7 @@ class Case:
 
 @dataclass(frozen=True)
 class TargetClusterRecord:
-    """A target with the source cluster nearest to it: its number, size and losses, as in
-    :class:`ClusterRecord`.
-    """
+    """A target with the source cluster nearest to it, as in :class:`ClusterRecord`."""
 
     cluster: int
     queries: int
@@ -214,7 +259,7 @@ class TargetClusterRecord:
 
 @dataclass(frozen=True)
 class ClusterReductionAgainstGain(Coefficients):
-    """Of the nearest cluster's loss reduction with the gain, over targets that have both."""
+    """The correlation of the nearest cluster's loss reduction with the gain, over targets."""
 
     of: str
     targets: int
@@ -225,7 +270,7 @@ class SourceClusters(Report):
     """``source_clusters.json``.
 
     Attributes:
-        sampled: source queries.
+        sampled: the number of source queries.
         nearest_improved: targets whose nearest cluster has a lower loss after than before.
         reduction_against_gain, measure: None without results.
     """
@@ -238,110 +283,94 @@ class SourceClusters(Report):
     reduction_against_gain: ClusterReductionAgainstGain | None
     measure: str | None
     source: str
-    source_split: str
     before: str
     after: str
-    split: str
     options: SourceClusterOptions
 
 
 def source_clusters(
-    source: str,
-    targets: Sequence[str],
-    before: str,
-    after: str,
-    options: SourceClusterOptions | None = None,
-    results: Sequence[Path] = (),
+    models: Models,
+    datasets: Datasets,
+    *,
+    source: Dataset,
+    results: Files = (),
     measure: str = "nDCG@10",
-    queries: Sequence[str] = (),
-    source_split: str = "train",
-    split: str = "test",
+    options: SourceClusterOptions = SourceClusterOptions(),
     search: SearchOptions = SearchOptions(),
 ) -> SourceClusters:
-    """Cluster source queries, find the cluster nearest to each target, and compare losses with
-    gains. An InputError names what has to be corrected in collections, models, results or ids.
+    """Compare losses on the source queries nearest to each target with gains on the target.
 
-    A sample of the source's labelled queries is clustered by the embeddings of ``after``. The
-    nearest cluster of a target has the largest mean dot product of its queries with the target's.
-    Losses are those of fine-tuning, with BM25 negatives, the same for both models.
+    A sample of the source's labelled queries is clustered by the embeddings of the second model.
+    The nearest cluster of a target has the largest mean dot product of its queries with the
+    target's. Losses are those of fine-tuning, with BM25 negatives, the same for both models.
 
     Args:
-        source, source_split: labelled, what the models were trained on.
-        targets, split: collections with queries: those of the split, or all where there is no such
-            split.
-        before, after: two encoders with one similarity, such as without and with iDRO.
-        results: results.json files of `evaluate` with both models, over targets (for the gains of
+        models: two encoders with one similarity, before and after, such as without and with iDRO.
+        datasets: the targets, one or several collections with queries: those of the split, or all
+            if there is no such split.
+        source: the labelled collection that the models were trained on.
+        results: results.json files of ``evaluate`` with both models, over targets (for the gains of
             Figure 5c and Table 4) and over the source (for those of source queries in Table 4).
-        queries: ids of target queries to show as in Table 4. By default those of the largest gains
-            and losses where there are results, else some evenly spaced.
+        measure: of the results.
+        options: the sample, the splits and the cases.
+        search: how models are loaded and encode.
+
+    Raises:
+        InputError: Collections, models, results or ids must be corrected.
 
     Source: COCO-DR, section 5.5, Figure 5c and Table 4.
     """
-    options = options or SourceClusterOptions()
-    check_names("target", targets)
-    if before == after:
-        raise InputError(f"before and after are the same model, {before!r}")
+    specs = resolve_models(models)
+    if len(specs) != 2:
+        raise InputError(f"give two different models, before and after, not {len(specs)}")
+    before, after = specs
     check_device(search.encoder.device)
-    gains = Gains(results, [source, *targets], measure, before, after)
-    texts = {name: _queries(name, split) for name in targets}
-    if strange := [query for query in queries if not any(query in own for own in texts.values())]:
-        raise InputError(f"query {strange[0]!r} is in none of the targets")
-    collection = load_collection(source, source_split)
-    first = load_encoder(before, search.encoder)
+    targets = load_collections(datasets, options.split, labels="optional", kind="target")
+    for target in targets:
+        _check_queries(target, options.split)
+    collection = load_collection(source, options.source_split)
+    names = [target.name for target in targets]
+    files = as_paths(results)
+    gains = Gains(files, [collection.name, *names], measure, before, after)
+    _check_cases(options.queries, targets)
+
+    first = load_encoder(specs[before], search.encoder)
     sampled, triplets = sample_triplets(collection, first.text_format, options)
     log.info("losses of %d source queries under %s", len(sampled), before)
     losses_before, _ = source_losses(first, collection.documents, sampled, triplets, search)
     similarity = first.similarity_fn_name
-    del first  # one model is in memory at a time
-    second = load_encoder(after, search.encoder)
-    if similarity != second.similarity_fn_name:
+    del first  # a model that is loaded by name is in memory alone
+    model = load_encoder(specs[after], search.encoder)
+    if similarity != model.similarity_fn_name:
         raise InputError(
-            "one model compares by cosine, the other by dot product: no loss is on both scales"
+            "one model compares by cosine, the other by dot product, so their losses are not on "
+            "one scale; give two models of one similarity"
         )
     log.info("losses of %d source queries under %s", len(sampled), after)
-    losses_after, embeddings = source_losses(
-        second, collection.documents, sampled, triplets, search
-    )
+    losses_after, embeddings = source_losses(model, collection.documents, sampled, triplets, search)
     clusters = cluster_queries(embeddings, options.clusters, options.seed, ids=list(sampled))
-    study = _Study(source, sampled, losses_before, losses_after, embeddings, clusters)
-    rows = {k: study.cluster(k) for k in range(len(clusters.sizes)) if clusters.sizes[k]}
-    found = {}
-    for name, own in texts.items():
-        vectors: Floats = second.encode_queries(
-            list(own.values()),
-            batch_size=search.batch_size,
-            show_progress_bar=search.progress and in_place(),
-            normalize_embeddings=similarity == "cosine",
-        )
-        alike = cluster_similarities(embeddings, clusters.labels, vectors, len(clusters.sizes))
-        nearest = asdict(rows[int(alike.argmax())])
-        del nearest["central_queries"]
-        shown = _shown(own, gains.by_query(name), queries, options.cases)
-        cases = study.cases(name, own, vectors, shown, gains, options.nearest)
-        found[name] = TargetClusterRecord(
-            **nearest, similarity=float(alike.max()), gain=gains.of(name), cases=cases
-        )
-    reductions = {
-        "reduction of the nearest cluster's loss": {
-            name: one.reduction for name, one in found.items()
-        }
-    }
-    against = correlations(
-        reductions, {name: one.gain for name, one in found.items()}, ClusterReductionAgainstGain
+    study = _Study(
+        source=collection.name,
+        queries=sampled,
+        before=losses_before,
+        after=losses_after,
+        embeddings=embeddings,
+        clusters=clusters,
+        gains=gains,
+        options=options,
     )
+    records = {target.name: study.target(target, model, search) for target in targets}
     return SourceClusters(
         sampled=len(sampled),
-        targets=found,
-        clusters=list(rows.values()),
+        targets=records,
+        clusters=study.clusters_with_queries(),
         folded_clusters=clusters.folded_clusters,
-        nearest_improved=sum(record.reduction > 0 for record in found.values()),
-        reduction_against_gain=against[0] if results else None,
-        measure=measure if results else None,
-        source=source,
-        source_split=source_split,
+        nearest_improved=sum(record.reduction > 0 for record in records.values()),
+        reduction_against_gain=_reduction_against_gain(records) if files else None,
+        measure=measure if files else None,
+        source=collection.name,
         before=before,
         after=after,
-        split=split,
         options=options,
         versions=versions(),
     )
@@ -349,8 +378,16 @@ def source_clusters(
 
 @dataclass(frozen=True)
 class _Study:
-    """Source queries with (Q,) losses under both models, (Q, d) embeddings of the second, and
-    clusters.
+    """Source queries with their losses, embeddings and clusters.
+
+    Attributes:
+        source: name of the collection.
+        queries: id to text of Q queries.
+        before, after: (Q,) losses under both models.
+        embeddings: (Q, d) of the second model.
+        clusters: of the embeddings.
+        gains: between the models.
+        options: of the study.
     """
 
     source: str
@@ -359,56 +396,131 @@ class _Study:
     after: Doubles
     embeddings: Floats
     clusters: Clusters
+    gains: Gains
+    options: SourceClusterOptions
 
-    def cluster(self, k: int) -> ClusterRecord:
+    def clusters_with_queries(self) -> list[ClusterRecord]:
+        """Return the records of all clusters that are not empty."""
+        sizes = self.clusters.sizes
+        return [self._cluster(k) for k in range(len(sizes)) if sizes[k]]
+
+    def _cluster(self, k: int) -> ClusterRecord:
         members = np.flatnonzero(self.clusters.labels == k)
-        before, after = float(self.before[members].mean()), float(self.after[members].mean())
-        distances = ((self.embeddings[members] - self.clusters.centroids[k]) ** 2).sum(axis=1)
+        before = float(self.before[members].mean())
+        after = float(self.after[members].mean())
+        differences = self.embeddings[members] - self.clusters.centroids[k]
+        distances = (differences**2).sum(axis=1)
+        central = members[np.argsort(distances, kind="stable")[:_CENTRAL]]
         texts = list(self.queries.values())
-        shown = [texts[i] for i in members[np.argsort(distances, kind="stable")[:3]]]
-        return ClusterRecord(k, len(members), before, after, before - after, shown)
+        return ClusterRecord(
+            cluster=k,
+            queries=len(members),
+            loss_before=before,
+            loss_after=after,
+            reduction=before - after,
+            central_queries=[texts[i] for i in central],
+        )
 
-    def cases(
-        self,
-        target: str,
-        texts: dict[str, str],
-        vectors: Floats,
-        shown: Sequence[str],
-        gains: Gains,
-        count: int,
-    ) -> list[Case]:
-        rows = {query: row for row, query in enumerate(texts)}
-        of_target, of_source = gains.by_query(target), gains.by_query(self.source)
-        own, reductions = list(self.queries.items()), (self.before - self.after).tolist()
+    def target(self, target: Collection, model: Any, search: SearchOptions) -> TargetClusterRecord:
+        """Return a target with its nearest cluster and its cases.
+
+        Args:
+            target: the target, which has queries.
+            model: the encoder of :attr:`embeddings`.
+            search: how the model encodes.
+        """
+        vectors: Floats = model.encode_queries(
+            list(target.queries.values()),
+            batch_size=search.batch_size,
+            show_progress_bar=search.progress and in_place(),
+            normalize_embeddings=model.similarity_fn_name == "cosine",
+        )
+        k = len(self.clusters.sizes)
+        similarities = cluster_similarities(self.embeddings, self.clusters.labels, vectors, k)
+        nearest = self._cluster(int(similarities.argmax()))
+        return TargetClusterRecord(
+            cluster=nearest.cluster,
+            queries=nearest.queries,
+            loss_before=nearest.loss_before,
+            loss_after=nearest.loss_after,
+            reduction=nearest.reduction,
+            similarity=float(similarities.max()),
+            gain=self.gains.of(target.name),
+            cases=self._cases(target, vectors),
+        )
+
+    def _cases(self, target: Collection, vectors: Floats) -> list[Case]:
+        rows = {query: row for row, query in enumerate(target.queries)}
+        gains = self.gains.by_query(target.name)
         cases = []
-        for query in shown:
-            nearest = [
-                NearQuery(*own[row], similarity, reductions[row], of_source.get(own[row][0]))
-                for row, similarity in nearest_queries(vectors[rows[query]], self.embeddings, count)
-            ]
-            cases.append(Case(query, texts[query], nearest, of_target.get(query)))
+        for query in _case_ids(target.queries, gains, self.options):
+            cases.append(
+                Case(
+                    query_id=query,
+                    query=target.queries[query],
+                    nearest=self._near_queries(vectors[rows[query]]),
+                    gain=gains.get(query),
+                )
+            )
         return cases
 
+    def _near_queries(self, vector: Floats) -> list[NearQuery]:
+        ids = list(self.queries)
+        gains = self.gains.by_query(self.source)
+        reductions = (self.before - self.after).tolist()
+        near = []
+        for row, similarity in nearest_queries(vector, self.embeddings, self.options.nearest):
+            query = ids[row]
+            near.append(
+                NearQuery(
+                    query_id=query,
+                    query=self.queries[query],
+                    similarity=similarity,
+                    loss_reduction=reductions[row],
+                    gain=gains.get(query),
+                )
+            )
+        return near
 
-def _shown(
-    texts: Mapping[str, str], gains: Mapping[str, float], chosen: Sequence[str], count: int
+
+def _case_ids(
+    queries: Mapping[str, str], gains: Mapping[str, float], options: SourceClusterOptions
 ) -> list[str]:
-    """The target queries to show: those chosen, else of the largest changes, else some evenly
+    """Return the target queries that are cases.
+
+    They are those that were named, otherwise those whose gain changes most, otherwise some evenly
     spaced.
     """
-    if chosen:
-        return [query for query in chosen if query in texts]
+    if options.queries:
+        return [query for query in options.queries if query in queries]
     if gains:
-        return sorted(gains, key=lambda query: -abs(gains[query]))[:count]
-    return spaced(texts, count)
+        by_change = sorted(gains, key=lambda query: -abs(gains[query]))
+        return by_change[: options.cases]
+    return spaced(queries, options.cases)
 
 
-def _queries(dataset: str, split: str) -> dict[str, str]:
-    collection = load_collection(dataset, split, labels="optional")
-    if collection.split is None:
-        log.info(
-            "%s has no split %s: all its %d queries count", dataset, split, len(collection.queries)
+def _check_queries(target: Collection, split: str) -> None:
+    if not target.queries:
+        raise InputError(
+            f"{target.name} has no queries, so no source queries are near to it; leave it out"
         )
-    if not collection.queries:
-        raise InputError(f"{dataset} has no queries, so no source queries are near to it")
-    return collection.queries
+    if target.split is None:
+        log.info(
+            "%s has no split %s: all its %d queries count", target.name, split, len(target.queries)
+        )
+
+
+def _check_cases(queries: Sequence[str], targets: Sequence[Collection]) -> None:
+    for query in queries:
+        if not any(query in target.queries for target in targets):
+            raise InputError(f"query {query!r} is in none of the targets; correct --query")
+
+
+def _reduction_against_gain(
+    records: Mapping[str, TargetClusterRecord],
+) -> ClusterReductionAgainstGain:
+    name = "reduction of the nearest cluster's loss"
+    reductions = {target: record.reduction for target, record in records.items()}
+    gains = {target: record.gain for target, record in records.items()}
+    coefficients, points = correlations({name: reductions}, gains)[name]
+    return ClusterReductionAgainstGain(**vars(coefficients), of=name, targets=points)

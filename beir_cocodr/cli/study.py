@@ -8,7 +8,7 @@ from typing import Annotated, Generic, TypeVar
 from rich.table import Table
 from typer import Context, Option
 
-from beir_cocodr.analysis import RepresentationOptions, SourceClusterOptions
+from beir_cocodr.analysis import QPPOptions, RepresentationOptions, SourceClusterOptions
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
 from beir_cocodr.models.spec import SearchOptions
@@ -101,7 +101,13 @@ def qpp(
             text_format = search.encoder.text_format
             predictors |= word_vector_predictors(dataset, split, text_format, search.analyzer)
         prediction = run(
-            dataset, model, folder, per_query, measure, split, predictors, identical_ids, search
+            model,
+            dataset,
+            output=folder,
+            per_query=per_query,
+            predictors=predictors,
+            options=QPPOptions(measure, split, identical_ids),
+            search=search,
         )
         prediction.write_values(folder / prediction.record.values)
         delivery = Delivery(
@@ -148,7 +154,15 @@ def shift(
     can_draw = output is not None and bool(results)
     drawn = png_pictures.will_draw(picture, can_draw, "give --results and --output")
     with parameters.results(context, output, overwrite) as folder:
-        record = run(source, target, split, source_split, results or (), measure, baseline)
+        record = run(
+            target,
+            source=source,
+            split=split,
+            source_split=source_split,
+            results=results or (),
+            measure=measure,
+            baseline=baseline,
+        )
         draw = png_pictures.shift_picture if drawn else None
         Delivery("shift.json", shift_tables, "shift.png", draw).deliver(record, folder, as_json)
 
@@ -183,7 +197,14 @@ def representation(
 
     drawn = png_pictures.will_draw(picture, output is not None, "give --output")
     with parameters.results(context, output, overwrite) as folder:
-        record = run(dataset, model, settings, results or (), measure, search)
+        record = run(
+            model,
+            dataset,
+            results=results or (),
+            measure=measure,
+            options=settings,
+            search=search,
+        )
         delivery = Delivery(
             "representation.json",
             representation_tables,
@@ -231,17 +252,15 @@ def source_clusters(
     drawn = png_pictures.will_draw(picture, can_draw, "give --results and --output")
     with parameters.results(context, output, overwrite) as folder:
         record = run(
-            source,
+            [before, after],
             target,
-            before,
-            after,
-            settings,
-            results or (),
-            measure,
-            query or (),
-            source_split,
-            split,
-            search,
+            source=source,
+            results=results or (),
+            measure=measure,
+            options=replace(
+                settings, source_split=source_split, split=split, queries=tuple(query or ())
+            ),
+            search=search,
         )
         delivery = Delivery(
             "source_clusters.json",

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from beir_cocodr.analysis import QPPOptions
 from beir_cocodr.analysis.predictors import PREDICTORS
-from beir_cocodr.analysis.qpp import QPP, Correlation, correlations, qpp
+from beir_cocodr.analysis.qpp import QPP, Correlation, predictor_correlations, qpp
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import read_per_query
@@ -28,14 +29,14 @@ def by_id(numbers) -> dict[str, float]:
 
 
 def one(values, quality) -> Correlation:
-    [row] = correlations({"p": by_id(values)}, by_id(quality), Correlation)
+    [row] = predictor_correlations({"p": by_id(values)}, by_id(quality))
     return row
 
 
 @pytest.fixture(scope="module")
 def report(beir_folder, tmp_path_factory):
     output = tmp_path_factory.mktemp("qpp")
-    return qpp(str(beir_folder), "bm25", output), output
+    return qpp("bm25", str(beir_folder), output=output), output
 
 
 def test_truth_is_found_with_its_sign():
@@ -74,10 +75,10 @@ def test_kendalls_p_is_the_share_of_orders_that_far_from_none(order):
 def test_values_that_are_missing_or_not_finite_are_left_out_and_counted():
     quality = by_id([0.1, 0.4, 0.5, 0.9, 0.7, 0.2])
     values = {"q0": 1.0, "q1": 3.0, "q2": 2.0, "q3": 5.0, "q4": math.nan, "stranger": 1e9}
-    [row] = correlations({"p": values}, quality, Correlation)
+    [row] = predictor_correlations({"p": values}, quality)
     assert (row.queries, row.left_out) == (4, 2)
     assert row.pearson == pytest.approx(np.corrcoef([1, 3, 2, 5], [0.1, 0.4, 0.5, 0.9])[0, 1])
-    [infinite] = correlations({"p": values | {"q5": -math.inf}}, quality, Correlation)
+    [infinite] = predictor_correlations({"p": values | {"q5": -math.inf}}, quality)
     assert infinite == row
 
 
@@ -96,7 +97,7 @@ def test_holm_is_over_predictors_within_a_coefficient():
     rng = np.random.default_rng(1)
     quality = by_id(rng.random(20))
     values = {f"p{i}": by_id(rng.random(20)) for i in range(4)} | {"constant": by_id([1] * 20)}
-    rows = correlations(values, quality, Correlation)
+    rows = predictor_correlations(values, quality)
     for name in ("pearson", "kendall"):
         assert [getattr(row, f"{name}_p_holm") for row in rows] == holm(
             [getattr(row, f"{name}_p") for row in rows]
@@ -130,7 +131,7 @@ def test_report_is_json_and_can_be_computed_again_from_what_was_written(report, 
 
 def test_per_query_scores_at_hand_give_the_same_without_a_search(report, beir_folder, tmp_path):
     found, output = report
-    again = qpp(str(beir_folder), "bm25", tmp_path, output / "bm25.per_query.tsv")
+    again = qpp("bm25", beir_folder, per_query=output / "bm25.per_query.tsv")
     assert again == found
     assert not (tmp_path / "bm25.run").exists()
 
@@ -139,7 +140,7 @@ def test_predictors_of_a_model_stand_beside_the_others(beir_folder, tmp_path):
     queries = load_collection(beir_folder).queries
     quality = dict(zip(queries, np.linspace(0, 1, len(queries)), strict=True))
     variance = {query: 2 - value for query, value in list(quality.items())[1:]}
-    prediction = qpp(str(beir_folder), "mine", tmp_path, quality, extra={"variance": variance})
+    prediction = qpp("mine", beir_folder, per_query=quality, predictors={"variance": variance})
     prediction.write_values(tmp_path / "predictors.tsv")
     found = prediction.record
     row = found.predictors[-1]
@@ -163,7 +164,7 @@ def test_queries_without_known_terms_are_counted_and_never_zero(tmp_path):
     (tmp_path / "qrels" / "test.tsv").write_text(
         "query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td0\t1\n" for i in range(5))
     )
-    prediction = qpp(str(tmp_path), "bm25", tmp_path / "out")
+    prediction = qpp("bm25", str(tmp_path))
     prediction.write_values(tmp_path / "out" / "predictors.tsv")
     found = prediction.record
     assert (found.queries_without_known_terms, found.unknown_query_words) == (2, 2)
@@ -183,7 +184,7 @@ def test_rounding_of_sums_breaks_no_tie(tmp_path):
     (tmp_path / "queries.jsonl").write_text(
         "".join(f'{{"_id": "q{i}", "text": "{text}"}}\n' for i, text in enumerate(queries))
     )
-    prediction = qpp(str(tmp_path), "mine", tmp_path, by_id([0.1, 0.2, 0.3]))
+    prediction = qpp("mine", tmp_path, per_query=by_id([0.1, 0.2, 0.3]))
     prediction.write_values(tmp_path / "predictors.tsv")
     found = prediction.record
     written = first_column(tmp_path / "predictors.tsv", "MaxVAR")
@@ -202,20 +203,26 @@ def test_table_says_what_was_left_out(report):
 
 
 def test_bad_input(beir_folder, tmp_path):
-    folder, queries = str(beir_folder), load_collection(beir_folder).queries
+    queries = load_collection(beir_folder).queries
     some = dict.fromkeys(queries, 0.5)
 
-    def refused(match: str, *arguments, **options):
+    def refused(match: str, per_query, predictors=None, **options):
         with pytest.raises(InputError, match=match):
-            qpp(folder, "bm25", tmp_path / "out", *arguments, **options)
+            qpp(
+                "bm25",
+                beir_folder,
+                per_query=per_query,
+                predictors=predictors,
+                options=QPPOptions(**options),
+            )
 
     refused("'q0'", {"q0": 0.5})  # a query of the train split
     refused("no query", {})
     refused("nan", some | {next(iter(queries)): math.nan})
-    refused("'AvgIDF'", some, extra={"AvgIDF": some})
-    refused("'mine' .*none", some, extra={"mine": {"x": 1.0}})
-    refused("one measure", some, "nDCG@10 AP")
-    refused("policy.*'some'", some, policy="some")
+    refused("'AvgIDF'", some, predictors={"AvgIDF": some})
+    refused("'mine' .*none", some, predictors={"mine": {"x": 1.0}})
+    refused("one measure", some, measure="nDCG@10 AP")
+    refused("policy.*'some'", some, identical_ids="some")
     refused("absent", tmp_path / "absent.tsv")
     for text, match in {
         "query_id\tAP\nq1\t0.5\n": "no nDCG@10.*AP",

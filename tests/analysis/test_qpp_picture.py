@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from beir_cocodr.analysis.qpp import Correlation, Prediction, correlations
+from beir_cocodr.analysis.qpp import Prediction, predictor_correlations
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.report.png_pictures import qpp_picture
 
 
 def draw(path, values, quality, measure):
-    rows = correlations(values, quality, Correlation)
+    rows = predictor_correlations(values, quality)
     record = SimpleNamespace(
         model="a $model", dataset="a_dataset", measure=measure, predictors=rows
     )

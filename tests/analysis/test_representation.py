@@ -231,7 +231,7 @@ def changed_bert(tiny_bert, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(beir_folder, tiny_bert, changed_bert):
-    return representation([str(beir_folder)], [str(tiny_bert), str(changed_bert)], SMALL)
+    return representation([tiny_bert, changed_bert], beir_folder, options=SMALL)
 
 
 def test_report_is_what_the_parts_give(report, beir_folder, tiny_bert, changed_bert):
@@ -271,13 +271,13 @@ def test_a_model_whose_texts_hardly_differ_is_less_uniform_and_nearer_to_chance(
 
 def test_the_same_model_twice_changes_nothing(beir_folder, tiny_bert, tmp_path):
     copy = shutil.copytree(tiny_bert, tmp_path / "copy")
-    found = representation([str(beir_folder)], [str(tiny_bert), str(copy)], SMALL)
+    found = representation([tiny_bert, copy], beir_folder, options=SMALL)
     change = found.datasets[str(beir_folder)].change
     assert (change.alignment, change.uniformity, change.contrastive_loss) == (0, 0, 0)
 
 
 def test_losses_of_dot_product_and_cosine_are_not_compared(beir_folder, tiny_bert, tiny_cosine):
-    found = representation([str(beir_folder)], [str(tiny_bert), str(tiny_cosine)], SMALL)
+    found = representation([tiny_bert, tiny_cosine], beir_folder, options=SMALL)
     change = found.datasets[str(beir_folder)].change
     assert not found.losses_comparable
     assert change.contrastive_loss is change.contrastive_loss_reduction is None
@@ -289,9 +289,8 @@ def test_reduction_of_the_loss_stands_against_the_gain(
 ):
     models = [str(tiny_bert), str(changed_bert)]
     judged = evaluate(str(beir_folder), models, tmp_path / "judged")
-    found = representation(
-        [str(beir_folder)], models, SMALL, [tmp_path / "judged" / "results.json"]
-    )
+    results = tmp_path / "judged" / "results.json"
+    found = representation(models, beir_folder, results=results, options=SMALL)
     values = [judged.models[model].measures["nDCG@10"] for model in models]
     change = found.datasets[str(beir_folder)].change
     assert change.gain == pytest.approx(values[1] - values[0])
@@ -310,7 +309,7 @@ def test_reduction_of_the_loss_stands_against_the_gain(
 def test_several_corpora_and_one_model(beir_folder, tiny_cosine, tmp_path):
     other = tmp_path / "other.tsv"
     other.write_text("".join(f"d{n}\t{'wing drag plate ' * (n + 5)}\n" for n in range(6)))
-    found = representation([str(beir_folder), str(other)], [str(tiny_cosine)], SMALL)
+    found = representation(tiny_cosine, [beir_folder, other], options=SMALL)
     assert list(found.datasets) == [str(beir_folder), str(other)]
     small = found.datasets[str(other)]
     assert (small.sampled, small.batch_size, small.batches, small.change) == (6, 6, 1, None)
@@ -322,17 +321,17 @@ def test_bad_input(beir_folder, tiny_bert, tiny_cosine, tmp_path):
 
     def refused(match: str, *arguments, **options):
         with pytest.raises(InputError, match=match) as error:
-            representation(*(arguments or (data, model)), **options)
+            representation(*(arguments or (model, data)), **options)
         assert "\n" not in str(error.value)
 
-    refused("no dataset", [], model)
-    refused("no model", data, [])
-    refused("not 3", data, [*model, str(tiny_cosine), "x"])
-    refused("model .*twice", data, model * 2)
-    refused("dataset .*twice", data * 2, model)
+    refused("no dataset", model, [])
+    refused("no model", [], data)
+    refused("not 3", [*model, str(tiny_cosine), "x"], data)
+    refused("model .*twice", model * 2, data)
+    refused("dataset .*twice", model, data * 2)
     refused("gain .*two models", results=[tmp_path / "x.json"])
-    refused("no-such/model", data, ["no-such/model"])
-    refused("--span-tokens", data, model, RepresentationOptions(span_tokens=120))
+    refused("no-such/model", ["no-such/model"], data)
+    refused("--span-tokens", options=RepresentationOptions(span_tokens=120))
     with pytest.raises(InputError, match=r"sample .*2"):
         RepresentationOptions(sample=1)
     with pytest.raises(InputError, match="temperature"):
@@ -344,7 +343,7 @@ def test_an_mrl_is_refused(beir_folder, tiny_bert, tmp_path):
 
     MRL(str(tiny_bert), k=5).save_pretrained(str(tmp_path / "mrl"))
     with pytest.raises(InputError, match="an MRL"):
-        representation([str(beir_folder)], [str(tmp_path / "mrl")], SMALL)
+        representation(tmp_path / "mrl", beir_folder, options=SMALL)
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:

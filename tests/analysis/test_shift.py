@@ -103,7 +103,7 @@ def test_similarities_by_hand(tmp_path):
         "train",
     )
     target = collection(tmp_path / "t", ["wing drag", "flow drag"], ["what is it", "when is it"])
-    found = shift(source, [target])
+    found = shift([target], source=source)
     # Words: 3/4, 1/4, 0 and 1/4, 1/4, 1/2. Types: 1/4, 1/4, 1/2, 0 and 1/2, 0, 0, 1/2.
     assert found.document_jaccard == pytest.approx(1 / 3, abs=1e-15)
     assert found.query_type_jaccard == pytest.approx(0.25 / 1.75, abs=1e-15)
@@ -114,7 +114,7 @@ def test_similarities_by_hand(tmp_path):
 
 
 def test_a_collection_is_at_no_distance_from_itself(beir_folder):
-    found = shift(str(beir_folder), [str(beir_folder)], source_split="test")
+    found = shift(beir_folder, source=beir_folder, source_split="test")
     assert (found.document_jaccard, found.query_type_jaccard) == (1, 1)
 
 
@@ -125,11 +125,11 @@ def test_a_collection_is_at_no_distance_from_itself(beir_folder):
 def test_similarity_of_documents_is_that_of_dense_counts_and_symmetric(tmp_path_factory, sides):
     root = tmp_path_factory.mktemp("sides")
     folders = [collection(root / str(i), [" ".join(words)]) for i, words in enumerate(sides)]
-    found = shift(folders[0], [folders[1]]).document_jaccard
+    found = shift(folders[1], source=folders[0]).document_jaccard
     shares = [[words.count(letter) / len(words) for letter in "abcdef"] for words in sides]
     expected = np.minimum(*shares).sum() / np.maximum(*shares).sum()
     assert found == pytest.approx(expected, abs=1e-14)
-    assert found == shift(folders[1], [folders[0]]).document_jaccard
+    assert found == shift(folders[0], source=folders[1]).document_jaccard
     assert 0 <= found <= 1
 
 
@@ -144,13 +144,13 @@ def test_many_targets_in_one_pass_equal_one_at_a_time(tmp_path, monkeypatch):
         return original(cls, documents, **options)
 
     monkeypatch.setattr(Unigrams, "of", classmethod(spy))
-    together = shift(source, targets)
+    together = shift(targets, source=source)
     assert set(read.values()) == {1}
     assert len(read) == 4
     for key in ("document_jaccard", "query_type_jaccard"):
         assert list(getattr(together, key)) == targets
         for target in targets:
-            assert getattr(together, key)[target] == getattr(shift(source, [target]), key)
+            assert getattr(together, key)[target] == getattr(shift([target], source=source), key)
     assert [record.dataset for record in together.targets] == targets
 
 
@@ -158,7 +158,7 @@ def test_without_queries_there_is_no_similarity_of_types_and_it_is_said(tmp_path
     source = str(write_beir(tmp_path / "s"))
     bare = collection(tmp_path / "bare", ["wing flow"])
     with caplog.at_level("INFO"):
-        found = shift(source, [bare, f"{bare}/corpus.jsonl"])
+        found = shift([bare, f"{bare}/corpus.jsonl"], source=source)
     assert [record.query_type_jaccard for record in found.targets] == [None, None]
     assert all(value is not None for value in found.document_jaccard.values())
     assert found.targets[0].query_types is None
@@ -169,19 +169,19 @@ def test_a_split_that_is_not_there_is_said_by_default_and_refused_when_asked_for
     source = str(write_beir(tmp_path / "s"))
     target = collection(tmp_path / "t", ["wing"], ["what", "when"], "dev")
     with caplog.at_level("INFO"):
-        [record] = shift(source, [target]).targets
+        [record] = shift([target], source=source).targets
     assert (record.split, record.queries) == (None, 2)
     assert "no split test: all its 2 queries" in caplog.text
-    assert shift(source, [target], split="dev").targets[0].split == "dev"
+    assert shift([target], source=source, split="dev").targets[0].split == "dev"
     with pytest.raises(InputError, match="split 'tset'"):
-        shift(source, [target], split="tset")
+        shift([target], source=source, split="tset")
     with pytest.raises(InputError, match="split 'dev'"):
-        shift(source, [target], source_split="dev")
+        shift([target], source=source, source_split="dev")
 
 
 def test_documents_without_words_have_no_similarity(tmp_path, caplog):
     source = str(write_beir(tmp_path / "s"))
-    assert shift(source, [collection(tmp_path / "t", ["...", "?!"])]).document_jaccard is None
+    assert shift(collection(tmp_path / "t", ["...", "?!"]), source=source).document_jaccard is None
     assert "no words" in caplog.text
 
 
@@ -208,7 +208,7 @@ def judged(tmp_path_factory):
 
 def test_scores_stand_against_similarity(judged, tmp_path):
     source, targets, files = judged
-    found = shift(source, targets, results=files)
+    found = shift(targets, source=source, results=files)
     found.write(tmp_path / "shift.json")
     assert Shift.read(tmp_path / "shift.json") == found
     assert set(found.scores) == {"words", "dense"}
@@ -224,9 +224,9 @@ def test_scores_stand_against_similarity(judged, tmp_path):
 
 def test_scores_are_differences_to_a_baseline_by_label_or_model(judged):
     source, targets, files = judged
-    plain = shift(source, targets, results=files).scores
+    plain = shift(targets, source=source, results=files).scores
     for baseline in ("words", "bm25"):
-        found = shift(source, targets, results=files, baseline=baseline).scores
+        found = shift(targets, source=source, results=files, baseline=baseline).scores
         assert list(found) == ["dense"]
         for target in targets:
             expected = plain["dense"][target] - plain["words"][target]
@@ -269,15 +269,15 @@ def test_a_folder_may_be_named_in_another_way(judged, tmp_path):
 def test_bad_input(judged, tmp_path):
     source, targets, files = judged
 
-    def refused(match: str, *arguments, **options):
+    def refused(match: str, datasets=targets, **options):
         with pytest.raises(InputError, match=match) as error:
-            shift(*(arguments or (source, targets)), **options)
+            shift(datasets, source=source, **options)
         assert "\n" not in str(error.value)
 
-    refused("no target", source, [])
-    refused("twice", source, [targets[0], targets[0]])
-    refused("nowhere", source, ["nowhere/at/all"])
-    refused("none", source, targets[:1], results=files)
+    refused("no target", [])
+    refused("twice", [targets[0], targets[0]])
+    refused("nowhere", ["nowhere/at/all"])
+    refused("none", targets[:1], results=files)
     refused("no measure AP .*'words'", results=files, measure="AP")
     refused("earlier file", results=[files[0], files[0]])
     refused("'x'.*words, dense", results=files, baseline="x")

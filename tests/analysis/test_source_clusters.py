@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -148,7 +149,7 @@ def study(tmp_path_factory, tiny_bert):
 @pytest.fixture(scope="module")
 def report(study):
     (source, *targets), models, results = study
-    return source_clusters(source, targets, *models, SMALL, results=results)
+    return source_clusters(models, targets, source=source, results=results, options=SMALL)
 
 
 def test_nearest_cluster_losses_and_gains_follow_from_the_parts(study, report):
@@ -201,9 +202,11 @@ def test_cases_are_the_largest_changes_with_gains_on_both_sides(study, report):
 
 def test_a_target_that_is_the_source_is_nearest_to_itself(study):
     (source, *_), models, _ = study
-    options = SourceClusterOptions(clusters=3, sample=99, negatives=1)
     wanted = list(load_collection(source, "train").queries)[:3]
-    found = source_clusters(source, [source], *models, options, queries=wanted, split="train")
+    options = SourceClusterOptions(
+        clusters=3, sample=99, negatives=1, split="train", queries=tuple(wanted)
+    )
+    found = source_clusters(models, source, source=source, options=options)
     cases = found.targets[source].cases
     assert [case.query_id for case in cases] == wanted
     model = COCODR(models[1])
@@ -217,7 +220,7 @@ def test_a_target_that_is_the_source_is_nearest_to_itself(study):
 def test_the_same_weights_before_and_after_reduce_nothing(study, tmp_path):
     (source, *targets), models, _ = study
     copy = shutil.copytree(models[0], tmp_path / "copy")
-    found = source_clusters(source, targets, models[0], str(copy), SMALL)
+    found = source_clusters([models[0], copy], targets, source=source, options=SMALL)
     assert {cluster.reduction for cluster in found.clusters} == {0}
     assert found.nearest_improved == 0
 
@@ -225,17 +228,23 @@ def test_the_same_weights_before_and_after_reduce_nothing(study, tmp_path):
 def test_bad_input(study, tiny_cosine, tmp_path):
     (source, *targets), models, results = study
 
-    def refused(match: str, targets=targets, models=models, **options):
+    def refused(match: str, targets=targets, models=models, results=(), **options):
         with pytest.raises(InputError, match=match) as error:
-            source_clusters(source, targets, *models, SMALL, **options)
+            source_clusters(
+                models,
+                targets,
+                source=source,
+                results=results,
+                options=replace(SMALL, **options),
+            )
         assert "\n" not in str(error.value)
 
     refused("no target", targets=[])
     refused("twice", targets=[targets[0]] * 2)
-    refused("same model", models=[models[0]] * 2)
+    refused("twice", models=[models[0]] * 2)
     refused("cosine", models=[models[0], str(tiny_cosine)])
     refused("split 'x'", source_split="x")
-    refused("'x' .*none", queries=["x"])
+    refused("'x' .*none", queries=("x",))
     refused("no queries", targets=[f"{targets[0]}/corpus.jsonl"])
     refused("no results file has", models=[models[0], "x"], results=results)
     with pytest.raises(InputError, match=r"clusters .*1"):
