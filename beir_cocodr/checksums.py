@@ -1,8 +1,8 @@
-"""Checksums of files, in the folder ``checksums`` beside them: recorded before a file takes its
-name, verified when it is first read in a process.
+"""Checksums of files, in the folder ``checksums`` beside them.
 
-Each has a file of its own, so that many processes can write to a folder, in the format of
-``xxhsum``: ``cat checksums/* | xxhsum --check`` verifies a folder without this package.
+They are recorded before a file takes its name, and verified when it is first read in a process.
+Each file has a checksum file of its own, so that many processes can write to a folder. The format
+is that of ``xxhsum``: ``cat checksums/* | xxhsum --check`` verifies a folder without this package.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Read at a time: what is hashed is still in the processor's cache.
+# Bytes read at a time: what is hashed is still in the processor's cache.
 _BLOCK = 1 << 18
 
-# Files that this process has verified, as they were then.
+# The files that this process has verified, with their states then.
 _verified: dict[Path, tuple[int, ...]] = {}
 
 
 @contextmanager
 def checked_path(path: Path) -> Iterator[Path]:
-    """:func:`~beir_cocodr.io.atomic_path` for a file with a checksum: whatever has its name has its
-    checksum too.
+    """Write a file as :func:`~beir_cocodr.io.atomic_path` does, with its checksum.
+
+    Whatever has the file's name has its checksum too.
     """
     with atomic_path(path) as temporary:
         yield temporary
-        write_text(path.parent / CHECKSUMS / path.name, _checksum(temporary))
+        write_text(_record_of(path), _checksum(temporary))
 
 
 def add_checksums(folder: Path, names: Iterable[str]) -> None:
-    """Record the checksums of files of a folder that has none yet, all in one step."""
+    """Record the checksums of files in a folder that has none yet, all in one step."""
     with unfinished(folder) as draft:
         for name in names:
             write_text(draft / CHECKSUMS / name, _checksum(folder / name))
@@ -48,39 +49,57 @@ def add_checksums(folder: Path, names: Iterable[str]) -> None:
 
 
 def fault(path: Path, content: memoryview | None = None) -> str | None:
-    """What is wrong with a file, by its checksum, or None; it is read once in a process, unless to
-    a ``content``.
+    """Describe what is wrong with a file by its checksum; return None where nothing is.
+
+    A file is read once in a process, and whenever ``content`` is given.
+
+    Args:
+        path: the file.
+        content: memory of the file's size that takes what is read.
     """
-    recorded = path.parent / CHECKSUMS / path.name
+    record = _record_of(path)
     try:
-        state = _state(path) + _state(recorded)
-        if content is None and _verified.get(path.absolute()) == state:
+        state = _state(path)
+        record_state = _state(record)
+        if content is None and _verified.get(path.absolute()) == state + record_state:
             return None
-        if recorded.read_bytes() != _checksum(path, content).encode():
+        if record.read_bytes() != _checksum(path, content).encode():
             return f"{path} was changed since it was written, by its checksum in {CHECKSUMS}"
     except OSError as error:
         return f"{error.filename or path} cannot be read ({error.strerror or error})"
-    if time.time_ns() - max(*state[:2], *state[4:6]) > CLOCK_TICK_NS:  # else a change may not show
-        _verified[path.absolute()] = state
+    last_change = max(*state[:2], *record_state[:2])
+    # A file that changed a moment ago may change again without a trace.
+    if time.time_ns() - last_change > CLOCK_TICK_NS:
+        _verified[path.absolute()] = state + record_state
     return None
 
 
 def verify(path: Path, way_out: str) -> None:
-    """Raise an InputError that ends in ``way_out`` where a file is not what was written."""
-    if found := fault(path):
-        raise InputError(f"{found}; {way_out}")
+    """Check that a file is what was written.
+
+    Raises:
+        InputError: it is not; the message ends in ``way_out``.
+    """
+    problem = fault(path)
+    if problem:
+        raise InputError(f"{problem}; {way_out}")
 
 
 def read(path: Path, way_out: str) -> npt.NDArray[np.uint8]:
-    """:func:`verify` a file and read it, both at once."""
+    """Read and :func:`verify` a file in one pass."""
     import numpy as np  # reading a record needs none
 
-    if _verified.get(path.absolute()) == _state(path) + _state(path.parent / CHECKSUMS / path.name):
+    if _verified.get(path.absolute()) == _state(path) + _state(_record_of(path)):
         return np.fromfile(path, np.uint8)
     content = np.empty(path.stat().st_size, np.uint8)
-    if found := fault(path, content.data):
-        raise InputError(f"{found}; {way_out}")
+    problem = fault(path, content.data)
+    if problem:
+        raise InputError(f"{problem}; {way_out}")
     return content
+
+
+def _record_of(path: Path) -> Path:
+    return path.parent / CHECKSUMS / path.name
 
 
 def _state(path: Path) -> tuple[int, ...]:
@@ -89,13 +108,18 @@ def _state(path: Path) -> tuple[int, ...]:
 
 
 def _checksum(path: Path, content: memoryview | None = None) -> str:
-    """The line that ``xxhsum -H3`` prints for a file, which is read to ``content`` where that is
-    given.
+    """Return the line that ``xxhsum -H3`` prints for a file.
+
+    The file is read to ``content`` where that is given.
     """
     digest = xxhash.xxh3_64()
-    block, place = memoryview(bytearray(_BLOCK)), 0
+    buffer = memoryview(bytearray(_BLOCK))
+    start = 0
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(block if content is None else content[place : place + _BLOCK]):
-            digest.update(block[:count] if content is None else content[place : place + count])
-            place += count
-    return f"XXH3_{digest.hexdigest()}  {path.name}\n"
+        while True:
+            block = buffer if content is None else content[start : start + _BLOCK]
+            count = file.readinto(block)
+            if not count:
+                return f"XXH3_{digest.hexdigest()}  {path.name}\n"
+            digest.update(block[:count])
+            start += count

@@ -1,6 +1,6 @@
-"""The processes of one training run: what only the first does, and how the others learn of it.
+"""The processes of one run that ``torchrun`` started, and what only the first of them does.
 
-Importing this, and running on one process, does not load torch.
+Importing this module, and running on one process, does not load torch.
 """
 
 import atexit
@@ -16,35 +16,44 @@ from beir_cocodr.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
+Result = TypeVar("Result")
+
+# The others wait while the first process mines a corpus; torchrun notices a dead process, this
+# limit does not.
+_PATIENCE = timedelta(days=7)
+
+# torchrun ends all processes when one ends: the first has this long to print its message.
+_SECONDS_TO_REPORT = 2
+
 
 def world_size() -> int:
-    """W, the number of processes; 1 where nothing is distributed."""
-    return _group().get_world_size() if _distributed() else 1
+    """Return W, the number of processes; 1 where nothing is distributed."""
+    return _group().get_world_size() if _is_distributed() else 1
 
 
 def rank() -> int:
-    """This process's number, from 0."""
-    return _group().get_rank() if _distributed() else 0
+    """Return the number of this process, from 0."""
+    return _group().get_rank() if _is_distributed() else 0
 
 
 def sum_over_ranks(tensor: "Tensor") -> "Tensor":
-    """Sum ``tensor`` in place over all processes; nothing happens on one."""
+    """Sum a tensor in place over all processes; nothing happens on one."""
     if world_size() > 1:
         _group().all_reduce(tensor)
     return tensor
 
 
 def wait_for_all() -> None:
-    """Wait until every process is here; does nothing on one."""
+    """Wait until every process is here; nothing happens on one."""
     if world_size() > 1:
         _group().barrier()
 
 
-def _distributed() -> bool:
-    # Without torch's own module no group of processes was made.
-    return (
-        "torch.distributed" in sys.modules and _group().is_available() and _group().is_initialized()
-    )
+def _is_distributed() -> bool:
+    # Without this module of torch no group of processes was made.
+    if "torch.distributed" not in sys.modules:
+        return False
+    return bool(_group().is_available() and _group().is_initialized())
 
 
 def _group() -> Any:
@@ -53,11 +62,8 @@ def _group() -> Any:
     return torch.distributed
 
 
-Result = TypeVar("Result")
-
-
 def gather(value: Result) -> list[Result]:
-    """What each process has, which must be picklable, in the order of their numbers."""
+    """Return the values of all processes, which must be picklable, by the number of the process."""
     if world_size() == 1:
         return [value]
     from accelerate.utils import gather_object
@@ -65,44 +71,47 @@ def gather(value: Result) -> list[Result]:
     return cast(list[Result], gather_object([value]))
 
 
-# The others wait while the first process mines a corpus; a dead process is noticed by torchrun, not
-# by this.
-_PATIENCE = timedelta(days=7)
-
-
 def devices() -> list[str]:
-    """What torch can compute on here: cpu, and the kind of an accelerator, alone and with each
-    number.
+    """Return the devices that torch can compute on here.
+
+    They are the CPU and the accelerators, by kind alone (``cuda``) and with each number
+    (``cuda:1``).
     """
     import torch
 
-    found = ["cpu", "cpu:0"]
-    for name, module in (("cuda", torch.cuda), ("xpu", torch.xpu), ("mps", torch.mps)):
-        if count := module.device_count():
-            found += [name, *(f"{name}:{number}" for number in range(count))]
-    return found
+    names = ["cpu", "cpu:0"]
+    for kind, module in (("cuda", torch.cuda), ("xpu", torch.xpu), ("mps", torch.mps)):
+        count = module.device_count()
+        if count:
+            names.append(kind)
+            names.extend(f"{kind}:{number}" for number in range(count))
+    return names
 
 
 def join_processes(device: str | None) -> None:
-    """Meet the other processes of a run that ``torchrun`` started; does nothing on one process.
-    They part in order at the end: gloo's threads may abort a process that ends with its group still
-    open.
-    """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        import torch
-        from accelerate import PartialState
+    """Meet the other processes of a run that ``torchrun`` started; nothing happens on one.
 
-        cpu = (
-            not torch.cuda.is_available() if device is None else torch.device(device).type == "cpu"
-        )
-        atexit.register(PartialState(cpu=cpu, timeout=_PATIENCE).destroy_process_group)
+    At the end they leave the group in order: gloo's threads may abort a process that ends while its
+    group is open.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return
+    import torch
+    from accelerate import PartialState
+
+    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    state = PartialState(cpu=chosen.type == "cpu", timeout=_PATIENCE)
+    atexit.register(state.destroy_process_group)
 
 
 def on_main(work: Callable[[], Result]) -> Result:
-    """Do something on the first process and give its result, which must be picklable, to all.
+    """Do something on the first process and give its result to all.
 
-    An ``InputError`` of ``work`` is raised on the first process; the others exit with status 2,
-    without a message.
+    An ``InputError`` is raised on the first process; the others exit with status 2, without a
+    message.
+
+    Args:
+        work: what is done; its result must be picklable.
     """
     if world_size() == 1:
         return work()
@@ -117,29 +126,35 @@ def on_main(work: Callable[[], Result]) -> Result:
             raise
     kind, result = broadcast_object_list(message)[0]
     if kind == "failed":
-        time.sleep(
-            2
-        )  # torchrun ends everything when one process does; the first has to write its line before
+        time.sleep(_SECONDS_TO_REPORT)
         raise SystemExit(2)
     return cast(Result, result)
 
 
 def do_each(work: Callable[[], Result]) -> list[Result]:
-    """Let every process do its own work, and give all results, which must be picklable, to all, in
-    the order of their numbers. An ``InputError`` of any is one of all, see :func:`on_main`, once
-    the others are done.
+    """Let every process do its own work, and give the results of all to all.
+
+    An ``InputError`` of any process ends all of them once the others are done, as in
+    :func:`on_main`.
+
+    Args:
+        work: what is done; its result must be picklable.
+
+    Returns:
+        The results by the number of the process.
     """
-    result, failed = None, None
+    result = None
+    failure = None
     try:
         result = work()
     except InputError as error:
-        failed = error
-    found = gather((result, failed))
+        failure = error
+    outcomes = gather((result, failure))
 
-    def check() -> None:
-        for _, error in found:
+    def raise_first_failure() -> None:
+        for _, error in outcomes:
             if error is not None:
                 raise error
 
-    on_main(check)
-    return [cast(Result, one) for one, _ in found]
+    on_main(raise_first_failure)
+    return [cast(Result, outcome) for outcome, _ in outcomes]

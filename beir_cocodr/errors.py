@@ -1,6 +1,4 @@
-"""The exceptions for what a person has to correct, bad input and a full disk, and the checks of
-single values.
-"""
+"""The exceptions for what a person has to correct, bad input and a full disk; checks of values."""
 
 import errno
 import math
@@ -12,12 +10,12 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 
-# Characters of a value that a message shows.
-_SHOWN = 80
+# Characters of a value that a message quotes.
+_QUOTED = 80
 
 
 class InputError(ValueError):
-    """Bad input: a file, line, id or option that has to be corrected by the caller.
+    """Bad input: a file, line, id or option that the caller has to correct.
 
     The message is one line that names what is at fault and the way out. The command line prints it
     and exits with status 2; in Python it is an ordinary ``ValueError``.
@@ -25,45 +23,54 @@ class InputError(ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a host's message, or the error's type where it has none."""
-    return next(
-        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
-    )
+    """Return the first line of a host's message, or the error's type where it has none."""
+    for line in str(error).splitlines():
+        if line.strip():
+            return line.strip()
+    return type(error).__name__
 
 
 @contextmanager
-def explained(what: str, way_out: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Inside, an exception of these kinds becomes an ``InputError``: what is wrong (the reason);
-    the way out.
+def explained(problem: str, way_out: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn exceptions of some kinds into an ``InputError``.
+
+    Its message is the problem, the reason that the exception gives in parentheses, and the way out.
+
+    Args:
+        problem: what is wrong, and where.
+        way_out: what a person can do.
+        *kinds: the types of the exceptions. An ``InputError`` passes unless it is among them.
     """
     try:
         yield
     except kinds as error:
         if isinstance(error, InputError) and InputError not in kinds:
             raise
-        raise InputError(
-            f"{what} ({getattr(error, 'strerror', None) or first_line(error)}); {way_out}"
-        ) from error
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise InputError(f"{problem} ({reason}); {way_out}") from error
 
 
 #: The largest seed that numpy, torch and transformers all take.
 SEED_MAX = 2**32 - 1
 
-# The largest number of anything that is counted: what is beyond overflows somewhere in the hosts.
+# The largest number of anything that is counted: a larger one overflows somewhere in the hosts.
 _COUNT_MAX = 2**31 - 1
 
 # Bytes of a part of a path, and of a path, that file systems take.
-_PART_MAX, _PATH_MAX = 255, 4_095
+_PART_MAX = 255
+_PATH_MAX = 4_095
 
 
 @dataclass(frozen=True)
 class Limits:
     """The values that a number or a name may have.
 
-    Args:
-        min, max: the least and the largest.
-        above, below: the same, where the bound itself is no value.
-        choices: all there are.
+    Attributes:
+        min: the least number.
+        max: the largest number.
+        above: the number that it must exceed.
+        below: the number that it must not reach.
+        choices: all values, where they can be listed.
     """
 
     min: float = -math.inf
@@ -73,88 +80,106 @@ class Limits:
     choices: Collection[object] | None = None
 
     def check(self, name: str, value: object) -> None:
-        """Raise an ``InputError`` that names the option, its value and what is allowed; NaN and
-        infinity never are.
+        """Check a value; NaN and infinity are never allowed.
+
+        Args:
+            name: name of the option, for the message.
+            value: a number or a string; other values are not checked, unless there are choices.
+
+        Raises:
+            InputError: the value is not allowed; the message says which ones are.
         """
         if self.choices is not None:
             if value not in self.choices:
-                raise InputError(
-                    f"unknown {name} {_shown(value)}; there are {', '.join(map(str, self.choices))}"
-                )
+                choices = ", ".join(str(choice) for choice in self.choices)
+                raise InputError(f"unknown {name} {_quoted(value)}; there are {choices}")
         elif isinstance(value, Real) and not isinstance(value, bool):
-            if self.max == math.inf and isinstance(value, Integral) and int(value) > _COUNT_MAX:
-                replace(self, max=_COUNT_MAX).check(name, value)
-            number = float(value)
-            if not (self.min <= number <= self.max and self.above < number < self.below):
-                raise InputError(f"{name} must be {self.describe()}, not {value}")
-        elif isinstance(value, str) and not _encodable(value):
+            self._check_number(name, value)
+        elif isinstance(value, str) and not _is_encodable(value):
             raise InputError(f"{name} is {value!r}, which is not UTF-8; give it in UTF-8")
 
+    def _check_number(self, name: str, value: Real) -> None:
+        if self.max == math.inf and isinstance(value, Integral) and int(value) > _COUNT_MAX:
+            replace(self, max=_COUNT_MAX).check(name, value)
+        number = float(value)
+        is_allowed = self.min <= number <= self.max and self.above < number < self.below
+        if not is_allowed:
+            raise InputError(f"{name} must be {self.describe()}, not {value}")
+
     def describe(self) -> str:
-        """In words, such as "above 0 and at most 1"."""
+        """Return the limits in words, such as "above 0 and at most 1"."""
         bounds = {
             "at least": self.min,
             "above": self.above,
             "at most": self.max,
             "below": self.below,
         }
-        return (
-            " and ".join(
-                f"{word} {bound}" for word, bound in bounds.items() if math.isfinite(bound)
-            )
-            or "finite"
-        )
+        words = [f"{word} {bound}" for word, bound in bounds.items() if math.isfinite(bound)]
+        return " and ".join(words) or "finite"
 
 
-#: Of every seed.
+#: The seeds that all hosts take.
 SEEDS = Limits(min=0, max=SEED_MAX)
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Check that there are seeds, each once and in range."""
+    """Check that at least one seed is given, each once and in range.
+
+    Raises:
+        InputError: they are not.
+    """
     for seed in seeds:
         SEEDS.check("seed", seed)
     if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(
-            f"seeds {', '.join(map(str, seeds)) or 'none'}: give at least one, and each once"
-        )
+        names = ", ".join(str(seed) for seed in seeds) or "none"
+        raise InputError(f"seeds {names}: give at least one, and each once")
 
 
 def check_count(name: str, value: int | None, least: int = 1) -> None:
-    """Check a number that is counted, unless it is None; an ``InputError`` where it is below
-    ``least``.
+    """Check a number that is counted, unless it is None.
+
+    Raises:
+        InputError: it is below ``least``.
     """
     if value is not None:
         Limits(min=least).check(name, value)
 
 
 def check_name(kind: str, name: str | Path, utf8: bool = False) -> None:
-    """Check that a file system takes a name; an ``InputError`` where it is too long for any.
+    """Check that a file system takes a name.
 
-    With ``utf8`` for what libraries in C++ and Rust read or write as well: they take paths in UTF-8
-    alone.
+    Args:
+        kind: the noun for it in the message, such as "model".
+        name: a name or a path.
+        utf8: refuse a name that is not UTF-8: libraries in C++ and Rust take no other paths.
+
+    Raises:
+        InputError: the name is too long for any file system, or not UTF-8.
     """
     text = str(name)
-    if utf8 and not _encodable(text):
-        raise InputError(f"{kind} {_shown(text)} is not UTF-8; rename it, or choose another")
+    if utf8 and not _is_encodable(text):
+        raise InputError(f"{kind} {_quoted(text)} is not UTF-8; rename it, or choose another")
     longest = max(len(os.fsencode(part)) for part in text.split("/"))
     if longest > _PART_MAX or len(os.fsencode(text)) > _PATH_MAX:
-        message = f"{_shown(text)} is too long, {len(text)} characters; a part of a path has at most {_PART_MAX} bytes"
-        raise InputError(f"{kind} {message}")
+        raise InputError(
+            f"{kind} {_quoted(text)} is too long, {len(text)} characters; "
+            f"a part of a path has at most {_PART_MAX} bytes"
+        )
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """The first names, and how many there are beside: "a, b and 3 more"."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    """Return the first names and the number of the others, such as "a, b and 3 more"."""
+    first = ", ".join(names[:most])
+    others = len(names) - most
+    return f"{first} and {others} more" if others > 0 else first
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
 
 
-def _encodable(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -163,69 +188,80 @@ def _encodable(text: str) -> bool:
 
 
 def check_names(kind: str, names: Sequence[str]) -> None:
-    """Check what ``--KIND`` named; an InputError where it is nothing, or one thing twice."""
+    """Check the names that ``--KIND`` gives.
+
+    Raises:
+        InputError: there is none, or one is given twice.
+    """
     if not names:
         raise InputError(f"no {kind}; name at least one with --{kind}")
-    for place, name in enumerate(names):
-        if name in names[:place]:
+    for row, name in enumerate(names):
+        if name in names[:row]:
             raise InputError(f"{kind} {name!r} is named twice")
 
 
-#: Of folders for what is not complete, see :mod:`beir_cocodr.io`.
+#: How the names of folders for unfinished work begin, see :mod:`beir_cocodr.io`.
 UNFINISHED = ".unfinished-"
 
-# No room on the device, for the user, or for a file of this size.
+# The errors of the system that mean no room: on the device, for the user, or in a file.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-# What libraries make of these errors: those in Rust, Arrow and FAISS; NumPy after a short write;
+# How libraries report these errors: those in Rust, Arrow and FAISS; NumPy after a short write;
 # PyTorch after any; and Python where no folder for temporary files takes one, which some libraries
 # look for as they are imported.
-_REPORTED = re.compile(
-    "|".join(
-        rf"{re.escape(os.strerror(number))}|\b(?:os error|errno) {number}\b" for number in _NO_ROOM
-    )
-    + r"|not enough free space|\d requested and \d+ written|PytorchStreamWriter failed|inline_container"
-    + r"|basic_ios::clear: iostream error|no usable temporary directory",
-    re.IGNORECASE,
-)
+_NO_ROOM_MESSAGES = [
+    *(re.escape(os.strerror(number)) for number in _NO_ROOM),
+    *(rf"\b(?:os error|errno) {number}\b" for number in _NO_ROOM),
+    "not enough free space",
+    r"\d requested and \d+ written",
+    "PytorchStreamWriter failed",
+    "inline_container",
+    "basic_ios::clear: iostream error",
+    "no usable temporary directory",
+]
+_REPORTED = re.compile("|".join(_NO_ROOM_MESSAGES), re.IGNORECASE)
 
 
 class DiskFull(OSError):
-    """There is no room for what was to be written to a folder, its ``filename``; its notes say what
-    is complete there. The command line prints both in a line and exits with status 2.
+    """No room is left for what was to be written to a folder, its ``filename``.
+
+    Its notes say what is complete in the folder. The command line prints both in one line and exits
+    with status 2.
     """
 
 
 def no_room(error: BaseException | None) -> int | None:
-    """The system's number of the error behind an exception, if that is a full disk; else None."""
+    """Return the system's number of the error behind an exception, if the disk is full."""
     while error is not None and not isinstance(error, InputError):
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             return error.errno
-        if isinstance(error, Exception) and _REPORTED.search(text := str(error)):
-            return next(
-                (number for number in _NO_ROOM if os.strerror(number) in text), errno.ENOSPC
-            )
+        text = str(error)
+        if isinstance(error, Exception) and _REPORTED.search(text):
+            numbers = (number for number in _NO_ROOM if os.strerror(number) in text)
+            return next(numbers, errno.ENOSPC)
         error = error.__cause__ or error.__context__
     return None
 
 
 @contextmanager
 def naming_full_disk(folder: Path, safe: Callable[[], str] | None = None) -> Iterator[None]:
-    """What any library raises inside because a disk is full becomes :class:`DiskFull`, with a note
-    of what is ``safe``.
+    """Turn what any library raises because the disk is full into :class:`DiskFull`.
 
-    Where it went to a folder below that stays, that is its folder, else ``folder``.
+    Args:
+        folder: what is written to. An error that names a folder that stays keeps its own.
+        safe: gives a note of what is safe, once it is needed.
+
+    Raises:
+        DiskFull: the disk is full.
     """
     try:
         yield
     except Exception as error:
-        if (number := no_room(error)) is None:
+        number = no_room(error)
+        if number is None:
             raise
-        full = error
-        if not isinstance(error, DiskFull) or UNFINISHED in error.filename:
-            full = DiskFull(number, os.strerror(number), str(folder))
-            for note in getattr(error, "__notes__", ()):
-                full.add_note(note)
+        names_folder = isinstance(error, DiskFull) and UNFINISHED not in error.filename
+        full = error if names_folder else _disk_full(number, folder, error)
         if safe is not None:
             full.add_note(safe())
         if full is error:
@@ -233,22 +269,29 @@ def naming_full_disk(folder: Path, safe: Callable[[], str] | None = None) -> Ite
         raise full from error
 
 
+def _disk_full(number: int, folder: Path, error: Exception) -> DiskFull:
+    full = DiskFull(number, os.strerror(number), str(folder))
+    for note in getattr(error, "__notes__", ()):
+        full.add_note(note)
+    return full
+
+
 def describe_full_disk(error: BaseException) -> str:
-    """The line for a person, of an error that :func:`no_room` knows: where, what is safe, and the
-    way out.
+    """Return one line about an error that :func:`no_room` knows.
+
+    It says where the disk is full, what is safe there, and what to do.
     """
     folder = error.filename if isinstance(error, OSError) and error.filename else None
     reason = os.strerror(no_room(error) or errno.ENOSPC)
     notes = list(getattr(error, "__notes__", ()))
     if isinstance(error, DiskFull) and not notes and folder is not None:
-        notes = [_complete(Path(folder))]
+        notes = [_describe_complete(Path(folder))]
     where = "the output or a temporary file" if folder is None else str(folder)
-    return "; ".join(
-        [f"{where} cannot be written: {reason}", *notes, "make room and run the command again"]
-    )
+    parts = [f"{where} cannot be written: {reason}", *notes, "make room and run the command again"]
+    return "; ".join(parts)
 
 
-def _complete(folder: Path) -> str:
+def _describe_complete(folder: Path) -> str:
     names = sorted(path.name for path in folder.glob("*") if not path.name.startswith(UNFINISHED))
     return f"complete there: {listed(names)}" if names else "nothing was written there"
 

@@ -2,7 +2,7 @@
 
 A record states its fields once, with their types; :meth:`Record.to_json` and
 :meth:`Record.from_json` follow from them. What is read back is checked against the types, so that a
-file of another version or a damaged one is one clear line instead of a ``KeyError`` somewhere
+damaged file, or one of another version, is one clear line instead of a ``KeyError`` somewhere
 later.
 """
 
@@ -17,51 +17,70 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.io import Json as Json
 from beir_cocodr.io import parse_json, write_text
 
-_PACKAGES = "beir-cocodr torch transformers sentence-transformers beir ir-measures ir-datasets bm25s numpy".split()
+# The packages that a number may depend on.
+_PACKAGES = (
+    "beir-cocodr",
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "beir",
+    "ir-measures",
+    "ir-datasets",
+    "bm25s",
+    "numpy",
+)
 
 
 @dataclass(frozen=True)
 class Record:
-    """Base of all records. A subclass is a frozen dataclass whose fields are numbers, strings,
-    other records, and lists, tuples and mappings of these; fields with a default may be missing in
-    what is read. ``SCHEMA``: version of the fields' meaning; to be raised with every change that
-    old readers would misunderstand. Stands in the JSON as ``schema``; files without it count as
-    version 1.
+    """The base of all records.
+
+    A subclass is a frozen dataclass. Its fields are numbers, strings, other records, and lists,
+    tuples and mappings of these. A field that has a default may be missing in what is read.
+
+    Attributes:
+        SCHEMA: the version of the fields' meaning, ``schema`` in the JSON. It is raised with every
+            change that older readers would misunderstand; a file without it has version 1.
     """
 
     SCHEMA: ClassVar[int] = 1
 
     def to_json(self) -> Json:
-        """The fields as plain JSON, behind the schema's version."""
+        """Return the fields as plain JSON, after the version of the schema."""
         return {"schema": self.SCHEMA, **asdict(self)}
 
     @classmethod
     def from_json(cls, content: object, where: str | Path) -> Self:
-        """The record in parsed JSON of ``where``; InputError: another schema, or the first field
-        that is wrong.
+        """Make the record of parsed JSON.
+
+        Args:
+            content: the parsed JSON.
+            where: the file that it was read from, for messages.
+
+        Raises:
+            InputError: it has another schema, or a field that is wrong; the first one is named.
         """
-        from pydantic import (
-            TypeAdapter,
-            ValidationError,
-        )  # only reading needs it, and it takes a while
+        # Only reading needs pydantic, which takes a while to import.
+        from pydantic import TypeAdapter, ValidationError
 
         if not isinstance(content, dict):
             raise InputError(f"{where}: holds no JSON object; write it again")
-        found = content.get("schema", 1)
-        if found != cls.SCHEMA:
-            again = "write it again with this version"
+        values = dict(content)
+        schema = values.pop("schema", 1)
+        if schema != cls.SCHEMA:
             raise InputError(
-                f"{where}: has schema {found!r}, and this version reads schema {cls.SCHEMA}; {again}"
+                f"{where}: has schema {schema!r}, and this version reads schema {cls.SCHEMA}; "
+                "write it again with this version"
             )
         try:
-            record: Self = TypeAdapter(cls).validate_python(
-                {k: v for k, v in content.items() if k != "schema"}
-            )
+            record: Self = TypeAdapter(cls).validate_python(values)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"])) or "its content"
-            message = f"{first['msg'].lower()}; it is damaged or of another version, write it again"
-            raise InputError(f"{where}: {place}: {message}") from error
+            field = ".".join(str(part) for part in first["loc"]) or "its content"
+            raise InputError(
+                f"{where}: {field}: {first['msg'].lower()}; "
+                "it is damaged or of another version, write it again"
+            ) from error
         return record
 
     def write(self, path: Path) -> None:
@@ -70,8 +89,10 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the record from a file; ``InputError`` where there is none or its content is not
-        this record's.
+        """Read the record from a file.
+
+        Raises:
+            InputError: there is no such file, or its content is no such record.
         """
         try:
             content = parse_json(path.read_text(encoding="utf-8"))
@@ -84,11 +105,11 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Record):
-    """Base of records that a command makes of other work, such as an analysis.
+    """The base of records that a command makes of other work, such as an analysis.
 
     Attributes:
-        versions: of the packages that a number may depend on.
-        picture: file of the picture beside the record, None where none was drawn.
+        versions: versions of the packages that a number may depend on.
+        picture: file of the picture beside the record; None where none was drawn.
     """
 
     versions: dict[str, str]
@@ -96,13 +117,18 @@ class Report(Record):
 
 
 def versions() -> dict[str, str]:
-    """Package to version, of those installed that a number may depend on."""
-    found = {package: installed_version(package) for package in _PACKAGES}
-    return {package: known for package, known in found.items() if known is not None}
+    """Return the versions of those installed packages that a number may depend on."""
+    installed = {}
+    for package in _PACKAGES:
+        number = installed_version(package)
+        if number is not None:
+            installed[package] = number
+    return installed
 
 
 @cache  # reading what is installed takes milliseconds for each package
 def installed_version(package: str) -> str | None:
+    """Return the version of a package; None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -111,15 +137,18 @@ def installed_version(package: str) -> str | None:
 
 @dataclass(frozen=True)
 class CollectionProvenance:
-    """What a training stage was given of one collection, by counts and content hashes.
+    """One collection as a training stage saw it, by counts and hashes of its content.
 
     Attributes:
-        dataset: as it was named; may have moved since.
-        documents, corpus_sha256: number and content of the documents.
-        counts: what was accepted and counted when it was read.
-        split, queries, queries_sha256, qrels_sha256: of the queries; None where none were given.
-        generation: of generated queries, settings and counts of their generation.json; None for
-        others.
+        dataset: the name that it was given by; it may have moved since.
+        documents: number of documents.
+        corpus_sha256: hash of the documents.
+        counts: what was accepted and counted when the collection was read.
+        split: split of the queries.
+        queries: number of queries; None where the stage saw none.
+        queries_sha256: hash of the queries.
+        qrels_sha256: hash of the judgements.
+        generation: settings and counts of their ``generation.json``, of generated queries.
     """
 
     dataset: str
@@ -134,22 +163,22 @@ class CollectionProvenance:
 
     @property
     def hashes(self) -> tuple[str | None, str | None, str | None, str | None]:
-        """What distinguishes two collections, whatever their names."""
+        """Return what distinguishes two collections, whatever their names."""
         return self.corpus_sha256, self.split, self.queries_sha256, self.qrels_sha256
 
     def to_json(self) -> Json:
-        """The fields that are known."""
+        """Return the fields that are known."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedCollection(CollectionProvenance):
-    """A collection that training was given, and what it shares with the evaluated one.
+    """A collection that training saw, and what it shares with the evaluated one.
 
     Attributes:
-        stages: the stages that were given it, oldest first.
-        documents_shared, queries_shared: evaluated documents and queries in it; None where that is
-            unknown.
+        stages: the stages that saw it, oldest first.
+        documents_shared: number of evaluated documents in it; None where that is unknown.
+        queries_shared: the same for queries.
         same_labels: whether its labels are those that judge.
     """
 
@@ -160,22 +189,24 @@ class SharedCollection(CollectionProvenance):
 
     @property
     def known(self) -> bool:
+        """Return whether it is known what the two collections share."""
         return self.documents_shared is not None and self.queries_shared is not None
 
 
 @dataclass(frozen=True)
 class ContaminationStatement:
-    """What the training of a model was given of the collection that it is judged on.
+    """What the training of a model saw of the collection that the model is judged on.
 
     Attributes:
-        stages: oldest first.
+        stages: the stages of its training, oldest first.
         root: the model that everything began with, of which nothing is known.
-        collections: what training was given, distinguished by hashes.
-        documents_seen, queries_seen: evaluated ones that were given to training, each counted once.
-        document_ids: the first 100 of them.
-        query_ids: all of them.
-        labels_seen: whether the labels that judge were among it.
-        complete: whether nothing is unknown but the root.
+        collections: what training saw, distinguished by hashes.
+        documents_seen: number of evaluated documents that training saw, each counted once.
+        queries_seen: the same for queries.
+        document_ids: the first 100 of these documents.
+        query_ids: all of these queries.
+        labels_seen: whether training saw the labels that judge.
+        complete: whether nothing is unknown except the root.
         sentences: the statement for a person.
     """
 

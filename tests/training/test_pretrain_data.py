@@ -11,11 +11,11 @@ import pytest
 import torch
 from contexts import DOCUMENTS, KINDS, QUERIES, passages_of, settings, views, write_context
 
-from beir_cocodr import COCODR, PretrainOptions
+from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import IGNORED
 from beir_cocodr.errors import InputError
-from beir_cocodr.training.pretrain_data import DocumentViews, content_tokens
+from beir_cocodr.training.pretrain_data import content_tokens
 
 
 @pytest.fixture(scope="module")
@@ -188,15 +188,3 @@ def test_a_text_and_the_prompt_before_it_share_the_limit(prompt, tiny_cosine):
     assert len(ids) == 16
     for tokens, share in ((room, 0.0), (room + 1, 1.0)):
         assert model.truncated_share([" ".join(["flow"] * tokens)], "document", 16) == share
-
-
-def test_views_behind_a_prompt_lose_no_token(beir_folder, tiny_mlm):
-    model = COCODR(str(tiny_mlm), document_prompt="library index catalogue journal ")
-    options = PretrainOptions(objective="coco", span_tokens=14, max_length=16)
-    documents = DocumentViews([load_collection(str(beir_folder), labels="none")], model, options)
-    texts = [text for row in range(len(documents)) for text in documents.texts(row)]
-    lengths = [
-        len(ids)
-        for ids in model.tokenizer([model.prompts["document"] + t for t in texts])["input_ids"]
-    ]
-    assert 12 < max(lengths) <= 16
