@@ -32,6 +32,7 @@ from study import COLLECTIONS
 from beir_cocodr import SearchOptions, load_collection
 from beir_cocodr.arrays import Doubles
 from beir_cocodr.data.judgements import JudgedQuery, Judgements
+from beir_cocodr.evaluation.annotation import PER_QUERY, draw_candidates
 from beir_cocodr.evaluation.few_labels import (
     FEWEST,
     NORMAL,
@@ -41,15 +42,15 @@ from beir_cocodr.evaluation.few_labels import (
     judged_scores,
     query_weights,
 )
-from beir_cocodr.evaluation.label_free.estimates import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.verdict import expected_values, load_calibration
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
-from beir_cocodr.evaluation.recommendation import PER_QUERY, draw_candidates
 from beir_cocodr.io import write_text
 from beir_cocodr.models.spec import ways_to_use
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.ranking import Results
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
 
 RESULTS = Path(__file__).parent / "results" / "few_labels.json"
@@ -72,9 +73,9 @@ def search(name: str, dataset: str, work: Path, samples: int, seed: int) -> dict
     queries = {query: collection.queries[query] for query in collection.qrels}
     with tempfile.TemporaryDirectory() as folder:
         options = SearchOptions(stores=(store,))
-        evidence = Gatherer(
-            collection.documents, models, Path(folder), samples, seed, search=options
-        ).gather(queries)
+        resources = Resources(collection.documents, Path(folder), options)
+        gatherer = Gatherer(resources, models, samples=samples, seed=seed)
+        evidence = gatherer.gather(queries)
     alike = compare_figures(collection_figures(collection.documents, evidence), calibration.ranges)
     expected = expected_values(evidence, models, calibration, alike)
     results = {

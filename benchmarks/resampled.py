@@ -32,6 +32,7 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     hold_out_crops,
     lexical_queries,
 )
+from beir_cocodr.models.spec import ModelSpec, calibration_kind
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
@@ -261,6 +262,11 @@ def bm25_weights(counts: sp.csr_matrix, k1: float = 0.9, b: float = 0.4) -> sp.c
     )
 
 
+def kind_of(name: str) -> str | None:
+    """Return the kind in the calibration of a method, by its name."""
+    return calibration_kind(ModelSpec.parse(name))
+
+
 #: Names of the methods: what is before ":" is the kind of model that the rule sees.
 NOISE = (0.4, 0.8)
 HYBRIDS = (
@@ -298,15 +304,18 @@ def search(
     evidence = [
         Evidence(
             **scores,
-            lists=found[kind],
+            lists=found[kind_of_queries],
             rankings={},
-            queries=dict(enumerate(parent.texts[kind][i] for i in getattr(part, kind))),
-            real=kind == "queries",
+            queries=dict(
+                enumerate(parent.texts[kind_of_queries][i] for i in getattr(part, kind_of_queries))
+            ),
+            real=kind_of_queries == "queries",
             crop_queries=pseudo["crops"],
             generated_queries=pseudo["generated"],
             retrieval={},
+            kinds={name: kind_of(name) for name in found[kind_of_queries]},
         )
-        for kind in ("queries", "generated")
+        for kind_of_queries in ("queries", "generated")
     ]
     return (
         evidence[0],

@@ -30,12 +30,14 @@ from label_free_fitting import (
     reliability,
 )
 from machine import machine
-from resampled import load_parent, resample, search
+from resampled import kind_of, load_parent, resample, search
 from study import targets
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.evaluation.label_free.estimates import features, figures, kind
-from beir_cocodr.evaluation.label_free.evidence import Evidence, rank_distance
+from beir_cocodr.evaluation.label_free.agreement import rank_distance
+from beir_cocodr.evaluation.label_free.estimates import features
+from beir_cocodr.evaluation.label_free.evidence import Evidence
+from beir_cocodr.evaluation.label_free.likeness import text_figures
 from beir_cocodr.evaluation.label_free.verdict import (
     CALIBRATION_FILE,
     CORPUS_ALONE,
@@ -107,7 +109,7 @@ class Cells:
                     for part in resample(parent, seed)
                 ]
                 looks = [
-                    figures(
+                    text_figures(
                         len(part.documents),
                         [parent.texts["docs"][i] for i in part.documents[:500]],
                         [parent.texts["queries"][i] for i in part.queries],
@@ -180,8 +182,8 @@ def judge(
         report[regime]["model"] = vars(models[regime])
         if regime == GIVEN_QUERIES:
             trust = {
-                SAME_KIND: count_trust(made, lambda a, b: kind(a) == kind(b)),
-                DIFFERENT_KINDS: count_trust(made, lambda a, b: kind(a) != kind(b)),
+                SAME_KIND: count_trust(made, lambda a, b: kind_of(a) == kind_of(b)),
+                DIFFERENT_KINDS: count_trust(made, lambda a, b: kind_of(a) != kind_of(b)),
             }
     looks = [look for one in cells for look in one.figures]
     ranges = {name: (min(x[name] for x in looks), max(x[name] for x in looks)) for name in looks[0]}

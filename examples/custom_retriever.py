@@ -14,7 +14,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from beir_cocodr import SearchOptions, evaluate
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.models.spec import RETRIEVERS
+from beir_cocodr.models.spec import RETRIEVERS, Standalone
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranking, best_rows
 
@@ -57,7 +57,7 @@ def main() -> None:
     )
     given = parser.parse_args()
 
-    RETRIEVERS["ngrams"] = f"{__name__}:{CharacterNgrams.__name__}"
+    RETRIEVERS["ngrams"] = Standalone(f"{__name__}:{CharacterNgrams.__name__}", "character n-grams")
     record = evaluate(given.dataset, ["bm25", "ngrams"], given.output)
     for name, result in record.models.items():
         print(name, result.measures)

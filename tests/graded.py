@@ -81,11 +81,12 @@ def damaged(clean: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def calibrated_by_crops(floor=0.05, **trust):
     """A calibration by which the lead on held-out crops is the difference, for any collection."""
-    from beir_cocodr.evaluation.label_free.estimates import CROPS
+    from beir_cocodr.evaluation.label_free.estimators import CROPS
     from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES
     from beir_cocodr.evaluation.results import Calibration, DifferenceModel
 
-    model = DifferenceModel({CROPS: 1.0}, [[0.0]], 0.0, floor, 1.645)
+    weights = {CROPS: 1.0, "is bm25": 0.0, "is hybrid": 0.0, "is feedback": 0.0}
+    model = DifferenceModel(weights, np.zeros((4, 4)).tolist(), 0.0, floor, 1.645)
     models = {GIVEN_QUERIES: model, CORPUS_ALONE: model}
     counts = {
         "pairs": 9,

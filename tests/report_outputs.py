@@ -95,6 +95,7 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, filled):
     """An adaptation whose second encoder was not trained, but says so; with episodes and
     clusters.
     """
+    from beir_cocodr.evaluation.chains import MODES, Chain
     from beir_cocodr.evaluation.evaluate import evaluate
     from beir_cocodr.evaluation.recommendation import ablation_families, recommend
     from beir_cocodr.evaluation.results import AdaptationRecord
@@ -102,21 +103,19 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, filled):
     def fill(output):
         model = write_training(output / "models" / "source")
         candidates = {"bm25": "bm25"}
-        for label, path in (("base", tiny_bert), ("base + source", tiny_cosine)):
-            for mode, kind in (
-                ("", ""),
-                (", feedback", "feedback:"),
-                (", fused", "hybrid:"),
-                (", RM3", "rm3:"),
-            ):
-                candidates[label + mode] = f"{kind}{path}"
+        encoders = [Chain(), Chain(("source",))]
+        chains = {}
+        for encoder, path in zip(encoders, (tiny_bert, tiny_cosine), strict=True):
+            for mode, kind in zip(MODES, ("", "feedback:", "hybrid:", "rm3:"), strict=True):
+                chains[encoder.used(mode).label] = encoder.used(mode)
+                candidates[encoder.used(mode).label] = f"{kind}{path}"
         results = evaluate(
             str(nasty_folder),
             candidates,
             output,
-            families=ablation_families(["base", "base + source"]),
+            families=ablation_families(encoders),
         )
-        recommendation = recommend(results)
+        recommendation = recommend(results, encoders)
         report = AdaptationRecord(
             corpus=str(nasty_folder),
             source="apidocs/numpy",
@@ -124,6 +123,7 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, filled):
             stages=["finetune"],
             models={"base": str(tiny_bert), "source": str(model)},
             results=results,
+            chains=chains,
             recommendation=recommendation,
             path=candidates[recommendation.model],
         )
@@ -135,30 +135,30 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, filled):
 @pytest.fixture(scope="session")
 def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, filled):
     """An adaptation to a corpus without labels, as far as the page about it goes."""
+    from beir_cocodr.evaluation.chains import MODES, Chain
     from beir_cocodr.evaluation.compare import compare_models
-    from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
+    from beir_cocodr.evaluation.label_free.choice import recommend_label_free
     from beir_cocodr.evaluation.results import AdaptationRecord
 
     def fill(output):
         candidates = {"bm25": "bm25"}
-        for label, path in (("base", tiny_bert), ("base + source", tiny_cosine)):
-            for mode, kind in (
-                ("", ""),
-                (", feedback", "feedback:"),
-                (", fused", "hybrid:"),
-                (", RM3", "rm3:"),
-            ):
-                candidates[label + mode] = f"{kind}{path}"
+        encoders = [Chain(), Chain(("source",))]
+        chains = {}
+        for encoder, path in zip(encoders, (tiny_bert, tiny_cosine), strict=True):
+            for mode, kind in zip(MODES, ("", "feedback:", "hybrid:", "rm3:"), strict=True):
+                chains[encoder.used(mode).label] = encoder.used(mode)
+                candidates[encoder.used(mode).label] = f"{kind}{path}"
         names = [*list(candidates.values())[1:], "bm25"]
         options = {"labels": False, "samples": 20, "against": candidates["base"]}
         comparison = compare_models(names, str(nasty_folder), output, **options)
-        recommendation = recommend_label_free(comparison, candidates)
+        recommendation = recommend_label_free(comparison, candidates, chains)
         report = AdaptationRecord(
             corpus=str(nasty_folder),
             base=str(tiny_bert),
             stages=["finetune"],
             models={"base": str(tiny_bert)},
             candidates=candidates,
+            chains=chains,
             comparison=comparison,
             recommendation=recommendation,
             path=candidates[recommendation.model],

@@ -9,10 +9,10 @@ from typer import Argument, Context, Option
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.spec import ALIASES, BM25, FORMS, SearchOptions
+from beir_cocodr.models.spec import ALIASES, BM25, SearchOptions, model_forms
 from beir_cocodr.report.terminal import print_json, print_record
 
-_MODELS = ", ".join([*ALIASES, BM25, f"lucene-{BM25}", *FORMS])
+_MODELS = ", ".join([*ALIASES, BM25, f"lucene-{BM25}", *model_forms()])
 
 
 @takes("search", *SEARCHING, "stores", "verify")

@@ -13,16 +13,16 @@ import numpy as np
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.judgements import Judgements, load_judgements, write_annotation_candidates
 from beir_cocodr.errors import SEEDS, InputError, check_count, check_names, listed
-from beir_cocodr.evaluation.evaluate import ALL_PAIRS, evaluate, score_run
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
-from beir_cocodr.evaluation.label_free.verdict import compare_label_free
-from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, compare, parse_measures
-from beir_cocodr.evaluation.recommendation import (
+from beir_cocodr.evaluation.annotation import (
     LABELS_FILE,
     annotation_candidates,
     draw_candidates,
     with_texts,
 )
+from beir_cocodr.evaluation.evaluate import ALL_PAIRS, evaluate, score_run
+from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.verdict import compare_label_free
+from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, compare, parse_measures
 from beir_cocodr.evaluation.results import (
     AnnotationCandidates,
     Best,
@@ -37,6 +37,7 @@ from beir_cocodr.models.spec import ModelSpec, SearchOptions, check_device, ways
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import versions
 from beir_cocodr.retrieval.ranking import Results
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.run_folder import results_folder
 
 log = logging.getLogger(__name__)
@@ -166,9 +167,16 @@ def compare_models(
             place = Path(
                 stack.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=".embeddings-"))
             )
-            of = (collection.documents, models, place, samples, seed, policy == "drop", search)
+            if gatherer is None:
+                gatherer = Gatherer(
+                    Resources(collection.documents, place, search),
+                    models,
+                    samples=samples,
+                    seed=seed,
+                    drop_identical_ids=policy == "drop",
+                )
             found, results = compare_label_free(
-                gatherer or Gatherer(*of), collection, folder, queries, judged, against
+                gatherer, collection, folder, queries, judged, against
             )
         record = ComparisonRecord(
             **vars(found),

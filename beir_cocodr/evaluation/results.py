@@ -14,7 +14,9 @@ from typing import Any, Self
 import numpy as np
 
 from beir_cocodr.data.judgements import AnnotationCandidate
+from beir_cocodr.evaluation.chains import Chain
 from beir_cocodr.evaluation.few_labels import FewLabels
+from beir_cocodr.models.spec import DENSE
 from beir_cocodr.records import ContaminationStatement, Json, Record
 
 #: The count of pseudo-queries left out because a model was trained on them.
@@ -23,6 +25,12 @@ TRAINED_ON = "queries_trained_on"
 
 #: The largest p value, after Holm's correction, that is not called significant.
 LEVEL = 0.05
+
+#: What a verdict without labels rests on: the calibration; judged queries too; or nothing, because
+#: the collection or a model is unlike those of the calibration.
+CALIBRATED = "calibrated"
+JUDGED = "judged"
+UNLIKE = "unlike"
 
 #: Ends of an interval.
 Interval = tuple[float, float]
@@ -175,7 +183,7 @@ class Estimate(_Comparison):
     """How model b differs from model a in one label-free estimator, over the same queries.
 
     Attributes:
-        estimator: one of :data:`~beir_cocodr.evaluation.label_free.estimates.ESTIMATORS`.
+        estimator: one of :data:`~beir_cocodr.evaluation.label_free.estimators.ESTIMATORS`.
         a, b, difference: means of a, b and b − a; None without queries.
         interval: bootstrap 95% interval of the difference over queries.
         effect: difference over the standard deviation of the per-query differences (Cohen's d for
@@ -218,7 +226,7 @@ class PairVerdict(_Comparison):
         score: how far it speaks for b, −1..1.
         trust: how often such verdicts are right.
         distance: how differently the two rank, 0..1, see
-            :func:`~beir_cocodr.evaluation.label_free.evidence.rank_distance`.
+            :func:`~beir_cocodr.evaluation.label_free.agreement.rank_distance`.
         estimate, interval: difference in nDCG@10, b − a, and its 90% interval.
     """
 
@@ -262,6 +270,10 @@ class DifferenceModel:
     floor: float
     quantile: float
 
+    def knows(self, kind: str) -> bool:
+        """Return true if models of a kind took part in the fit."""
+        return kind == DENSE or f"is {kind}" in self.weights
+
     def predict(self, features: Mapping[str, float], distance: float) -> tuple[float, float]:
         """The expected difference and its standard deviation, for a collection that the model has
         not seen.
@@ -281,7 +293,7 @@ class Calibration(Record):
         models: "given queries" for collections with queries, "corpus alone" for those without.
         margin: differences within it are not worth having.
         ranges: figures of a collection to their range over the calibration, see
-            :func:`~beir_cocodr.evaluation.label_free.estimates.compare_figures`.
+            :func:`~beir_cocodr.evaluation.label_free.likeness.compare_figures`.
         collections, corpora: names of the labelled collections, and content hashes of their
             documents.
         trust: family of pairs to counts of pairs: ``pairs``, ``covered`` by their interval,
@@ -456,8 +468,9 @@ class Recommendation:
         verdict: on training: "better" if some trained encoder is, "worse" if all are, else "cannot
             tell".
         verdicts: trained encoder to the verdict against the base.
-        verdicts_by_use: without labels: trained encoder to use ("alone", "with feedback", "fused",
-            "with RM3") to verdict, against the base in the same use.
+        choice: the reason that says why this model is chosen, one of ``reasons``.
+        verdicts_by_use: without labels: trained encoder to mode ("alone", "feedback", "fused",
+            "RM3") to verdict, against the base in the same mode.
         ranking, calibrated, trust: without labels: labels, best estimates first; whether the rule
             is calibrated; how often its verdicts are right.
     """
@@ -467,6 +480,7 @@ class Recommendation:
     verdict: str
     verdicts: dict[str, str]
     reasons: list[str]
+    choice: str = ""
     verdicts_by_use: dict[str, dict[str, str]] | None = None
     ranking: list[str] | None = None
     calibrated: bool | None = None
@@ -483,6 +497,7 @@ class AdaptationRecord(Record):
         seconds: of each training.
         results: with labels: the ablation.
         candidates: without labels: label ("base + COCO, fused") to model name.
+        chains: label to the stages and the mode that it says, of every model but BM25.
         comparison: without labels: of the candidates.
         path: name of the recommended model.
     """
@@ -496,6 +511,7 @@ class AdaptationRecord(Record):
     seconds: dict[str, float | None] = field(default_factory=dict)
     results: EvaluationRecord | None = None
     candidates: dict[str, str] = field(default_factory=dict)
+    chains: dict[str, Chain] = field(default_factory=dict)
     comparison: ComparisonRecord | None = None
     recommendation: Recommendation
     path: str

@@ -77,6 +77,9 @@ class COCODR(SentenceTransformer):
         COCO-DR, section 5 and appendix B; hub models ``OpenMatch/cocodr-{base,large}[-msmarco]``.
     """
 
+    #: Its kind in the calibration of verdicts.
+    calibration_kind = "dense"
+
     def __init__(
         self,
         model_name_or_path: str | Path | None = None,

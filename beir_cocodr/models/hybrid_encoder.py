@@ -333,6 +333,9 @@ class HybridEncoder(TwoSidedEncoder):
 
     kind = "a hybrid encoder"
 
+    #: Its kind in the calibration of verdicts.
+    calibration_kind = "hybrid"
+
     def __init__(
         self,
         model_name_or_path: str | Path | None = None,

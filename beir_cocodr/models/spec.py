@@ -154,21 +154,37 @@ BM25_WEIGHT = 0.5
 _WEIGHT_MAX = 1_000
 
 
+#: Kinds of models whose usual lead over a dense encoder the calibration of verdicts knows, beside
+#: :data:`BM25`.
+DENSE = "dense"
+HYBRID = "hybrid"
+FEEDBACK = "feedback"
+
+
 @dataclass(frozen=True)
 class Fusion:
-    """A way to use BM25 and an encoder together.
+    """A way to search with an encoder and BM25 together: a row of :data:`FUSIONS`.
 
     Args:
-        build: a ``module:object`` that makes a retriever of the two.
-        help: what it is.
-        weighted: whether it weights BM25; ``build`` is then called with ``bm25_weight``, too.
-        lucene: whether Lucene's BM25 can take part.
+        build: The ``module:object`` of its class, which is called with a
+            :class:`~beir_cocodr.retrieval.dense.Dense` and a
+            :class:`~beir_cocodr.retrieval.ranking.Lexical` and returns a
+            :class:`~beir_cocodr.retrieval.ranking.Ranker`.
+        help: What it is, in a few words for ``--help`` and the documentation.
+        weighted: True if it weights BM25; the class then takes ``bm25_weight`` too, and a name may
+            set it, as in ``hybrid@0.3:M``.
+        lucene: True if Lucene's BM25 can take part.
+        calibration_kind: Its kind in the calibration of verdicts; without one, or with one that the
+            calibration does not have, a verdict "cannot tell".
+        citation: A BibTeX key of ``models/papers.bib``, a BibTeX entry, or "" for none.
     """
 
     build: str
     help: str
     weighted: bool = False
     lucene: bool = True
+    calibration_kind: str | None = None
+    citation: str = ""
 
 
 _WEIGHT = re.compile(r"[0-9]+(\.[0-9]+)?")
@@ -202,26 +218,42 @@ def fusion_weight(name: str, setting: str, kind: str) -> float:
 
 _FUSION = "beir_cocodr.retrieval.fusion"
 
-#: What may stand before an encoder's name, as in ``hybrid:minilm``.
-FUSIONS = {
+#: What may come before an encoder's name, as in ``hybrid:minilm``. Add a row of your own from a
+#: script.
+FUSIONS: dict[str, Fusion] = {
     "hybrid": Fusion(
-        f"{_FUSION}:Hybrid", "weighted mean of the z-normalised scores", weighted=True
+        build=f"{_FUSION}:Hybrid",
+        help="the weighted mean of the z-normalised scores of M and BM25",
+        weighted=True,
+        calibration_kind=HYBRID,
     ),
-    "rrf": Fusion(f"{_FUSION}:ReciprocalRank", "reciprocal rank fusion"),
+    "rrf": Fusion(
+        build=f"{_FUSION}:ReciprocalRank",
+        help="reciprocal rank fusion of M and BM25",
+        calibration_kind=HYBRID,
+        citation="cormack2009rrf",
+    ),
     "rm3": Fusion(
-        f"{_FUSION}:RM3",
-        "hybrid, BM25's query expanded from hybrid's best",
+        build=f"{_FUSION}:RM3",
+        help="hybrid, with BM25's query expanded by terms of hybrid's best documents",
         weighted=True,
         lucene=False,
+        calibration_kind=HYBRID,
+        citation="lavrenko2001relevance",
     ),
     "feedback": Fusion(
-        f"{_FUSION}:Feedback", "dense search, the query moved towards hybrid's best", weighted=True
+        build=f"{_FUSION}:Feedback",
+        help="dense search with the query moved towards hybrid's best documents",
+        weighted=True,
+        calibration_kind=FEEDBACK,
     ),
     "vector": Fusion(
-        "beir_cocodr.retrieval.fuse:FittedVector",
-        "the hybrid encoder that fuse makes of M, fitted when it is first searched",
+        build="beir_cocodr.retrieval.fuse:FittedVector",
+        help="the hybrid encoder that fuse makes of M, fitted when it is first searched",
         weighted=True,
         lucene=False,
+        calibration_kind=HYBRID,
+        citation="deerwester1990lsi",
     ),
 }
 
@@ -235,50 +267,112 @@ def ways_to_use(encoder: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Hosted:
-    """A kind of model that sentence-transformers has a class for.
+    """A kind of model that sentence-transformers has a class for: a row of :data:`HOSTED`.
 
     Args:
-        build: a ``module:object``, called with the model's name, the corpus,
-            :class:`SearchOptions`, and a retriever that finds what is scored, or None for all
-            documents.
-        help: what it is.
-        first: name of that retriever; empty for all documents, and None where the model's name ends
-        in it.
+        build: The ``module:object`` of its class, which is called with the model's name, the
+            corpus, :class:`SearchOptions`, and a ranker of the documents to score, or None for all.
+        help: What it is, in a few words for ``--help`` and the documentation.
+        first: Name of that ranker's model; "" for all documents, and None if the model's name ends
+            in it.
+        calibration_kind: See :class:`Fusion`.
+        citation: See :class:`Fusion`.
     """
 
     build: str
     help: str
     first: str | None = ""
+    calibration_kind: str | None = None
+    citation: str = ""
 
     @property
     def form(self) -> str:
+        """Return what follows the kind in a name."""
         return "CROSS-ENCODER@M" if self.first is None else "M"
 
 
-#: What may stand before the name of a model that is no encoder of one vector a text.
-HOSTED = {
+_HOSTED = "beir_cocodr.retrieval.hosted"
+
+#: What may come before the name of a model that is no encoder of one vector a text. Add a row of
+#: your own from a script.
+HOSTED: dict[str, Hosted] = {
     "rerank": Hosted(
-        "beir_cocodr.retrieval.hosted:Reranking", "a cross-encoder over the 100 best of M", None
+        build=f"{_HOSTED}:Reranking",
+        help="the 100 best documents of M, reranked by a cross-encoder",
+        first=None,
+        citation="nogueira2019passage",
     ),
-    "splade": Hosted("beir_cocodr.retrieval.hosted:Sparse", "a learned sparse encoder"),
+    "splade": Hosted(
+        build=f"{_HOSTED}:Sparse",
+        help="a learned sparse encoder",
+        citation="formal2021splade",
+    ),
     "colbert": Hosted(
-        "beir_cocodr.retrieval.hosted:LateInteraction", "MaxSim over the 1,000 best of BM25", BM25
+        build=f"{_HOSTED}:LateInteraction",
+        help="exact MaxSim over the 1,000 best documents of BM25",
+        first=BM25,
+        citation="khattab2020colbert",
     ),
     "colbert@tokens": Hosted(
-        "beir_cocodr.retrieval.hosted:TokenSearch", "over what an index of all tokens finds"
+        build=f"{_HOSTED}:TokenSearch",
+        help="MaxSim over the candidates of an index of all token vectors",
+        citation="khattab2020colbert",
     ),
-    "colbert@all": Hosted("beir_cocodr.retrieval.hosted:LateInteraction", "over all documents"),
+    "colbert@all": Hosted(
+        build=f"{_HOSTED}:LateInteraction",
+        help="MaxSim over all documents",
+        citation="khattab2020colbert",
+    ),
 }
 
-#: The forms of names with another in them.
-FORMS = [f"{kind}:M" for kind in FUSIONS] + [
-    f"{kind}:{hosted.form}" for kind, hosted in HOSTED.items()
-]
 
-#: Retrievers of one name and no encoder, beside BM25: ``module:object``, called with the corpus and
-#: :class:`SearchOptions`; gives a :class:`~beir_cocodr.retrieval.ranking.Ranker`. Add a row for
-#: your own.
-RETRIEVERS: dict[str, str] = {}
+@dataclass(frozen=True)
+class Standalone:
+    """A model of one name that needs no encoder: a row of :data:`RETRIEVERS`.
+
+    Args:
+        build: The ``module:object`` of its class, which is called with the corpus and
+            :class:`SearchOptions` and returns a :class:`~beir_cocodr.retrieval.ranking.Ranker`.
+        help: What it is, in a few words for ``--help``.
+        calibration_kind: See :class:`Fusion`.
+        citation: See :class:`Fusion`.
+    """
+
+    build: str
+    help: str = ""
+    calibration_kind: str | None = None
+    citation: str = ""
+
+
+#: Models of one name beside BM25. Add a row of your own from a script.
+RETRIEVERS: dict[str, Standalone] = {}
+
+
+def model_forms() -> dict[str, str]:
+    """Return the forms of model names that the tables have now, with what each means."""
+    forms = {f"{kind}:M": fusion.help for kind, fusion in FUSIONS.items()}
+    forms |= {f"{kind}:{hosted.form}": hosted.help for kind, hosted in HOSTED.items()}
+    return forms | {name: row.help for name, row in RETRIEVERS.items()}
+
+
+def calibration_kind(spec: ModelSpec) -> str | None:
+    """Return a model's kind in the calibration of verdicts, by its row; None if it has none.
+
+    A loaded encoder's own class may say more: a hybrid encoder is of the kind "hybrid".
+    """
+    if spec.kind in (BM25, DENSE):
+        return spec.kind
+    row = FUSIONS.get(spec.kind) or HOSTED.get(spec.kind) or RETRIEVERS.get(spec.kind)
+    if row is None:
+        return getattr(spec.loaded, "calibration_kind", None)
+    return row.calibration_kind
+
+
+def calibrated_kinds() -> list[str]:
+    """Return the kinds that rows of the tables are of, beside a dense encoder."""
+    rows = [*FUSIONS.values(), *HOSTED.values(), *RETRIEVERS.values()]
+    kinds = [BM25, *(row.calibration_kind for row in rows)]
+    return [kind for kind in dict.fromkeys(kinds) if kind not in (None, DENSE)]
 
 
 @dataclass(frozen=True)

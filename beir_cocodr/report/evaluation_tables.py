@@ -11,11 +11,11 @@ from rich.table import Table
 
 from beir_cocodr.data.defects import Defect
 from beir_cocodr.evaluation import results as records
+from beir_cocodr.evaluation.chains import ALONE, BASE, Chain
 from beir_cocodr.evaluation.few_labels import FewLabels
-from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
-from beir_cocodr.evaluation.label_free.verdict import label_pairs, training_pairs
+from beir_cocodr.evaluation.label_free.choice import label_pairs, training_pairs
+from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
 from beir_cocodr.evaluation.parity import ParityRecord
-from beir_cocodr.evaluation.recommendation import BASE
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.report.terminal import make_table, print_json, print_tables
 from beir_cocodr.report.wording import (
@@ -141,15 +141,22 @@ def defect_lines(defects: Sequence[Defect], most: int) -> Iterator[str]:
             yield f"... and {count - most} more: {kind}"
 
 
-def adaptation_table(comparison: records.ComparisonRecord, candidates: Mapping[str, str]) -> Table:
+def adaptation_table(
+    comparison: records.ComparisonRecord,
+    candidates: Mapping[str, str],
+    chains: Mapping[str, Chain],
+) -> Table:
     """Trained encoders against the base in the same use, and the untrained methods against the base
     alone.
     """
     pairs = label_pairs(comparison, candidates)
     size = f"{comparison.documents:,} documents, {comparison.queries:,} queries"
+    base_uses = [
+        chain.label for chain in chains.values() if not chain.stages and chain.mode != ALONE
+    ]
     shown = [
-        *training_pairs(candidates),
-        *((BASE, label) for label in candidates if label.startswith(f"{BASE}, ")),
+        *training_pairs(chains.values()),
+        *((BASE, label) for label in base_uses),
         (BASE, "bm25"),
     ]
     return make_table(
@@ -186,7 +193,7 @@ def print_adaptation(record: records.AdaptationRecord, as_json: bool) -> None:
     elif record.comparison is not None:
         few = record.comparison.few_labels
         print_tables(
-            adaptation_table(record.comparison, record.candidates),
+            adaptation_table(record.comparison, record.candidates, record.chains),
             *([few_labels_table(few)] if few else []),
         )
     recommendation = record.recommendation

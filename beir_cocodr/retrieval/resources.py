@@ -121,7 +121,7 @@ class Resources:
 
             return RetrieverRanker(spec.loaded, self.documents)
         if spec.kind in RETRIEVERS:
-            ranker = load_object(RETRIEVERS[spec.kind])(self.documents, self.options)
+            ranker = load_object(RETRIEVERS[spec.kind].build)(self.documents, self.options)
             return ranker
         if spec.kind in HOSTED:
             first = self.ranker(spec.first) if spec.first else None

@@ -22,12 +22,13 @@ from beir_cocodr.data.judgements import (
     typed_id,
 )
 from beir_cocodr.errors import InputError, check_names, first_line
+from beir_cocodr.evaluation.annotation import LABELS_FILE, annotation_candidates
 from beir_cocodr.evaluation.few_labels import FEWEST
-from beir_cocodr.evaluation.recommendation import LABELS_FILE, annotation_candidates
 from beir_cocodr.io import output_folder
 from beir_cocodr.models.spec import BM25, FUSIONS, ModelSpec, SearchOptions, described
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.ranking import Results
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.searcher import Searcher
 from beir_cocodr.same_run import check_same_run
 
@@ -378,13 +379,10 @@ class Session:
             options, kept = self.options, self._searcher.kept
             place = Path(tempfile.mkdtemp(dir=place))  # where it fails, it is tried again
             self._gatherer = Gatherer(
-                documents,
+                Resources(documents, place, options, kept),
                 ready,
-                place,
-                self.samples,
+                samples=self.samples,
                 drop_identical_ids=drop == "drop",
-                search=options,
-                kept=kept,
             )
 
     def _compare(self, output: Path | None = None) -> None:

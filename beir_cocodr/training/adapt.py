@@ -16,18 +16,13 @@ from beir_cocodr import load_object
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.errors import InputError, check_count, naming_full_disk
+from beir_cocodr.evaluation.annotation import LABELS_FILE
+from beir_cocodr.evaluation.chains import ALONE, BASE, FEEDBACK, FUSED, RM3, Chain
 from beir_cocodr.evaluation.compare import check_judgements_kept, compare_models, uses_of
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
+from beir_cocodr.evaluation.label_free.choice import recommend_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
-from beir_cocodr.evaluation.recommendation import (
-    BASE,
-    LABELS_FILE,
-    MODES,
-    ablation_families,
-    modes_of,
-    recommend,
-)
+from beir_cocodr.evaluation.recommendation import ablation_families, recommend
 from beir_cocodr.evaluation.results import AdaptationRecord
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
@@ -58,6 +53,9 @@ from beir_cocodr.training.pretrain import pretrain
 
 log = logging.getLogger(__name__)
 _PLAN_FILE = "plan.json"
+
+# What precedes an encoder's name for each mode.
+_MODE_PREFIXES = {ALONE: "", FEEDBACK: "feedback:", FUSED: "hybrid:", RM3: "rm3:"}
 
 
 @dataclass(frozen=True)
@@ -236,7 +234,7 @@ def adapt(
             )
         for model in models.values():
             if (trained := read_record(model.path)) is not None:
-                write_card(Path(model.path), trained, figures_of(record, model.label))
+                write_card(Path(model.path), trained, figures_of(record, model.chain))
         record.write(output / "adapt.json")
     return record
 
@@ -345,8 +343,13 @@ class AdaptationPlan:
         ]
         return chains + [[*chain, "fuse"] for chain in [[], *chains] if "fuse" in self.stages]
 
-    def label(self, chain: Sequence[str]) -> str:
-        return " + ".join([BASE, *(ADAPT_STAGES[stage].label for stage in chain)])
+    def chain(self, stages: Sequence[str]) -> Chain:
+        """Return the chain of some stages, used alone."""
+        return Chain(tuple(ADAPT_STAGES[stage].label for stage in stages))
+
+    def label(self, stages: Sequence[str]) -> str:
+        """Return the name of a chain in tables."""
+        return self.chain(stages).label
 
     def folder(self, chain: Sequence[str]) -> Path:
         return self.output / "models" / "+".join(ADAPT_STAGES[stage].name for stage in chain)
@@ -362,9 +365,9 @@ class AdaptationPlan:
 
 @dataclass(frozen=True)
 class AdaptedModel:
-    """A model that an adaptation trained: its label in tables, its folder, and how long it took."""
+    """A model that an adaptation trained: its chain, its folder, and how long it took."""
 
-    label: str
+    chain: Chain
     path: str
     seconds: float | None
 
@@ -381,7 +384,7 @@ def train_models(
         record = load_object(ADAPT_STAGES[chain[-1]].train)(
             StageRun(plan.data, start, folder, options, resume, encoder)
         )
-        models[folder.name] = AdaptedModel(label, str(folder), record.seconds)
+        models[folder.name] = AdaptedModel(plan.chain(chain), str(folder), record.seconds)
     return models
 
 
@@ -400,24 +403,23 @@ def judge_models(
     all of the base.
     """
     corpus, output = plan.data.corpus, plan.output
-    encoders = {BASE: plan.base} | {model.label: model.path for model in models.values()}
-    kinds = dict(zip(MODES, ("", "feedback:", "hybrid:", "rm3:"), strict=True))
+    encoders = {Chain(): plan.base} | {model.chain: model.path for model in models.values()}
+    chains = [encoder.used(mode) for encoder in encoders for mode in encoder.modes]
     candidates = {"bm25": "bm25"}
     candidates |= {
-        label + mode: kinds[mode] + path
-        for label, path in encoders.items()
-        for mode in modes_of(label)
+        chain.label: _MODE_PREFIXES[chain.mode] + encoders[chain.encoder] for chain in chains
     }
     results = comparison = None
     if judgements is not None:
-        candidates |= _further_uses(
-            plan.base, candidates, search.bm25_weight, len(target.documents)
-        )
+        further = _further_uses(plan.base, candidates, search.bm25_weight, len(target.documents))
+        chains += further
+        candidates |= {chain.label: name for chain, name in further.items()}
+    by_label = {chain.label: chain for chain in chains}
     if target.qrels and judgements is None:
         families = ablation_families(list(encoders))
         asked = (corpus, candidates, output, measures, split)
         results = evaluate(*asked, queries=queries, families=families, search=search)
-        recommendation = recommend(results)
+        recommendation = recommend(results, list(encoders))
     else:
         # BM25 last: what is asked of a pair is then b against a for all of them.
         names = [
@@ -436,7 +438,7 @@ def judge_models(
             search=search,
             judgements=judgements,
         )
-        recommendation = recommend_label_free(comparison, candidates)
+        recommendation = recommend_label_free(comparison, candidates, by_label)
     return AdaptationRecord(
         corpus=corpus,
         source=plan.data.source,
@@ -447,6 +449,7 @@ def judge_models(
         seconds={name: model.seconds for name, model in models.items()},
         results=results,
         candidates={} if results is not None else candidates,
+        chains=by_label,
         comparison=comparison,
         recommendation=recommendation,
         path=candidates[recommendation.model],
@@ -455,17 +458,15 @@ def judge_models(
 
 def _further_uses(
     base: str, candidates: Mapping[str, str], weight: float, documents: int
-) -> dict[str, str]:
-    """Label ("base, hybrid@0.3") to name, of the uses of the base that are no candidates
-    yet.
-    """
+) -> dict[Chain, str]:
+    """Return the uses of the base that are no candidates yet, such as "base, hybrid@0.3"."""
     known = [ModelSpec.parse(name) for name in candidates.values()]
     taken = {(spec.kind, spec.encoder, spec.bm25_weight or weight) for spec in known}
-    found = {}
+    found: dict[Chain, str] = {}
     for name in uses_of(base, documents):
         spec = ModelSpec.parse(name)
         if (spec.kind, spec.encoder, spec.bm25_weight or weight) not in taken:
-            found[f"{BASE}, {spec.prefix.removesuffix(':')}"] = name
+            found[Chain(mode=spec.prefix.removesuffix(":"))] = name
     return found
 
 

@@ -23,10 +23,10 @@ from beir_cocodr import io as files
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.distributed import on_main, rank, world_size
 from beir_cocodr.errors import UNFINISHED, InputError
+from beir_cocodr.evaluation.chains import Chain
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.evaluation.label_free.verdict import label_pairs
+from beir_cocodr.evaluation.label_free.choice import label_pairs
 from beir_cocodr.evaluation.measures import parse_measures
-from beir_cocodr.evaluation.recommendation import BASE, modes_of
 from beir_cocodr.evaluation.results import AdaptationRecord, EvaluationRecord
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.models.card import write_card
@@ -240,12 +240,18 @@ class TargetEvaluator:
         return {"model": label, "dataset": target, **results.models[label].measures}
 
 
-def figures_of(found: AdaptationRecord, label: str) -> Json:
-    """What an adaptation measured of a trained encoder, for its card: each use against that of the
-    base.
+def figures_of(found: AdaptationRecord, chain: Chain) -> Json:
+    """Return what an adaptation measured of a trained encoder, for its card.
+
+    Each use is compared with that of the base.
+
+    Args:
+        found: The record of the adaptation.
+        chain: The encoder, used alone.
     """
     pairs: Mapping[tuple[str, str], object] = {}
-    if (results := found.results) is not None:
+    results = found.results
+    if results is not None:
         pairs = {
             (test.a, test.b): test
             for test in results.comparisons
@@ -253,12 +259,18 @@ def figures_of(found: AdaptationRecord, label: str) -> Json:
         }
     elif found.comparison is not None:
         pairs = label_pairs(found.comparison, found.candidates)
-    uses = {
-        use: pairs[BASE + use, label + use]
-        for use in modes_of(label)
-        if (BASE + use, label + use) in pairs
+    uses = {}
+    for mode in chain.modes:
+        labels = (Chain().used(mode).label, chain.used(mode).label)
+        if labels in pairs:
+            uses[mode] = pairs[labels]
+    recommended = found.chains.get(found.recommendation.model)
+    return {
+        "adapted": found,
+        "labels": {mode: chain.used(mode).label for mode in uses},
+        "uses": uses,
+        "is_recommended": recommended is not None and recommended.encoder == chain,
     }
-    return {"adapted": found, "label": label, "uses": uses}
 
 
 def _joined(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from beir_cocodr.models.spec import (
     RETRIEVERS,
     EncoderOptions,
     ModelSpec,
+    Standalone,
     ways_to_use,
 )
 
@@ -51,7 +52,7 @@ def test_every_fusion_can_be_built_and_needs_an_encoder(kind):
 
 
 def test_a_retriever_of_ones_own_is_a_kind_without_an_encoder(monkeypatch):
-    monkeypatch.setitem(RETRIEVERS, "titles", "somewhere:Titles")
+    monkeypatch.setitem(RETRIEVERS, "titles", Standalone("somewhere:Titles", "titles alone"))
     found = ModelSpec.parse("titles")
     assert (found.kind, found.encoder, found.prefix, found.lucene) == (
         "titles",

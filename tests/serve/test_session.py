@@ -13,9 +13,9 @@ from beir_cocodr import Searcher
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.annotation import PER_QUERY
 from beir_cocodr.evaluation.compare import compare_models
 from beir_cocodr.evaluation.label_free import evidence
-from beir_cocodr.evaluation.recommendation import PER_QUERY
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.serve.session import Session
 

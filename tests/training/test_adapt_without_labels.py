@@ -15,10 +15,11 @@ from graded import calibrated_by_crops
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.chains import MODES, Chain
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free import verdict as label_free
-from beir_cocodr.evaluation.label_free.estimates import ESTIMATORS
-from beir_cocodr.evaluation.label_free.verdict import recommend_label_free
+from beir_cocodr.evaluation.label_free.choice import recommend_label_free
+from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
 from beir_cocodr.evaluation.results import (
     AdaptationRecord,
     AnnotationCandidates,
@@ -39,7 +40,7 @@ from beir_cocodr.training.presets import adapt_options
 pytestmark = pytest.mark.usefixtures("few_resamples")
 SMALL = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
 VERDICTS = {"better", "worse", "no difference", "cannot tell"}
-USES = {"alone": "", "with feedback": ", feedback", "fused": ", fused", "with RM3": ", RM3"}
+USES = {"alone": "", "feedback": ", feedback", "fused": ", fused", "RM3": ", RM3"}
 
 
 @pytest.fixture(autouse=True)
@@ -332,7 +333,12 @@ def comparison_of(verdicts, ranking):
     )
 
 
-LABELS = ["bm25", *(label + mode for label in ("base", "base + COCO") for mode in USES.values())]
+CHAINS = {
+    chain.label: chain
+    for encoder in (Chain(), Chain(("COCO",)))
+    for chain in map(encoder.used, MODES)
+}
+LABELS = ["bm25", *CHAINS]
 
 
 @pytest.mark.parametrize(
@@ -358,12 +364,14 @@ def test_only_what_pays_is_recommended(better, chosen):
     verdicts = {pair: "better" if pair in better else "cannot tell" for pair in asked}
     candidates = {label: label for label in LABELS}
     found = recommend_label_free(
-        comparison_of(verdicts, [*ranking, "base + COCO, feedback"]), candidates
+        comparison_of(verdicts, [*ranking, "base + COCO, feedback"]), candidates, CHAINS
     )
     assert found.model == chosen
     assert found.verdict == "cannot tell"
     assert any(
-        chosen in reason for reason in found.reasons if reason.startswith(("Use", "Of what"))
+        chosen in reason
+        for reason in found.reasons
+        if reason.startswith(("Use", "Among the models"))
     )
 
 
@@ -371,7 +379,7 @@ def test_a_calibration_is_told_in_words():
     asked = [("base", label) for label in LABELS if label != "base"]
     asked += [(f"base{mode}", f"base + COCO{mode}") for mode in USES.values() if mode]
     report = comparison_of(dict.fromkeys(asked, "better"), LABELS)
-    found = recommend_label_free(report, {label: label for label in LABELS})
+    found = recommend_label_free(report, {label: label for label in LABELS}, CHAINS)
     assert (found.calibrated, found.trust, found.model) == (True, ["told"], "bm25")
     told = next(
         reason for reason in found.reasons if reason.startswith("base + COCO against base: better")

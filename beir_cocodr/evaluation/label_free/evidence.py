@@ -1,19 +1,18 @@
-"""What can be seen of models on a collection without looking at its labels: how they find held-out
-crops and generated queries, how far their ranked lists agree, and what they were trained on of the
-corpus.
+"""What can be seen of models on a collection without its labels.
+
+It consists of how well models find held-out crops and generated queries, how far their ranked lists
+agree, and what they were trained on of the corpus.
 """
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from beir_cocodr.arrays import Doubles, Ints
-from beir_cocodr.data.documents import Documents, hashes_of
-from beir_cocodr.errors import explained
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.evaluation.label_free.contamination import Contamination, find_contamination
+from beir_cocodr.evaluation.label_free.held_out import HeldOutResources
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     DEPTH,
     PseudoQueries,
@@ -21,153 +20,13 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     lexical_queries,
 )
 from beir_cocodr.evaluation.results import PseudoQueryFigures
-from beir_cocodr.io import parse_json
-from beir_cocodr.models.spec import BM25, ModelSpec, SearchOptions
+from beir_cocodr.models.spec import BM25, calibration_kind
 from beir_cocodr.progress import step, steps
-from beir_cocodr.provenance import GENERATED_QUERIES, SPANS, training_lineage
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.ranking import Ranker, Ranking, reciprocal_ranks
+from beir_cocodr.retrieval.ranking import Ranker, Ranking
 from beir_cocodr.retrieval.resources import Resources
 
-if TYPE_CHECKING:
-    from beir_cocodr.retrieval.dense import Dense
-
-
-@dataclass(frozen=True)
-class Contamination:
-    """What models were trained on that pseudo-queries of a corpus resemble.
-
-    Attributes:
-        spans: models that learned to find documents of this very corpus by spans of them.
-        generated: models that were trained on queries generated from this very corpus.
-        hashes: (n,) sorted hashes of those queries, of all models; see :meth:`has`.
-    """
-
-    spans: frozenset[str] = frozenset()
-    generated: frozenset[str] = frozenset()
-    hashes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    def has(self, text: str) -> bool:
-        """Whether some model was trained on this generated query, apart from case and white
-        space.
-        """
-        place = int(np.searchsorted(self.hashes, value := hash(_plain(text))))
-        return place < len(self.hashes) and int(self.hashes[place]) == value
-
-
-def find_contamination(models: Sequence[str], corpus_sha256: str) -> Contamination:
-    """Read from the training.json of models, and of all their ancestors, what they know of a
-    corpus; an InputError where that or generated queries cannot be read. A warning names a folder
-    of these that is gone. Of ``hybrid:M``, ``rrf:M`` and ``feedback:M`` the encoder counts.
-    """
-    spans, generated, folders = set(), set(), dict[str, None]()
-    for model in models:
-        for record in training_lineage(ModelSpec.parse(model).encoder):
-            own = [given for given in record.seen if given.corpus_sha256 == corpus_sha256]
-            if own and SPANS in record.rehearsed:
-                spans.add(model)
-            if own and GENERATED_QUERIES in record.rehearsed:
-                generated.add(model)
-                folders.update({g.dataset: None for g in own if g.generation is not None})
-    hashes = [
-        Contamination().hashes,
-        *(hashes_of(map(_plain, _queries(Path(folder)))) for folder in folders),
-    ]
-    return Contamination(frozenset(spans), frozenset(generated), np.unique(np.concatenate(hashes)))
-
-
-def _queries(folder: Path) -> Iterator[str]:
-    file = folder / "queries.jsonl"
-    if not file.is_file():
-        log.warning(
-            "%s is gone: queries that models were trained on may be among those that judge them",
-            file,
-        )
-        return
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            with explained(
-                f"{file}:{number} is no query",
-                "generate them again",
-                ValueError,
-                KeyError,
-                TypeError,
-            ):
-                text = str(parse_json(line)["text"])
-            yield text
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.lower().split())
-
-
-class HeldOutResources(Resources):
-    """The retrievers of another corpus over a changed copy of it; only changed documents are
-    encoded.
-
-    Args:
-        whole: over the corpus as it was; its encoders and embeddings are used again.
-        documents: the changed corpus, in which (S,) ``rows`` differ.
-        folder: of Lucene's index, another than that of ``whole``.
-    """
-
-    def __init__(self, whole: Resources, documents: Documents, rows: Ints, folder: Path) -> None:
-        super().__init__(documents, folder, replace(whole.options, stores=()))
-        self.whole, self.rows = whole, rows
-        self.name_specs(whole._specs)
-
-    def _load_dense(self, spec: ModelSpec) -> "Dense":
-        from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-        from beir_cocodr.retrieval.dense import Dense
-        from beir_cocodr.retrieval.store.store import ChangedEmbeddings
-
-        original = self.whole.dense(spec)
-        embeddings = original.embeddings
-        if len(self.rows):
-            changed = CorpusEncoder(original.model, self.documents).encode(self.rows)
-            embeddings = ChangedEmbeddings(embeddings, self.rows, changed)
-        dense = Dense(
-            original.model,
-            self.documents,
-            self.folder,
-            self.options.batch_size,
-            self.options.progress,
-            embeddings,
-        )
-        dense.known_queries = original.known_queries
-        return dense
-
-
-def rank_distance(first: Ints, second: Ints, depth: int = 10) -> Doubles:
-    """(Q,) share of DCG@10's discounts that two lists of (Q, k) rows do not spend on the same
-    documents: 0 for the same ranking, 1 for lists without one in common. It bounds what a single
-    document's judgement can change in nDCG@10.
-    """
-    discounts = 1 / np.log2(2 + np.arange(depth))
-    a, b = first[:, :depth], second[:, :depth]
-    alike = (a[:, :, None] == b[:, None, :]) & (a >= 0)[:, :, None]
-    shared = np.minimum(discounts[: a.shape[1], None], discounts[None, : b.shape[1]])
-    longest = np.maximum((a >= 0) @ discounts[: a.shape[1]], (b >= 0) @ discounts[: b.shape[1]])
-    kept = (alike * shared).sum((1, 2))
-    return np.where(longest > 0, 1 - kept / np.where(longest > 0, longest, 1), 0.0)
-
-
-def reciprocal_rank_fusion(lists: Sequence[Ints], depth: int = 10) -> Ints:
-    """(Q, depth) rows by reciprocal rank fusion of (Q, k) lists; -1 for no result, of equal sums
-    smaller rows first.
-    """
-    fused = np.full((len(lists[0]), depth), -1, np.int64)
-    for i in range(len(fused)):
-        candidates, scores = reciprocal_ranks([rows[i][rows[i] >= 0] for rows in lists])
-        # Rounded, as sums of the same ranks in another order differ in their last bits.
-        best = np.argsort(-np.round(scores, 12), kind="stable")[:depth]
-        fused[i, : len(best)] = candidates[best]
-    return fused
-
-
-log = logging.getLogger(__name__)
-
-#: Documents of a list that is fused, and of a run.
+#: Documents of a ranking that are fused and written to a run.
 LIST_DEPTH = 100
 
 
@@ -176,15 +35,17 @@ class Evidence:
     """Searches of several models over one collection.
 
     Attributes:
-        crops, generated: model to (S,) nDCG@10 on held-out crops and on generated queries; BM25
-            always among them.
-        lists: model to the (Q, 100) rows that it found for the agreement queries, -1 for no result.
-        rankings: model to its ranking for the agreement queries.
-        queries: the agreement queries, id to text.
-        real: whether those are the collection's own queries, or the generated ones.
-        crop_queries, generated_queries: what was searched for.
-        retrieval: model to the description of its retriever.
-        contamination: what models were trained on of this corpus.
+        crops: Model to (S,) nDCG@10 on held-out crops; BM25 is always included.
+        generated: The same on generated queries.
+        lists: Model to the (Q, 100) rows that it ranks for the agreement queries, -1 for no result.
+        rankings: Model to its ranking for the agreement queries.
+        queries: The agreement queries, id to text.
+        real: True if those are the collection's own queries, and not the generated ones.
+        crop_queries: The held-out crops.
+        generated_queries: The generated queries.
+        retrieval: Model to the description of its ranker.
+        contamination: What the models were trained on of this corpus.
+        kinds: Model to its kind in the calibration, None if it has none.
     """
 
     crops: dict[str, Doubles]
@@ -197,11 +58,10 @@ class Evidence:
     generated_queries: PseudoQueries
     retrieval: dict[str, Json]
     contamination: Contamination = field(default_factory=Contamination)
+    kinds: Mapping[str, str | None] = field(default_factory=dict)
 
     def describe(self) -> dict[str, PseudoQueryFigures]:
-        """The pseudo-queries: counts, the share of words taken verbatim, and what BM25 makes of
-        them.
-        """
+        """Describe the pseudo-queries: counts, words taken verbatim, and BM25's nDCG@10."""
         return {
             "held-out crops": self.crop_queries.describe(self.crops[BM25]),
             "generated queries": self.generated_queries.describe(self.generated[BM25]),
@@ -209,102 +69,145 @@ class Evidence:
         }
 
 
+@dataclass(frozen=True)
+class _PseudoSearch:
+    """What a model made of the pseudo-queries.
+
+    Attributes:
+        generated: Its ranking for the generated queries.
+        crops: (S,) its nDCG@10 on the held-out crops.
+    """
+
+    generated: Ranking
+    crops: Doubles
+
+
 class Gatherer:
-    """What evidence rests on. Held-out crops and generated queries are searched for once, real
-    queries as often as they change. An InputError: a model cannot be found, or the record of its
-    training cannot be read.
+    """The searches that evidence rests on.
 
-    Generated queries that a model was trained on are left out, see :func:`find_contamination`.
-
-    Args:
-        documents: the corpus; it is encoded once by every encoder, but for the documents that lose
-            a crop. All queries of an encoder are encoded in one batch at first, and those for the
-            corpus as it is searched for in one.
-        models: names that :class:`Resources` knows.
-        folder: for embeddings, the changed corpus and term counts; the caller removes it.
-        samples, seed: of crops and of generated queries.
-        drop_identical_ids: leave documents whose id is the query's out of lists.
-        kept: where embeddings are kept from run to run, see
-        :class:`~beir_cocodr.retrieval.resources.Resources`.
+    Held-out crops and generated queries are searched for once, real queries as often as they
+    change. Generated queries that a model was trained on are left out, see
+    :func:`~beir_cocodr.evaluation.label_free.contamination.find_contamination`. Every encoder
+    encodes the corpus once, and again only the documents that lose a crop; its queries are encoded
+    in one batch at first.
     """
 
     def __init__(
         self,
-        documents: Documents,
+        resources: Resources,
         models: Sequence[str],
-        folder: Path,
+        *,
         samples: int = 300,
         seed: int = 42,
         drop_identical_ids: bool = False,
-        search: SearchOptions = SearchOptions(),
-        kept: Path | None = None,
     ) -> None:
-        places = {name: folder / name for name in ("whole", "held-out", "terms")}
-        for place in places.values():
-            place.mkdir()
-        self.documents, self.models, self.drop = documents, list(models), drop_identical_ids
-        self.samples, self.seed = samples, seed
-        self._whole = Resources(documents, places["whole"], search, kept)
-        self._made = {
-            name: self._whole.ranker(name) for name in [*models, BM25]
-        }  # unknown names fail early
-        self.contamination = find_contamination(models, documents.content_hash)
-        self.crops, rest = hold_out_crops(documents, folder, samples, seed, self.contamination.has)
-        self.generated = lexical_queries(
-            documents, places["terms"], samples, seed, self.contamination.has
-        )
-        self._spared = HeldOutResources(self._whole, rest, self.crops.rows, places["held-out"])
-        self._pseudo: dict[str, tuple[Ranking, Doubles]] = {}
+        """Load the models and draw the pseudo-queries.
+
+        Args:
+            resources: What the models share over the corpus. The changed corpus and term counts are
+                written to its folder.
+            models: Names that ``resources`` knows.
+            samples: Crops, and generated queries.
+            seed: Seed of both.
+            drop_identical_ids: Leave documents whose id is the query's out of the lists.
+
+        Raises:
+            InputError: A model cannot be loaded, or the record of its training cannot be read.
+        """
+        self.resources = resources
+        self.documents = resources.documents
+        self.models = list(models)
+        self.drop = drop_identical_ids
+        self.samples = samples
+        self.seed = seed
+        held_out_folder = resources.folder / "held-out"
+        terms_folder = resources.folder / "terms"
+        held_out_folder.mkdir()
+        terms_folder.mkdir()
+        # Names come first: an unknown one fails before a large corpus is read.
+        self._rankers = {name: resources.ranker(name) for name in [*models, BM25]}
+        encoders = {name: resources.spec(name).encoder for name in models}
+        self.contamination = find_contamination(encoders, self.documents.content_hash)
+        known = self.contamination.has
+        self.crops, rest = hold_out_crops(self.documents, resources.folder, samples, seed, known)
+        self.generated = lexical_queries(self.documents, terms_folder, samples, seed, known)
+        self._held_out = HeldOutResources(resources, rest, self.crops.rows, held_out_folder)
+        self._pseudo: dict[str, _PseudoSearch] = {}
 
     def gather(self, queries: Mapping[str, str]) -> Evidence:
-        """Search for real queries; where there are none, lists are compared on the generated
-        ones.
-        """
-        real, crops = bool(queries), self.crops
+        """Search for real queries; without any, lists are compared on the generated ones."""
+        real = bool(queries)
         asked = dict(queries) if real else self.generated.queries
-        found = Evidence({}, {}, {}, {}, asked, real, crops, self.generated, {}, self.contamination)
-        wanted = {f"asked {id}": text for id, text in asked.items()} if real else {}
-        with steps(dict.fromkeys(name for name in self._made if name not in self._pseudo)):
-            for name, retriever in self._made.items():
-                both, first = dict(wanted), name not in self._pseudo
-                if first:
-                    step(name)
-                    retriever.prepare()
-                    if texts := [*asked.values(), *self.generated.texts, *crops.texts]:
-                        self._whole.encode_queries(name, texts)
-                    both |= {f"generated {id}": text for id, text in self.generated.queries.items()}
-                ranking, count = _search(retriever, both, LIST_DEPTH + self.drop), len(wanted)
-                if first:
-                    generated = Ranking(
-                        list(self.generated.queries), ranking.scores[count:], ranking.rows[count:]
-                    )
-                    changed = _search(self._spared.ranker(name), crops.queries, DEPTH)
-                    self._pseudo[name] = generated, crops.score(changed.rows)
-                generated, found.crops[name] = self._pseudo[name]
-                mine = (
-                    Ranking(list(asked), ranking.scores[:count], ranking.rows[:count])
-                    if real
-                    else generated
-                )
-                found.rankings[name], found.generated[name] = (
-                    mine,
-                    self.generated.score(generated.rows),
-                )
-                found.lists[name] = _kept(mine, self.documents, self.drop)
-                found.retrieval[name] = retriever.describe()
-        return found
+        rankings: dict[str, Ranking] = {}
+        retrieval: dict[str, Json] = {}
+        with steps({name: None for name in self._rankers if name not in self._pseudo}):
+            for name, ranker in self._rankers.items():
+                ranking = self._search(name, ranker, asked if real else {})
+                rankings[name] = ranking if real else self._pseudo[name].generated
+                retrieval[name] = ranker.describe()
+        pseudo = {name: self._pseudo[name] for name in self._rankers}
+        return Evidence(
+            crops={name: search.crops for name, search in pseudo.items()},
+            generated={
+                name: self.generated.score(search.generated.rows) for name, search in pseudo.items()
+            },
+            lists={name: self._list(ranking) for name, ranking in rankings.items()},
+            rankings=rankings,
+            queries=asked,
+            real=real,
+            crop_queries=self.crops,
+            generated_queries=self.generated,
+            retrieval=retrieval,
+            contamination=self.contamination,
+            kinds={name: self._kind(name, ranker) for name, ranker in self._rankers.items()},
+        )
+
+    def _search(self, name: str, ranker: Ranker, real: Mapping[str, str]) -> Ranking:
+        """Search for real queries, and the first time for the pseudo-queries with them."""
+        depth = LIST_DEPTH + 1 if self.drop else LIST_DEPTH
+        wanted = {f"asked {query}": text for query, text in real.items()}
+        is_first = name not in self._pseudo
+        if is_first:
+            step(name)
+            ranker.prepare()
+            texts = [*real.values(), *self.generated.texts, *self.crops.texts]
+            if texts:
+                self.resources.encode_queries(name, texts)
+            wanted |= {f"generated {query}": text for query, text in self.generated.queries.items()}
+        ranking = _ranked(ranker, wanted, depth)
+        count = len(real)
+        if is_first:
+            generated = Ranking(
+                list(self.generated.queries), ranking.scores[count:], ranking.rows[count:]
+            )
+            over_rest = _ranked(self._held_out.ranker(name), self.crops.queries, DEPTH)
+            self._pseudo[name] = _PseudoSearch(generated, self.crops.score(over_rest.rows))
+        return Ranking(list(real), ranking.scores[:count], ranking.rows[:count])
+
+    def _list(self, ranking: Ranking) -> Ints:
+        return _best_rows(ranking, self.documents, self.drop)
+
+    def _kind(self, name: str, ranker: Ranker) -> str | None:
+        """Return a model's kind in the calibration; a loaded encoder's own class says it."""
+        spec = self.resources.spec(name)
+        kind = calibration_kind(spec)
+        if spec.kind != "dense":
+            return kind
+        return getattr(getattr(ranker, "model", None), "calibration_kind", kind)
 
 
-def _search(retriever: Ranker, queries: dict[str, str], top_k: int) -> Ranking:
+def _ranked(ranker: Ranker, queries: dict[str, str], top_k: int) -> Ranking:
     if not queries:
-        return Ranking([], np.zeros((0, top_k), np.float32), np.full((0, top_k), -1, np.int64))
-    return retriever.search(queries, top_k)
+        no_rows = np.full((0, top_k), -1, np.int64)
+        return Ranking([], np.zeros((0, top_k), np.float32), no_rows)
+    return ranker.search(queries, top_k)
 
 
-def _kept(ranking: Ranking, documents: Documents, drop: bool) -> Ints:
-    """(Q, 100) rows, without the document that has the query's id if it is dropped."""
-    if not drop:
+def _best_rows(ranking: Ranking, documents: Documents, drop_identical_ids: bool) -> Ints:
+    """Return the (Q, 100) best rows, without the document that has the query's id if dropped."""
+    if not drop_identical_ids:
         return ranking.rows[:, :LIST_DEPTH]
-    rows = np.where(ranking.rows == documents.rows(ranking.queries)[:, None], -1, ranking.rows)
-    order = np.argsort(rows < 0, axis=1, kind="stable")  # what is left moves up
+    identical = ranking.rows == documents.rows(ranking.queries)[:, None]
+    rows = np.where(identical, -1, ranking.rows)
+    order = np.argsort(rows < 0, axis=1, kind="stable")  # the others move up
     return np.take_along_axis(rows, order, axis=1)[:, :LIST_DEPTH]

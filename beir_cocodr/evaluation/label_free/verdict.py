@@ -1,11 +1,9 @@
-"""From label-free estimates to a verdict, by a rule calibrated on labelled collections; models
-compared and chosen.
-"""
+"""From estimates without labels to a verdict, by a rule calibrated on labelled collections."""
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,48 +14,90 @@ from beir_cocodr.data.judgements import Judgements
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation import results as records
 from beir_cocodr.evaluation.evaluate import spaced
-from beir_cocodr.evaluation.few_labels import NORMAL, Expected, FewLabels, describe_gain
-from beir_cocodr.evaluation.few_labels import judge as judge_few
-from beir_cocodr.evaluation.label_free.estimates import (
-    FEWEST_QUERIES,
-    collection_figures,
-    compare_figures,
-    estimate_pair,
-    features,
-    is_calibrated,
-    kind,
+from beir_cocodr.evaluation.few_labels import (
+    NORMAL,
+    Expected,
+    FewLabels,
+    Posterior,
+    describe_gain,
+    judge,
 )
-from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, Gatherer, rank_distance
+from beir_cocodr.evaluation.label_free.agreement import rank_distance
+from beir_cocodr.evaluation.label_free.estimates import estimate_pair, features
+from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
+from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, Gatherer
+from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH
-from beir_cocodr.evaluation.recommendation import (
-    BASE,
-    LABELS_FILE,
-    MODES,
-    TRAINING,
-    ablation_families,
-    modes_of,
-    overall,
-)
+from beir_cocodr.evaluation.results import CALIBRATED, JUDGED, UNLIKE, Interval
 from beir_cocodr.evaluation.runs import file_names, write_run
 from beir_cocodr.retrieval.ranking import Results
 
 log = logging.getLogger(__name__)
+
 CALIBRATION_FILE = Path(__file__).with_name("calibration.json")
 
-#: Counts that a calibration carries for pairs of one kind and of different kinds of models.
-SAME_KIND, DIFFERENT_KINDS = "models of one kind", "models of different kinds"
+#: Families of pairs, for which a calibration counts how often it was right.
+SAME_KIND = "models of one kind"
+DIFFERENT_KINDS = "models of different kinds"
 
 #: The models of a calibration: for collections with queries, and for those without.
-GIVEN_QUERIES, CORPUS_ALONE = "given queries", "corpus alone"
-NO_DIFFERENCE, CANNOT_TELL = "no difference", "cannot tell"
+GIVEN_QUERIES = "given queries"
+CORPUS_ALONE = "corpus alone"
+
+BETTER = "better"
+WORSE = "worse"
+NO_DIFFERENCE = "no difference"
+CANNOT_TELL = "cannot tell"
+
+#: The most real queries that are searched for.
+MOST_QUERIES = 1_000
+
+_ALIKE = records.Likeness({}, [])
 
 
 def load_calibration() -> records.Calibration:
-    """The packaged calibration, which benchmarks/verdict.py makes."""
+    """Read the packaged calibration, which benchmarks/verdict.py writes."""
     return records.Calibration.read(CALIBRATION_FILE)
 
 
-_ALIKE = records.Likeness({}, [])
+@dataclass(frozen=True)
+class Rule:
+    """The rule by which a pair of models is judged on one collection.
+
+    Attributes:
+        evidence: What was seen of the models.
+        calibration: What the rule rests on.
+        likeness: Whether the collection is like those of the calibration.
+    """
+
+    evidence: Evidence
+    calibration: records.Calibration
+    likeness: records.Likeness = _ALIKE
+
+    @property
+    def model(self) -> records.DifferenceModel:
+        """Return the calibration's model for collections with queries, or for those without."""
+        return self.calibration.models[GIVEN_QUERIES if self.evidence.real else CORPUS_ALONE]
+
+    def is_calibrated(self, model: str) -> bool:
+        """Return true if the calibration has models of a model's kind."""
+        kind = self.evidence.kinds[model]
+        return kind is not None and self.model.knows(kind)
+
+    def uncalibrated(self, *models: str) -> list[str]:
+        """Return the models whose kind the calibration does not have."""
+        return [model for model in models if not self.is_calibrated(model)]
+
+    def distance(self, a: str, b: str) -> float:
+        """Return the mean rank distance of two models."""
+        distances = rank_distance(self.evidence.lists[a], self.evidence.lists[b])
+        return float(distances.mean()) if len(distances) else 0.0
+
+    def rank_alike(self, a: str, b: str) -> bool:
+        """Return true if two models rank the same documents at the same ranks."""
+        first = self.evidence.lists[a][:, :DEPTH]
+        second = self.evidence.lists[b][:, :DEPTH]
+        return len(self.evidence.queries) >= FEWEST_QUERIES and bool((first == second).all())
 
 
 def decide(
@@ -68,55 +108,55 @@ def decide(
     likeness: records.Likeness = _ALIKE,
     corpus_sha256: str | None = None,
 ) -> records.PairVerdict:
-    """The verdict on b against a, from an estimate of the difference in nDCG@10 and its 90%
-    interval.
+    """Judge b against a from an estimate of their difference in nDCG@10 and its 90% interval.
 
-    "better" or "worse" where the interval excludes 0, "no difference" where it lies within the
-    calibration's margin, else "cannot tell". Where the collection is unlike those of the
+    The verdict is "better" or "worse" if the interval excludes 0, "no difference" if it lies within
+    the calibration's margin, and "cannot tell" otherwise. If the collection is unlike those of the
     calibration, or the calibration has no model of the kind of a or b, nothing is decided, except
-    between two that rank alike. How far to trust a verdict depends on whether the corpus was one of
-    the calibration's.
+    between two models that rank alike. A statement says how far to trust the verdict; it depends
+    on whether the corpus was one of the calibration's.
+
+    Args:
+        evidence: What was seen of the models.
+        a: The first model.
+        b: The second model.
+        calibration: What the rule rests on.
+        likeness: Whether the collection is like those of the calibration.
+        corpus_sha256: Content hash of the corpus.
     """
-    estimates, lists = estimate_pair(evidence, a, b), evidence.lists
-    values, distances = features(evidence, a, b), rank_distance(lists[a], lists[b])
-    distance = float(distances.mean()) if len(distances) else 0.0
-    model = calibration.models[GIVEN_QUERIES if evidence.real else CORPUS_ALONE]
-    same = (
-        bool((lists[a][:, :DEPTH] == lists[b][:, :DEPTH]).all())
-        and len(evidence.queries) >= FEWEST_QUERIES
-    )
-    mean, deviation = (0.0, 0.0) if same else model.predict(values, distance)
-    interval = (mean - model.quantile * deviation, mean + model.quantile * deviation)
-    margin, shown = (
-        calibration.margin,
-        "nDCG@10 {:+.3f}, 90% {:+.3f} to {:+.3f}".format(mean, *interval),
-    )
-    strange = [name for name in (a, b) if not is_calibrated(name)]
-    if not any(found.applies for found in estimates):
-        verdict, reason = CANNOT_TELL, "no estimator applies"
-    elif same:
-        verdict, reason = NO_DIFFERENCE, "both rank the same documents at the same ranks"
-    elif strange:
-        verdict, reason = (
-            CANNOT_TELL,
-            f"{shown}, but the calibration has no model of the kind of {strange[0]}",
-        )
+    rule = Rule(evidence, calibration, likeness)
+    estimates = estimate_pair(evidence, a, b)
+    values = features(evidence, a, b)
+    distance = rule.distance(a, b)
+    alike = rule.rank_alike(a, b)
+    mean, deviation = (0.0, 0.0) if alike else rule.model.predict(values, distance)
+    half_width = rule.model.quantile * deviation
+    interval = (mean - half_width, mean + half_width)
+    uncalibrated = rule.uncalibrated(a, b)
+    shown = _describe_interval(mean, interval)
+    if not any(estimate.applies for estimate in estimates):
+        verdict = CANNOT_TELL
+        reason = "no estimator applies"
+    elif alike:
+        verdict = NO_DIFFERENCE
+        reason = "both rank the same documents at the same ranks"
+    elif uncalibrated:
+        verdict = CANNOT_TELL
+        reason = f"{shown}, but the calibration has no model of the kind of {uncalibrated[0]}"
     elif likeness.remarks:
-        verdict, reason = (
-            CANNOT_TELL,
-            f"{shown}, but the collection is unlike those of the calibration",
-        )
+        verdict = CANNOT_TELL
+        reason = f"{shown}, but the collection is unlike those of the calibration"
     else:
-        verdict, reason = _by_interval(mean, interval, margin)
-    chance = float(special.ndtr(mean / deviation)) if deviation else 0.5
-    family = SAME_KIND if kind(a) == kind(b) else DIFFERENT_KINDS
+        verdict, reason = _by_interval(mean, interval, calibration.margin)
+    family = SAME_KIND if evidence.kinds[a] == evidence.kinds[b] else DIFFERENT_KINDS
+    chance = _chance(mean, deviation)
     return records.PairVerdict(
         a=a,
         b=b,
         family=family,
         verdict=verdict,
         probability=chance,
-        rule="unlike" if likeness.remarks or strange else "calibrated",
+        rule=UNLIKE if likeness.remarks or uncalibrated else CALIBRATED,
         score=2 * chance - 1,
         reason=reason,
         trust=calibration.statement(family, corpus_sha256),
@@ -128,11 +168,24 @@ def decide(
     )
 
 
-def _by_interval(mean: float, interval: records.Interval, margin: float) -> tuple[str, str]:
-    """A verdict and its reason."""
-    (low, high), shown = interval, "nDCG@10 {:+.3f}, 90% {:+.3f} to {:+.3f}".format(mean, *interval)
-    if low > 0 or high < 0:
-        return ("better" if low > 0 else "worse"), f"{shown}, which excludes 0"
+def _chance(mean: float, deviation: float) -> float:
+    """Return the probability that a normal variable is above 0; 0.5 without a deviation."""
+    return float(special.ndtr(mean / deviation)) if deviation else 0.5
+
+
+def _describe_interval(mean: float, interval: Interval) -> str:
+    low, high = interval
+    return f"nDCG@10 {mean:+.3f}, 90% {low:+.3f} to {high:+.3f}"
+
+
+def _by_interval(mean: float, interval: Interval, margin: float) -> tuple[str, str]:
+    """Return a verdict and its reason."""
+    low, high = interval
+    shown = _describe_interval(mean, interval)
+    if low > 0:
+        return BETTER, f"{shown}, which excludes 0"
+    if high < 0:
+        return WORSE, f"{shown}, which excludes 0"
     if max(-low, high) <= margin:
         return NO_DIFFERENCE, f"{shown}, which lies within {margin:g}"
     return CANNOT_TELL, f"{shown}, which holds 0 and more than {margin:g}"
@@ -144,37 +197,43 @@ def expected_values(
     calibration: records.Calibration,
     likeness: records.Likeness = _ALIKE,
 ) -> Expected:
-    """What the calibration expects of several models, to be joined with judged queries.
+    """Return what the calibration expects of several models, to be joined with judged queries.
 
     Deviations are those of :func:`decide`. Where the collection or a model is unlike those of the
-    calibration, the squares of expected differences join the variances, so that none is sure by
-    itself.
+    calibration, the squares of expected differences join the variances, so that no difference is
+    certain without judgements.
     """
-    model = calibration.models[GIVEN_QUERIES if evidence.real else CORPUS_ALONE]
-    means, variances, distances = (np.zeros((len(models), len(models))) for _ in range(3))
+    rule = Rule(evidence, calibration, likeness)
+    size = len(models)
+    means = np.zeros((size, size))
+    variances = np.zeros((size, size))
+    distances = np.zeros((size, size))
     for (i, a), (j, b) in itertools.combinations(enumerate(models), 2):
-        distance = float(rank_distance(evidence.lists[a], evidence.lists[b]).mean())
-        mean, deviation = model.predict(features(evidence, a, b), distance)
-        means[i, j], means[j, i] = mean, -mean
-        variances[i, j] = variances[j, i] = (deviation * model.quantile / NORMAL) ** 2
-        distances[i, j] = distances[j, i] = distance
+        distance = rule.distance(a, b)
+        mean, deviation = rule.model.predict(features(evidence, a, b), distance)
+        means[i, j] = mean
+        means[j, i] = -mean
+        variances[[i, j], [j, i]] = (deviation * rule.model.quantile / NORMAL) ** 2
+        distances[[i, j], [j, i]] = distance
     values = means.mean(axis=0)
-    strange = np.array([bool(likeness.remarks) or not is_calibrated(name) for name in models])
-    variances += np.logical_or.outer(strange, strange) * np.subtract.outer(values, values) ** 2
+    unlike = np.array([bool(likeness.remarks) or not rule.is_calibrated(model) for model in models])
+    squares = np.subtract.outer(values, values) ** 2
+    variances += np.where(np.logical_or.outer(unlike, unlike), squares, 0.0)
     return Expected(values, variances, distances)
 
 
-def choose(models: Sequence[str], scores: Mapping[tuple[str, str], float]) -> list[str]:
-    """Models, best first, by their mean lead; ``scores`` has of each pair (a, b) the lead of b."""
+def rank_by_lead(models: Sequence[str], leads: Mapping[tuple[str, str], float]) -> list[str]:
+    """Return models, best first, by their mean lead.
+
+    Args:
+        models: The models; equal ones keep this order.
+        leads: (a, b) to the lead of b over a.
+    """
     total = dict.fromkeys(models, 0.0)
-    for (a, b), score in scores.items():
-        total[b] += score
-        total[a] -= score
+    for (a, b), lead in leads.items():
+        total[b] += lead
+        total[a] -= lead
     return sorted(models, key=lambda model: -round(total[model], 12))
-
-
-#: The most real queries that are searched for.
-MOST_QUERIES = 1_000
 
 
 def compare_label_free(
@@ -185,219 +244,129 @@ def compare_label_free(
     judged: Judgements | None = None,
     reference: str | None = None,
 ) -> tuple[records.Findings, dict[str, Results]]:
-    """Estimate how models differ, and judge of each pair whether b is better than a; also each
-    model's results for real queries.
+    """Estimate how models differ, and judge for each pair whether b is better than a.
 
     Args:
-        gatherer: of the models and the collection's corpus.
-        collection: with or without queries; its labels are not looked at.
-        folder: gets NAME.run for real queries.
-        queries: the most real queries, evenly spaced (1,000).
-        judged: of queries of the collection; estimates are then shrunken towards what is expected
-            without them.
-        reference: what a choice by them is held against; by default the first model.
+        gatherer: Searches of the models over the collection's corpus.
+        collection: With or without queries; its labels are not used.
+        folder: Receives NAME.run for real queries.
+        queries: The most real queries, evenly spaced (1,000).
+        judged: Judged queries of the collection; they then adjust what is expected without them.
+        reference: The model that a choice by judged queries is compared with; by default the first.
+
+    Returns:
+        The findings, and each model's results for real queries.
+
+    Raises:
+        InputError: The collection has changed since ``gatherer`` read it.
     """
-    calibration, documents, models = load_calibration(), collection.documents, gatherer.models
+    documents = collection.documents
     if gatherer.documents.content_hash != documents.content_hash:
         raise InputError(f"{collection.name} has changed since it was read; start again")
-    asked = {
-        q: collection.queries[q]
-        for q in spaced(collection.queries, MOST_QUERIES if queries is None else queries)
-    }
-    asked |= {id: query.text for id, query in judged.queries.items()} if judged else {}
-    if len(asked) < len(collection.queries):
-        log.info(
-            "%d of %d queries are searched for, evenly spaced", len(asked), len(collection.queries)
-        )
-    evidence = gatherer.gather(asked)
-    corpus, alike = (
-        documents.content_hash,
-        compare_figures(collection_figures(documents, evidence), calibration.ranges),
-    )
+    calibration = load_calibration()
+    evidence = gatherer.gather(_queries(collection, queries, judged))
+    figures = collection_figures(documents, evidence)
+    likeness = compare_figures(figures, calibration.ranges)
     pairs = [
-        decide(evidence, a, b, calibration, alike, corpus)
-        for a, b in itertools.combinations(models, 2)
+        decide(evidence, a, b, calibration, likeness, documents.content_hash)
+        for a, b in itertools.combinations(gatherer.models, 2)
     ]
-    results: dict[str, Results] = {}
-    for name, file_name in file_names(models).items() if evidence.real else ():
-        results[name] = evidence.rankings[name].results(documents, gatherer.drop, LIST_DEPTH)
-        write_run(folder / f"{file_name}.run", results[name], file_name)
-    found = None
+    results = _write_runs(gatherer, evidence, folder) if evidence.real else {}
+    few_labels = None
     if judged:
-        expected = expected_values(evidence, models, calibration, alike)
-        found, posterior = judge_few(judged, results, expected, reference, calibration.margin)
-        at = {model: i for i, model in enumerate(models)}
-        pairs = [
-            _with_judgements(
-                pair, found, posterior.difference(at[pair.a], at[pair.b]), calibration.margin
-            )
-            for pair in pairs
-        ]
-    best, *_ = ranking = choose(models, {(pair.a, pair.b): pair.estimate for pair in pairs})
-    open_pairs = records.indistinguishable(best, pairs)
-    but = f", but cannot be told from {', '.join(open_pairs)}" if open_pairs else ""
+        expected = expected_values(evidence, gatherer.models, calibration, likeness)
+        few_labels, posterior = judge(judged, results, expected, reference, calibration.margin)
+        pairs = _judged_pairs(pairs, gatherer.models, few_labels, posterior, calibration.margin)
+    ranking = rank_by_lead(gatherer.models, {(pair.a, pair.b): pair.estimate for pair in pairs})
     findings = records.Findings(
         ranking=ranking,
-        best=records.Best(best, f"{best} has the best estimates{but}.", open_pairs),
+        best=_best(ranking[0], pairs),
         samples=gatherer.samples,
         seed=gatherer.seed,
         pseudo_queries=evidence.describe(),
         calibration=calibration,
-        likeness=alike,
-        retrieval={name: evidence.retrieval[name] for name in models},
+        likeness=likeness,
+        retrieval={name: evidence.retrieval[name] for name in gatherer.models},
         pairs=pairs,
-        few_labels=found,
+        few_labels=few_labels,
     )
     return findings, results
 
 
+def _queries(collection: Collection, most: int | None, judged: Judgements | None) -> dict[str, str]:
+    """Return the queries to search for: evenly spaced ones, and all that are judged."""
+    chosen = spaced(collection.queries, MOST_QUERIES if most is None else most)
+    queries = {query: collection.queries[query] for query in chosen}
+    if judged:
+        queries |= {query: judgement.text for query, judgement in judged.queries.items()}
+    if len(queries) < len(collection.queries):
+        log.info(
+            "%d of %d queries are searched for, evenly spaced",
+            len(queries),
+            len(collection.queries),
+        )
+    return queries
+
+
+def _write_runs(gatherer: Gatherer, evidence: Evidence, folder: Path) -> dict[str, Results]:
+    """Write the runs of real queries, and return their results."""
+    results: dict[str, Results] = {}
+    for model, name in file_names(gatherer.models).items():
+        ranking = evidence.rankings[model]
+        results[model] = ranking.results(gatherer.documents, gatherer.drop, LIST_DEPTH)
+        write_run(folder / f"{name}.run", results[model], name)
+    return results
+
+
+def _best(model: str, pairs: Sequence[records.PairVerdict]) -> records.Best:
+    as_good = records.indistinguishable(model, pairs)
+    but = f", but cannot be told from {', '.join(as_good)}" if as_good else ""
+    return records.Best(model, f"{model} has the best estimates{but}.", as_good)
+
+
+def _judged_pairs(
+    pairs: Sequence[records.PairVerdict],
+    models: Sequence[str],
+    few_labels: FewLabels,
+    posterior: Posterior,
+    margin: float,
+) -> list[records.PairVerdict]:
+    """Return the verdicts once queries are judged."""
+    numbers = {model: number for number, model in enumerate(models)}
+    judged = []
+    for pair in pairs:
+        difference = posterior.difference(numbers[pair.a], numbers[pair.b])
+        judged.append(_with_judgements(pair, few_labels, difference, margin))
+    return judged
+
+
 def _with_judgements(
-    pair: records.PairVerdict, found: FewLabels, expected: tuple[float, float], margin: float
+    pair: records.PairVerdict,
+    few_labels: FewLabels,
+    difference: tuple[float, float],
+    margin: float,
 ) -> records.PairVerdict:
-    """The verdict once queries are judged: by the estimate that joins them with what was expected,
-    and where the collection is unlike those of the calibration by the judged queries alone.
+    """Return the verdict by the estimate that joins judged queries with what was expected.
+
+    If the collection is unlike those of the calibration, the judged queries alone decide.
     """
-    if pair.estimate == 0 and pair.interval == (0, 0):  # both rank the same
+    if pair.estimate == 0 and pair.interval == (0, 0):  # both rank alike
         return pair
-    (mean, deviation), gain = expected, found.pairs[pair.a][pair.b]
+    mean, deviation = difference
     interval = (mean - NORMAL * deviation, mean + NORMAL * deviation)
-    if pair.rule == "unlike":
-        mean, interval = gain.difference, gain.interval or (-1.0, 1.0)
+    gain = few_labels.pairs[pair.a][pair.b]
+    if pair.rule == UNLIKE:
+        mean = gain.difference
+        interval = gain.interval or (-1.0, 1.0)
+    chance = _chance(mean, deviation)
     verdict, reason = _by_interval(mean, interval, margin)
-    chance = float(special.ndtr(mean / deviation)) if deviation else 0.5
     return replace(
         pair,
         verdict=verdict,
         probability=chance,
-        rule="judged",
+        rule=JUDGED,
         score=2 * chance - 1,
-        reason=f"{reason}; {describe_gain(gain, found.queries)}",
+        reason=f"{reason}; {describe_gain(gain, few_labels.queries)}",
         estimate=mean,
         interval=interval,
     )
-
-
-_USES = dict(zip(MODES, ("alone", "with feedback", "fused", "with RM3"), strict=True))
-
-#: (label of a, label of b) to the pair.
-LabelPairs = Mapping[tuple[str, str], records.PairVerdict]
-
-
-def recommend_label_free(
-    comparison: records.ComparisonRecord, candidates: Mapping[str, str]
-) -> records.Recommendation:
-    """Name one model and the reasons, from estimates.
-
-    As in :func:`~beir_cocodr.evaluation.recommendation.recommend`, with the rule's verdicts for
-    those of tests. Of what may be chosen, the best by estimates that the rule finds better than the
-    base alone is taken, else the base.
-
-    Args:
-        comparison: of :func:`~beir_cocodr.evaluation.compare.compare_models` over the candidates
-            without labels, the uses of the base before everything that they are compared with.
-        candidates: label ("bm25", "base", "base, fused", "base + COCO", ...) to model name.
-    """
-    pairs = label_pairs(comparison, candidates)
-    trained = [
-        label for label in candidates if label.startswith(f"{BASE} + ") and ", " not in label
-    ]
-    by_use = {
-        label: {_USES[mode]: pairs[BASE + mode, label + mode].verdict for mode in modes_of(label)}
-        for label in trained
-    }
-    verdicts = {label: found["alone"] for label, found in by_use.items()}
-    allowed = {"bm25"}
-    allowed |= {label for label in candidates if label.startswith(f"{BASE}, ")}
-    allowed |= {
-        label + mode
-        for label in trained
-        for mode, use in _USES.items()
-        if by_use[label].get(use) == "better"
-    }
-    labels = {name: label for label, name in candidates.items()}
-    ranking = [labels[name] for name in comparison.ranking]
-    winners = (
-        label for label in ranking if label in allowed and pairs[BASE, label].verdict == "better"
-    )
-    chosen = next(winners, BASE)
-    trust = {pair.family: pair.trust for pair in pairs.values()}
-    return records.Recommendation(
-        model=chosen,
-        measure=None,
-        verdict=overall(list(verdicts.values())),
-        verdicts=verdicts,
-        reasons=[
-            "The target has no labels, so these are estimates: from held-out crops, from generated queries, "
-            "and from how far the lists of models agree.",
-            *([] if comparison.few_labels is None else comparison.few_labels.describe()),
-            *_describe_verdicts(pairs, by_use),
-            _choice(chosen, pairs),
-            f"{len(pairs)} pairs were judged, each for itself: with many, one may be wrong by chance alone.",
-            _describe_samples(comparison),
-            _describe_candidates(comparison.labels_wanted, labels),
-        ],
-        verdicts_by_use=by_use,
-        ranking=ranking,
-        calibrated=comparison.estimated[0].rule == "calibrated",
-        trust=list(
-            dict.fromkeys(trust[name] for name in (SAME_KIND, DIFFERENT_KINDS) if name in trust)
-        ),
-    )
-
-
-def label_pairs(comparison: records.ComparisonRecord, candidates: Mapping[str, str]) -> LabelPairs:
-    """The pairs of a comparison by the labels of its models."""
-    labels = {name: label for label, name in candidates.items()}
-    return {(labels[pair.a], labels[pair.b]): pair for pair in comparison.estimated}
-
-
-def training_pairs(candidates: Iterable[str]) -> list[tuple[str, str]]:
-    """(base, trained encoder), each in the same use."""
-    labels = list(candidates)
-    encoders = [label for label in labels if label != "bm25" and ", " not in label]
-    return [(a, b) for a, b in ablation_families(encoders)[TRAINING] if a in labels and b in labels]
-
-
-def _describe_verdicts(pairs: LabelPairs, by_use: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    for label, uses in by_use.items():
-        pair = pairs[BASE, label]
-        yield f"{label} against {BASE}: {uses['alone']}; {pair.reason}."
-        for estimate in pair.estimates:
-            yield f"{label} against {BASE}, {estimate.estimator}: {_describe_estimate(estimate)}."
-        others = ", ".join(f"{use} {found}" for use, found in uses.items() if use != "alone")
-        yield f"{label} against {BASE} used in the same way: {others}."
-
-
-def _describe_estimate(estimate: records.Estimate) -> str:
-    if estimate.difference is None:
-        return f"not to be had ({estimate.remark})"
-    span = ", 95% {:+.3f} to {:+.3f}".format(*estimate.interval) if estimate.interval else ""
-    meaning = ("speaks for neither", "speaks for it", "speaks against it")[estimate.sign]
-    meaning = meaning if estimate.applies else f"does not count: {estimate.remark}"
-    return f"{estimate.a:.3f} to {estimate.b:.3f} ({estimate.difference:+.3f}{span}), {meaning}"
-
-
-def _choice(chosen: str, pairs: LabelPairs) -> str:
-    if chosen == BASE:
-        return f"Of what may be chosen the rule finds nothing better than {BASE} alone, so keep it."
-    found = pairs[BASE, chosen]
-    chance = " ({:+.3f} nDCG@10, 90% {:+.3f} to {:+.3f})".format(found.estimate, *found.interval)
-    same = ", and than the base used in the same way" if chosen.startswith(f"{BASE} + ") else ""
-    return f"Use {chosen}: the best by estimates of what the rule finds better than {BASE} alone{chance}{same}."
-
-
-def _describe_samples(comparison: records.ComparisonRecord) -> str:
-    """That no pseudo-query was trained on."""
-    known = sum(
-        made.counts.get(records.TRAINED_ON, 0) for made in comparison.pseudo_queries.values()
-    )
-    drawn = f"Crops and generated queries were drawn anew with the seed {comparison.seed}, which no training used"
-    return f"{drawn}; {known} that a model was trained on were left out."
-
-
-def _describe_candidates(wanted: records.AnnotationCandidates, labels: Mapping[str, str]) -> str:
-    between = f"{labels[wanted.a]} and {labels[wanted.b]}"
-    if not wanted.pairs:
-        return f"There is nothing to label that would tell {between} apart: {wanted.remark}."
-    pairs = f"the {len(wanted.pairs)} pairs in {LABELS_FILE}"
-    return f"Labels would tell more: {pairs} are those that tell most between {between}."

@@ -5,7 +5,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from beir_cocodr.evaluation.recommendation import BASE, LABELS_FILE, TRAINING
+from beir_cocodr.evaluation.annotation import LABELS_FILE
+from beir_cocodr.evaluation.chains import BASE
+from beir_cocodr.evaluation.recommendation import TRAINING
 from beir_cocodr.evaluation.results import ComparisonRecord, PairedTest, Recommendation
 from beir_cocodr.report.html.results_folder import LabelledEvaluation, ResultsFolder
 from beir_cocodr.report.wording import UNLIKE, capitalized, collection_name, p_value, signed, span
@@ -69,14 +71,7 @@ def recommended_use(found: ResultsFolder, names: Mapping[str, str]) -> Advice | 
     evaluation, adaptation = found.evaluation, found.adaptation
     if adaptation is not None:
         label, model = adaptation.recommendation.model, adaptation.path
-        why = next(
-            (
-                r
-                for r in adaptation.recommendation.reasons
-                if r.startswith(("Use ", "Nothing ", "Of what "))
-            ),
-            "",
-        )
+        why = adaptation.recommendation.choice
     elif found.comparison is not None:
         label, why = found.comparison.best.model, _with_names(found.comparison.best.reason, names)
         model = label

@@ -13,9 +13,9 @@ from typing import Any
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.sources import Labels
 from beir_cocodr.errors import InputError, explained, listed
+from beir_cocodr.evaluation.chains import BASE, Chain
 from beir_cocodr.evaluation.compare import COMPARISON_FILE
 from beir_cocodr.evaluation.evaluate import read_per_query
-from beir_cocodr.evaluation.recommendation import BASE
 from beir_cocodr.evaluation.results import (
     AdaptationRecord,
     ComparisonRecord,
@@ -199,6 +199,11 @@ class ResultsFolder:
     def candidates(self) -> dict[str, str]:
         """Label to model name, of an adaptation without labels; else nothing."""
         return self.adaptation.candidates if self.adaptation and self.adaptation.comparison else {}
+
+    @property
+    def chains(self) -> dict[str, Chain]:
+        """Return label to chain of an adaptation without labels; else nothing."""
+        return self.adaptation.chains if self.adaptation and self.adaptation.comparison else {}
 
     @cached_property
     def evaluation(self) -> LabelledEvaluation | None:

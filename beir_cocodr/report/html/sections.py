@@ -59,7 +59,10 @@ def comparison_parts(
         parts["pictures"] = list(filter(None, drawn))
     elif comparison is not None:
         shown = tables.shown_pairs(
-            comparison, label_free_reference(comparison, found.candidates), names
+            comparison,
+            label_free_reference(comparison, found.candidates),
+            found.candidates or {},
+            found.chains,
         )
         parts["models"] = tables.verdict_table(
             comparison, names, shown, "Verdicts and estimates without labels"

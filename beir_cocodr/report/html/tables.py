@@ -13,8 +13,9 @@ from pathlib import Path
 
 from beir_cocodr.errors import explained
 from beir_cocodr.evaluation import results as records
-from beir_cocodr.evaluation.label_free.verdict import training_pairs
-from beir_cocodr.evaluation.recommendation import BASE, USE
+from beir_cocodr.evaluation.chains import Chain
+from beir_cocodr.evaluation.label_free.choice import training_pairs
+from beir_cocodr.evaluation.recommendation import USE
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.records import CollectionProvenance
@@ -264,12 +265,21 @@ def verdict_table(
 
 
 def shown_pairs(
-    comparison: records.ComparisonRecord, reference: str, names: Mapping[str, str]
+    comparison: records.ComparisonRecord,
+    reference: str,
+    candidates: Mapping[str, str],
+    chains: Mapping[str, Chain],
 ) -> list[records.PairVerdict]:
-    """The pairs with the reference, and those of an encoder with the base used in the same way."""
-    labels = {label: name for name, label in names.items()}
-    same_use = training_pairs(labels) if BASE in labels else []
-    alike = {(labels[a], labels[b]) for a, b in same_use}
+    """Return the pairs with the reference, and of an encoder with the base in the same use.
+
+    Args:
+        comparison: A comparison without labels.
+        reference: The name of the model that the others are compared with.
+        candidates: Label to model name of an adaptation; empty without one.
+        chains: Label to chain of an adaptation; empty without one.
+    """
+    same_use = training_pairs(chains.values())
+    alike = {(candidates[a], candidates[b]) for a, b in same_use}
     return [
         pair
         for pair in comparison.estimated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from beir_cocodr.evaluation.label_free.estimates import compare_figures, figures
+from beir_cocodr.evaluation.label_free.likeness import compare_figures, text_figures
 
 RANGES = {
     "documents": (100.0, 2000.0),
@@ -14,15 +14,15 @@ RANGES = {
 
 
 def test_figures_by_hand():
-    found = figures(7, ["two words", "four words and Ümläut"], ["a b c"])
+    found = text_figures(7, ["two words", "four words and Ümläut"], ["a b c"])
     assert found == {
         "documents": 7,
         "words a document": 3,
         "words a query": 3,
         "share of plain Latin letters": pytest.approx(24 / 26),
     }
-    assert "words a query" not in figures(1, ["text"], [])
-    assert figures(0, [], [])["words a document"] == 0
+    assert "words a query" not in text_figures(1, ["text"], [])
+    assert text_figures(0, [], [])["words a document"] == 0
 
 
 def test_what_lies_outside_is_named_with_the_range():

@@ -11,10 +11,11 @@ import pytest
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free.evidence import find_contamination
+from beir_cocodr.evaluation.label_free.contamination import find_contamination
 from beir_cocodr.evaluation.label_free.pseudo_queries import hold_out_crops, lexical_queries
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.provenance import (
     GENERATED_QUERIES,
     SPANS,
@@ -39,6 +40,10 @@ def generated(beir_folder, tmp_path_factory):
     return folder
 
 
+def encoders(models):
+    return {name: ModelSpec.parse(name).encoder for name in models}
+
+
 def model(folder, stage, shown, parent=None, rehearsed=()):
     folder.mkdir()
     write_record(
@@ -57,7 +62,7 @@ def test_spans_of_the_same_corpus_count_also_those_of_an_ancestor(beir_folder, d
     masked = model(tmp_path / "mlm", "mlm", shown)
     own = model(tmp_path / "own", "an objective of one's own", shown, rehearsed=(SPANS,))
     names = [coco, child, f"hybrid:{coco}", other, masked, own, "bm25", "some/hub-name"]
-    found = find_contamination(names, documents.content_hash)
+    found = find_contamination(encoders(names), documents.content_hash)
     assert found.spans == {coco, child, f"hybrid:{coco}", own}
     assert found.generated == set()
     assert not found.has("anything")
@@ -68,7 +73,7 @@ def test_generated_queries_are_known_by_their_text(beir_folder, documents, gener
     plain = collection_provenance(load_collection(beir_folder, "train"), queries=True)
     qgen = model(tmp_path / "qgen", "finetune", shown, rehearsed=(GENERATED_QUERIES,))
     real = model(tmp_path / "real", "finetune", [plain])
-    found = find_contamination([qgen, real, f"feedback:{qgen}"], documents.content_hash)
+    found = find_contamination(encoders([qgen, real, f"feedback:{qgen}"]), documents.content_hash)
     assert (found.spans, found.generated) == (set(), {qgen, f"feedback:{qgen}"})
     texts = [
         json.loads(line)["text"] for line in (generated / "queries.jsonl").read_text().splitlines()
@@ -80,7 +85,7 @@ def test_generated_queries_are_known_by_their_text(beir_folder, documents, gener
 def test_queries_that_were_trained_on_are_left_out_and_counted(documents, generated, tmp_path):
     shown = [labelled_provenance(load_collection(generated, "train"))]
     trained = model(tmp_path / "m", "finetune", shown, rehearsed=(GENERATED_QUERIES,))
-    found = find_contamination([trained], documents.content_hash)
+    found = find_contamination(encoders([trained]), documents.content_hash)
     texts = {
         json.loads(line)["text"] for line in (generated / "queries.jsonl").read_text().splitlines()
     }
@@ -109,9 +114,9 @@ def test_a_folder_that_is_gone_is_said_and_a_broken_one_refused(documents, tmp_p
     )
     gone = model(tmp_path / "m", "qc", [shown], rehearsed=(GENERATED_QUERIES,))
     with caplog.at_level(logging.WARNING):
-        assert find_contamination([gone], documents.content_hash).generated == {gone}
-    assert "gone/queries.jsonl is gone" in caplog.text
+        assert find_contamination(encoders([gone]), documents.content_hash).generated == {gone}
+    assert "gone/queries.jsonl no longer exists" in caplog.text
     (tmp_path / "gone").mkdir()
     (tmp_path / "gone" / "queries.jsonl").write_text('{"_id": "1", "text": "x"}\n{"_id": "2"}\n')
     with pytest.raises(InputError, match=r"queries.jsonl:2 .*query"):
-        find_contamination([gone], documents.content_hash)
+        find_contamination(encoders([gone]), documents.content_hash)

@@ -19,27 +19,23 @@ from label_free_fitting import (
 from scipy import stats
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free.estimates import (
-    CROPS,
-    LEXICAL,
-    MIDDLE,
-    WITH_BM25,
-    estimate_pair,
-    features,
-    kind,
-)
-from beir_cocodr.evaluation.label_free.evidence import Contamination, Evidence, rank_distance
+from beir_cocodr.evaluation.label_free.agreement import rank_distance
+from beir_cocodr.evaluation.label_free.contamination import Contamination
+from beir_cocodr.evaluation.label_free.estimates import LEXICAL, MIDDLE, estimate_pair, features
+from beir_cocodr.evaluation.label_free.estimators import CROPS, WITH_BM25
+from beir_cocodr.evaluation.label_free.evidence import Evidence
 from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
 from beir_cocodr.evaluation.label_free.verdict import (
     CORPUS_ALONE,
     GIVEN_QUERIES,
     SAME_KIND,
-    choose,
     decide,
     expected_values,
     load_calibration,
+    rank_by_lead,
 )
 from beir_cocodr.evaluation.results import Calibration, DifferenceModel, Likeness
+from beir_cocodr.models.spec import FUSIONS, Fusion, ModelSpec, calibration_kind
 
 NOTHING = PseudoQueries([], np.zeros(0, np.int64), None, {})
 QUERIES = {str(i): "words" for i in range(40)}
@@ -51,6 +47,10 @@ OPPOSITE = {
 }
 
 
+def kinds(models):
+    return {name: calibration_kind(ModelSpec.parse(name)) for name in models}
+
+
 def evidence(models, size=40, seed=0):
     rng = np.random.default_rng(seed)
     quality = {name: rng.random() for name in models}
@@ -59,10 +59,11 @@ def evidence(models, size=40, seed=0):
         for _ in "ab"
     ]
     lists = {name: np.stack([rng.permutation(60)[:20] for _ in range(size)]) for name in models}
-    return Evidence(scores[0], scores[1], lists, {}, QUERIES, True, NOTHING, NOTHING, {})
+    return Evidence(*scores, lists, {}, QUERIES, True, NOTHING, NOTHING, {}, kinds=kinds(models))
 
 
 def calibrated(weights, within=0.0, floor=0.01, quantile=1.645):
+    weights = {"is bm25": 0.0, "is hybrid": 0.0, "is feedback": 0.0} | weights
     model = DifferenceModel(
         weights, np.zeros((len(weights),) * 2).tolist(), within, floor, quantile
     )
@@ -135,7 +136,7 @@ def test_nothing_is_decided_on_a_model_of_a_kind_that_the_calibration_has_not(na
 
 def test_two_that_rank_alike_do_not_differ_even_where_nothing_is_known_of_the_collection():
     seen = evidence(["x", "bm25"])
-    for part in (seen.crops, seen.generated, seen.lists):
+    for part in (seen.crops, seen.generated, seen.lists, seen.kinds):
         part["y"] = part["x"]
     found = decide(seen, "x", "y", calibrated(WEIGHTS), Likeness({}, ["documents"]))
     assert (found.verdict, found.estimate, found.interval, found.distance) == (
@@ -188,7 +189,11 @@ def with_scores(crops, generated):
     lists = {name: np.tile(np.arange(20), (len(crops[0]), 1)) for name in ("x", "y", "bm25")}
     models = dict(zip("xy", crops, strict=True)), dict(zip("xy", generated, strict=True))
     return estimate_pair(
-        Evidence(*models, lists, {}, QUERIES, True, NOTHING, NOTHING, {}), "x", "y"
+        Evidence(
+            *models, lists, {}, QUERIES, True, NOTHING, NOTHING, {}, kinds=kinds(["x", "y", "bm25"])
+        ),
+        "x",
+        "y",
     )
 
 
@@ -221,18 +226,22 @@ def test_agreement_with_bm25_is_no_evidence_between_kinds():
     assert mixed[WITH_BM25].effect == 0
     assert alike[WITH_BM25].applies
     assert mixed[CROPS].applies
-    assert [kind(name) for name in ("bm25", "hybrid:x", "rrf:x", "feedback:x", "a/b", "irds:x")] == [
-        "bm25", "hybrid", "hybrid", "feedback", "dense", "dense",
-    ]  # fmt: skip
+    names = ("bm25", "hybrid:x", "rrf:x", "feedback:x", "a/b", "irds:x", "splade:x")
+    expected = ["bm25", "hybrid", "hybrid", "feedback", "dense", "dense", None]
+    assert [kinds([name])[name] for name in names] == expected
 
 
-def test_a_hybrid_encoder_is_a_fusion_to_the_rule(tmp_path):
-    from beir_cocodr.models.hybrid_encoder import HYBRID_CLASS
-
-    (tmp_path / "modules.json").write_text(f'[{{"type": "{HYBRID_CLASS}"}}]')
-    assert kind(str(tmp_path)) == "hybrid"
-    (tmp_path / "modules.json").write_text("[]")
-    assert kind(str(tmp_path)) == "dense"
+def test_a_fusion_of_ones_own_is_judged_by_the_kind_in_its_row(monkeypatch):
+    row = Fusion("somewhere:Mine", "a fusion", calibration_kind="hybrid")
+    monkeypatch.setitem(FUSIONS, "mine", row)
+    seen = evidence(["x", "mine:x", "bm25"])
+    crops = {"x": np.zeros(40), "mine:x": np.full(40, 0.5), "bm25": np.zeros(40)}
+    known = decide(replace(seen, crops=crops), "x", "mine:x", calibrated({CROPS: 1.0}, 0, 0.1))
+    assert (known.verdict, known.features["is hybrid"]) == ("better", 1)
+    monkeypatch.setitem(FUSIONS, "mine", replace(row, calibration_kind="of its own"))
+    seen = evidence(["x", "mine:x", "bm25"])
+    other = decide(replace(seen, crops=crops), "x", "mine:x", calibrated({CROPS: 1.0}, 0, 0.1))
+    assert (other.verdict, other.rule) == ("cannot tell", "unlike")
 
 
 def test_kinds_are_features_that_turn_round():
@@ -242,12 +251,12 @@ def test_kinds_are_features_that_turn_round():
     assert features(seen, "x", "y")["is bm25"] == 0
 
 
-def test_choose_sorts_by_wins_and_keeps_the_order_of_ties():
+def test_ranking_by_lead_sorts_by_wins_and_keeps_the_order_of_ties():
     def pairs(*scores):
         return dict(zip([("x", "y"), ("x", "z"), ("y", "z")], scores, strict=True))
 
-    assert choose("xyz", pairs(0.5, 0.3, -0.9)) == ["y", "z", "x"]
-    assert choose("xyz", pairs(0, 0, 0)) == ["x", "y", "z"]
+    assert rank_by_lead("xyz", pairs(0.5, 0.3, -0.9)) == ["y", "z", "x"]
+    assert rank_by_lead("xyz", pairs(0, 0, 0)) == ["x", "y", "z"]
 
 
 def planted(parents=4, each=2, models=7, between=0.0, noise=0.02, seed=0):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beir_cocodr.data.judgements import COLUMNS, write_annotation_candidates
-from beir_cocodr.evaluation.recommendation import PER_QUERY, annotation_candidates, draw_candidates
+from beir_cocodr.evaluation.annotation import PER_QUERY, annotation_candidates, draw_candidates
 
 
 def ranked(*documents):

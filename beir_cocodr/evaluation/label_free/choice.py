@@ -1,0 +1,218 @@
+"""Which model of an adaptation to use, and why, by estimates without labels."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from beir_cocodr.evaluation import results as records
+from beir_cocodr.evaluation.annotation import LABELS_FILE
+from beir_cocodr.evaluation.chains import ALONE, BASE, Chain
+from beir_cocodr.evaluation.label_free.verdict import BETTER, DIFFERENT_KINDS, SAME_KIND
+from beir_cocodr.evaluation.recommendation import LabelPair, overall_verdict
+from beir_cocodr.evaluation.results import CALIBRATED
+from beir_cocodr.models.spec import BM25
+
+#: (label of a, label of b) to the verdict on b against a.
+LabelPairs = Mapping[LabelPair, records.PairVerdict]
+
+
+def recommend_label_free(
+    comparison: records.ComparisonRecord,
+    candidates: Mapping[str, str],
+    chains: Mapping[str, Chain],
+) -> records.Recommendation:
+    """Name one model and the reasons, from estimates.
+
+    The rule is that of :func:`~beir_cocodr.evaluation.recommendation.recommend`, with verdicts
+    without labels in place of tests. Among the models that may be chosen, the best one by estimates
+    that is better than the base alone is taken, and the base otherwise.
+
+    Args:
+        comparison: The record of a comparison of the candidates without labels, in which the uses
+            of the base come before everything that they are compared with.
+        candidates: Label to model name.
+        chains: Label to chain, of all candidates except BM25.
+    """
+    choice = _Choice.of(comparison, candidates, chains)
+    by_use = choice.verdicts_by_use()
+    verdicts = {label: uses[ALONE] for label, uses in by_use.items()}
+    chosen = choice.chosen(by_use)
+    return records.Recommendation(
+        model=chosen,
+        measure=None,
+        verdict=overall_verdict(list(verdicts.values())),
+        verdicts=verdicts,
+        reasons=list(choice.reasons(chosen, by_use)),
+        choice=choice.choice_reason(chosen),
+        verdicts_by_use=by_use,
+        ranking=choice.ranking,
+        calibrated=comparison.estimated[0].rule == CALIBRATED,
+        trust=choice.trust(),
+    )
+
+
+def label_pairs(comparison: records.ComparisonRecord, candidates: Mapping[str, str]) -> LabelPairs:
+    """Return the pairs of a comparison by the labels of their models.
+
+    Args:
+        comparison: A comparison without labels.
+        candidates: Label to model name.
+    """
+    labels = {name: label for label, name in candidates.items()}
+    return {(labels[pair.a], labels[pair.b]): pair for pair in comparison.estimated}
+
+
+def training_pairs(chains: Iterable[Chain]) -> list[LabelPair]:
+    """Return (base, trained encoder) pairs of labels, each in the same use, where both are there."""
+    every = list(chains)
+    pairs = [(Chain().used(chain.mode), chain) for chain in every if chain.stages]
+    return [(base.label, chain.label) for base, chain in pairs if base in every]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A comparison without labels, by the labels of its models.
+
+    Attributes:
+        comparison: The comparison.
+        labels: Model name to label.
+        pairs: The verdicts by labels.
+        chains: The candidates except BM25.
+    """
+
+    comparison: records.ComparisonRecord
+    labels: Mapping[str, str]
+    pairs: LabelPairs
+    chains: Sequence[Chain]
+
+    @classmethod
+    def of(
+        cls,
+        comparison: records.ComparisonRecord,
+        candidates: Mapping[str, str],
+        chains: Mapping[str, Chain],
+    ) -> "_Choice":
+        return cls(
+            comparison=comparison,
+            labels={name: label for label, name in candidates.items()},
+            pairs=label_pairs(comparison, candidates),
+            chains=list(chains.values()),
+        )
+
+    @property
+    def ranking(self) -> list[str]:
+        """Return the labels, best estimates first."""
+        return [self.labels[name] for name in self.comparison.ranking]
+
+    def verdicts_by_use(self) -> dict[str, dict[str, str]]:
+        """Return trained encoder to mode to the verdict against the base in the same mode."""
+        by_use: dict[str, dict[str, str]] = {}
+        for encoder in self.chains:
+            if encoder.stages and encoder.mode == ALONE:
+                by_use[encoder.label] = {
+                    mode: self._against_base(encoder.used(mode)) for mode in encoder.modes
+                }
+        return by_use
+
+    def _against_base(self, chain: Chain) -> str:
+        base = Chain().used(chain.mode)
+        return self.pairs[base.label, chain.label].verdict
+
+    def chosen(self, by_use: Mapping[str, Mapping[str, str]]) -> str:
+        """Return the label of the recommended model."""
+        allowed = {BM25}
+        for chain in self.chains:
+            if not chain.stages and chain.mode != ALONE:
+                allowed.add(chain.label)
+            if chain.stages and by_use[chain.encoder.label].get(chain.mode) == BETTER:
+                allowed.add(chain.label)
+        for label in self.ranking:
+            if label in allowed and self.pairs[BASE, label].verdict == BETTER:
+                return label
+        return BASE
+
+    def trust(self) -> list[str]:
+        """Return the statements on how often such verdicts are right."""
+        statements = {pair.family: pair.trust for pair in self.pairs.values()}
+        families = [family for family in (SAME_KIND, DIFFERENT_KINDS) if family in statements]
+        return list(dict.fromkeys(statements[family] for family in families))
+
+    def reasons(self, chosen: str, by_use: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+        """Yield sentences: what was seen, what may be chosen, and what is chosen."""
+        yield (
+            "The target has no labels, so these are estimates: from held-out crops, from generated "
+            "queries, and from how far the lists of models agree."
+        )
+        if self.comparison.few_labels is not None:
+            yield from self.comparison.few_labels.describe()
+        for label, uses in by_use.items():
+            yield from self._verdict_reasons(label, uses)
+        yield self.choice_reason(chosen)
+        yield (
+            f"{len(self.pairs)} pairs were judged, each for itself: with many, one may be wrong by "
+            "chance alone."
+        )
+        yield self._sample_reason()
+        yield self._annotation_reason()
+
+    def _verdict_reasons(self, label: str, uses: Mapping[str, str]) -> Iterator[str]:
+        pair = self.pairs[BASE, label]
+        yield f"{label} against {BASE}: {uses[ALONE]}; {pair.reason}."
+        for estimate in pair.estimates:
+            described = _describe_estimate(estimate)
+            yield f"{label} against {BASE}, {estimate.estimator}: {described}."
+        others = [f"{mode} {verdict}" for mode, verdict in uses.items() if mode != ALONE]
+        yield f"{label} against {BASE} used in the same way: {', '.join(others)}."
+
+    def choice_reason(self, chosen: str) -> str:
+        """Say why a model was chosen."""
+        if chosen == BASE:
+            return (
+                "Among the models that may be chosen, the rule finds none better than "
+                f"{BASE} alone, so keep it."
+            )
+        pair = self.pairs[BASE, chosen]
+        low, high = pair.interval
+        gain = f"{pair.estimate:+.3f} nDCG@10, 90% {low:+.3f} to {high:+.3f}"
+        trained = any(chain.stages for chain in self.chains if chain.label == chosen)
+        same_use = ", and than the base used in the same way" if trained else ""
+        return (
+            f"Use {chosen}: it has the best estimates of the models that the rule finds better than "
+            f"{BASE} alone ({gain}){same_use}."
+        )
+
+    def _sample_reason(self) -> str:
+        left_out = sum(
+            figures.counts.get(records.TRAINED_ON, 0)
+            for figures in self.comparison.pseudo_queries.values()
+        )
+        return (
+            f"Crops and generated queries were drawn anew with the seed {self.comparison.seed}, "
+            f"which no training used; {left_out} that a model was trained on were left out."
+        )
+
+    def _annotation_reason(self) -> str:
+        wanted = self.comparison.labels_wanted
+        between = f"{self.labels[wanted.a]} and {self.labels[wanted.b]}"
+        if not wanted.pairs:
+            return f"There is nothing to label that would tell {between} apart: {wanted.remark}."
+        return (
+            f"Labels would tell more: the {len(wanted.pairs)} pairs in {LABELS_FILE} are those that "
+            f"tell most between {between}."
+        )
+
+
+def _describe_estimate(estimate: records.Estimate) -> str:
+    if estimate.a is None or estimate.b is None or estimate.difference is None:
+        return f"not available ({estimate.remark})"
+    difference = f"{estimate.difference:+.3f}"
+    if estimate.interval:
+        low, high = estimate.interval
+        difference += f", 95% {low:+.3f} to {high:+.3f}"
+    return f"{estimate.a:.3f} to {estimate.b:.3f} ({difference}), {_meaning(estimate)}"
+
+
+def _meaning(estimate: records.Estimate) -> str:
+    if not estimate.applies:
+        return f"does not count: {estimate.remark}"
+    meanings = {0: "speaks for neither", 1: "speaks for it", -1: "speaks against it"}
+    return meanings[estimate.sign]

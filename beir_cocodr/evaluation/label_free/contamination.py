@@ -1,0 +1,88 @@
+"""What models were trained on that resembles the pseudo-queries of a corpus."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from beir_cocodr.arrays import Ints
+from beir_cocodr.data.documents import hashes_of
+from beir_cocodr.errors import explained
+from beir_cocodr.io import parse_json
+from beir_cocodr.provenance import GENERATED_QUERIES, SPANS, training_lineage
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Contamination:
+    """What models were trained on that resembles the pseudo-queries of a corpus.
+
+    Attributes:
+        spans: Models that learned to find documents of this corpus by spans of them.
+        generated: Models that were trained on queries generated from this corpus.
+        hashes: (n,) sorted hashes of those queries, for :meth:`has`.
+    """
+
+    spans: frozenset[str] = frozenset()
+    generated: frozenset[str] = frozenset()
+    hashes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def has(self, text: str) -> bool:
+        """Return true if some model was trained on a query, up to case and white space."""
+        value = hash(_normalized(text))
+        position = int(np.searchsorted(self.hashes, value))
+        return position < len(self.hashes) and int(self.hashes[position]) == value
+
+
+def find_contamination(encoders: Mapping[str, str], corpus_sha256: str) -> Contamination:
+    """Read what models know about a corpus from their training.json, and from their ancestors'.
+
+    A folder of generated queries that no longer exists is named in a warning.
+
+    Args:
+        encoders: Model to the name of the encoder in it.
+        corpus_sha256: Content hash of the corpus.
+
+    Raises:
+        InputError: A training.json or a file of generated queries cannot be read.
+    """
+    spans = set()
+    generated = set()
+    folders: dict[str, None] = {}
+    for model, encoder in encoders.items():
+        for record in training_lineage(encoder):
+            seen = [part for part in record.seen if part.corpus_sha256 == corpus_sha256]
+            if seen and SPANS in record.rehearsed:
+                spans.add(model)
+            if seen and GENERATED_QUERIES in record.rehearsed:
+                generated.add(model)
+                folders |= {part.dataset: None for part in seen if part.generation is not None}
+    hashes = [Contamination().hashes]
+    for folder in folders:
+        queries = map(_normalized, _read_queries(Path(folder)))
+        hashes.append(hashes_of(queries))
+    return Contamination(frozenset(spans), frozenset(generated), np.unique(np.concatenate(hashes)))
+
+
+def _read_queries(folder: Path) -> Iterator[str]:
+    file = folder / "queries.jsonl"
+    if not file.is_file():
+        log.warning(
+            "%s no longer exists: queries that models were trained on may be among those that "
+            "judge them",
+            file,
+        )
+        return
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            problem = f"{file}:{number} is no query"
+            with explained(problem, "generate them again", ValueError, KeyError, TypeError):
+                text = str(parse_json(line)["text"])
+            yield text
+
+
+def _normalized(text: str) -> str:
+    return " ".join(text.lower().split())

@@ -1,0 +1,96 @@
+"""The estimators of which of two models is better without labels, as a table.
+
+An estimator is a class with a row of :data:`ESTIMATORS`. A row of your own takes part in every
+comparison without labels: its estimate is reported, and it counts in the verdict once the
+calibration is fitted again with its features.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from beir_cocodr.arrays import Doubles
+    from beir_cocodr.evaluation.label_free.evidence import Evidence
+
+#: From fewer queries nothing is concluded.
+FEWEST_QUERIES = 10
+
+#: Names of estimators, under which the calibration knows their features.
+CROPS = "held-out crops"
+GENERATED = "generated queries"
+WITH_BM25 = "agreement with BM25"
+WITH_FUSION = "agreement with the fusion"
+
+
+class Estimator(ABC):
+    """A way to tell, without labels, which of two models is better.
+
+    A subclass says how it scores two models, and :meth:`objection` when that is no evidence.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Take the name of its row, which records and tables show."""
+        self.name = name
+
+    @abstractmethod
+    def scores(self, evidence: Evidence, a: str, b: str) -> tuple[Doubles, Doubles]:
+        """Return the (Q,) scores of models a and b for the same queries, higher for better."""
+
+    def objection(self, evidence: Evidence, a: str, b: str) -> str:
+        """Return why the scores are no evidence for a pair of models, or "" if they are."""
+        return ""
+
+    def features(self, evidence: Evidence, a: str, b: str) -> dict[str, float]:
+        """Return what the calibration predicts a difference from; exchanging a and b negates it.
+
+        By default this is the lead of b, and 0 where it is no evidence.
+        """
+        first, second = self.scores(evidence, a, b)
+        if len(first) < FEWEST_QUERIES or self.objection(evidence, a, b):
+            return {self.name: 0.0}
+        return {self.name: float((second - first).mean())}
+
+
+@dataclass(frozen=True)
+class EstimatorRow:
+    """An estimator with its facts: a row of :data:`ESTIMATORS`.
+
+    Args:
+        build: The ``module:object`` of its class, a subclass of :class:`Estimator`.
+        help: What it measures, one sentence for the documentation.
+        citation: A BibTeX key of ``models/papers.bib``, a BibTeX entry, or "" for none.
+    """
+
+    build: str
+    help: str
+    citation: str = ""
+
+
+_ESTIMATES = "beir_cocodr.evaluation.label_free.estimates"
+
+#: The estimators of a comparison without labels, by name. Add a row of your own from a script.
+ESTIMATORS: dict[str, EstimatorRow] = {
+    CROPS: EstimatorRow(
+        build=f"{_ESTIMATES}:HeldOutCrops",
+        help="How well a model finds the documents that random spans were cut out of.",
+        citation="lee2019ict",
+    ),
+    GENERATED: EstimatorRow(
+        build=f"{_ESTIMATES}:GeneratedQueries",
+        help="How well a model finds the documents that queries were generated from.",
+        citation="ma2021qgen",
+    ),
+    WITH_BM25: EstimatorRow(
+        build=f"{_ESTIMATES}:AgreementWithBM25",
+        help="Which share of BM25's ten best documents a model finds.",
+        citation="robertson2009bm25",
+    ),
+    WITH_FUSION: EstimatorRow(
+        build=f"{_ESTIMATES}:AgreementWithFusion",
+        help="Which share of the ten best of a fusion of both models and BM25 a model finds.",
+        citation="cormack2009rrf",
+    ),
+}
