@@ -74,7 +74,7 @@ def test_extras_are_told_apart_also_through_other_extras(monkeypatch):
         "extra three": "absent",
     }
     assert found["extra one"].how == "pip install 'beir-cocodr[one]'"
-    assert "no-such-package>=1" in found["extra three"].found
+    assert "no-such-package>=1" in found["extra three"].state
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_cards_and_the_build_of_torch(tmp_path, monkeypatch):
 
 def test_disk_and_caches(tmp_path, monkeypatch):
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "not" / "yet"))
-    assert "not made yet" in finding("cache").found
-    assert str(tmp_path) in finding("disk, cache").found
+    assert "not made yet" in finding("cache").state
+    assert str(tmp_path) in finding("disk, cache").state
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "file" / "x"))
     assert finding("cache").status == "problem"
@@ -189,7 +189,7 @@ def test_the_hub_answers_is_broken_slow_or_not_there(hub, monkeypatch):
     assert time.perf_counter() - start < 2
     assert "not reachable" in str(doctor_module.hub_answers("http://127.0.0.1:9", 2))
     assert "not reachable" in str(doctor_module.hub_answers("no address", 2))
-    assert "not tried" in finding("hub").found
+    assert "not tried" in finding("hub").state
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setenv("HF_ENDPOINT", hub)
     assert finding("hub").status == "ok"

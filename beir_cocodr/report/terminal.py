@@ -1,4 +1,4 @@
-"""Results on stdout: JSON, tables, and what ``doctor`` finds."""
+"""Results on stdout: JSON, tables, hits, and the findings of ``doctor``."""
 
 import json
 import os
@@ -14,12 +14,12 @@ from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import Record
 
 if TYPE_CHECKING:
-    from beir_cocodr.doctor import Surroundings
+    from beir_cocodr.doctor import Environment
     from beir_cocodr.retrieval.searcher import Hit
 
 R = TypeVar("R", bound=Record)
 
-#: Columns of a table that goes to a file or a pipe.
+#: Columns of a table that is written to a file or a pipe.
 _WIDTH = 160
 
 
@@ -40,8 +40,15 @@ def make_table(
     notes: Iterable[str] = (),
     last: Iterable[str] = (),
 ) -> Table:
-    """A table with columns of text, of numbers (intervals dim) and of text again; ``notes`` stand
-    below it.
+    """Return a table with columns of text, of numbers, and of text again.
+
+    Args:
+        title: line above the table.
+        left: titles of the first columns of text.
+        right: titles of the columns of numbers; intervals ("95%") are dim.
+        rows: cells of each row.
+        notes: lines below the table.
+        last: titles of the last columns of text.
     """
     table = Table(title=title, caption="\n".join(notes) or None, caption_justify="left")
     for column in left:
@@ -56,9 +63,9 @@ def make_table(
 
 
 def print_json(content: object) -> None:
-    """Print one JSON value, in ASCII where the terminal or the pipe takes no UTF-8."""
-    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(json.dumps(content, indent=2, ensure_ascii=not utf8))
+    """Print one JSON value, in ASCII if the terminal or the pipe does not take UTF-8."""
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    print(json.dumps(content, indent=2, ensure_ascii=encoding != "utf8"))
 
 
 def print_record(record: R, as_json: bool, tables: Callable[[R], Iterable[Table]]) -> None:
@@ -78,54 +85,47 @@ def print_training(record: TrainingRecord) -> None:
 
 
 def print_hits(hits: "Iterable[Hit]") -> None:
-    """Print what was found, best first: rank, score, file or id and heading, and below it what
-    matches.
+    """Print hits, best first: rank, score, file or id, heading, and the matching passage.
 
-    Words that match are bold on a terminal, and stand between asterisks elsewhere.
+    Matching words are bold on a terminal, and between asterisks elsewhere.
     """
-    marks = (
-        ("\x1b[1m", "\x1b[0m")
-        if sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        else ("**", "**")
-    )
+    has_styles = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    marks = ("\x1b[1m", "\x1b[0m") if has_styles else ("**", "**")
     for hit in hits:
-        parts = (
-            ""
-            if None in (hit.dense, hit.lexical)
-            else f" (dense {hit.dense:.3f}, BM25 {hit.lexical:.3f})"
-        )
+        parts = ""
+        if hit.dense is not None and hit.lexical is not None:
+            parts = f" (dense {hit.dense:.3f}, BM25 {hit.lexical:.3f})"
         heading = "".join(f"  {one_line(part)}" for part in (hit.title, hit.section) if part)
         print(f"{hit.rank:>3}  {hit.score:.3f}{parts}  {hit.place}{heading}")
         print(f"     {Snippet(hit.snippet, hit.matches).marked(*marks)}")
     sys.stdout.flush()
 
 
+#: Packages whose versions are printed below the findings of ``doctor``.
+_VERSIONS = (
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "beir",
+    "ir-measures",
+    "ir-datasets",
+    "bm25s",
+)
+
 _MARKS = {"ok": "ok", "absent": "–", "problem": "problem"}
 
 
-def doctor_table(found: "Surroundings") -> Table:
-    """One row a finding of ``doctor``."""
-    own = found.versions.get("beir-cocodr", "not installed")
-    shown = (
-        "torch",
-        "transformers",
-        "sentence-transformers",
-        "beir",
-        "ir-measures",
-        "ir-datasets",
-        "bm25s",
-    )
+def doctor_table(environment: "Environment") -> Table:
+    """Return a table with one row for each finding of ``doctor``."""
+    versions = environment.versions
+    rows = []
+    for finding in environment.findings:
+        texts = (finding.name, finding.state, finding.enables, finding.how)
+        rows.append([_MARKS[finding.status], *map(escape, texts)])
+    own_version = versions.get("beir-cocodr", "not installed")
     return make_table(
-        f"beir-cocodr {own}, Python {found.python}, {escape(found.platform)}",
-        ["", "", "found", "enables", "how to get it"],
-        rows=(
-            [
-                _MARKS[finding.status],
-                *map(escape, (finding.name, finding.found, finding.enables, finding.how)),
-            ]
-            for finding in found.findings
-        ),
-        notes=[
-            ", ".join(f"{name} {found.versions[name]}" for name in shown if name in found.versions)
-        ],
+        f"beir-cocodr {own_version}, Python {environment.python}, {escape(environment.platform)}",
+        ["", "", "state", "enables", "how to get it"],
+        rows=rows,
+        notes=[", ".join(f"{name} {versions[name]}" for name in _VERSIONS if name in versions)],
     )
