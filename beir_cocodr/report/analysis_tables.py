@@ -1,6 +1,4 @@
-"""Analyses, overlap, resampled collections, and interpolation and extrapolation as tables, from
-their records.
-"""
+"""Analyses, overlap, resampled collections and retrieval regimes as tables of a terminal."""
 
 from __future__ import annotations
 
@@ -31,373 +29,450 @@ _CORRELATION = ("Pearson r", "p", "Kendall τ", "p")
 
 
 def _correlation(row: Coefficients) -> list[str]:
-    """The cells below `_CORRELATION`."""
+    """Return the cells below `_CORRELATION`."""
     return [
-        cell
-        for value, p in ((row.pearson, row.pearson_p_holm), (row.kendall, row.kendall_p_holm))
-        for cell in (
-            format_number(value, "+.3f"),
-            "<0.0001" if p is not None and p < 1e-4 else format_number(p, ".4f"),
-        )
+        format_number(row.pearson, "+.3f"),
+        _small_p(row.pearson_p_holm),
+        format_number(row.kendall, "+.3f"),
+        _small_p(row.kendall_p_holm),
     ]
 
 
+def _small_p(p: float | None) -> str:
+    if p is not None and p < 1e-4:
+        return "<0.0001"
+    return format_number(p, ".4f")
+
+
 def _correlation_note(of: str, row: Coefficients, points: str) -> Iterator[str]:
-    """The correlation with the gain in one line, if there is one."""
+    """Yield the correlation with the gain in one line, if it is defined."""
     if row.pearson is not None:
         yield (
-            f"{of} and gain over {points}: Pearson's r {row.pearson:+.3f} (p = {row.pearson_p:.3g}), "
+            f"{of} and gain over {points}: "
+            f"Pearson's r {row.pearson:+.3f} (p = {row.pearson_p:.3g}), "
             f"Kendall's τ {row.kendall:+.3f} (p = {row.kendall_p:.3g})"
         )
 
 
+def _gain_columns(measure: str | None) -> list[str]:
+    """Return the title of the column of gains, nothing without gains."""
+    return [f"gain in {measure}"] if measure else []
+
+
+def _gain_cells(gain: float | None, measure: str | None) -> list[str]:
+    """Return the cell below the title of gains, nothing without gains."""
+    return [format_number(gain, "+.4f")] if measure else []
+
+
 def qpp_table(report: QPP) -> Table:
-    """Predictors by their correlations with quality."""
+    """Return predictors by their correlations with quality."""
+    rows = []
+    for row in report.predictors:
+        counts = [f"{row.queries:,}", f"{row.left_out:,}"]
+        rows.append([row.predictor, *_correlation(row), *counts])
     return make_table(
         f"{report.dataset} ({report.split}): {report.measure} of {report.model}, "
         f"{report.queries:,} queries (p after Holm's correction)",
         ["predictor"],
         [*_CORRELATION, "queries", "left out"],
-        (
-            [row.predictor, *_correlation(row), f"{row.queries:,}", f"{row.left_out:,}"]
-            for row in report.predictors
-        ),
+        rows,
         _qpp_notes(report),
     )
 
 
 def _qpp_notes(report: QPP) -> Iterator[str]:
     if report.queries_without_known_terms:
-        yield f"{report.queries_without_known_terms} queries have no term that the corpus has"
+        yield f"{report.queries_without_known_terms} queries have no term that occurs in the corpus"
     if report.unknown_query_words:
-        yield f"{report.unknown_query_words} words of queries are not in the corpus and play no part"
+        yield (
+            f"{report.unknown_query_words} words of queries do not occur in the corpus and are "
+            "ignored"
+        )
     for row in report.predictors:
         if row.pearson is None:
-            yield f"{row.predictor} has no correlation: one side is constant, or too few queries are left"
+            yield (
+                f"{row.predictor} has no correlation: one side is constant, or too few queries are "
+                "left"
+            )
     for name, reason in report.predictors_left_out.items():
         yield f"{name} is not computed: it {reason}"
 
 
 def representation_tables(report: Representation) -> list[Table]:
-    """Measures by corpus and model and, for two models, their changes."""
-    measures = make_table(
-        f"two spans of a document (t = {report.temperature:g}, seed {report.seed}; smaller is better in each)",
+    """Return measures by corpus and model and, for two models, their changes."""
+    rows = []
+    for dataset, corpus in report.datasets.items():
+        for model, measures in corpus.models.items():
+            rows.append(
+                [
+                    dataset,
+                    model,
+                    f"{corpus.sampled:,}",
+                    f"{measures.alignment:.4f}",
+                    span(measures.alignment_interval, sign=""),
+                    format_number(measures.uniformity, ".4f"),
+                    format_number(measures.contrastive_loss, ".4f"),
+                    span(measures.contrastive_loss_interval, sign=""),
+                ]
+            )
+    table = make_table(
+        f"two spans of a document (t = {report.temperature:g}, seed {report.seed}; smaller is "
+        "better in each)",
         ["corpus", "model"],
         ["documents", "ℓ_align", "95%", "ℓ_uniform", "contrastive loss", "95%"],
-        (
-            [
-                *(dataset, model, f"{corpus.sampled:,}"),
-                *(f"{found.alignment:.4f}", span(found.alignment_interval, sign="")),
-                *format_numbers(".4f", found.uniformity, found.contrastive_loss),
-                span(found.contrastive_loss_interval, sign=""),
-            ]
-            for dataset, corpus in report.datasets.items()
-            for model, found in corpus.models.items()
-        ),
+        rows,
         _representation_notes(report),
     )
-    return [measures, _changes(report)] if len(report.models) == 2 else [measures]
+    return [table, _changes(report)] if len(report.models) == 2 else [table]
 
 
 def _representation_notes(report: Representation) -> Iterator[str]:
     for dataset, corpus in report.datasets.items():
         batches = f"{corpus.batches} batches of {corpus.batch_size} documents"
-        yield f"{dataset}: contrastive loss over {batches}, by chance {corpus.loss_of_chance:.4f}"
+        yield (
+            f"{dataset}: contrastive loss over {batches}; by chance it is "
+            f"{corpus.loss_of_chance:.4f}"
+        )
         if corpus.left_over:
-            yield f"{dataset}: {corpus.left_over} documents left over, in no batch"
+            yield f"{dataset}: {corpus.left_over} documents fill no batch and are left out"
         if corpus.too_short:
-            yield f"{dataset}: {corpus.too_short} documents drawn too, but too short for two spans"
+            yield f"{dataset}: {corpus.too_short} sampled documents are too short for two spans"
     if not report.losses_comparable:
-        yield "the models compare texts in different ways, so their contrastive losses cannot be compared"
+        yield (
+            "the models compare texts in different ways, so their contrastive losses cannot be "
+            "compared"
+        )
 
 
 def _changes(report: Representation) -> Table:
+    """Return the changes from the first model to the second one."""
     before, after = report.models
+    rows = []
+    for dataset, corpus in report.datasets.items():
+        change = corpus.change
+        if change is None:
+            continue
+        rows.append(
+            [
+                dataset,
+                f"{change.alignment:+.4f}",
+                span(change.alignment_interval),
+                format_number(change.uniformity, "+.4f"),
+                format_number(change.contrastive_loss, "+.4f"),
+                span(change.contrastive_loss_interval),
+                format_number(change.contrastive_loss_reduction, ".1%"),
+                *_gain_cells(change.gain, report.measure),
+            ]
+        )
+    columns = ["ℓ_align", "95%", "ℓ_uniform", "contrastive loss", "95%", "reduction"]
     row = report.reduction_against_gain
+    notes: Iterable[str] = ()
+    if row is not None:
+        notes = _correlation_note(row.of, row, f"{row.datasets} corpora")
     return make_table(
         f"{after} − {before}",
         ["corpus"],
-        [
-            "ℓ_align",
-            "95%",
-            "ℓ_uniform",
-            "contrastive loss",
-            "95%",
-            "reduction",
-            *_gain(report.measure),
-        ],
-        (
-            [
-                *(dataset, f"{change.alignment:+.4f}", span(change.alignment_interval)),
-                *format_numbers("+.4f", change.uniformity, change.contrastive_loss),
-                span(change.contrastive_loss_interval),
-                format_number(change.contrastive_loss_reduction, ".1%"),
-                *(format_number(change.gain, "+.4f") for _ in _gain(report.measure)),
-            ]
-            for dataset, corpus in report.datasets.items()
-            if (change := corpus.change) is not None
-        ),
-        _correlation_note(row.of, row, f"{row.datasets} corpora") if row else (),
+        [*columns, *_gain_columns(report.measure)],
+        rows,
+        notes,
     )
-
-
-def _gain(measure: str | None) -> list[str]:
-    """The column of gains, if there are any."""
-    return [f"gain in {measure}"] if measure else []
 
 
 def shift_tables(report: Shift) -> list[Table]:
-    """Similarities, query types and, with results, correlations."""
-    similarities = make_table(
-        f"weighted Jaccard similarity with {report.source.dataset} (1: the same, 0: nothing shared)",
-        ["target"],
-        [
-            *("documents", "words", "document similarity", "queries", "query type similarity"),
-            *(f"{report.measure}, {label}" for label in report.scores),
-        ],
-        (
+    """Return similarities, query types and, with results, correlations."""
+    tables = [_similarities(report), _query_types(report)]
+    if report.scores:
+        tables.append(_shift_correlations(report))
+    return tables
+
+
+def _similarities(report: Shift) -> Table:
+    rows = []
+    for target in report.targets:
+        scores = [scores.get(target.dataset) for scores in report.scores.values()]
+        rows.append(
             [
-                *(target.dataset, f"{target.documents:,}", f"{target.words:,}"),
-                *(format_number(target.document_jaccard, ".4f"), f"{target.queries:,}"),
+                target.dataset,
+                f"{target.documents:,}",
+                f"{target.words:,}",
+                format_number(target.document_jaccard, ".4f"),
+                f"{target.queries:,}",
                 format_number(target.query_type_jaccard, ".4f"),
-                *(
-                    format_number(found.get(target.dataset), "+.4f")
-                    for found in report.scores.values()
-                ),
+                *format_numbers("+.4f", *scores),
             ]
-            for target in report.targets
-        ),
+        )
+    columns = ["documents", "words", "document similarity", "queries", "query type similarity"]
+    return make_table(
+        f"weighted Jaccard similarity with {report.source.dataset} (1: equal, 0: nothing shared)",
+        ["target"],
+        [*columns, *(f"{report.measure}, {label}" for label in report.scores)],
+        rows,
         _shift_notes(report),
     )
-    types = make_table(
-        "query types (COCO-DR, appendix C.1)",
-        ["collection"],
-        QUERY_TYPES,
-        (
-            [
-                record.dataset,
-                *format_numbers(".1%", *map((record.query_types or {}).get, QUERY_TYPES)),
-            ]
-            for record in (report.source, *report.targets)
-        ),
-    )
-    correlations = make_table(
+
+
+def _query_types(report: Shift) -> Table:
+    rows = []
+    for record in (report.source, *report.targets):
+        shares = record.query_types or {}
+        rows.append([record.dataset, *format_numbers(".1%", *map(shares.get, QUERY_TYPES))])
+    title = "query types (COCO-DR, appendix C.1)"
+    return make_table(title, ["collection"], QUERY_TYPES, rows)
+
+
+def _shift_correlations(report: Shift) -> Table:
+    rows = []
+    for label, correlations in report.correlations.items():
+        for row in correlations:
+            rows.append([label, row.similarity, *_correlation(row), str(row.targets)])
+    return make_table(
         f"similarity and {report.measure} over targets (p after Holm's correction)",
         ["model", "similarity"],
         [*_CORRELATION, "targets"],
-        (
-            [label, row.similarity, *_correlation(row), str(row.targets)]
-            for label, rows in report.correlations.items()
-            for row in rows
-        ),
+        rows,
     )
-    return [similarities, types, *([correlations] if report.scores else [])]
 
 
 def _shift_notes(report: Shift) -> Iterator[str]:
     for record in (report.source, *report.targets):
         if not record.queries:
-            yield f"{record.dataset} has no queries, so there is no similarity of query types"
+            yield f"{record.dataset} has no queries, so query types have no similarity"
         elif record.split is None:
-            yield f"{record.dataset}: all queries, whatever their split"
+            yield f"{record.dataset}: the queries of all splits"
     if report.baseline:
         yield f"scores are differences to {report.baseline}"
 
 
 def source_clusters_tables(report: SourceClusters) -> list[Table]:
-    """Nearest clusters with losses and gains, and nearest queries."""
+    """Return nearest clusters with losses and gains, and nearest queries."""
+    return [_nearest_clusters(report), _nearest_queries(report)]
+
+
+def _nearest_clusters(report: SourceClusters) -> Table:
     central = {cluster.cluster: cluster.central_queries for cluster in report.clusters}
-    clusters = make_table(
-        f"{report.after} − {report.before}: the source cluster nearest to each target",
-        ["target"],
-        [
-            "cluster",
-            "queries",
-            "similarity",
-            "loss before",
-            "after",
-            "reduction",
-            *_gain(report.measure),
-        ],
-        (
+    rows = []
+    for name, target in report.targets.items():
+        rows.append(
             [
-                *(name, str(target.cluster), f"{target.queries:,}"),
-                *format_numbers(".4f", target.similarity, target.loss_before, target.loss_after),
+                name,
+                str(target.cluster),
+                f"{target.queries:,}",
+                format_number(target.similarity, ".4f"),
+                format_number(target.loss_before, ".4f"),
+                format_number(target.loss_after, ".4f"),
                 f"{target.reduction:+.4f}",
-                *(format_number(target.gain, "+.4f") for _ in _gain(report.measure)),
+                *_gain_cells(target.gain, report.measure),
                 "; ".join(central[target.cluster]),
             ]
-            for name, target in report.targets.items()
-        ),
+        )
+    columns = ["cluster", "queries", "similarity", "loss before", "after", "reduction"]
+    return make_table(
+        f"{report.after} − {report.before}: the source cluster nearest to each target",
+        ["target"],
+        [*columns, *_gain_columns(report.measure)],
+        rows,
         _cluster_notes(report),
         ["central queries"],
     )
-    cases = make_table(
-        f"target queries and the source queries nearest to them: gain in {report.measure or 'measure'} of each",
+
+
+def _nearest_queries(report: SourceClusters) -> Table:
+    rows = []
+    for name, target in report.targets.items():
+        for case in target.cases:
+            for near in case.nearest:
+                numbers = format_numbers("+.4f", case.gain, near.gain, near.loss_reduction)
+                similarity = f"{near.similarity:.4f}"
+                rows.append([name, case.query, near.query, *numbers, similarity])
+    measure = report.measure or "the measure"
+    return make_table(
+        f"target queries with their nearest source queries, and the gain of each in {measure}",
         ["target", "target query", "source query"],
         ["gain", "source gain", "reduction of loss", "similarity"],
-        (
-            [
-                *(name, case.query, near.query),
-                *format_numbers("+.4f", case.gain, near.gain, near.loss_reduction),
-                f"{near.similarity:.4f}",
-            ]
-            for name, target in report.targets.items()
-            for case in target.cases
-            for near in case.nearest
-        ),
+        rows,
     )
-    return [clusters, cases]
 
 
 def _cluster_notes(report: SourceClusters) -> Iterator[str]:
     yield f"{report.sampled:,} queries of {report.source} in {len(report.clusters)} clusters"
     improved = f"{report.nearest_improved} of {len(report.targets)} targets"
     yield f"the loss of the nearest cluster is lower after than before for {improved}"
-    if row := report.reduction_against_gain:
+    row = report.reduction_against_gain
+    if row is not None:
         yield from _correlation_note(row.of, row, f"{row.targets} targets")
 
 
+#: Most similar pairs that are listed.
 _PAIRS = 10
 
-_RULES = {1: "any passage", 2: "more than one"}
+#: Titles of the least numbers of passages that a query shares with training.
+_MINIMUMS = {1: "any passage", 2: "more than one"}
 
 
 def overlap_tables(report: Overlap) -> list[Table]:
-    """Label overlap, repeated queries and the most similar pairs."""
-    train, test = report.train, report.test
+    """Return label overlap, repeated queries and the most similar pairs."""
+    return [_shared_labels(report), _repeated_queries(report), _similar_pairs(report)]
+
+
+def _shared_labels(report: Overlap) -> Table:
+    train = report.train
+    test = report.test
     grades = list(dict.fromkeys(row.grade for row in report.label_overlap))
     shares = label_overlap_cells(report.label_overlap)
-    labels = make_table(
+    rows = []
+    for minimum, title in _MINIMUMS.items():
+        rows.append([title, *(shares[grade, minimum] for grade in grades)])
+    note = "the corpora differ: passages are compared by their ids"
+    return make_table(
         f"{escape(test.dataset)} ({test.split}), {test.queries:,} queries, against "
         f"{escape(train.dataset)} ({train.split}), {train.queries:,} queries",
-        ["test queries with passages relevant in training, of grade at least"],
+        ["test queries with passages relevant in training, of at least grade"],
         map(str, grades),
-        ([name, *(shares[grade, minimum] for grade in grades)] for minimum, name in _RULES.items()),
-        [] if report.same_corpus else ["the corpora differ: passages are compared by their ids"],
+        rows,
+        [] if report.same_corpus else [note],
     )
-    duplicates = {
-        "the same text": report.exact_duplicates,
-        "other text, the same words but for stop words and endings": report.near_duplicates,
-    }
-    repeated = make_table(
-        "test queries that stand in the training set",
-        [""],
-        ["queries", "share"],
-        ([name, f"{found.queries:,}", f"{found.share:.1%}"] for name, found in duplicates.items()),
-    )
-    return [labels, repeated, _pairs(report)]
+
+
+def _repeated_queries(report: Overlap) -> Table:
+    exact = report.exact_duplicates
+    near = report.near_duplicates
+    rows = [
+        ["the same text", f"{exact.queries:,}", f"{exact.share:.1%}"],
+        [
+            "another text with the same words, except for stop words and endings",
+            f"{near.queries:,}",
+            f"{near.share:.1%}",
+        ],
+    ]
+    title = "test queries that occur in the training set"
+    return make_table(title, [""], ["queries", "share"], rows)
 
 
 def label_overlap_cells(rows: Iterable[LabelOverlap]) -> dict[tuple[int, int], str]:
-    """(grade, minimum) to the share of test queries, for tables."""
+    """Return (grade, minimum) to the share of test queries, for tables."""
     return {(row.grade, row.minimum): f"{row.share:.0%}" for row in rows}
 
 
-def _pairs(report: Overlap) -> Table:
+def _similar_pairs(report: Overlap) -> Table:
     nearest = report.nearest
     kind = "Jaccard similarity of words" if nearest.encoder is None else "cosine similarity"
-    best = sorted(nearest.queries, key=lambda row: -row.similarity)
-    more = f"the {_PAIRS} most similar of {len(best):,}; --json or --output has all"
+    pairs = sorted(nearest.queries, key=lambda row: -row.similarity)
+    rows = []
+    for row in pairs[:_PAIRS]:
+        training_text = escape(row.training_text or "–")
+        rows.append([escape(row.text), training_text, f"{row.similarity:.3f}"])
+    note = f"the {_PAIRS} most similar of {len(pairs):,}; --json or --output has all"
     return make_table(
         f"nearest training queries by {kind}: mean {nearest.mean:.3f}, "
         f"median {nearest.median:.3f}, {nearest.least:.3f} to {nearest.most:.3f}",
         ["test query", "nearest training query"],
         ["similarity"],
-        (
-            [escape(row.text), escape(row.training_text or "–"), f"{row.similarity:.3f}"]
-            for row in best[:_PAIRS]
-        ),
-        [more] if len(best) > _PAIRS else [],
+        rows,
+        [note] if len(pairs) > _PAIRS else [],
     )
 
 
 def regime_tables(report: Regimes) -> list[Table]:
-    """Both regimes and the gap, and the alignment where there is one."""
-    queries = report.rows[0].queries
+    """Return both regimes with their gap, and the alignment if it was measured."""
     rows = []
     for row in report.rows:
-        rows.append([row.group, escape(row.model), str(len(row.seeds))])
+        cells = [row.group, escape(row.model), str(len(row.seeds))]
         for measure in report.measures:
-            found = row.measures[measure]
-            rows[-1] += [
-                *format_numbers(".4f", found.interpolation, found.extrapolation),
-                _gap(found),
-            ]
+            scores = row.measures[measure]
+            cells += format_numbers(".4f", scores.interpolation, scores.extrapolation)
+            cells.append(_gap(scores))
+        rows.append(cells)
+    columns = ["seeds"]
+    for measure in report.measures:
+        columns += [f"{measure} inter.", "extra.", "gap"]
+    queries = report.rows[0].queries
+    note = (
+        "gap: (extrapolation − interpolation) / interpolation, of means over seeds, ± standard "
+        f"deviation of the seeds' gaps; {queries['interpolation']:,} and "
+        f"{queries['extrapolation']:,} test queries"
+    )
     regimes = make_table(
         escape(f"{report.method} of {report.train.dataset} and {report.test.dataset}"),
         ["training sets", "model"],
-        ["seeds", *(name for m in report.measures for name in (f"{m} inter.", "extra.", "gap"))],
+        columns,
         rows,
-        [
-            "gap: (extrapolation − interpolation) / interpolation, of means over seeds, ± standard deviation "
-            f"of the seeds' gaps; {queries['interpolation']:,} and {queries['extrapolation']:,} test queries"
-        ],
+        [note],
     )
-    return [regimes, *([_alignment(report)] if report.alignment else [])]
+    return [regimes, _alignment(report)] if report.alignment else [regimes]
 
 
-def _gap(found: RegimeScores) -> str:
-    if found.gap is None:
+def _gap(scores: RegimeScores) -> str:
+    if scores.gap is None:
         return "–"
-    spread = "" if found.gap_sd is None else f" ± {100 * found.gap_sd:.1f}"
-    return f"{100 * found.gap:+.1f}{spread} %"
+    spread = "" if scores.gap_sd is None else f" ± {100 * scores.gap_sd:.1f}"
+    return f"{100 * scores.gap:+.1f}{spread} %"
 
 
 def _alignment(report: Regimes) -> Table:
+    rows = []
+    for row in report.alignment:
+        rows.append(
+            [
+                escape(row.collection),
+                row.regime,
+                str(row.models),
+                format_number(row.spearman, "+.3f"),
+                format_number(row.spearman_p, ".3g"),
+                format_number(row.kendall, "+.3f"),
+                format_number(row.kendall_p, ".3g"),
+            ]
+        )
+    measure = report.alignment[0].measure
     return make_table(
-        f"alignment with collections outside the distribution, {report.alignment[0].measure}",
+        f"alignment with collections outside the distribution, {measure}",
         ["collection", "regime"],
         ["models", "Spearman's ρ", "p", "Kendall's τ", "p"],
-        (
-            [
-                *(escape(row.collection), row.regime, str(row.models)),
-                *(format_number(row.spearman, "+.3f"), format_number(row.spearman_p, ".3g")),
-                *(format_number(row.kendall, "+.3f"), format_number(row.kendall_p, ".3g")),
-            ]
-            for row in report.alignment
-        ),
+        rows,
     )
 
 
 def resample_tables(manifest: Manifest) -> list[Table]:
-    """Sizes, and overlap with the test queries before and after."""
+    """Return sizes, and the overlap with the test queries before and after."""
     overlap = manifest.overlap
     grades = [row.grade for row in overlap.before.label_overlap if row.minimum == 1]
+    rows = [["(before)", *_overlap_cells(overlap.before, grades)]]
+    for resampled in manifest.sets:
+        k = "" if resampled.k is None else f" (k = {resampled.k})"
+        cells = _overlap_cells(overlap.after[resampled.folder], grades)
+        rows.append([resampled.folder + k, *cells])
     notes = [
-        "labels ≥ g: test queries with a passage of that grade or more that is relevant in training; "
+        "labels ≥ g: test queries with a passage of at least grade g that is relevant in training; "
         "similarity: cosine to the nearest training query",
-        f"in ir_datasets, after beir_cocodr.plugins.irds.register(): {escape(manifest.sets[0].id)} and the like",
+        "ids in ir_datasets, after beir_cocodr.plugins.irds.register(), are such as "
+        f"{escape(manifest.sets[0].id)}",
     ]
     if not manifest.same_corpus:
         notes.append("the corpora differ: the test split of each collection is in its folder test")
     labels = [f"labels ≥ {grade}" for grade in grades]
     similar = ["same text", "same words", "mean similarity"]
-    numbers = ["training queries", "test queries", *labels, *similar]
-    rows = [["(before)", *_cells(overlap.before, grades)]]
-    for found in manifest.sets:
-        k = "" if found.k is None else f" (k = {found.k})"
-        rows.append([found.folder + k, *_cells(overlap.after[found.folder], grades)])
-    return [make_table(_title(manifest), ["collection"], numbers, rows, notes)]
+    columns = ["training queries", "test queries", *labels, *similar]
+    return [make_table(_resample_title(manifest), ["collection"], columns, rows, notes)]
 
 
-def _title(manifest: Manifest) -> str:
-    train, test, parameters = manifest.train, manifest.test, manifest.parameters
+def _resample_title(manifest: Manifest) -> str:
+    train = manifest.train
+    test = manifest.test
+    parameters = manifest.parameters
     if isinstance(parameters, RestrainParameters):
-        what = f"ReSTrain, L = {parameters.exclude_top}, {parameters.pool:,} queries outside"
+        method = f"ReSTrain, L = {parameters.exclude_top}, {parameters.pool:,} queries outside"
     else:
-        what = f"ReSTTest, {parameters.buckets} buckets"
-    return escape(
-        f"{what}: {train.dataset} ({train.split}) and {test.dataset} ({test.split}) by {manifest.encoder.name}"
-    )
+        method = f"ReSTTest, {parameters.buckets} buckets"
+    sets = f"{train.dataset} ({train.split}) and {test.dataset} ({test.split})"
+    return escape(f"{method}: {sets} by {manifest.encoder.name}")
 
 
-def _cells(summary: OverlapSummary, grades: list[int]) -> list[str]:
+def _overlap_cells(summary: OverlapSummary, grades: list[int]) -> list[str]:
     shares = label_overlap_cells(summary.label_overlap)
+    # The test queries of a bucket need not have passages of every grade.
+    labels = [shares.get((grade, 1), "–") for grade in grades]
     return [
         *format_numbers(",", summary.training_queries, summary.test_queries),
-        # The test queries of a bucket need not have passages of every grade.
-        *(shares.get((grade, 1), "–") for grade in grades),
+        *labels,
         *format_numbers(",", summary.exact_duplicates, summary.near_duplicates),
         f"{summary.nearest_similarity.mean:.3f}",
     ]

@@ -1,22 +1,27 @@
-"""Evaluations, comparisons, adaptations and parity as tables in a terminal, and defects as
-lines.
-"""
+"""Evaluations, comparisons, adaptations and parity as tables of a terminal, defects as lines."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from beir_cocodr.data.defects import Defect
-from beir_cocodr.evaluation import results as records
 from beir_cocodr.evaluation.chains import ALONE, BASE, Chain
 from beir_cocodr.evaluation.few_labels import FewLabels
 from beir_cocodr.evaluation.label_free.choice import label_pairs, training_pairs
 from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
-from beir_cocodr.evaluation.parity import ParityRecord
-from beir_cocodr.provenance import TrainingRecord
+from beir_cocodr.evaluation.parity import Difference, ParityRecord
+from beir_cocodr.evaluation.results import (
+    AdaptationRecord,
+    AnnotationCandidates,
+    ComparisonRecord,
+    Estimate,
+    EvaluationRecord,
+    PairedTest,
+    PairVerdict,
+)
+from beir_cocodr.provenance import RECORD_FILE, TrainingRecord
 from beir_cocodr.report.terminal import make_table, print_json, print_tables
 from beir_cocodr.report.wording import (
     describe_likeness,
@@ -27,63 +32,73 @@ from beir_cocodr.report.wording import (
     signed,
     span,
 )
+from beir_cocodr.retrieval.fusion_details import FusionDetails
 
 
-def evaluation_table(record: records.EvaluationRecord) -> Table:
-    """Models by measures, with bootstrap 95% intervals."""
-    sizes = f"{record.documents:,} documents, {record.queries:,} queries"
+def evaluation_table(record: EvaluationRecord) -> Table:
+    """Return models by measures, with bootstrap 95% intervals."""
     rows = []
     for label, result in record.models.items():
-        rows.append([label])
+        row = [label]
         for measure, interval in result.intervals.items():
-            within = "" if interval is None else "{:.3f}–{:.3f}".format(*interval)
-            rows[-1] += [f"{result.measures[measure]:.4f}", within]
-        rows[-1].append(f"{result.seconds:.1f}")
-    columns = [title for measure in record.measures for title in (measure, "95%")]
+            row.append(f"{result.measures[measure]:.4f}")
+            row.append("" if interval is None else "{:.3f}–{:.3f}".format(*interval))
+        row.append(f"{result.seconds:.1f}")
+        rows.append(row)
+    columns = []
+    for measure in record.measures:
+        columns += [measure, "95%"]
+    sizes = f"{record.documents:,} documents, {record.queries:,} queries"
     title = f"{record.dataset} ({record.split}): {sizes}"
     return make_table(title, ["model"], [*columns, "seconds"], rows, _remarks(record))
 
 
-def evaluation_tables(record: records.EvaluationRecord) -> list[Table]:
-    """Figures, paired tests, and what judgements of a file tell by themselves."""
+def evaluation_tables(record: EvaluationRecord) -> list[Table]:
+    """Return figures, paired tests, and figures by the judgements of a file alone."""
     tables = [evaluation_table(record)]
     if record.comparisons:
-        title = "paired tests (difference of b to a; p after Holm's correction)"
-        rows = ([test.measure, test.a, test.b, *_test_cells(test)] for test in record.comparisons)
+        title = "paired tests (difference b − a; p after Holm's correction)"
+        rows = [[test.measure, test.a, test.b, *_test_cells(test)] for test in record.comparisons]
         tables.append(make_table(title, ["measure", "a", "b"], _TEST_COLUMNS, rows))
-    return tables + ([] if record.few_labels is None else [few_labels_table(record.few_labels)])
+    if record.few_labels is not None:
+        tables.append(few_labels_table(record.few_labels))
+    return tables
 
 
-def few_labels_table(found: FewLabels) -> Table:
-    """Models by judged queries alone, each against the reference."""
+def few_labels_table(few: FewLabels) -> Table:
+    """Return models by judged queries alone, each against the reference."""
     rows = []
-    for model, value in found.values.items():
-        gain, sign = found.pairs.get(found.reference, {}).get(model), 1
-        if gain is None:
-            gain, sign = found.pairs.get(model, {}).get(found.reference), -1
-        cells = ["", "", ""]
-        if gain is not None:
-            ends = (
-                None
-                if gain.interval is None
-                else tuple(sorted(sign * end for end in gain.interval))
-            )
-            more = "more than 10,000" if gain.more is None else f"{gain.more:,}"
-            cells = [signed(sign * gain.difference), span(ends), more]
-        rows.append([model, f"{value:.4f}", *cells, f"{found.unjudged[model]:.1f}"])
+    for model, value in few.values.items():
+        gain_cells = _gain_cells(few, model)
+        rows.append([model, f"{value:.4f}", *gain_cells, f"{few.unjudged[model]:.1f}"])
     columns = [
         "nDCG@10",
-        f"against {found.reference}",
+        f"against {few.reference}",
         "90%",
-        "queries to settle it",
-        "of ten unjudged",
+        "more queries to decide",
+        "unjudged of ten",
     ]
-    notes = [*found.describe(), "The intervals hold together at all numbers of judged queries."]
-    return make_table(f"{found.queries} judged queries alone", ["model"], columns, rows, notes)
+    notes = [*few.describe(), "The intervals hold together for all numbers of judged queries."]
+    title = f"by {few.queries} judged queries alone"
+    return make_table(title, ["model"], columns, rows, notes)
 
 
-def _remarks(record: records.EvaluationRecord) -> Iterator[str]:
-    """What a reader of the figures has to know: truncated documents, queries without results."""
+def _gain_cells(few: FewLabels, model: str) -> list[str]:
+    """Return a model's gain over the reference, its interval, and the queries that decide it."""
+    gain = few.pairs.get(few.reference, {}).get(model)
+    sign = 1
+    if gain is None:
+        gain = few.pairs.get(model, {}).get(few.reference)
+        sign = -1
+    if gain is None:
+        return ["", "", ""]
+    ends = None if gain.interval is None else sorted(sign * end for end in gain.interval)
+    more = "more than 10,000" if gain.more is None else f"{gain.more:,}"
+    return [signed(sign * gain.difference), span(ends), more]
+
+
+def _remarks(record: EvaluationRecord) -> Iterator[str]:
+    """Yield truncated documents, and queries without results."""
     for label, result in record.models.items():
         if result.truncation:
             yield f"{label}: {result.truncation}"
@@ -92,110 +107,115 @@ def _remarks(record: records.EvaluationRecord) -> Iterator[str]:
 
 
 def fusion_table(record: TrainingRecord) -> Table:
-    """The ways to make BM25 dense that were tried for a hybrid encoder; the one that was taken is
-    marked.
-    """
-    found: Any = record.details
+    """Return the ways to make BM25 dense that were tried, with a mark at the one taken."""
+    details = FusionDetails.from_json(record.details, RECORD_FILE)
     rows = []
-    for one in found["candidates"]:
-        numbers = one["components"] + one["hashed"]
-        taken = (one["kind"], numbers) == (found["kind"], found["numbers"])
-        rows.append(
-            [("> " if taken else "  ") + one["kind"], f"{numbers:,}", f"{one['agreement']:.3f}"]
-        )
+    for tried in details.candidates:
+        taken = (tried.kind, tried.numbers) == (details.kind, details.numbers)
+        mark = "> " if taken else "  "
+        rows.append([mark + tried.kind, f"{tried.numbers:,}", f"{tried.agreement:.3f}"])
     sizes = ", ".join(
-        f"{size:,} in {precision}" for precision, size in found["bytes_per_document"].items()
+        f"{size:,} in {precision}" for precision, size in details.bytes_per_document.items()
     )
     notes = [
-        "agreement: the share of the exact fusion's best 10 that is among its own, on crops and given queries",
-        f"bytes a document: {sizes}; projection of {found['terms']:,} terms: {found['projection_bytes']:,} bytes",
+        "agreement: the share of the exact fusion's best 10 documents among its own best 10, on "
+        "crops and the collection's own queries",
+        f"bytes per document: {sizes}; projection of {details.terms:,} terms: "
+        f"{details.projection_bytes:,} bytes",
     ]
-    if found["terms_left_out"]:
-        share = f"{found['unknown_share']:.1%} of all occurrences"
-        notes.append(f"{found['terms_left_out']:,} rarer terms are left out, {share}")
+    if details.terms_left_out:
+        notes.append(
+            f"{details.terms_left_out:,} rarer terms are left out, which are "
+            f"{details.unknown_share:.1%} of all occurrences"
+        )
     return make_table("hybrid encoder", ["lexical part"], ["numbers", "agreement"], rows, notes)
 
 
 _TEST_COLUMNS = ("b − a", "95%", "t-test p", "randomisation p", "win/tie/loss")
 
 
-def _test_cells(test: records.PairedTest) -> list[str]:
-    ps = (p_value(p, 4) for p in (test.t_p_holm, test.randomization_p_holm))
-    return [signed(test.difference, 4), span(test.interval), *ps, _counts(test)]
+def _test_cells(test: PairedTest) -> list[str]:
+    """Return the cells below `_TEST_COLUMNS`."""
+    return [
+        signed(test.difference, 4),
+        span(test.interval),
+        p_value(test.t_p_holm, 4),
+        p_value(test.randomization_p_holm, 4),
+        _counts(test),
+    ]
 
 
-def _counts(found: records.PairedTest | records.Estimate) -> str:
-    return f"{found.wins}/{found.ties}/{found.losses}"
+def _counts(pair: PairedTest | Estimate) -> str:
+    return f"{pair.wins}/{pair.ties}/{pair.losses}"
 
 
 def defect_lines(defects: Sequence[Defect], most: int) -> Iterator[str]:
-    """One line a defect, at most ``most`` of each kind; what is left out is counted."""
-    listed: Counter[str] = Counter()
+    """Yield one line for each defect, at most ``most`` of each kind, and count the others."""
+    seen: Counter[str] = Counter()
     for defect in defects:
-        listed[defect.kind] += 1
-        if listed[defect.kind] <= most:
+        seen[defect.kind] += 1
+        if seen[defect.kind] <= most:
             place = defect.file if defect.line is None else f"{defect.file}:{defect.line}"
             yield f"{defect.severity}: {place}: {defect.message}"
-    for kind, count in listed.items():
+    for kind, count in seen.items():
         if count > most:
             yield f"... and {count - most} more: {kind}"
 
 
 def adaptation_table(
-    comparison: records.ComparisonRecord,
-    candidates: Mapping[str, str],
-    chains: Mapping[str, Chain],
+    comparison: ComparisonRecord, candidates: Mapping[str, str], chains: Mapping[str, Chain]
 ) -> Table:
-    """Trained encoders against the base in the same use, and the untrained methods against the base
+    """Return estimates for trained encoders, and for untrained methods, against the base.
+
+    A trained encoder is compared with the base in the same use, an untrained method with the base
     alone.
+
+    Args:
+        comparison: the comparison of all candidates.
+        candidates: label to model name.
+        chains: label to chain, for those that are an encoder.
     """
-    pairs = label_pairs(comparison, candidates)
+    verdicts = label_pairs(comparison, candidates)
+    pairs = training_pairs(chains.values())
+    for chain in chains.values():
+        if not chain.stages and chain.mode != ALONE:
+            pairs.append((BASE, chain.label))
+    pairs.append((BASE, "bm25"))
+    rows = []
+    for a, b in pairs:
+        pair = verdicts[a, b]
+        estimates = [_estimate(estimate) for estimate in pair.estimates]
+        rows.append([b, a, pair.verdict, *_expected(pair), *estimates])
     size = f"{comparison.documents:,} documents, {comparison.queries:,} queries"
-    base_uses = [
-        chain.label for chain in chains.values() if not chain.stages and chain.mode != ALONE
-    ]
-    shown = [
-        *training_pairs(chains.values()),
-        *((BASE, label) for label in base_uses),
-        (BASE, "bm25"),
-    ]
     return make_table(
         f"{comparison.dataset}: {size}, estimates without labels",
         ["model", "against", "verdict"],
         ["nDCG@10", "90%", "P(better)", *ESTIMATORS],
-        (
-            [b, a, pair.verdict, *_expected(pair), *map(_estimate, pair.estimates)]
-            for a, b in shown
-            for pair in [pairs[a, b]]
-        ),
-        ["difference and its 95% interval; in brackets: does not count for this pair"],
+        rows,
+        ["difference with its 95% interval; in brackets: does not count for this pair"],
     )
 
 
-def _estimate(estimate: records.Estimate) -> str:
+def _estimate(estimate: Estimate) -> str:
     if estimate.difference is None:
         return "–"
     text = signed(estimate.difference)
-    text += "" if estimate.interval is None else f"\n{span(estimate.interval)}"
+    if estimate.interval is not None:
+        text += f"\n{span(estimate.interval)}"
     return text if estimate.applies else f"({text})"
 
 
-def print_adaptation(record: records.AdaptationRecord, as_json: bool) -> None:
-    """Print an adaptation: the ablation's table, the verdict, and the recommendation.
-
-    Without labels: the table of estimates, and how far to trust the verdict.
-    """
+def print_adaptation(record: AdaptationRecord, as_json: bool) -> None:
+    """Print an adaptation: its figures or estimates, the verdict, and the recommendation."""
     if as_json:
         print_json(record.to_json())
         return
     if record.results is not None:
         print_tables(evaluation_table(record.results))
     elif record.comparison is not None:
-        few = record.comparison.few_labels
-        print_tables(
-            adaptation_table(record.comparison, record.candidates, record.chains),
-            *([few_labels_table(few)] if few else []),
-        )
+        print_tables(adaptation_table(record.comparison, record.candidates, record.chains))
+        if record.comparison.few_labels is not None:
+            print_tables(few_labels_table(record.comparison.few_labels))
     recommendation = record.recommendation
     print(f"Did training make the encoder better? {recommendation.verdict}.")
     for reason in recommendation.reasons:
@@ -205,85 +225,102 @@ def print_adaptation(record: records.AdaptationRecord, as_json: bool) -> None:
     print(f"Recommended: {recommendation.model} ({record.path})")
 
 
-_LISTED = 10
-
-
-def verdict_tables(record: records.ComparisonRecord) -> list[Table]:
-    """Verdicts, what they rest on, pairs to label, and what was seen in training."""
-    tables = [
-        _estimates(record) if record.evaluation is None else evaluation_table(record.evaluation)
-    ]
-    tables.append(_verdicts(record))
+def verdict_tables(record: ComparisonRecord) -> list[Table]:
+    """Return figures or estimates, verdicts, pairs to label, and what training has seen."""
+    if record.evaluation is None:
+        tables = [_estimates(record), _estimated_verdicts(record)]
+    else:
+        tables = [evaluation_table(record.evaluation), _tested_verdicts(record)]
     if record.few_labels is not None:
         tables.append(few_labels_table(record.few_labels))
     if record.labels_wanted.pairs:
         tables.append(_candidates(record.labels_wanted))
     if record.seen:
-        rows = ([model, "\n".join(statement.sentences)] for model, statement in record.seen.items())
-        tables.append(make_table("what was seen in training", ["model", "statement"], rows=rows))
+        rows = [[model, "\n".join(statement.sentences)] for model, statement in record.seen.items()]
+        tables.append(make_table("seen in training", ["model", "statement"], rows=rows))
     return tables
 
 
-def _verdicts(record: records.ComparisonRecord) -> Table:
-    title = f"verdicts on {record.dataset}, b against a"
-    if record.labels:
-        tests = [pair for pair in record.pairs if isinstance(pair, records.PairedTest)]
-        rows = ([test.a, test.b, test.verdict, test.measure, *_test_cells(test)] for test in tests)
-        columns = ["measure", *_TEST_COLUMNS]
-        return make_table(
-            f"{title} (paired tests)", ["a", "b", "verdict"], columns, rows, [record.best.reason]
-        )
-    rows = (
-        [pair.a, pair.b, pair.verdict, *_expected(pair), pair.reason] for pair in record.estimated
+def _tested_verdicts(record: ComparisonRecord) -> Table:
+    rows = []
+    for test in record.pairs:
+        if isinstance(test, PairedTest):
+            rows.append([test.a, test.b, test.verdict, test.measure, *_test_cells(test)])
+    return make_table(
+        f"verdicts on {record.dataset}, b against a (paired tests)",
+        ["a", "b", "verdict"],
+        ["measure", *_TEST_COLUMNS],
+        rows,
+        [record.best.reason],
     )
+
+
+def _estimated_verdicts(record: ComparisonRecord) -> Table:
+    rows = [
+        [pair.a, pair.b, pair.verdict, *_expected(pair), pair.reason] for pair in record.estimated
+    ]
     remarks = [record.best.reason, *dict.fromkeys(pair.trust for pair in record.estimated)]
     remarks += describe_likeness(record.likeness)
-    columns = ["nDCG@10 b − a", "90%", "P(b better)"]
-    title += " (without labels)" if record.few_labels is None else " (judged queries and estimates)"
-    return make_table(title, ["a", "b", "verdict"], columns, rows, remarks, ["reason"])
+    way = "without labels" if record.few_labels is None else "judged queries and estimates"
+    return make_table(
+        f"verdicts on {record.dataset}, b against a ({way})",
+        ["a", "b", "verdict"],
+        ["nDCG@10 b − a", "90%", "P(b better)"],
+        rows,
+        remarks,
+        ["reason"],
+    )
 
 
-def _expected(pair: records.PairVerdict) -> list[str]:
+def _expected(pair: PairVerdict) -> list[str]:
     return [signed(pair.estimate), span(pair.interval), format_number(pair.probability)]
 
 
-def _estimates(record: records.ComparisonRecord) -> Table:
-    asked = record.pseudo_queries["agreement"]
-    whose = "the collection's own" if asked.of_the_collection else "generated"
+def _estimates(record: ComparisonRecord) -> Table:
+    rows = []
+    for pair in record.estimated:
+        rows += [[pair.a, pair.b, *_estimate_cells(estimate)] for estimate in pair.estimates]
+    agreement = record.pseudo_queries["agreement"]
+    kind = "of the collection" if agreement.of_the_collection else "that were generated"
+    notes = [
+        *describe_pseudo_queries(record.pseudo_queries),
+        "agreement: share of the other list's ten best documents, over "
+        f"{agreement.queries:,} queries {kind}",
+    ]
     return make_table(
         f"{record.dataset}: {record.documents:,} documents, estimates without labels",
         ["a", "b", "estimator"],
         ["a", "b", "b − a", "95%", "win/tie/loss"],
-        (
-            [
-                *(pair.a, pair.b, found.estimator + (f" ({found.remark})" if found.remark else "")),
-                *format_numbers(".4f", found.a, found.b),
-                "–" if found.difference is None else signed(found.difference, 4),
-                *(span(found.interval), _counts(found)),
-            ]
-            for pair in record.estimated
-            for found in pair.estimates
-        ),
-        [
-            *describe_pseudo_queries(record.pseudo_queries),
-            f"agreement: share of the other list's ten best documents, {asked.queries:,} {whose} queries",
-        ],
+        rows,
+        notes,
     )
 
 
-def _candidates(wanted: records.AnnotationCandidates) -> Table:
+def _estimate_cells(estimate: Estimate) -> list[str]:
+    name = estimate.estimator
+    if estimate.remark:
+        name += f" ({estimate.remark})"
+    difference = "–" if estimate.difference is None else signed(estimate.difference, 4)
+    means = format_numbers(".4f", estimate.a, estimate.b)
+    return [name, *means, difference, span(estimate.interval), _counts(estimate)]
+
+
+#: Pairs to label that are listed.
+_LISTED = 10
+
+
+def _candidates(wanted: AnnotationCandidates) -> Table:
+    rows = []
+    for pair in wanted.pairs[:_LISTED]:
+        query = f"{pair.query_id}: {pair.query[:60]}"
+        ranks = format_numbers("d", pair.rank_a, pair.rank_b)
+        rows.append([query, pair.document_id, f"{pair.weight:.3f}", *ranks])
     more = len(wanted.pairs) - _LISTED
     return make_table(
-        f"labels that would tell most between a = {wanted.a} and b = {wanted.b}",
+        f"pairs whose labels would decide most between a = {wanted.a} and b = {wanted.b}",
         ["query", "document"],
         ["weight", "rank a", "rank b"],
-        (
-            [
-                *(f"{pair.query_id}: {pair.query[:60]}", pair.document_id, f"{pair.weight:.3f}"),
-                *format_numbers("d", pair.rank_a, pair.rank_b),
-            ]
-            for pair in wanted.pairs[:_LISTED]
-        ),
+        rows,
         [f"and {more} more"] if more > 0 else [],
     )
 
@@ -292,61 +329,64 @@ _TOOLS = {"ir_measures": "ir-measures", "beir": "BEIR", "pytrec_eval": "pytrec_e
 
 
 def parity_tables(record: ParityRecord) -> list[Table]:
-    """Measures by tools, then each difference with its causes."""
+    """Return measures by tools, then each difference with its causes."""
+    columns = []
+    for title in _TOOLS.values():
+        columns += [title, "its name"]
+    rows = []
+    for measure in record.measures:
+        row = [measure.measure]
+        for tool in _TOOLS:
+            row += [f"{measure.tools[tool].value:.6f}", measure.tools[tool].name]
+        rows.append(row)
     queries = record.queries
     values = make_table(
         f"{escape(record.run)} on {escape(record.dataset)} ({record.split}): "
         f"{queries['judged']:,} judged queries, {queries['judged_with_results']:,} with results",
         ["measure"],
-        [column for title in _TOOLS.values() for column in (title, "its name")],
-        (
-            [
-                row.measure,
-                *(
-                    cell
-                    for t in _TOOLS
-                    for cell in (f"{row.tools[t].value:.6f}", row.tools[t].name)
-                ),
-            ]
-            for row in record.measures
-        ),
+        columns,
+        rows,
         map(escape, record.notes),
     )
     return [values, _differences(record)]
 
 
 def _differences(record: ParityRecord) -> Table:
+    if record.explained:
+        note = f"every difference is explained, to {record.tolerance:g}"
+    else:
+        note = "not every difference is explained: see 'unexplained'"
     table = make_table(
         "differences to ir-measures, each cause applied after those above it",
         ["measure", "tool", "cause"],
         ["queries", "changed", "before", "after", "effect"],
-        notes=[
-            f"every difference is explained, to {record.tolerance:g}"
-            if record.explained
-            else "not every difference is explained: see 'unexplained'"
-        ],
+        notes=[note],
         last=["reason"],
     )
-    for row in record.measures:
-        for found in row.differences:
-            head = [row.measure, _TOOLS[found.tool]]
-            for cause in found.causes:
-                counts = format_numbers(",", cause.queries, cause.queries_changed)
-                values = format_numbers(".6f", cause.before, cause.after)
-                table.add_row(
-                    *head, cause.cause, *counts, *values, f"{cause.effect:+.6f}", cause.reason
-                )
-                head = ["", ""]
-            conclusion = (
-                "all",
-                found.difference,
-                "recomputed with these causes, the numbers agree",
-            )
-            if not found.explained:
-                reason = f"{found.remaining:+.2e} remains after all known causes"
-                conclusion = ("unexplained", found.remaining, reason)
-            elif not found.causes:
-                conclusion = ("none", found.difference, "the same number")
-            name, effect, reason = conclusion
-            table.add_row(*head, name, *[""] * 4, f"{effect:+.6f}", reason, end_section=True)
+    for measure in record.measures:
+        for difference in measure.differences:
+            _add_difference(table, measure.measure, difference)
     return table
+
+
+def _add_difference(table: Table, measure: str, difference: Difference) -> None:
+    """Add a row for each cause of a difference, and one for what remains."""
+    head = [measure, _TOOLS[difference.tool]]
+    for cause in difference.causes:
+        counts = format_numbers(",", cause.queries, cause.queries_changed)
+        values = format_numbers(".6f", cause.before, cause.after)
+        effect = f"{cause.effect:+.6f}"
+        table.add_row(*head, cause.cause, *counts, *values, effect, cause.reason)
+        head = ["", ""]
+    effect = f"{difference.difference:+.6f}"
+    if not difference.explained:
+        name = "unexplained"
+        effect = f"{difference.remaining:+.6f}"
+        reason = f"{difference.remaining:+.2e} remains after all known causes"
+    elif difference.causes:
+        name = "all"
+        reason = "recomputed with these causes, the numbers agree"
+    else:
+        name = "none"
+        reason = "the same number"
+    table.add_row(*head, name, "", "", "", "", effect, reason, end_section=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
@@ -19,6 +19,7 @@ from beir_cocodr.report.wording import allowed_text
 if TYPE_CHECKING:  # their modules import torch or scipy
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox
 
     from beir_cocodr.analysis.qpp import Coefficients, Prediction
@@ -27,45 +28,52 @@ if TYPE_CHECKING:  # their modules import torch or scipy
     from beir_cocodr.analysis.source_clusters import SourceClusters
     from beir_cocodr.resampling.manifest import Manifest
     from beir_cocodr.resampling.overlap import Overlap
-    from beir_cocodr.resampling.regimes.regimes import Regimes
+    from beir_cocodr.resampling.regimes.regimes import Alignment, Regimes
 
 log = logging.getLogger(__name__)
 
+#: Width and height of a panel, in inches.
 _PANEL_INCHES = 4.2
 
 
 def has_matplotlib() -> bool:
-    """Whether pictures can be drawn."""
+    """Return whether pictures can be drawn."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def will_draw(picture: bool | None, possible: bool, needs: str) -> bool:
-    """Decide before the work starts; an InputError where a picture is asked for and cannot be
-    drawn.
+    """Decide before the work starts whether a picture will be drawn.
 
     Args:
-        picture: whether one is asked for; None draws where there is something to draw and
-            matplotlib.
-        possible: whether there is something to draw, and a folder for it.
-        needs: what is lacking where it is not possible, as the way out.
+        picture: True asks for a picture and False for none; None draws one where that is possible
+            and matplotlib is installed.
+        possible: whether there will be something to draw, and a folder for it.
+        needs: the way out if it is not possible.
+
+    Raises:
+        InputError: a picture is asked for and cannot be drawn.
     """
     if picture and not has_matplotlib():
-        raise InputError("a picture needs matplotlib; pip install 'beir-cocodr[report]'")
+        raise InputError("a picture needs matplotlib: pip install 'beir-cocodr[report]'")
     if picture and not possible:
         raise InputError(f"there is nothing to draw; {needs}")
     if picture is None and possible and not has_matplotlib():
-        log.info("no picture: matplotlib is not there; pip install 'beir-cocodr[report]'")
+        log.info("no picture: matplotlib is not installed; pip install 'beir-cocodr[report]'")
         return False
     return possible and picture is not False
 
 
 @contextmanager
 def _png(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """A figure of so many inches; the file appears when the block is through, and only when it is
-    complete.
+    """Give a figure, and write it when the block ends without an error.
+
+    Args:
+        path: the file, which appears only when it is complete.
+        width: inches.
+        height: inches.
     """
-    # Agg's canvas by name: no display, and no backend or state of pyplot that belongs to the
-    # caller.
+    # Agg's canvas is named, so that no display is needed and the caller's state of pyplot is left
+    # alone.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -77,32 +85,39 @@ def _png(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 
 def plain(text: str) -> str:
-    """Text as it stands: matplotlib takes dollar signs for formulas."""
+    """Return text that matplotlib draws as it is: it takes dollar signs for formulas."""
     return allowed_text(text).replace("$", r"\$")
 
 
 def _caption(row: Coefficients | None) -> str:
-    return (
-        ""
-        if row is None or row.pearson is None
-        else f"r = {row.pearson:+.3f}, τ = {row.kendall:+.3f}"
-    )
+    if row is None or row.pearson is None:
+        return ""
+    return f"r = {row.pearson:+.3f}, τ = {row.kendall:+.3f}"
 
 
-#: Where a name may stand beside its point, the first that is free: offsets in points.
-_PLACES = [(4, 3), (4, -3), (-4, 3), (-4, -3), (0, 6), (0, -6)]
+#: Places of a name beside its point, tried in this order: offsets in points, and alignment.
+_OFFSETS = [
+    (4, 3, "left"),
+    (4, -3, "left"),
+    (-4, 3, "right"),
+    (-4, -3, "right"),
+    (0, 6, "center"),
+    (0, -6, "center"),
+]
 
 
 @dataclass(frozen=True)
 class ScatterPanel:
-    """One panel: the points that have a finite x and a finite y.
+    """One panel of a picture: the points that have a finite x and a finite y.
 
     Attributes:
-        x, y: name of a point -> its place.
-        x_label, y_label: of the axes.
-        caption: over the panel.
-        names: name of a point -> what stands beside it, if anything; by default the name itself.
-        groups: name of a point -> its group; groups differ in colour, and a legend names them.
+        x: name of a point to its x.
+        y: name of a point to its y.
+        x_label: label of the x axis.
+        y_label: label of the y axis.
+        caption: text above the panel.
+        names: name of a point to the text beside it; by default the name itself.
+        groups: name of a point to its group; groups differ in colour, and a legend names them.
     """
 
     x: Mapping[str, float | None]
@@ -114,21 +129,28 @@ class ScatterPanel:
     groups: Mapping[str, str] = field(default_factory=dict)
 
     def points(self) -> dict[str, tuple[float, float]]:
-        """Name to place of what is drawn."""
-        return {
-            name: (x, y)
-            for name, x in self.x.items()
-            if x is not None
-            and (y := self.y.get(name)) is not None
-            and math.isfinite(x)
-            and math.isfinite(y)
-        }
+        """Return name to place of each point that is drawn."""
+        points = {}
+        for name, x in self.x.items():
+            y = self.y.get(name)
+            if x is None or y is None:
+                continue
+            if math.isfinite(x) and math.isfinite(y):
+                points[name] = (x, y)
+        return points
 
 
 def write_labelled_scatter(
     path: Path, panels: Sequence[ScatterPanel], title: str, columns: int = 2
 ) -> None:
-    """Draw panels as a PNG, ``columns`` side by side, every point with its name."""
+    """Draw panels as a PNG, every point with its name.
+
+    Args:
+        path: the file.
+        panels: the panels.
+        title: text above all panels.
+        columns: panels side by side.
+    """
     columns = min(columns, len(panels))
     lines = math.ceil(len(panels) / columns)
     with _png(path, _PANEL_INCHES * columns, _PANEL_INCHES * lines) as figure:
@@ -138,23 +160,18 @@ def write_labelled_scatter(
             _draw(axis, panel)
         for axis in figure.axes[len(panels) :]:
             axis.set_visible(False)
-        figure.draw_without_rendering()  # only then is it known where everything stands
+        figure.draw_without_rendering()  # the layout is not known before
         for axis, panel in zip(figure.axes, panels, strict=False):
             _write_names(axis, panel)
 
 
 def _draw(axis: Axes, panel: ScatterPanel) -> None:
-    points = panel.points()
-    for group in dict.fromkeys(panel.groups.get(name, "") for name in points):
-        places = [place for name, place in points.items() if panel.groups.get(name, "") == group]
-        axis.scatter(
-            [x for x, _ in places],
-            [y for _, y in places],
-            s=18,
-            lw=0,
-            alpha=0.7,
-            label=plain(group) or None,
-        )
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for name, point in panel.points().items():
+        groups.setdefault(panel.groups.get(name, ""), []).append(point)
+    for group, points in groups.items():
+        x, y = zip(*points, strict=True)
+        axis.scatter(x, y, s=18, lw=0, alpha=0.7, label=plain(group) or None)
     if panel.groups:
         axis.legend(fontsize="x-small")
     axis.margins(0.2)  # room for the names
@@ -163,111 +180,133 @@ def _draw(axis: Axes, panel: ScatterPanel) -> None:
 
 
 def _write_names(axis: Axes, panel: ScatterPanel) -> None:
-    """Write each name where it covers no earlier name and stays in the panel, if there is such a
-    place.
-    """
+    """Write each name inside the panel where it covers no earlier one, if there is such a place."""
     taken: list[Bbox] = []
-    shown = {name: plain(panel.names.get(name, name)) for name in panel.points()}
     for name, point in panel.points().items():
-        if not shown[name]:
+        name_text = plain(panel.names.get(name, name))
+        if not name_text:
             continue
         text = axis.annotate(
-            shown[name], point, xytext=(0, 0), textcoords="offset points", fontsize="x-small"
+            name_text, point, xytext=(0, 0), textcoords="offset points", fontsize="x-small"
         )
         text.set_in_layout(False)  # a long name must not squeeze the panel
-        for x, y in (*_PLACES, _PLACES[0]):
-            horizontal = "left" if x > 0 else "right" if x else "center"
-            text.set(position=(x, y), ha=horizontal, va="bottom" if y > 0 else "top")
-            box = text.get_window_extent()
-            inside = axis.bbox.x0 <= box.x0 and box.x1 <= axis.bbox.x1
-            if inside and not any(box.overlaps(other) for other in taken):
-                break
-        taken.append(box)
+        taken.append(_place(axis, text, taken))
 
 
-def qpp_picture(path: Path, found: Prediction) -> None:
-    """Draw a model's quality against every predictor: one panel a predictor, one point a query."""
-    record = found.record
-    panels = [
-        ScatterPanel(
-            found.values[row.predictor],
-            found.quality,
-            row.predictor,
-            record.measure,
-            f"{_caption(row) or 'not defined'} (n = {row.queries})",
-            dict.fromkeys(found.quality, ""),
+def _place(axis: Axes, text: Annotation, taken: Sequence[Bbox]) -> Bbox:
+    """Move a name to the first free offset, else to the first one, and return its box."""
+    for x, y, horizontal in (*_OFFSETS, _OFFSETS[0]):
+        text.set(position=(x, y), ha=horizontal, va="bottom" if y > 0 else "top")
+        box = text.get_window_extent()
+        inside = axis.bbox.x0 <= box.x0 and box.x1 <= axis.bbox.x1
+        if inside and not any(box.overlaps(other) for other in taken):
+            break
+    return box
+
+
+def qpp_picture(path: Path, prediction: Prediction) -> None:
+    """Draw a model's quality against every predictor: one panel each, one point per query."""
+    record = prediction.record
+    panels = []
+    for row in record.predictors:
+        caption = f"{_caption(row) or 'not defined'} (n = {row.queries})"
+        panels.append(
+            ScatterPanel(
+                prediction.values[row.predictor],
+                prediction.quality,
+                row.predictor,
+                record.measure,
+                caption,
+                names=dict.fromkeys(prediction.quality, ""),
+            )
         )
-        for row in record.predictors
-    ]
     write_labelled_scatter(path, panels, f"{record.model} on {record.dataset}", columns=3)
 
 
 def shift_picture(path: Path, report: Shift) -> None:
-    """Draw every model's scores against both similarities, a point for each target.
+    """Draw every model's scores against both similarities, one point per target.
 
-    Source: COCO-DR, Figure 2.
+    References:
+        Yu et al., 2022 (COCO-DR), Figure 2.
     """
     from beir_cocodr.analysis.shift import SIMILARITIES, similarities
 
     values = similarities(report.targets)
     # Points and axes have no room for paths.
     targets = file_names(target.dataset for target in report.targets)
-    models = file_names([*report.scores, *([] if report.baseline is None else [report.baseline])])
+    labels = list(report.scores)
+    if report.baseline is not None:
+        labels.append(report.baseline)
+    models = file_names(labels)
     against = "" if report.baseline is None else f" − {models[report.baseline]}"
-    panels = [
-        ScatterPanel(
-            {targets[target]: value for target, value in values[row.similarity].items()},
-            {targets[target]: score for target, score in scores.items()},
-            SIMILARITIES[row.similarity],
-            f"{report.measure}, {models[label]}{against}",
-            _caption(row),
-        )
-        for label, scores in report.scores.items()
-        for row in report.correlations[label]
-    ]
+    panels = []
+    for label, scores in report.scores.items():
+        for row in report.correlations[label]:
+            of_targets = values[row.similarity]
+            panels.append(
+                ScatterPanel(
+                    {targets[target]: value for target, value in of_targets.items()},
+                    {targets[target]: score for target, score in scores.items()},
+                    SIMILARITIES[row.similarity],
+                    f"{report.measure}, {models[label]}{against}",
+                    _caption(row),
+                )
+            )
     write_labelled_scatter(path, panels, f"similarity with {report.source.dataset}")
 
 
 def representation_picture(path: Path, report: Representation) -> None:
-    """Draw uniformity against alignment, and where there are gains these against the loss's
-    reduction.
+    """Draw uniformity against alignment and, with gains, gains against the loss's reduction.
 
-    Source: COCO-DR, Figures 5b and 5a.
+    References:
+        Yu et al., 2022 (COCO-DR), Figures 5a and 5b.
     """
-    models, datasets = file_names(report.models), file_names(report.datasets)  # paths are too long
-    points = {
-        f"{model}, {dataset}": (model, dataset, found)
-        for dataset, corpus in report.datasets.items()
-        for model, found in corpus.models.items()
-    }
-    panels = [
-        ScatterPanel(
-            {point: found.alignment for point, (_, _, found) in points.items()},
-            {point: found.uniformity for point, (_, _, found) in points.items()},
-            "ℓ_align",
-            "ℓ_uniform",
-            names={point: datasets[dataset] for point, (_, dataset, _) in points.items()},
-            groups={point: models[model] for point, (model, _, _) in points.items()},
-        )
-    ]
-    row = report.reduction_against_gain
-    if row is not None:
-        changes = {
-            datasets[name]: corpus.change
-            for name, corpus in report.datasets.items()
-            if corpus.change
-        }
-        reduction = {name: change.contrastive_loss_reduction for name, change in changes.items()}
-        gain = {name: change.gain for name, change in changes.items()}
-        axes = ("reduction of contrastive loss", f"gain in {report.measure}")
-        panels.append(ScatterPanel(reduction, gain, *axes, _caption(row)))
+    panels = [_alignment_panel(report)]
+    if report.reduction_against_gain is not None:
+        panels.append(_reduction_panel(report))
     write_labelled_scatter(path, panels, "representation of spans")
 
 
-def source_clusters_picture(path: Path, report: SourceClusters) -> None:
-    """Draw gains against the reduction of the nearest cluster's loss, a point for each target.
+def _alignment_panel(report: Representation) -> ScatterPanel:
+    # Points and the legend have no room for paths.
+    models = file_names(report.models)
+    datasets = file_names(report.datasets)
+    alignment: dict[str, float | None] = {}
+    uniformity: dict[str, float | None] = {}
+    names = {}
+    groups = {}
+    for dataset, corpus in report.datasets.items():
+        for model, measures in corpus.models.items():
+            point = f"{model}, {dataset}"
+            alignment[point] = measures.alignment
+            uniformity[point] = measures.uniformity
+            names[point] = datasets[dataset]
+            groups[point] = models[model]
+    return ScatterPanel(alignment, uniformity, "ℓ_align", "ℓ_uniform", names=names, groups=groups)
 
-    Source: COCO-DR, Figure 5c.
+
+def _reduction_panel(report: Representation) -> ScatterPanel:
+    datasets = file_names(report.datasets)
+    reductions: dict[str, float | None] = {}
+    gains: dict[str, float | None] = {}
+    for name, corpus in report.datasets.items():
+        if corpus.change is not None:
+            reductions[datasets[name]] = corpus.change.contrastive_loss_reduction
+            gains[datasets[name]] = corpus.change.gain
+    return ScatterPanel(
+        reductions,
+        gains,
+        "reduction of contrastive loss",
+        f"gain in {report.measure}",
+        _caption(report.reduction_against_gain),
+    )
+
+
+def source_clusters_picture(path: Path, report: SourceClusters) -> None:
+    """Draw gains against the reduction of the nearest cluster's loss, one point per target.
+
+    References:
+        Yu et al., 2022 (COCO-DR), Figure 5c.
     """
     panel = ScatterPanel(
         {name: target.reduction for name, target in report.targets.items()},
@@ -275,43 +314,41 @@ def source_clusters_picture(path: Path, report: SourceClusters) -> None:
         "reduction of the nearest cluster's loss",
         f"gain in {report.measure}",
         _caption(report.reduction_against_gain),
-        file_names(report.targets),  # paths are too long
+        file_names(report.targets),  # points have no room for paths
     )
     write_labelled_scatter(path, [panel], f"{report.after} − {report.before}")
 
 
 def overlap_picture(path: Path, report: Overlap) -> None:
     """Draw the histogram of similarities to the nearest training query."""
-    encoder, histogram = report.nearest.encoder, report.nearest.histogram
+    encoder = report.nearest.encoder
+    histogram = report.nearest.histogram
     kind = "Jaccard, words" if encoder is None else f"cosine, {encoder.name}"
     with _png(path, 6.4, 4.0) as figure:
         axis = figure.subplots()
         axis.stairs(histogram.counts, histogram.edges, fill=True, alpha=0.6)
-        title = plain(f"{report.test.dataset}: {report.test.queries:,} test queries")
-        label = plain(f"similarity to the nearest training query ({kind})")
         axis.set(
             xlim=(histogram.edges[0], histogram.edges[-1]),
-            xlabel=label,
+            xlabel=plain(f"similarity to the nearest training query ({kind})"),
             ylabel="test queries",
-            title=title,
+            title=plain(f"{report.test.dataset}: {report.test.queries:,} test queries"),
         )
 
 
 def resampling_picture(path: Path, report: Manifest) -> None:
     """Draw queries by their two main components, sets in colours, test queries as crosses.
 
-    Source: Zhan et al., 2022, Figure 1.
+    References:
+        Zhan et al., 2022, Figure 1.
     """
     with _png(path, 6.4, 5.4) as figure:
         axis = figure.subplots()
-        for name, found in report.points.items():
-            style: Any = (
-                {"marker": "x", "color": "black"}
-                if name == "test"
-                else {"marker": "o", "alpha": 0.5}
-            )
-            x, y = zip(*found, strict=True)
-            axis.scatter(x, y, 12, label=name, **style)
+        for name, points in report.points.items():
+            x, y = zip(*points, strict=True)
+            if name == "test":
+                axis.scatter(x, y, 12, label=name, marker="x", color="black")
+            else:
+                axis.scatter(x, y, 12, label=name, marker="o", alpha=0.5)
         axis.legend()
         axis.set_title(plain(f"{report.base} ({report.method}), {report.encoder.name}"))
 
@@ -319,28 +356,36 @@ def resampling_picture(path: Path, report: Manifest) -> None:
 def alignment_picture(path: Path, report: Regimes) -> None:
     """Draw scores in a regime against scores outside the distribution.
 
-    There is a panel for every collection and regime, and a point for every model and seed.
+    Every collection and regime has a panel, and every model and seed a point.
 
-    Source: Zhan et al., 2022, Figure 2.
+    References:
+        Zhan et al., 2022, Figure 2.
     """
     points = {f"{point.group} {point.model} {point.seed}": point for point in report.points}
-    panels = [
-        ScatterPanel(
-            {name: point.measures[row.measure][row.regime] for name, point in points.items()},
-            {
-                name: point.ood[row.collection][row.measure][row.regime]
-                for name, point in points.items()
-            },
-            f"{row.regime}, {row.measure}",
-            f"{row.collection}, {row.measure}",
-            f"not defined ({row.models} models)"
-            if row.spearman is None
-            else f"ρ = {row.spearman:+.3f} (p {row.spearman_p:.2g}), τ = {row.kendall:+.3f} (p {row.kendall_p:.2g})",
-            names=dict.fromkeys(
-                points, ""
-            ),  # the colours tell models apart, and seeds need no names
-            groups={name: point.model for name, point in points.items()},
+    panels = []
+    for row in report.alignment:
+        inside: dict[str, float | None] = {}
+        outside: dict[str, float | None] = {}
+        for name, point in points.items():
+            inside[name] = point.measures[row.measure][row.regime]
+            outside[name] = point.ood[row.collection][row.measure][row.regime]
+        panels.append(
+            ScatterPanel(
+                inside,
+                outside,
+                f"{row.regime}, {row.measure}",
+                f"{row.collection}, {row.measure}",
+                _alignment_caption(row),
+                # Colours tell models apart, and seeds need no names.
+                names=dict.fromkeys(points, ""),
+                groups={name: point.model for name, point in points.items()},
+            )
         )
-        for row in report.alignment
-    ]
     write_labelled_scatter(path, panels, f"{report.base} ({report.method})")
+
+
+def _alignment_caption(row: Alignment) -> str:
+    if row.spearman is None:
+        return f"not defined ({row.models} models)"
+    spearman = f"ρ = {row.spearman:+.3f} (p {row.spearman_p:.2g})"
+    return f"{spearman}, τ = {row.kendall:+.3f} (p {row.kendall_p:.2g})"

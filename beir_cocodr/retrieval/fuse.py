@@ -31,6 +31,7 @@ from beir_cocodr.records import CollectionProvenance, Json, versions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.corpus_encoder import HybridCorpusEncoder
 from beir_cocodr.retrieval.dense import Dense, StoreChoice, shared_embeddings
+from beir_cocodr.retrieval.fusion_details import FusionDetails, TriedFusion
 from beir_cocodr.retrieval.hybrid_fit import (
     LEXICAL_NUMBERS,
     DenseBM25,
@@ -120,7 +121,7 @@ def fuse(
             **vars(plan),
             processes=world_size() if world_size() > 1 else None,
             seconds=round(time.perf_counter() - began, 1),
-            details=_details(fit, candidates, hybrid),
+            details=asdict(_details(fit, candidates, hybrid)),
             versions=versions(),
             parent=read_record(model_source(model)),
         )
@@ -196,24 +197,22 @@ def _save(hybrid: HybridEncoder, record: TrainingRecord, output: Path) -> None:
         write_record(draft, record)
 
 
-def _details(fit: Fit, candidates: Sequence[DenseBM25], hybrid: HybridEncoder) -> Json:
+def _details(fit: Fit, candidates: Sequence[DenseBM25], hybrid: HybridEncoder) -> FusionDetails:
     """Return what training.json says about a fit beside the plan."""
     chosen = smallest_as_good(candidates)
     numbers = hybrid.head.dimension + chosen.numbers
-    return {
-        "kind": chosen.kind,
-        "numbers": chosen.numbers,
-        "agreement": chosen.agreement,
-        "candidates": [{"kind": one.kind, **asdict(one)} for one in candidates],
-        "terms": len(fit.counts.frequencies),
-        "terms_left_out": fit.counts.left_out,
-        "unknown_share": fit.counts.left_out_share,
-        "fitted_on": len(fit.rows),
-        "bytes_per_document": {
-            precision: size * numbers for precision, size in _NUMBER_BYTES.items()
-        },
-        "projection_bytes": 4 * hybrid.head.projection.numel(),
-    }
+    return FusionDetails(
+        kind=chosen.kind,
+        numbers=chosen.numbers,
+        agreement=chosen.agreement,
+        candidates=[TriedFusion(kind=one.kind, **asdict(one)) for one in candidates],
+        terms=len(fit.counts.frequencies),
+        terms_left_out=fit.counts.left_out,
+        unknown_share=fit.counts.left_out_share,
+        fitted_on=len(fit.rows),
+        bytes_per_document={precision: size * numbers for precision, size in _NUMBER_BYTES.items()},
+        projection_bytes=4 * hybrid.head.projection.numel(),
+    )
 
 
 class FittedVector:

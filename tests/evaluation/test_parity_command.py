@@ -42,8 +42,8 @@ def test_command_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--parity", "x.run", "bm25"], "and not both"),
-        ([], "and not both"),
+        (["--parity", "x.run", "bm25"], "but not both"),
+        ([], "but not both"),
         (["--parity", "nowhere.run"], "nowhere.run: no such file"),
         (["--parity", "x.run", "--split", "dev"], "dev"),
         (["--parity", "x.run", "--measures", "bogus"], "bogus"),

@@ -252,9 +252,9 @@ def comparison_of(pair: PairVerdict, models: list[str]) -> ComparisonRecord:
 def test_measures_and_terms_have_meanings():
     assert "10 documents" in meaning("nDCG@10")
     assert "relevant documents" in meaning("R@100")
-    assert "documents found" in meaning("AP")
+    assert "retrieved documents" in meaning("AP")
     assert meaning("95% interval") != meaning("p after Holm") != ""
-    assert "share of the first 5 documents" in meaning("P@5")
+    assert "among the first 5 documents" in meaning("P@5")
     assert meaning("Source") == ""
 
 
