@@ -375,7 +375,7 @@ def test_command_line(capsys, beir_folder, tiny_bert, changed_bert, tmp_path):
         "ℓ_uniform",
         "reduction",
         "by chance it is 2.9444",
-        "4 documents left over",
+        "4 documents fill no batch",
     ):
         assert told in out
     status, out, err = run(capsys, *arguments, "--model", str(tiny_bert), "--batch-size", "1")
