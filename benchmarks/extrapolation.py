@@ -97,9 +97,9 @@ class Study:
             resample_restrain(
                 dataset,
                 dataset,
-                ENCODER,
-                self.sets,
-                restrain,
+                model=ENCODER,
+                output=self.sets,
+                options=restrain,
             )
 
     def results(self) -> dict[str, Any]:

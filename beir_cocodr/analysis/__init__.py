@@ -1,47 +1,18 @@
 """What a corpus, its queries and the representations of a model say about each other.
 
-Here are the options of the analyses, and what they accept as datasets and files.
+Here are the options of the analyses.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from beir_cocodr.data.collection import Collection, Dataset, is_dataset, load_collection
-from beir_cocodr.data.sources import Labels
-from beir_cocodr.errors import SEED_MAX, check_names
+from beir_cocodr.errors import SEED_MAX
 from beir_cocodr.models.spec import Options, option
-
-#: What a user may call several datasets: one, or a sequence of them.
-Datasets: TypeAlias = object
 
 #: One file or several.
 Files: TypeAlias = str | Path | Iterable[str | Path]
-
-
-def load_collections(
-    datasets: Datasets, split: str = "test", *, labels: Labels = "required", kind: str = "dataset"
-) -> list[Collection]:
-    """Load what a user calls one or several datasets.
-
-    Args:
-        datasets: one dataset as for :func:`~beir_cocodr.data.collection.load_collection`, or a
-            sequence of them.
-        split: as for :func:`~beir_cocodr.data.collection.load_collection`.
-        labels: as for :func:`~beir_cocodr.data.collection.load_collection`.
-        kind: how messages call a dataset.
-
-    Raises:
-        InputError: There is no dataset, two have the same name, or one cannot be loaded.
-    """
-    is_single = isinstance(datasets, str | Path | Mapping) or is_dataset(datasets)
-    several: list[Dataset] = [datasets]
-    if not is_single and isinstance(datasets, Iterable):
-        several = list(datasets)
-    collections = [load_collection(one, split, labels=labels) for one in several]
-    check_names(kind, [collection.name for collection in collections])
-    return collections
 
 
 def as_paths(files: Files) -> list[Path]:

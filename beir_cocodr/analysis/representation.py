@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beir_cocodr.analysis import Datasets, Files, RepresentationOptions, as_paths, load_collections
+from beir_cocodr.analysis import Files, RepresentationOptions, as_paths
 from beir_cocodr.analysis.gains import Gains
 from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.arrays import Doubles, check_finite
+from beir_cocodr.data.collection import Datasets, load_collections
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.spans import SpannedText, span_pair, span_ranges
 from beir_cocodr.data.text import MOST_CHARACTERS

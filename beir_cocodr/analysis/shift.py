@@ -12,11 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beir_cocodr.analysis import Datasets, Files, as_paths, load_collections
+from beir_cocodr.analysis import Files, as_paths
 from beir_cocodr.analysis.gains import ModelScores, read_scores
 from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.arrays import Array, Ints
-from beir_cocodr.data.collection import Collection, Dataset, load_collection
+from beir_cocodr.data.collection import (
+    Collection,
+    Dataset,
+    Datasets,
+    load_collection,
+    load_collections,
+)
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.records import Report, versions

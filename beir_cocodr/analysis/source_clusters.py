@@ -10,12 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from beir_cocodr.analysis import Datasets, Files, SourceClusterOptions, as_paths, load_collections
+from beir_cocodr.analysis import Files, SourceClusterOptions, as_paths
 from beir_cocodr.analysis.gains import Gains
 from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.arrays import Doubles, Floats, Ints
 from beir_cocodr.data.clusters import Clusters, cluster_queries
-from beir_cocodr.data.collection import Collection, Dataset, load_collection
+from beir_cocodr.data.collection import (
+    Collection,
+    Dataset,
+    Datasets,
+    load_collection,
+    load_collections,
+)
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError

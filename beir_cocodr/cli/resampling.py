@@ -46,7 +46,9 @@ def restrain(
     from beir_cocodr.resampling.restrain import resample_restrain
 
     drawn = png_pictures.will_draw(picture, True, "")
-    manifest = resample_restrain(train, test, encoder, output, settings, encoding)
+    manifest = resample_restrain(
+        train, test, model=encoder, output=output, options=settings, search=encoding
+    )
     _finish(manifest, output, drawn, as_json)
 
 
@@ -70,7 +72,9 @@ def resttest(
     from beir_cocodr.resampling.resttest import resample_resttest
 
     drawn = png_pictures.will_draw(picture, True, "")
-    manifest = resample_resttest(train, test, encoder, output, settings, encoding)
+    manifest = resample_resttest(
+        train, test, model=encoder, output=output, options=settings, search=encoding
+    )
     _finish(manifest, output, drawn, as_json)
 
 

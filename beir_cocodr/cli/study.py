@@ -306,7 +306,7 @@ def overlap(
             test,
             train_split=train_split,
             test_split=test_split,
-            encoder=encoder,
+            model=encoder,
             search=search,
         )
         if folder is not None:

@@ -6,7 +6,7 @@ alone (:func:`load_queries`) need no index of document ids.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -33,7 +33,7 @@ from beir_cocodr.data.irds_source import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.memory import MemorySource, is_hub_dataset
 from beir_cocodr.data.readers import CORPUS_SUFFIXES
 from beir_cocodr.data.sources import FileSource, Labels, Source
-from beir_cocodr.errors import InputError, check_name
+from beir_cocodr.errors import InputError, check_name, check_names
 from beir_cocodr.io import cache_folder, filling_cache, text_sha256, unfinished
 
 log = logging.getLogger(__name__)
@@ -332,6 +332,9 @@ class Collection:
 #: What a user may call a dataset; a mapping is a corpus, a tuple is BEIR's triple.
 Dataset: TypeAlias = object
 
+#: What a user may call several datasets: one, or a sequence of them.
+Datasets: TypeAlias = object
+
 
 def load_collection(
     dataset: Dataset, split: str = "test", *, labels: Labels = "required"
@@ -379,6 +382,30 @@ def load_collection(
     if isinstance(dataset, Documents) and dataset.content_hash and labels != "required":
         return Collection(repr(dataset), dataset, {}, {}, None, dataset.counts)
     return _load(resolve_source(dataset, split), labels)
+
+
+def load_collections(
+    datasets: Datasets, split: str = "test", *, labels: Labels = "required", kind: str = "dataset"
+) -> list[Collection]:
+    """Load what a user calls one or several datasets.
+
+    Args:
+        datasets: one dataset as for :func:`load_collection`, or a
+            sequence of them.
+        split: as for :func:`load_collection`.
+        labels: as for :func:`load_collection`.
+        kind: how messages call a dataset.
+
+    Raises:
+        InputError: There is no dataset, two have the same name, or one cannot be loaded.
+    """
+    is_single = isinstance(datasets, str | Path | Mapping) or is_dataset(datasets)
+    several: list[Dataset] = [datasets]
+    if not is_single and isinstance(datasets, Iterable):
+        several = list(datasets)
+    collections = [load_collection(one, split, labels=labels) for one in several]
+    check_names(kind, [collection.name for collection in collections])
+    return collections
 
 
 def _load(source: Source, labels: Labels, documents: Documents | None = None) -> Collection:

@@ -1,5 +1,6 @@
-"""Interpolation and extrapolation: training and test queries resampled by similarity; here, its
-options.
+"""Interpolation and extrapolation: training and test queries resampled by similarity.
+
+Here are the options.
 """
 
 import re
@@ -8,18 +9,16 @@ from dataclasses import dataclass
 from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.models.spec import Options, option
 
-#: What an id of ir_datasets can be, and that in words.
-ID, ID_PARTS = (
-    re.compile(r"[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*"),
-    "use letters, digits, . _ + - and, between parts, /",
-)
+#: The form of an id of ir_datasets.
+ID = re.compile(r"[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
+
+#: The same form in words.
+ID_PARTS = "use letters, digits, . _ + - and, between parts, /"
 
 
 @dataclass(frozen=True)
 class ResampleOptions(Options):
-    """Which splits are resampled, by which seed, and the name of the result; each is described
-    beside its default.
-    """
+    """Which splits are resampled, with which seed, and the name of the result."""
 
     train_split: str = option("train", "Use this split of the training queries.")
     test_split: str = option("test", "Use this split of the test queries.")
@@ -31,16 +30,18 @@ class ResampleOptions(Options):
     )
 
     def __post_init__(self) -> None:
+        """Check the values."""
         super().__post_init__()
         if self.base is not None and not ID.fullmatch(self.base):
-            raise InputError(f"--base-id {self.base!r}: {ID_PARTS}")
+            raise InputError(f"--base-id {self.base!r} is no id of ir_datasets: {ID_PARTS}")
 
 
 @dataclass(frozen=True)
 class RestrainOptions(ResampleOptions):
-    """What ReSTrain chooses; each field is described beside its default. For a size the k is taken
-    whose union is nearest in size, the smaller of two; ``exclude_top`` is L, at least the largest
-    k.
+    """What ReSTrain chooses.
+
+    For a size, k is the one whose union is nearest in size, and the smaller one of two.
+    ``exclude_top`` is L, at least the largest k.
     """
 
     sizes: tuple[int, ...] = option(
@@ -65,6 +66,6 @@ class RestrainOptions(ResampleOptions):
 
 @dataclass(frozen=True)
 class ResttestOptions(ResampleOptions):
-    """What ReSTTest chooses: ``buckets``, the paper's 5."""
+    """What ReSTTest chooses; the paper has 5 buckets."""
 
     buckets: int = option(5, "Divide the queries into this many buckets; each is held out once.")

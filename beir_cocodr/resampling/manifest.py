@@ -1,6 +1,7 @@
-"""The manifest of resampled collections, ``manifest.json``: from what and how they were made; where
-a collection comes from, for links and ids of ir_datasets; and which outputs of `resample` this
-machine has. Nothing here needs torch.
+"""The manifest of resampled collections, ``manifest.json``: their sources and how they were made.
+
+Also the origin of a collection, for links and ids of ir_datasets, and the outputs of ``resample``
+that this machine has. Nothing here needs torch.
 """
 
 import json
@@ -9,8 +10,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from beir_cocodr.data.collection import Collection, load_collection, resolve_source
+from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.file_folder import TextFiles
+from beir_cocodr.data.irds_source import IrdsSource
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import cache_root, json_sha256, parse_json, text_sha256, write_text
@@ -24,7 +26,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+/-]+")
 
 @dataclass(frozen=True)
 class EncoderRecord:
-    """The encoder whose query embeddings were compared: everything that a similarity depends on."""
+    """The encoder of the query embeddings: everything that a similarity depends on."""
 
     name: str
     weights_sha256: str
@@ -37,11 +39,11 @@ class EncoderRecord:
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """What was resampled: counts, and hashes of documents, queries and judgements.
+    """A resampled collection: counts, and hashes of documents, queries and judgements.
 
     Attributes:
-        ir_datasets_id: the id it was read from, None for files.
-        counts: what was accepted and counted when it was read, by kind.
+        ir_datasets_id: the id that it was read from, None for files.
+        counts: defects that were accepted and counted when it was read, by kind.
     """
 
     dataset: str
@@ -57,7 +59,7 @@ class SourceRecord:
 
     @classmethod
     def of(cls, collection: Collection, ir_datasets_id: str | None) -> "SourceRecord":
-        """The record of a loaded collection."""
+        """Return the record of a loaded collection."""
         return cls(
             dataset=collection.name,
             split=collection.split,
@@ -74,7 +76,7 @@ class SourceRecord:
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """One split of a set: its folder below the output, and what stands there."""
+    """One split of a set: its folder below the output, and the content of the folder."""
 
     folder: str
     split: str
@@ -86,14 +88,14 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class SetRecord:
-    """One training set and the test queries that evaluate what is trained on it.
+    """One training set, and the test queries that evaluate what is trained on it.
 
     Attributes:
         id: in ir_datasets, without a split.
         regime: "interpolation" or "extrapolation".
-        size, k: of ReSTrain: what was asked for, if it was a size, and the nearest queries that
-            make it up.
-        bucket: of ReSTTest: the one that is held out, from 1.
+        size: for ReSTrain, the size that was asked for, None if k was.
+        k: for ReSTrain, the number of nearest queries that make up the set.
+        bucket: for ReSTTest, the bucket that is held out, from 1.
     """
 
     id: str
@@ -113,9 +115,10 @@ class LabelOverlap:
 
     Attributes:
         grade: passages of the test query count from this grade on.
-        minimum: so many of them must be relevant to a training query.
-        overlapping, queries, share: test queries for which that holds, all of them, and their
-        quotient.
+        minimum: this many of them must be relevant to a training query.
+        overlapping: the test queries for which that holds.
+        queries: all test queries.
+        share: their quotient.
     """
 
     grade: int
@@ -137,7 +140,7 @@ class SimilaritySummary:
 
 @dataclass(frozen=True)
 class OverlapSummary:
-    """What a training set gives away of a test set.
+    """What a training set reveals of a test set.
 
     Attributes:
         label_overlap: at every grade, by both rules.
@@ -155,7 +158,7 @@ class OverlapSummary:
 
 @dataclass(frozen=True)
 class Overlaps:
-    """The overlap of the full sets, and after resampling that of every set by its folder."""
+    """The overlap of the full sets, and that of every resampled set by its folder."""
 
     before: OverlapSummary
     after: dict[str, OverlapSummary]
@@ -163,7 +166,7 @@ class Overlaps:
 
 @dataclass(frozen=True)
 class RestrainParameters:
-    """What ReSTrain's choice depended on, see `restrain`; ``search`` is the method of `nearest`."""
+    """What the choice of ReSTrain depended on, see ``restrain``; ``search`` is the method."""
 
     sizes: list[int]
     k: list[int]
@@ -175,7 +178,7 @@ class RestrainParameters:
 
 @dataclass(frozen=True)
 class ResttestParameters:
-    """What ReSTTest's choice depended on, and how many queries are in each bucket."""
+    """What the choice of ReSTTest depended on, and the numbers of queries in each bucket."""
 
     buckets: int
     seed: int
@@ -185,15 +188,16 @@ class ResttestParameters:
 
 @dataclass(frozen=True)
 class Manifest(Record):
-    """``manifest.json`` of an output of `resample`.
+    """``manifest.json`` of an output of ``resample``.
 
     Attributes:
         method: "restrain" or "resttest".
         base: name in ids of ir_datasets.
         same_corpus: whether training and test set have the same documents.
-        train, test: what was resampled, and ``sets`` what was made of it.
-        points: of the largest sets of a regime, or the buckets, and of the test queries, some
-            queries' two main components, for the picture.
+        train, test: the collections that were resampled.
+        sets: the sets that were drawn from them.
+        points: for the picture, some queries' two main components: of the largest sets of a regime,
+            or of the buckets, and of the test queries.
     """
 
     method: str
@@ -210,7 +214,11 @@ class Manifest(Record):
 
 
 def read_manifest(output: Path) -> Manifest:
-    """The manifest of an output of `resample`; an InputError where none can be read."""
+    """Read the manifest of an output of ``resample``.
+
+    Raises:
+        InputError: There is none, or it cannot be read.
+    """
     path = output / MANIFEST_FILE
     if not path.is_file():
         raise InputError(f"{path} cannot be read: no such file; give an output folder of resample")
@@ -218,29 +226,35 @@ def read_manifest(output: Path) -> Manifest:
 
 
 def check_sets(output: Path, manifest: Manifest) -> None:
-    """Check that queries, judgements and documents of all sets are those that were written; else an
-    InputError.
+    """Check that queries, judgements and documents of all sets are those that were written.
+
+    Raises:
+        InputError: Some are not.
     """
-    pairs = [
-        pair
-        for each in manifest.sets
-        for pair in ((each.train, manifest.train), (each.test, manifest.test))
-    ]
-    for record, source in {
-        (record.folder, record.split): (record, source) for record, source in pairs
-    }.values():
-        folder = output / record.folder
-        loaded = load_collection(folder, record.split)
-        parts = {
-            "queries": (json_sha256(loaded.queries), record.queries_sha256),
-            "judgements": (json_sha256(loaded.qrels), record.qrels_sha256),
-            "documents": (loaded.documents.content_hash, source.corpus_sha256),
-        }
-        if changed := [name for name, (found, written) in parts.items() if found != written]:
-            raise InputError(
-                f"{folder}: {' and '.join(changed)} of split {record.split} are not those on record in "
-                f"{MANIFEST_FILE}; resample again"
-            )
+    # Sets share folders, each of which is checked once.
+    parts: dict[tuple[str, str], tuple[SplitRecord, SourceRecord]] = {}
+    for record in manifest.sets:
+        parts[record.train.folder, record.train.split] = (record.train, manifest.train)
+        parts[record.test.folder, record.test.split] = (record.test, manifest.test)
+    for part, source in parts.values():
+        _check_part(output, part, source)
+
+
+def _check_part(output: Path, part: SplitRecord, source: SourceRecord) -> None:
+    folder = output / part.folder
+    collection = load_collection(folder, part.split)
+    changed = []
+    if json_sha256(collection.queries) != part.queries_sha256:
+        changed.append("queries")
+    if json_sha256(collection.qrels) != part.qrels_sha256:
+        changed.append("judgements")
+    if collection.documents.content_hash != source.corpus_sha256:
+        changed.append("documents")
+    if changed:
+        raise InputError(
+            f"{folder}: {' and '.join(changed)} of split {part.split} are not those on record in "
+            f"{MANIFEST_FILE}; resample again"
+        )
 
 
 @dataclass(frozen=True)
@@ -248,10 +262,10 @@ class Origin:
     """Where a collection comes from.
 
     Attributes:
-        base: its name in ids of ir_datasets: the id without a split, ``apidocs/DOMAIN``, or a
-            folder's name.
-        ir_datasets_id: the id it was read from, None for files.
-        corpus: the corpus file that can be linked to, None where there is none that lasts.
+        base: its name in ids of ir_datasets: the id without a split, ``apidocs/DOMAIN``, or the
+            name of a folder.
+        ir_datasets_id: the id that it was read from, None for files.
+        corpus: the corpus file that can be linked to, None if there is none that lasts.
     """
 
     base: str
@@ -259,19 +273,21 @@ class Origin:
     corpus: Path | None
 
 
-def origin(dataset: str, split: str) -> Origin:
-    """Find where a dataset comes from; arguments and errors are those of `load_collection`."""
-    source = resolve_source(dataset, split)
+def origin(collection: Collection) -> Origin:
+    """Find where a collection comes from."""
+    source = collection.source
+    if isinstance(source, IrdsSource):
+        identifier = source.dataset_id
+        return Origin(_SPLITS.sub("", identifier), identifier, None)
     if isinstance(source, TextFiles):
         return Origin(_safe(source.corpus.resolve().name), None, None)
     if not isinstance(source, FileSource):
-        identifier: str = source.dataset_id
-        return Origin(_SPLITS.sub("", identifier), identifier, None)
+        return Origin(_safe(collection.name), None, None)
     corpus = source.corpus.resolve()
     if corpus.is_relative_to(cache_root().resolve()):
         # The cache may be deleted at any time, and links into it would break.
-        return Origin(_safe(dataset), None, None)
-    return Origin(_safe(Path(dataset).resolve().name), None, corpus)
+        return Origin(_safe(source.name), None, None)
+    return Origin(_safe(Path(source.name).resolve().name), None, corpus)
 
 
 def _safe(name: str) -> str:
@@ -279,42 +295,43 @@ def _safe(name: str) -> str:
 
 
 def set_id(method: str, base: str, label: str, regime: str) -> str:
-    """The ir_datasets id of a set, without a split:
-    ``cocodr/restrain/BASE/size-45k/interpolation``.
+    """Return the ir_datasets id of a set, without a split.
+
+    Example:
+        >>> from beir_cocodr.resampling.manifest import set_id
+        >>> set_id("restrain", "msmarco-passage", "size-45k", "interpolation")
+        'cocodr/restrain/msmarco-passage/size-45k/interpolation'
     """
     return f"cocodr/{method}/{base}/{label}/{regime}"
 
 
 def short_size(size: int) -> str:
-    """A number of queries in an id: 45000 is ``45k``, 45100 is ``45100``."""
+    """Return a number of queries as it is in an id: 45000 is ``45k``, 45100 is ``45100``."""
     return f"{size // 1000}k" if size % 1000 == 0 else str(size)
 
 
 def remember(output: Path) -> None:
-    """Note an output of `resample` below the cache root, so that its ids can be registered
-    later.
-    """
+    """Note an output of ``resample`` below the cache root, so that its ids can be registered."""
     folder = str(output.resolve())
     note = cache_root() / "resampled" / f"{text_sha256(folder)[:16]}.json"
     try:
         write_text(note, json.dumps({"folder": folder}) + "\n")
     except OSError as error:
         log.warning(
-            "%s is not noted in the cache (%s); register_resampled finds it by its path",
+            "%s is not noted in the cache (%s); register_resampled takes its path",
             output,
             error,
         )
 
 
 def remembered_outputs() -> list[Path]:
-    """The outputs that were noted and are still there, the newest first."""
-    found = []
+    """Return the outputs that were noted and still exist, the newest first."""
+    dated_folders = []
     for note in (cache_root() / "resampled").glob("*.json"):
         try:
             folder = Path(parse_json(note.read_text(encoding="utf-8"))["folder"])
-            found.append((note.stat().st_mtime_ns, folder))
+            dated_folders.append((note.stat().st_mtime_ns, folder))
         except (OSError, ValueError, KeyError, TypeError):
-            log.warning("%s cannot be read and is passed over", note)
-    return [
-        folder for _, folder in sorted(found, reverse=True) if (folder / MANIFEST_FILE).is_file()
-    ]
+            log.warning("%s cannot be read and is ignored", note)
+    newest_first = [folder for _, folder in sorted(dated_folders, reverse=True)]
+    return [folder for folder in newest_first if (folder / MANIFEST_FILE).is_file()]

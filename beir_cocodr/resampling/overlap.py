@@ -1,26 +1,29 @@
-"""What a training set gives away of a test set: shared labels, repeated queries, similar
-queries.
-"""
+"""What a training set reveals of a test set: shared labels, repeated queries, similar queries."""
 
 import functools
 import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection as Container
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import Stemmer
 from bm25s.tokenization import Tokenizer
 from scipy import sparse
 
-from beir_cocodr.arrays import Doubles, Floats, Ints
-from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.arrays import Array, Doubles, Floats, Ints
+from beir_cocodr.data.collection import (
+    Collection,
+    Dataset,
+    Datasets,
+    load_collection,
+    load_collections,
+)
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer, text_cell
 from beir_cocodr.models.spec import SearchOptions, check_device
@@ -31,6 +34,7 @@ from beir_cocodr.resampling.manifest import (
     OverlapSummary,
     SimilaritySummary,
 )
+from beir_cocodr.retrieval.resolve import Model
 
 log = logging.getLogger(__name__)
 Qrels = Mapping[str, Mapping[str, int]]
@@ -38,10 +42,10 @@ Qrels = Mapping[str, Mapping[str, int]]
 #: Test query id to the ids of training queries, in their order.
 Pairs = dict[str, list[str]]
 
-#: (n, V) ones of n texts over V words, see `word_sets`.
-WordSets: TypeAlias = Any  # scipy has no types
+#: (n, V) ones of n texts over V words, see :func:`word_sets`; scipy has no types.
+WordSets: TypeAlias = Any
 
-# Test queries whose overlaps with all training queries are held at a time.
+#: Test queries whose overlaps with all training queries are in memory at a time.
 _BLOCK = 64
 
 
@@ -49,82 +53,103 @@ _BLOCK = 64
 class TrainTest:
     """A training set and a test set with judged queries each, usually two splits of one collection.
 
-    ``tests``: the names of what was joined to one test set.
+    Attributes:
+        test: one collection, or several that were joined.
+        test_sets: how many were joined.
     """
 
     train: Collection
     test: Collection
-    tests: tuple[str, ...]
+    test_sets: int
 
     @classmethod
     def load(
         cls,
-        train: str,
-        test: str | Sequence[str],
+        train: Dataset,
+        test: Datasets,
         train_split: str = "train",
         test_split: str = "test",
     ) -> "TrainTest":
-        """Load datasets by name, judged, else an InputError; several test sets over one corpus
-        count as one. A warning is logged where training and test corpus differ.
+        """Load judged collections; several test sets over one corpus count as one.
+
+        A warning is logged if training and test corpus differ.
+
+        Args:
+            train: the collection of the training queries.
+            test: one or several collections of the test queries.
+            train_split: of the training queries.
+            test_split: of the test queries.
+
+        Raises:
+            InputError: A collection cannot be loaded or has no judgements, or test sets do not fit
+                together.
         """
-        tests = (test,) if isinstance(test, str) else tuple(dict.fromkeys(test))
-        loaded = [load_collection(name, test_split) for name in tests]
-        pair = cls(load_collection(train, train_split), functools.reduce(_joined, loaded), tests)
+        tests = load_collections(test, test_split, kind="test")
+        train_collection = load_collection(train, train_split)
+        pair = cls(train_collection, functools.reduce(_joined, tests), len(tests))
         if not pair.same_corpus:
             log.warning(
                 "%s and %s have different corpora; labels are compared by the ids of documents",
-                train,
+                pair.train.name,
                 pair.test.name,
             )
         return pair
 
     @property
     def same_corpus(self) -> bool:
-        """Whether both have the same documents, whatever they are called."""
+        """Return true if both have the same documents, whatever their names."""
         return self.train.documents.content_hash == self.test.documents.content_hash
 
     @cached_property
     def duplicates(self) -> "QueryDuplicates":
-        """Test queries that training queries repeat."""
-        return duplicate_queries(self.train.queries, self.test.queries, *self.words)
+        """Return the test queries that training queries repeat."""
+        train_words, test_words = self.words
+        return duplicate_queries(self.train.queries, self.test.queries, train_words, test_words)
 
     @cached_property
     def words(self) -> tuple[WordSets, WordSets]:
-        """The word sets of training and test queries."""
+        """Return the word sets of training and test queries."""
         train, test = word_sets(self.train.queries.values(), self.test.queries.values())
         return train, test
 
     def check_usable(self) -> None:
-        """InputError: more test than training queries; or, where both go into one folder, an id
-        with two texts.
+        """Check that training queries can be chosen for the test queries.
+
+        Raises:
+            InputError: There are more test than training queries; or an id has two texts, where
+                both sets go into one folder.
         """
-        queries, tests = self.train.queries, self.test.queries
-        if len(tests) > len(queries):
+        train = self.train
+        test = self.test
+        if len(test.queries) > len(train.queries):
             raise InputError(
-                f"the test set is larger than the training set: {len(tests)} queries of {self.test.name} and "
-                f"{len(queries)} of {self.train.name}; training queries are chosen among, so give the larger "
-                "set as --train"
+                f"the test set is larger than the training set: {len(test.queries)} queries of "
+                f"{test.name} and {len(train.queries)} of {train.name}; training queries are "
+                "chosen, so give the larger set as --train"
             )
-        for query, text in tests.items() if self.same_corpus else ():
-            if queries.get(query, text) != text:
+        if not self.same_corpus:
+            return
+        for query, text in test.queries.items():
+            if train.queries.get(query, text) != text:
                 raise InputError(
-                    f"the id {query!r} has one text in {self.train.name} and another in {self.test.name}: "
+                    f"the id {query!r} has one text in {train.name} and another in {test.name}: "
                     "rename it in one of them"
                 )
 
 
 def _joined(one: Collection, other: Collection) -> Collection:
-    """Two test sets as one."""
+    """Return two test sets as one."""
     if one.documents.content_hash != other.documents.content_hash:
         raise InputError(
-            f"{one.name} and {other.name} have different corpora; test sets that count as one share theirs: resample "
-            "for each of them"
+            f"{one.name} and {other.name} have different corpora; test sets that count as one "
+            "share theirs: resample for each of them"
         )
     for query in one.queries.keys() & other.queries.keys():
-        if one.queries[query] != other.queries[query] or one.qrels[query] != other.qrels[query]:
+        same_text = one.queries[query] == other.queries[query]
+        if not same_text or one.qrels[query] != other.qrels[query]:
             raise InputError(
-                f"the id {query!r} has other texts or judgements in {one.name} than in {other.name}: rename it in one "
-                "of them"
+                f"the id {query!r} has other texts or judgements in {one.name} than in "
+                f"{other.name}: rename it in one of them"
             )
     return replace(
         one,
@@ -140,29 +165,38 @@ class QueryDuplicates:
     """Test queries that training queries repeat.
 
     Attributes:
-        exact: the same text, but for case and white space.
-        near: another text of the same words, after stop words and punctuation are taken out and the
-            rest is stemmed, in any order and number; a query without such words has none.
+        exact: the same text, except for case and white space.
+        near: another text of the same words, in any order and number, after stop words and
+            punctuation are removed and the rest is stemmed. A query without such words has none.
     """
 
     exact: Pairs
     near: Pairs
 
-    def among(self, train: Iterable[str], test: Container[str]) -> dict[str, int]:
-        """How many of the given test queries the given training queries repeat."""
-        return {
-            name: sum(
-                query in test and not set(found).isdisjoint(train) for query, found in pairs.items()
-            )
-            for name, pairs in (("exact_duplicates", self.exact), ("near_duplicates", self.near))
-        }
+    def among(self, train: Iterable[str], test: Container[str]) -> tuple[int, int]:
+        """Count the exact and the near duplicates among some training and test queries."""
+        train_ids = set(train)
+        return _repeated(self.exact, train_ids, test), _repeated(self.near, train_ids, test)
+
+
+def _repeated(pairs: Pairs, train: set[str], test: Container[str]) -> int:
+    count = 0
+    for query, training_queries in pairs.items():
+        if query in test and not train.isdisjoint(training_queries):
+            count += 1
+    return count
 
 
 def duplicate_queries(
     train: Mapping[str, str], test: Mapping[str, str], train_words: WordSets, test_words: WordSets
 ) -> QueryDuplicates:
-    """Find test queries that stand in the training set as well, by id to text, and by the rows of
-    `word_sets`.
+    """Find the test queries that the training set has as well.
+
+    Args:
+        train: id to text.
+        test: id to text.
+        train_words: of :func:`word_sets`, in the same order.
+        test_words: of :func:`word_sets`, in the same order.
 
     Source: after Zhan et al., 2022, Table 4, whose duplicates differ in stop words and in the order
     of words.
@@ -172,15 +206,17 @@ def duplicate_queries(
     for row, (query, text) in enumerate(train.items()):
         by_text[_folded(text)].append(query)
         by_words[_words(train_words, row)].append(query)
-    exact, near = {}, {}
+    exact: Pairs = {}
+    near: Pairs = {}
     for row, (query, text) in enumerate(test.items()):
-        if same_text := by_text.get(_folded(text), []):
+        same_text = by_text.get(_folded(text), [])
+        if same_text:
             exact[query] = same_text
-        words, apart = _words(test_words, row), set(same_text)
-        if same_words := [
-            other for other in by_words.get(words, []) if words and other not in apart
-        ]:
-            near[query] = same_words
+        words = _words(test_words, row)
+        same_words = by_words.get(words, []) if words else []
+        others = [other for other in same_words if other not in same_text]
+        if others:
+            near[query] = others
     return QueryDuplicates(exact, near)
 
 
@@ -189,125 +225,167 @@ def _folded(text: str) -> str:
 
 
 def _words(matrix: WordSets, row: int) -> bytes:
-    """The words of a row as something that can be looked up; b"" where there are none."""
-    found: bytes = matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]].tobytes()
-    return found
+    """Return the words of a row as a key, b"" if it has none."""
+    start, end = matrix.indptr[row : row + 2]
+    words: bytes = matrix.indices[start:end].tobytes()
+    return words
 
 
 def word_sets(*groups: Iterable[str]) -> list[WordSets]:
-    """Texts to sets of stems without English stop words, as in our BM25, but with single characters
-    and so numbers.
+    """Convert texts to sets of stems without English stop words.
 
-    Each group of texts gives one (n, V) int32 sparse matrix of ones, rows in order, a row's columns
-    ascending.
+    They are the terms of our BM25, and also single characters and so numbers.
+
+    Args:
+        *groups: texts.
+
+    Returns:
+        For each group one (n, V) int32 sparse matrix of ones, with rows in order, and columns
+        ascending in a row.
     """
     tokenizer: Any = Tokenizer(
         splitter=r"\w+", stopwords="english", stemmer=Stemmer.Stemmer("english")
     )
-    # Without allow_empty the host gives a text without words a word of its own, "".
-    tokens = [
-        tokenizer.tokenize(texts, update_vocab=True, show_progress=False, allow_empty=False)
-        if texts
-        else []
-        for texts in map(list, groups)
-    ]
-    return [_matrix(ids, len(tokenizer.get_vocab_dict())) for ids in tokens]
+    tokens = []
+    for group in groups:
+        texts = list(group)
+        ids: list[list[int]] = []
+        if texts:
+            # With allow_empty, the host gives a text without words the word "".
+            ids = tokenizer.tokenize(
+                texts, update_vocab=True, show_progress=False, allow_empty=False
+            )
+        tokens.append(ids)
+    width = len(tokenizer.get_vocab_dict())
+    return [_matrix(ids, width) for ids in tokens]
 
 
 def _matrix(ids: list[list[int]], width: int) -> WordSets:
-    words = [sorted(set(found)) for found in ids]
-    starts = np.cumsum([0, *map(len, words)], dtype=np.int64)
-    columns = np.fromiter((word for found in words for word in found), np.int64, int(starts[-1]))
-    return sparse.csr_array(
-        (np.ones(len(columns), np.int32), columns, starts), shape=(len(words), width)
-    )
+    columns: list[int] = []
+    starts = [0]
+    for text_ids in ids:
+        columns += sorted(set(text_ids))
+        starts.append(len(columns))
+    ones = np.ones(len(columns), np.int32)
+    indices = np.array(columns, np.int64)
+    pointers = np.array(starts, np.int64)
+    return sparse.csr_array((ones, indices, pointers), shape=(len(ids), width))
 
 
 def nearest_by_words(train: WordSets, test: WordSets) -> tuple[Floats, Ints]:
-    """The training query of highest Jaccard similarity for every test query, the first of equal
-    ones: (T,) scores in 0..1 and (T,) rows; where no training query shares a word, 0 and -1.
-    ``train``, ``test``: (N, V) and (T, V).
+    """Find the training query of highest Jaccard similarity for every test query.
+
+    Args:
+        train: (N, V) word sets.
+        test: (T, V) word sets.
+
+    Returns:
+        (T,) scores in 0..1 and (T,) rows, the first among equal ones; 0 and -1 where no training
+        query shares a word.
     """
-    scores, rows = np.zeros(test.shape[0], np.float32), np.full(test.shape[0], -1, np.int64)
+    count = test.shape[0]
+    scores = np.zeros(count, np.float32)
+    rows = np.full(count, -1, np.int64)
     by_word = train.T.tocsr()
-    train_sizes, test_sizes = np.diff(train.indptr), np.diff(test.indptr)
-    for start in range(0, test.shape[0], _BLOCK):
+    train_sizes = np.diff(train.indptr)
+    test_sizes = np.diff(test.indptr)
+    for start in range(0, count, _BLOCK):
         common = (test[start : start + _BLOCK] @ by_word).tocsr()
         for i in range(common.shape[0]):
             part = slice(common.indptr[i], common.indptr[i + 1])
-            columns, shared = common.indices[part], common.data[part]
+            columns = common.indices[part]
+            shared = common.data[part]
             if not len(columns):
                 continue
             jaccard = shared / (test_sizes[start + i] + train_sizes[columns] - shared)
-            scores[start + i] = jaccard.max()
-            rows[start + i] = columns[jaccard == jaccard.max()].min()
+            largest = jaccard.max()
+            scores[start + i] = largest
+            rows[start + i] = columns[jaccard == largest].min()
     return scores, rows
 
 
 def label_overlap(train_qrels: Qrels, test_qrels: Qrels) -> list[LabelOverlap]:
-    """Test queries of which enough relevant passages are relevant to training queries: by either
-    rule a row for every positive grade of the test judgements, the highest first. ``minimum`` 1,
-    "any of its passages", is the paper's rule; 2, "more than one", its published script's.
+    """Count the test queries whose relevant passages are relevant to training queries.
+
+    Each of two rules gives a row for every positive grade of the test judgements, the highest
+    first. ``minimum`` 1, "any of its passages", is the paper's rule; 2, "more than one", is that of
+    its published script.
 
     Args:
-        train_qrels, test_qrels: query id to {document id: grade}, relevant to a training query from
-            grade 1 on; all test queries are counted, also those without a passage of the grade.
+        train_qrels: query id to {document id: grade}; documents are relevant from grade 1 on.
+        test_qrels: query id to {document id: grade}; all queries are counted, also those without a
+            passage of the grade.
 
     Source: Zhan et al., 2022, section 3.2 and Table 3.
     """
-    relevant = {
-        document
-        for grades in train_qrels.values()
-        for document, grade in grades.items()
-        if grade > 0
-    }
-    grades = sorted(
-        {grade for judged in test_qrels.values() for grade in judged.values() if grade > 0},
-        reverse=True,
-    )
-    shared = [
-        [grade for document, grade in judged.items() if document in relevant]
-        for judged in test_qrels.values()
-    ]
-    rows, queries = [], len(test_qrels)
+    relevant = set()
+    for judged in train_qrels.values():
+        relevant.update(document for document, grade in judged.items() if grade > 0)
+    grades = set()
+    shared_grades = []
+    for judged in test_qrels.values():
+        grades.update(grade for grade in judged.values() if grade > 0)
+        shared_grades.append([grade for document, grade in judged.items() if document in relevant])
+    queries = len(test_qrels)
+    rows = []
     for minimum in (1, 2):
-        for least in grades:
-            found = sum(sum(grade >= least for grade in grades) >= minimum for grades in shared)
-            rows.append(LabelOverlap(least, minimum, found, queries, found / queries))
+        for least in sorted(grades, reverse=True):
+            overlapping = 0
+            for query_grades in shared_grades:
+                if sum(grade >= least for grade in query_grades) >= minimum:
+                    overlapping += 1
+            rows.append(
+                LabelOverlap(
+                    grade=least,
+                    minimum=minimum,
+                    overlapping=overlapping,
+                    queries=queries,
+                    share=overlapping / queries,
+                )
+            )
     return rows
 
 
 def overlap_summary(
-    pair: TrainTest,
-    train: Container[str],
-    test: Container[str],
-    similarities: npt.NDArray[np.floating[Any]],
+    pair: TrainTest, train: Container[str], test: Container[str], similarities: Array
 ) -> OverlapSummary:
-    """Label overlap by both rules, repeated queries, and similarity to the nearest training query.
+    """Summarise label overlap, repeated queries, and similarity to the nearest training query.
 
     Args:
         pair: the full sets.
-        train, test: ids of the queries that are looked at; sets are fast.
-        similarities: (t,) of those test queries to their nearest of those training queries.
+        train: ids of some training queries; a set is fast.
+        test: ids of some test queries; a set is fast.
+        similarities: (t,) of these test queries to their nearest of these training queries.
     """
     train_qrels = {query: grades for query, grades in pair.train.qrels.items() if query in train}
     test_qrels = {query: grades for query, grades in pair.test.qrels.items() if query in test}
+    exact, near = pair.duplicates.among(train, test)
     return OverlapSummary(
         training_queries=len(train_qrels),
         test_queries=len(test_qrels),
         label_overlap=label_overlap(train_qrels, test_qrels),
-        **pair.duplicates.among(train, test),
+        exact_duplicates=exact,
+        near_duplicates=near,
         nearest_similarity=similarity_summary(similarities),
     )
 
 
-def similarity_summary(similarities: npt.NDArray[np.floating[Any]]) -> SimilaritySummary:
-    """Mean, median and range; the last bits, which depend on the processor, are cut off."""
-    found = np.asarray(similarities, np.float64)
-    numbers = found.mean(), np.median(found), found.min(), found.max()
-    return SimilaritySummary(*(round(float(number), 5) for number in numbers))
+def similarity_summary(similarities: Array) -> SimilaritySummary:
+    """Return mean, median and range, without the last bits, which depend on the processor."""
+    values = np.asarray(similarities, np.float64)
+    return SimilaritySummary(
+        mean=_rounded(values.mean()),
+        median=_rounded(np.median(values)),
+        least=_rounded(values.min()),
+        most=_rounded(values.max()),
+    )
 
 
+def _rounded(number: Any) -> float:
+    return round(float(number), 5)
+
+
+#: Width of a bar of the histogram.
 _BIN = 0.05
 
 
@@ -331,7 +409,7 @@ class RepeatedQueries:
 
 @dataclass(frozen=True)
 class NearestQuery:
-    """A test query and the training query most similar to it, None where none shares a word."""
+    """A test query and the training query most similar to it, None if none shares a word."""
 
     query: str
     text: str
@@ -342,7 +420,7 @@ class NearestQuery:
 
 @dataclass(frozen=True)
 class Histogram:
-    """(B + 1,) ascending edges of B bins, and (B,) what is in them."""
+    """(B + 1,) ascending edges of B bins, and (B,) counts."""
 
     edges: list[float]
     counts: list[int]
@@ -365,13 +443,13 @@ class NearestQueries(SimilaritySummary):
 
 @dataclass(frozen=True)
 class Overlap(Report):
-    """``overlap.json``: what a training set gives away of a test set.
+    """``overlap.json``: what a training set reveals of a test set.
 
     Attributes:
         same_corpus: whether they have the same documents.
         label_overlap: a row for every grade and rule (``minimum`` 1: any of the passages of that
             grade or more is relevant to a training query; 2: more than one).
-        exact_duplicates, near_duplicates: see `QueryDuplicates`.
+        exact_duplicates, near_duplicates: see :class:`QueryDuplicates`.
         nearest: the most similar training query of every test query.
     """
 
@@ -385,96 +463,113 @@ class Overlap(Report):
 
     def write_nearest(self, path: Path) -> None:
         """Write the nearest training queries as a table, one test query a line."""
-        columns = ("query", "training_query", "similarity", "text", "training_text")
         with atomic_writer(path) as file:
-            print(*columns, sep="\t", file=file)
+            print("query\ttraining_query\tsimilarity\ttext\ttraining_text", file=file)
             for row in self.nearest.queries:
-                values = {
-                    name: "" if (value := getattr(row, name)) is None else str(value)
-                    for name in columns
-                }
-                values |= {name: text_cell(values[name]) for name in ("text", "training_text")}
-                print(*values.values(), sep="\t", file=file)
+                cells = [
+                    row.query,
+                    row.training_query or "",
+                    str(row.similarity),
+                    text_cell(row.text),
+                    text_cell(row.training_text or ""),
+                ]
+                print("\t".join(cells), file=file)
 
 
 def overlap(
-    train: str,
-    test: str | Sequence[str],
+    train: Dataset,
+    test: Datasets,
     *,
+    model: Model | None = None,
     train_split: str = "train",
     test_split: str = "test",
-    encoder: str | None = None,
     search: SearchOptions = SearchOptions(),
 ) -> Overlap:
-    """Compare the labels and the queries of a training set with those of a test set. An InputError
-    names what has to be corrected in a collection or the encoder.
+    """Compare the labels and the queries of a training set with those of a test set.
 
     Args:
-        train, test: datasets as the command line names them, with the splits of their judgements;
-            several test sets over one corpus count as one.
-        encoder: its query embeddings decide by cosine which training query is nearest; without one
-            it is the Jaccard similarity of stemmed words, stop words taken out.
+        train: the collection of the training queries.
+        test: the collection of the test queries; several over one corpus count as one.
+        model: an encoder; the cosine of its query embeddings decides which training query is
+            nearest. By default it is the Jaccard similarity of stemmed words without stop words.
+        train_split: of the training queries.
+        test_split: of the test queries.
         search: how queries are encoded.
+
+    Raises:
+        InputError: A collection or the encoder must be corrected.
 
     Source: Zhan et al., 2022, section 3.2, Tables 3 and 4.
     """
-    if encoder is not None:
+    if model is not None:
         check_device(search.encoder.device)
     pair = TrainTest.load(train, test, train_split, test_split)
-    scores, rows, described = _nearest(pair, encoder, search)
-    exact, near = (
-        RepeatedQueries(len(pairs), len(pairs) / len(pair.test.queries), pairs)
-        for pairs in (pair.duplicates.exact, pair.duplicates.near)
-    )
     return Overlap(
-        train=SideRecord(train, pair.train.split, len(pair.train.queries)),
-        test=SideRecord(pair.test.name, pair.test.split, len(pair.test.queries)),
+        train=_side(pair.train),
+        test=_side(pair.test),
         same_corpus=pair.same_corpus,
         label_overlap=label_overlap(pair.train.qrels, pair.test.qrels),
-        exact_duplicates=exact,
-        near_duplicates=near,
-        nearest=NearestQueries(
-            **vars(similarity_summary(scores)),
-            similarity="words" if encoder is None else "cosine",
-            encoder=described,
-            histogram=_histogram(scores),
-            queries=_nearest_queries(pair, scores, rows),
-        ),
+        exact_duplicates=_repeated_queries(pair.duplicates.exact, pair),
+        near_duplicates=_repeated_queries(pair.duplicates.near, pair),
+        nearest=_nearest_queries(pair, model, search),
         versions=versions(),
     )
 
 
+def _side(collection: Collection) -> SideRecord:
+    return SideRecord(collection.name, collection.split, len(collection.queries))
+
+
+def _repeated_queries(pairs: Pairs, pair: TrainTest) -> RepeatedQueries:
+    return RepeatedQueries(len(pairs), len(pairs) / len(pair.test.queries), pairs)
+
+
+def _nearest_queries(pair: TrainTest, model: Model | None, search: SearchOptions) -> NearestQueries:
+    scores, rows, encoder = _nearest(pair, model, search)
+    return NearestQueries(
+        **asdict(similarity_summary(scores)),
+        similarity="words" if model is None else "cosine",
+        encoder=encoder,
+        histogram=_histogram(scores),
+        queries=_nearest_pairs(pair, scores, rows),
+    )
+
+
 def _nearest(
-    pair: TrainTest, encoder: str | None, search: SearchOptions
+    pair: TrainTest, model: Model | None, search: SearchOptions
 ) -> tuple[Doubles, Ints, EncoderRecord | None]:
-    """Similarity and row of the nearest training query of every test query, (T,) each."""
-    if encoder is None:
-        scores, rows = nearest_by_words(*pair.words)
+    """Return (T,) similarities and (T,) rows of the nearest training query of every test query."""
+    if model is None:
+        train_words, test_words = pair.words
+        scores, rows = nearest_by_words(train_words, test_words)
         return scores.astype(np.float64), rows, None
     # Imported here because a comparison of words must not wait six seconds for torch.
     from beir_cocodr.resampling.similarity import QueryEncoder, nearest, query_embeddings
 
-    model = QueryEncoder(encoder, search)
-    test = query_embeddings(model, pair.test.queries).load().numpy()
-    found = nearest(query_embeddings(model, pair.train.queries), test, 1)
-    return found.scores[:, 0].astype(np.float64), found.rows[:, 0], model.describe()
+    encoder = QueryEncoder(model, search)
+    test = query_embeddings(encoder, pair.test.queries).load().numpy()
+    neighbours = nearest(query_embeddings(encoder, pair.train.queries), test, 1)
+    similarities = neighbours.scores[:, 0].astype(np.float64)
+    return similarities, neighbours.rows[:, 0], encoder.describe()
 
 
 def _histogram(scores: Doubles) -> Histogram:
     # Cosines may be negative, and by rounding a little more than 1.
     least = min(0.0, math.floor(float(scores.min()) / _BIN) * _BIN)
-    edges = np.linspace(least, 1.0, round((1.0 - least) / _BIN) + 1)
+    bins = round((1.0 - least) / _BIN)
+    edges = np.linspace(least, 1.0, bins + 1)
     counts, _ = np.histogram(scores.clip(least, 1.0), edges)
     return Histogram([round(edge, 2) for edge in edges.tolist()], counts.tolist())
 
 
-def _nearest_queries(pair: TrainTest, scores: Doubles, rows: Ints) -> list[NearestQuery]:
-    # The last one is that of row -1.
-    train: list[tuple[str | None, str | None]] = [*pair.train.queries.items(), (None, None)]
-    return [
-        NearestQuery(query, text, other, other_text, round(score, 5))
-        for (query, text), score, row in zip(
-            pair.test.queries.items(), scores.tolist(), rows.tolist(), strict=True
-        )
-        for other, other_text in [train[row]]
-    ]
+def _nearest_pairs(pair: TrainTest, scores: Doubles, rows: Ints) -> list[NearestQuery]:
+    train_ids = list(pair.train.queries)
+    pairs = []
+    for i, (query, text) in enumerate(pair.test.queries.items()):
+        training_query = train_ids[rows[i]] if rows[i] >= 0 else None
+        training_text = None
+        if training_query is not None:
+            training_text = pair.train.queries[training_query]
+        similarity = round(float(scores[i]), 5)
+        pairs.append(NearestQuery(query, text, training_query, training_text, similarity))
+    return pairs

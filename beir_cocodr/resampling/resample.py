@@ -1,17 +1,15 @@
-"""From the queries of both sets with their embeddings to resampled collections and their
-manifest.
-"""
+"""From the queries of both sets with their embeddings to resampled collections and a manifest."""
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from beir_cocodr.arrays import Floats, Ints, spaced_rows
 from beir_cocodr.data.beir_folder import write_beir_folder, write_corpus
-from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.collection import Collection, Dataset, Datasets
 from beir_cocodr.io import check_output_free, draft_folder, json_sha256
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import versions
@@ -19,37 +17,55 @@ from beir_cocodr.resampling import ResampleOptions
 from beir_cocodr.resampling import manifest as manifests
 from beir_cocodr.resampling.overlap import TrainTest, overlap_summary
 from beir_cocodr.resampling.similarity import QueryEncoder, nearest, query_embeddings
+from beir_cocodr.retrieval.resolve import Model
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 log = logging.getLogger(__name__)
 
-# Queries of a kind in the picture.
+#: Queries of a kind in the picture.
 _DRAWN = 300
+
+Qrels = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Both sets, where they come from, and the (N, d) and (T, d) embeddings of their queries, in
-    order.
+    """Both sets and the embeddings of their queries.
+
+    Attributes:
+        pair: the sets.
+        encoder: of the embeddings.
+        train: (N, d) embeddings of the training queries, in their order.
+        test: (T, d) embeddings of the test queries, in their order.
     """
 
     pair: TrainTest
-    train_origin: manifests.Origin
-    test_origin: manifests.Origin
     encoder: manifests.EncoderRecord
     train: EmbeddingStore
     test: EmbeddingStore
 
+    @property
+    def train_origin(self) -> manifests.Origin:
+        """Return where the training set comes from."""
+        return manifests.origin(self.pair.train)
+
+    @property
+    def test_origin(self) -> manifests.Origin:
+        """Return where the test set comes from; several sets together have no id."""
+        first = manifests.origin(self.pair.test)
+        if self.pair.test_sets == 1:
+            return first
+        return manifests.Origin(first.base, None, first.corpus)
+
 
 def load_pair(
-    train: str,
-    test: str | Sequence[str],
-    output: Path,
-    options: ResampleOptions,
-    search: SearchOptions,
+    train: Dataset, test: Datasets, output: Path, options: ResampleOptions, search: SearchOptions
 ) -> TrainTest:
-    """Both sets, once everything that can be checked before they are read is; an InputError says
-    what is wrong.
+    """Load both sets, after a check of all that can be checked before.
+
+    Raises:
+        InputError: The output folder is taken, the device does not exist, or a set cannot be loaded
+            or used.
     """
     check_output_free(output)
     check_device(search.encoder.device)
@@ -58,28 +74,30 @@ def load_pair(
     return pair
 
 
-def embed_inputs(
-    pair: TrainTest, encoder: str, options: ResampleOptions, search: SearchOptions
-) -> Inputs:
-    """Embed both sets' queries. An InputError where an encoder is not there or of no use."""
-    model = QueryEncoder(encoder, search)
-    train, test = (query_embeddings(model, part.queries) for part in (pair.train, pair.test))
-    origin = manifests.origin(pair.train.name, options.train_split)
-    test_origin = manifests.origin(pair.tests[0], options.test_split)
-    if len(pair.tests) > 1:  # which together have no id
-        test_origin = replace(test_origin, ir_datasets_id=None)
-    return Inputs(pair, origin, test_origin, model.describe(), train, test)
+def embed_inputs(pair: TrainTest, model: Model, search: SearchOptions) -> Inputs:
+    """Embed the queries of both sets.
+
+    Raises:
+        InputError: The encoder cannot be loaded, or its embeddings are not finite.
+    """
+    encoder = QueryEncoder(model, search)
+    train = query_embeddings(encoder, pair.train.queries)
+    test = query_embeddings(encoder, pair.test.queries)
+    return Inputs(pair, encoder.describe(), train, test)
 
 
 @dataclass(frozen=True)
 class ResampledSet:
-    """One training set and the test queries that evaluate what is trained on it: a
-    :class:`SetRecord` to be.
+    """One training set and the test queries that evaluate what is trained on it.
+
+    It becomes a :class:`~beir_cocodr.resampling.manifest.SetRecord`, which explains the other
+    attributes.
 
     Attributes:
-        folder: where it goes below the output.
+        folder: below the output.
         label: its part of an ir_datasets id, such as ``size-45k``.
-        train, test: (n,) and (t,) rows of queries, ascending.
+        train: (n,) rows of training queries, ascending.
+        test: (t,) rows of test queries, ascending.
     """
 
     folder: str
@@ -92,53 +110,59 @@ class ResampledSet:
     bucket: int | None = None
 
 
+@dataclass(frozen=True)
+class Method:
+    """How sets were drawn, for the manifest.
+
+    Attributes:
+        name: "restrain" or "resttest".
+        parameters: what the choice depended on.
+        base: name in ids of ir_datasets; by default that of the training set.
+    """
+
+    name: str
+    parameters: manifests.RestrainParameters | manifests.ResttestParameters
+    base: str | None = None
+
+
 def write_resampled(
-    output: Path,
-    inputs: Inputs,
-    method: str,
-    parameters: manifests.RestrainParameters | manifests.ResttestParameters,
-    sets: Sequence[ResampledSet],
-    base: str | None = None,
+    output: Path, inputs: Inputs, method: Method, sets: Sequence[ResampledSet]
 ) -> manifests.Manifest:
-    """Write every set as a BEIR folder, and ``manifest.json``, all in one step. An InputError where
-    they cannot be.
+    """Write every set as a BEIR folder, and ``manifest.json``, all in one step.
 
     A folder holds the corpus as a link, the queries of both splits, ``qrels/train.tsv`` and
     ``qrels/test.tsv``. A corpus that is no file of the user's is written once, as ``corpus.jsonl``
-    of the output. Where test queries have a corpus of their own they have a folder of their own:
-    ``test`` in the training set's.
+    of the output. Test queries that have another corpus have another folder: ``test`` in that of
+    the training set.
 
     Args:
-        output: the folder; must not be there, or be empty.
-        inputs, sets: what was resampled, and what was chosen.
-        method, parameters, base: see :class:`Manifest`; by default the name of the training set is
-        the base.
+        output: the folder; must not exist, or be empty.
+        inputs: what was resampled.
+        method: how the sets were drawn.
+        sets: the sets.
+
+    Raises:
+        InputError: The collections cannot be written.
     """
-    base = base or inputs.train_origin.base
     pair = inputs.pair
+    train_origin = inputs.train_origin
+    test_origin = inputs.test_origin
+    base = method.base or train_origin.base
     with draft_folder(output) as draft:
-        corpus = test_corpus = _placed(draft / "corpus.jsonl", pair.train, inputs.train_origin)
-        if not pair.same_corpus:
-            test_corpus = _placed(draft / "test-corpus.jsonl", pair.test, inputs.test_origin)
+        writer = _Writer(draft, pair, train_origin, test_origin)
+        records = []
+        for resampled in sets:
+            identifier = manifests.set_id(method.name, base, resampled.label, resampled.regime)
+            records.append(writer.write(resampled, identifier))
         manifest = manifests.Manifest(
-            method=method,
+            method=method.name,
             base=base,
             encoder=inputs.encoder,
-            parameters=parameters,
+            parameters=method.parameters,
             same_corpus=pair.same_corpus,
-            train=manifests.SourceRecord.of(pair.train, inputs.train_origin.ir_datasets_id),
-            test=manifests.SourceRecord.of(pair.test, inputs.test_origin.ir_datasets_id),
-            sets=[
-                _write_set(
-                    draft,
-                    corpus,
-                    test_corpus,
-                    pair,
-                    found,
-                    manifests.set_id(method, base, found.label, found.regime),
-                )
-                for found in sets
-            ],
+            train=manifests.SourceRecord.of(pair.train, train_origin.ir_datasets_id),
+            test=manifests.SourceRecord.of(pair.test, test_origin.ir_datasets_id),
+            sets=records,
             overlap=_overlaps(inputs, sets),
             versions=versions(),
             points=_points(inputs, sets),
@@ -149,96 +173,138 @@ def write_resampled(
     return manifest
 
 
-def _placed(path: Path, collection: Collection, where: manifests.Origin) -> Path:
-    """The corpus file that folders link to."""
-    if where.corpus is not None:
-        return where.corpus
+class _Writer:
+    """Writes sets to folders below a draft of the output; the corpora are written at once."""
+
+    def __init__(
+        self,
+        draft: Path,
+        pair: TrainTest,
+        train_origin: manifests.Origin,
+        test_origin: manifests.Origin,
+    ) -> None:
+        self._draft = draft
+        self._pair = pair
+        self._corpus = _corpus_file(draft / "corpus.jsonl", pair.train, train_origin)
+        self._test_corpus = self._corpus
+        if not pair.same_corpus:
+            self._test_corpus = _corpus_file(draft / "test-corpus.jsonl", pair.test, test_origin)
+
+    def write(self, resampled: ResampledSet, identifier: str) -> manifests.SetRecord:
+        """Write a set, which has this id of ir_datasets."""
+        folder = resampled.folder
+        test_folder = folder if self._pair.same_corpus else f"{folder}/test"
+        train, train_qrels = _chosen(self._pair.train, resampled.train)
+        test, test_qrels = _chosen(self._pair.test, resampled.test)
+        if self._pair.same_corpus:
+            both = {"train": train_qrels, "test": test_qrels}
+            self._write_folder(folder, self._corpus, train | test, both)
+        else:
+            self._write_folder(folder, self._corpus, train, {"train": train_qrels})
+            self._write_folder(test_folder, self._test_corpus, test, {"test": test_qrels})
+        return manifests.SetRecord(
+            id=identifier,
+            folder=folder,
+            label=resampled.label,
+            regime=resampled.regime,
+            train=_split_record(folder, "train", train, train_qrels),
+            test=_split_record(test_folder, "test", test, test_qrels),
+            size=resampled.size,
+            k=resampled.k,
+            bucket=resampled.bucket,
+        )
+
+    def _write_folder(
+        self, folder: str, corpus: Path, queries: dict[str, str], qrels: dict[str, Qrels]
+    ) -> None:
+        write_beir_folder(self._draft / folder, corpus, queries, qrels, self._draft)
+
+
+def _corpus_file(path: Path, collection: Collection, origin: manifests.Origin) -> Path:
+    """Return the corpus file that folders link to, which is written if there is none."""
+    if origin.corpus is not None:
+        return origin.corpus
     write_corpus(path, collection.documents)
     return path
 
 
-def _write_set(
-    draft: Path, corpus: Path, test_corpus: Path, pair: TrainTest, made: ResampledSet, id: str
-) -> manifests.SetRecord:
-    folder = draft / made.folder
-    train, train_qrels = _chosen(pair.train, made.train)
-    test, test_qrels = _chosen(pair.test, made.test)
-    if pair.same_corpus:
-        test_folder = made.folder
-        write_beir_folder(
-            folder, corpus, train | test, {"train": train_qrels, "test": test_qrels}, draft
-        )
-    else:
-        test_folder = f"{made.folder}/test"
-        write_beir_folder(folder, corpus, train, {"train": train_qrels}, draft)
-        write_beir_folder(draft / test_folder, test_corpus, test, {"test": test_qrels}, draft)
-    splits = {
-        "train": _split(made.folder, "train", train, train_qrels),
-        "test": _split(test_folder, "test", test, test_qrels),
-    }
-    return manifests.SetRecord(id=id, **vars(made) | splits)
-
-
-def _split(
-    folder: str, split: str, queries: dict[str, str], qrels: dict[str, dict[str, int]]
+def _split_record(
+    folder: str, split: str, queries: dict[str, str], qrels: Qrels
 ) -> manifests.SplitRecord:
-    judgements = sum(map(len, qrels.values()))
     return manifests.SplitRecord(
-        folder, split, len(queries), judgements, json_sha256(queries), json_sha256(qrels)
+        folder=folder,
+        split=split,
+        queries=len(queries),
+        judgements=sum(map(len, qrels.values())),
+        queries_sha256=json_sha256(queries),
+        qrels_sha256=json_sha256(qrels),
     )
 
 
-def _chosen(collection: Collection, rows: Ints) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
-    """The queries of these rows and their judgements."""
-    ids = np.array(list(collection.queries), object)[rows]
-    return {query: collection.queries[query] for query in ids}, {
-        query: collection.qrels[query] for query in ids
-    }
+def _chosen(collection: Collection, rows: Ints) -> tuple[dict[str, str], Qrels]:
+    """Return the queries of some rows, and their judgements."""
+    ids = list(collection.queries)
+    chosen = [ids[row] for row in rows]
+    queries = {query: collection.queries[query] for query in chosen}
+    qrels = {query: collection.qrels[query] for query in chosen}
+    return queries, qrels
 
 
 def _points(inputs: Inputs, sets: Sequence[ResampledSet]) -> dict[str, list[tuple[float, float]]]:
-    """By PCA, at most :data:`_DRAWN` queries of a kind, evenly spaced.
+    """Project queries on two main components: at most :data:`_DRAWN` of a kind, evenly spaced.
 
     Source: Zhan et al., 2022, Figure 1.
     """
-    from sklearn.decomposition import PCA  # only what is written needs it
+    # Only this function needs it, and it takes a while.
+    from sklearn.decomposition import PCA
 
-    every, largest = np.arange(len(inputs.train)), max(len(one.train) for one in sets)
-    if sets[0].bucket is None:
-        rows = {one.regime: one.train for one in sets if len(one.train) == largest}
-    else:
-        rows = {f"bucket {one.bucket}": np.setdiff1d(every, one.train) for one in sets}
-    drawn = {
-        name: found[spaced_rows(len(found), _DRAWN)] for name, found in rows.items() if len(found)
-    }
-    vectors = {name: inputs.train.rows(found).numpy() for name, found in drawn.items()}
-    vectors["test"] = inputs.test.rows(spaced_rows(len(inputs.test), _DRAWN)).numpy()
+    vectors: dict[str, Floats] = {}
+    for name, rows in _kinds(sets, len(inputs.train)).items():
+        if len(rows):
+            drawn = rows[spaced_rows(len(rows), _DRAWN)]
+            vectors[name] = inputs.train.rows(drawn).numpy()
+    test_rows = spaced_rows(len(inputs.test), _DRAWN)
+    vectors["test"] = inputs.test.rows(test_rows).numpy()
     together = np.concatenate(list(vectors.values())).astype(np.float64)
     if min(together.shape) < 2:
         return {}
     axes = PCA(2, svd_solver="full").fit(together)
-    return {
-        name: [(float(x), float(y)) for x, y in axes.transform(found).round(4)]
-        for name, found in vectors.items()
-    }
+    points = {}
+    for name, kind_vectors in vectors.items():
+        projected = axes.transform(kind_vectors).round(4)
+        points[name] = [(float(x), float(y)) for x, y in projected]
+    return points
+
+
+def _kinds(sets: Sequence[ResampledSet], training_queries: int) -> dict[str, Ints]:
+    """Return the rows of training queries by what the picture shows: regimes or buckets."""
+    largest = max(len(resampled.train) for resampled in sets)
+    rows = {}
+    for resampled in sets:
+        if resampled.bucket is not None:
+            held_out = np.setdiff1d(np.arange(training_queries), resampled.train)
+            rows[f"bucket {resampled.bucket}"] = held_out
+        elif len(resampled.train) == largest:
+            rows[resampled.regime] = resampled.train
+    return rows
 
 
 def _overlaps(inputs: Inputs, sets: Sequence[ResampledSet]) -> manifests.Overlaps:
-    train_ids, test_ids = list(inputs.pair.train.queries), list(inputs.pair.test.queries)
-    vectors = inputs.test.load().numpy()
-    before = nearest(inputs.train, vectors, 1).scores[:, 0]
-    # Both regimes of a bucket train on the same queries: their neighbours are looked for once.
+    train_ids = list(inputs.pair.train.queries)
+    test_ids = list(inputs.pair.test.queries)
+    test_vectors = inputs.test.load().numpy()
+    similarities = nearest(inputs.train, test_vectors, 1).scores[:, 0]
+    before = overlap_summary(inputs.pair, set(train_ids), set(test_ids), similarities)
+    # Both regimes of a bucket train on the same queries, whose neighbours are searched once.
     known: dict[bytes, Floats] = {}
     after = {}
-    for found in sets:
-        key = found.train.tobytes()
+    for resampled in sets:
+        key = resampled.train.tobytes()
         if key not in known:
-            known[key] = nearest(inputs.train.select(found.train), vectors, 1).scores[:, 0]
-        trained, tested = (
-            {train_ids[row] for row in found.train},
-            {test_ids[row] for row in found.test},
-        )
-        after[found.folder] = overlap_summary(inputs.pair, trained, tested, known[key][found.test])
-    return manifests.Overlaps(
-        overlap_summary(inputs.pair, set(train_ids), set(test_ids), before), after
-    )
+            train_vectors = inputs.train.select(resampled.train)
+            known[key] = nearest(train_vectors, test_vectors, 1).scores[:, 0]
+        trained = {train_ids[row] for row in resampled.train}
+        tested = {test_ids[row] for row in resampled.test}
+        similarities = known[key][resampled.test]
+        after[resampled.folder] = overlap_summary(inputs.pair, trained, tested, similarities)
+    return manifests.Overlaps(before, after)

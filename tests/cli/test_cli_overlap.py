@@ -95,7 +95,7 @@ def test_the_files(folder, tmp_path, capsys):
 def test_nearest_by_an_encoder_is_by_cosine(folder, tiny_bert):
     from beir_cocodr.models.loading import load_encoder
 
-    report = overlap(folder, folder, encoder=str(tiny_bert))
+    report = overlap(folder, folder, model=str(tiny_bert))
     vectors = load_encoder(str(tiny_bert)).encode_query(list(QUERIES.values())).astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = vectors[3:] @ vectors[:3].T

@@ -92,7 +92,11 @@ def test_resampled_ids_are_kept_where_the_cache_is_lost(
     lines = (folder / "qrels" / "test.tsv").read_text().splitlines(keepends=True)
     (folder / "qrels" / "test.tsv").write_text("".join(lines[:17]))
     resample_restrain(
-        str(folder), str(folder), str(tiny_cosine), tmp_path / "out", RestrainOptions(sizes=(16,))
+        str(folder),
+        str(folder),
+        model=str(tiny_cosine),
+        output=tmp_path / "out",
+        options=RestrainOptions(sizes=(16,)),
     )
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "other"))
     assert command("register", tmp_path / "out") == 0

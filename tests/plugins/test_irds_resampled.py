@@ -105,7 +105,11 @@ def shipped(folder, tmp_path) -> str:
 
 def restrain(dataset: str | Path, encoder: Path, output: Path, **options: Any) -> dict[str, Any]:
     return resample_restrain(
-        str(dataset), str(dataset), str(encoder), output, RestrainOptions(**options)
+        str(dataset),
+        str(dataset),
+        model=str(encoder),
+        output=output,
+        options=RestrainOptions(**options),
     )
 
 
@@ -182,9 +186,9 @@ def test_resttest_over_an_id_keeps_its_classes_and_not_its_id(
     resample_resttest(
         f"irds:{shipped}",
         f"irds:{shipped}",
-        str(tiny_cosine),
-        tmp_path / "o",
-        ResttestOptions(buckets=2),
+        model=str(tiny_cosine),
+        output=tmp_path / "o",
+        options=ResttestOptions(buckets=2),
     )
     ids = register_resampled(tmp_path / "o")
     base = f"cocodr/resttest/{shipped}/bucket-1-of-2"

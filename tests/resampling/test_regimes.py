@@ -55,7 +55,13 @@ def other(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def restrained(folder, tiny_cosine, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("restrain") / "o"
-    resample_restrain(str(folder), str(folder), str(tiny_cosine), output, RestrainOptions(ks=(2,)))
+    resample_restrain(
+        str(folder),
+        str(folder),
+        model=str(tiny_cosine),
+        output=output,
+        options=RestrainOptions(ks=(2,)),
+    )
     return output
 
 
@@ -63,7 +69,11 @@ def restrained(folder, tiny_cosine, tmp_path_factory) -> Path:
 def bucketed(folder, tiny_cosine, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("resttest") / "o"
     resample_resttest(
-        str(folder), str(folder), str(tiny_cosine), output, ResttestOptions(buckets=3)
+        str(folder),
+        str(folder),
+        model=str(tiny_cosine),
+        output=output,
+        options=ResttestOptions(buckets=3),
     )
     return output
 

@@ -49,7 +49,11 @@ def cosines(folder, tiny_cosine) -> np.ndarray:
 
 def restrain(folder, encoder, output, **options):
     return resample_restrain(
-        str(folder), str(folder), str(encoder), output, RestrainOptions(**options)
+        str(folder),
+        str(folder),
+        model=str(encoder),
+        output=output,
+        options=RestrainOptions(**options),
     )
 
 
@@ -194,7 +198,7 @@ def test_a_size_that_is_too_small_to_be_had_is_said(folder, tiny_cosine, tmp_pat
     manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=(1,))
     least = manifest.sets[0].train.queries
     assert (
-        f"--size 1 cannot be had: the nearest training queries of 8 test queries are {least}"
+        f"--size 1 is impossible: the nearest training queries of 8 test queries are {least}"
         in caplog.text
     )
 
@@ -202,14 +206,18 @@ def test_a_size_that_is_too_small_to_be_had_is_said(folder, tiny_cosine, tmp_pat
 def test_resttest_holds_out_every_bucket_once(folder, two_layer_cosine, tmp_path):
     output = tmp_path / "o"
     manifest = resample_resttest(
-        str(folder), str(folder), str(two_layer_cosine), output, ResttestOptions(buckets=3, seed=1)
+        str(folder),
+        str(folder),
+        model=str(two_layer_cosine),
+        output=output,
+        options=ResttestOptions(buckets=3, seed=1),
     )
     again = resample_resttest(
         str(folder),
         str(folder),
-        str(two_layer_cosine),
-        tmp_path / "b",
-        ResttestOptions(buckets=3, seed=1),
+        model=str(two_layer_cosine),
+        output=tmp_path / "b",
+        options=ResttestOptions(buckets=3, seed=1),
     )
     assert again == manifest
     assert content(output) == content(tmp_path / "b")
@@ -286,7 +294,11 @@ def test_resampled_folders_can_be_resampled(folder, tiny_cosine, tmp_path):
 def test_test_queries_with_a_corpus_of_their_own(folder, tiny_cosine, tmp_path):
     other = write_beir(tmp_path / "other", documents=30, queries=6, seed=5)
     manifest = resample_restrain(
-        str(folder), str(other), str(tiny_cosine), tmp_path / "o", RestrainOptions(sizes=(10,))
+        str(folder),
+        str(other),
+        model=str(tiny_cosine),
+        output=tmp_path / "o",
+        options=RestrainOptions(sizes=(10,)),
     )
     assert manifest.same_corpus is False
     for found in manifest.sets:
@@ -330,7 +342,11 @@ def test_several_test_sets_count_as_one(folder, tiny_cosine, tmp_path):
         halves.append(str(tmp_path / name))
     whole = restrain(folder, tiny_cosine, tmp_path / "whole", sizes=(16,))
     joined = resample_restrain(
-        str(folder), halves, str(tiny_cosine), tmp_path / "joined", RestrainOptions(sizes=(16,))
+        str(folder),
+        halves,
+        model=str(tiny_cosine),
+        output=tmp_path / "joined",
+        options=RestrainOptions(sizes=(16,)),
     )
     assert joined.sets == [
         replace(one, id=other.id) for one, other in zip(whole.sets, joined.sets, strict=True)
@@ -342,13 +358,21 @@ def test_several_test_sets_count_as_one(folder, tiny_cosine, tmp_path):
     )
     with pytest.raises(InputError, match=r"other texts or judgements in .*one.*two"):
         resample_restrain(
-            str(folder), halves, str(tiny_cosine), tmp_path / "o", RestrainOptions(sizes=(16,))
+            str(folder),
+            halves,
+            model=str(tiny_cosine),
+            output=tmp_path / "o",
+            options=RestrainOptions(sizes=(16,)),
         )
     with (tmp_path / "two" / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "more", "title": "", "text": "wing"}\n')
     with pytest.raises(InputError, match="different corpora"):
         resample_restrain(
-            str(folder), halves, str(tiny_cosine), tmp_path / "o", RestrainOptions(sizes=(16,))
+            str(folder),
+            halves,
+            model=str(tiny_cosine),
+            output=tmp_path / "o",
+            options=RestrainOptions(sizes=(16,)),
         )
     assert not (tmp_path / "o").exists()
 
@@ -373,7 +397,11 @@ def test_points_are_main_components_of_queries(folder, tiny_cosine, tmp_path):
     points = np.array([point for part in found.points.values() for point in part])
     np.testing.assert_allclose(np.abs(points), np.abs(expected), atol=1e-3)
     buckets = resample_resttest(
-        str(folder), str(folder), str(tiny_cosine), tmp_path / "b", ResttestOptions(buckets=2)
+        str(folder),
+        str(folder),
+        model=str(tiny_cosine),
+        output=tmp_path / "b",
+        options=ResttestOptions(buckets=2),
     )
     assert list(buckets.points) == ["bucket 1", "bucket 2", "test"]
     assert sum(map(len, buckets.points.values())) == TRAIN + TEST

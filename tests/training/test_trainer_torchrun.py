@@ -142,9 +142,9 @@ def regimes(tmp_path_factory, beir_folder, without_dropout):
     resample_resttest(
         str(beir_folder),
         str(beir_folder),
-        str(without_dropout),
-        folder / "o",
-        ResttestOptions(buckets=2),
+        model=str(without_dropout),
+        output=folder / "o",
+        options=ResttestOptions(buckets=2),
     )
     manifest = json.loads((folder / "o" / "manifest.json").read_text())
     manifest["sets"] = [found for found in manifest["sets"] if found["bucket"] == 1]
