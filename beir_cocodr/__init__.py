@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from beir_cocodr.data.collection import load_collection as load_collection
-    from beir_cocodr.evaluation.compare import compare_models as compare
+    from beir_cocodr.evaluation.compare import CompareOptions as CompareOptions
+    from beir_cocodr.evaluation.compare import compare as compare
+    from beir_cocodr.evaluation.evaluate import EvaluateOptions as EvaluateOptions
     from beir_cocodr.evaluation.evaluate import evaluate as evaluate
     from beir_cocodr.models.cocodr import COCODR as COCODR
     from beir_cocodr.models.hybrid_encoder import HybridEncoder as HybridEncoder
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
     from beir_cocodr.models.mrl import MRL as MRL
     from beir_cocodr.models.spec import EncoderOptions as EncoderOptions
     from beir_cocodr.models.spec import FuseOptions as FuseOptions
+    from beir_cocodr.models.spec import ModelSpec as ModelSpec
     from beir_cocodr.models.spec import SearchOptions as SearchOptions
     from beir_cocodr.retrieval.exact import ExactSearch as ExactSearch
     from beir_cocodr.retrieval.fuse import fuse as fuse
+    from beir_cocodr.retrieval.resolve import Retriever as Retriever
     from beir_cocodr.retrieval.searcher import Searcher as Searcher
     from beir_cocodr.training.adapt import adapt as adapt
     from beir_cocodr.training.distill import distill as distill
@@ -36,17 +40,21 @@ __version__ = "0.1.0"
 _HOMES = {
     "COCODR": "beir_cocodr.models.cocodr:COCODR",
     "MRL": "beir_cocodr.models.mrl:MRL",
+    "CompareOptions": "beir_cocodr.evaluation.compare:CompareOptions",
     "DistillOptions": "beir_cocodr.training.options:DistillOptions",
     "EncoderOptions": "beir_cocodr.models.spec:EncoderOptions",
+    "EvaluateOptions": "beir_cocodr.evaluation.evaluate:EvaluateOptions",
     "ExactSearch": "beir_cocodr.retrieval.exact:ExactSearch",
     "FinetuneOptions": "beir_cocodr.training.options:FinetuneOptions",
     "FuseOptions": "beir_cocodr.models.spec:FuseOptions",
     "HybridEncoder": "beir_cocodr.models.hybrid_encoder:HybridEncoder",
+    "ModelSpec": "beir_cocodr.models.spec:ModelSpec",
     "PretrainOptions": "beir_cocodr.training.options:PretrainOptions",
+    "Retriever": "beir_cocodr.retrieval.resolve:Retriever",
     "SearchOptions": "beir_cocodr.models.spec:SearchOptions",
     "Searcher": "beir_cocodr.retrieval.searcher:Searcher",
     "adapt": "beir_cocodr.training.adapt:adapt",
-    "compare": "beir_cocodr.evaluation.compare:compare_models",
+    "compare": "beir_cocodr.evaluation.compare:compare",
     "distill": "beir_cocodr.training.distill:distill",
     "evaluate": "beir_cocodr.evaluation.evaluate:evaluate",
     "finetune": "beir_cocodr.training.finetune:finetune",
@@ -56,8 +64,7 @@ _HOMES = {
     "pretrain": "beir_cocodr.training.pretrain:pretrain",
 }
 
-# Type checkers read the first two here, the others from the imports.
-__all__ = ["__version__", "compare", *(_HOMES.keys() - {"compare"})]
+__all__ = ["__version__", *_HOMES.keys()]
 
 #: What this package itself uses of its plugins, by name; they stand outside this folder in the
 #: source tree.

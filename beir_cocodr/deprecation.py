@@ -24,7 +24,8 @@ class Former:
     ``options``, whose default is a dataclass.
 
     Args:
-        order: the present names of the former positional parameters, in the former order.
+        order: the present names of the former positional parameters, in the former order; an empty
+            name is of a parameter that no longer exists.
         renamed: former keyword name to present name.
         swapped: says of the first two positional arguments that they are in the former order.
     """
@@ -117,6 +118,7 @@ def _refusal(
 ) -> str:
     """Return the message that prints the new call for arguments in the former order."""
     values: Arguments = dict(zip(former.order, args, strict=False))
+    values.pop("", None)
     values |= {former.renamed.get(name, name): value for name, value in kwargs.items()}
     names = _positional(signature)
     parts = [_shown(values.pop(name)) for name in names if name in values]

@@ -238,7 +238,7 @@ LISTED = 100
 
 
 def contamination_statement(
-    models: Sequence[str], collection: Collection
+    models: Sequence[str | ModelSpec], collection: Collection
 ) -> dict[str, ContaminationStatement]:
     """For each model, what its training was given, and which of the evaluated texts were among
     that.
@@ -251,7 +251,7 @@ def contamination_statement(
     have read only a part. Of ``hybrid:M``, ``rerank:C@M`` and their like, M's encoder counts.
     """
     evaluated = _Evaluated(collection)
-    encoders = {model: ModelSpec.parse(model).encoder for model in models}
+    encoders = {str(model): ModelSpec.parse(model).encoder for model in models}
     statements = {
         encoder: evaluated.statement(encoder) for encoder in dict.fromkeys(encoders.values())
     }

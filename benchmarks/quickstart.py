@@ -29,7 +29,7 @@ from harness.script import (
 )
 from harness.study import read_per_query, spread
 
-from beir_cocodr.evaluation.measures import compare
+from beir_cocodr.evaluation.measures import paired_tests
 from beir_cocodr.io import write_text
 from beir_cocodr.training.adapt import quickstart
 
@@ -101,7 +101,7 @@ def against_base(
         scores[label] = {"nDCG@10": np.mean(runs, axis=0)}
     pairs = [("base", label) for label in labels if label != "base"]
     families = {"everything against the base alone": pairs}
-    return [asdict(test) for test in compare(scores, families)]
+    return [asdict(test) for test in paired_tests(scores, families)]
 
 
 def markdown(results: dict[str, Any]) -> str:

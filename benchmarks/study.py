@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.evaluation.measures import compare
+from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
+from beir_cocodr.evaluation.measures import paired_tests
 from beir_cocodr.evaluation.results import EvaluationRecord
 from beir_cocodr.io import write_text
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
@@ -55,7 +55,13 @@ def judge(
         for store in stores:
             encode(collection, model, store, EncodeOptions(backend="bf16"), encoder=encoder)
         search = SearchOptions(encoder, progress=True, stores=tuple(stores))
-        evaluate(collection, {"model": model}, folder, queries=queries, search=search)
+        evaluate(
+            {"model": model},
+            collection,
+            output=folder,
+            search=search,
+            options=EvaluateOptions(queries=queries),
+        )
         shutil.rmtree(folder / "store", ignore_errors=True)
     record = EvaluationRecord.read(file)
     result = record.models["model"]
@@ -132,7 +138,7 @@ def judged_targets(
             "queries": cells[0]["queries"],
             "documents": cells[0]["documents"],
             "rows": {row: spread(found[target]) for row, found in rows.items()},
-            "comparisons": [asdict(test) for test in compare(scores, families)],
+            "comparisons": [asdict(test) for test in paired_tests(scores, families)],
         }
     return told
 

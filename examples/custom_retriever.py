@@ -58,7 +58,7 @@ def main() -> None:
     given = parser.parse_args()
 
     RETRIEVERS["ngrams"] = Standalone(f"{__name__}:{CharacterNgrams.__name__}", "character n-grams")
-    record = evaluate(given.dataset, ["bm25", "ngrams"], given.output)
+    record = evaluate(["bm25", "ngrams"], given.dataset, output=given.output)
     for name, result in record.models.items():
         print(name, result.measures)
 

@@ -26,7 +26,7 @@ from mteb.models.model_implementations import MODEL_REGISTRY
 from mteb.models.model_meta import ScoringFunction
 from mteb.types import PromptType
 
-from beir_cocodr.data.collection import check_labelled, load_collection
+from beir_cocodr.data.collection import load_labelled
 from beir_cocodr.data.documents import Documents, dataset_documents, hashed_documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names, identical_ids
@@ -240,8 +240,7 @@ def task(dataset: str, split: str = "test", languages: tuple[str, ...] = ("eng-L
     # way to it.
     from mteb.get_tasks import _TASKS_REGISTRY
 
-    check_labelled(dataset, split)
-    collection = load_collection(dataset, split)
+    collection = load_labelled(dataset, split)
     labels = json_sha256([collection.documents.content_hash, collection.queries, collection.qrels])
 
     class LocalRetrieval(AbsTaskRetrieval):

@@ -57,7 +57,9 @@ def two_models(nasty_folder, tiny_cosine, filled):
     from beir_cocodr.evaluation.evaluate import evaluate
 
     def fill(output):
-        evaluate(str(nasty_folder), ["bm25", str(tiny_cosine)], output, "nDCG@10 R@100")
+        evaluate(
+            ["bm25", str(tiny_cosine)], str(nasty_folder), output=output, measures="nDCG@10 R@100"
+        )
 
     return filled("two", fill)
 
@@ -65,7 +67,7 @@ def two_models(nasty_folder, tiny_cosine, filled):
 @pytest.fixture(scope="session")
 def nine_models(nasty_folder, tiny_cosine, tiny_bert, filled):
     """The output of compare, with labels, for nine models."""
-    from beir_cocodr.evaluation.compare import compare_models
+    from beir_cocodr.evaluation.compare import compare
 
     def fill(output):
         kinds = ("", "hybrid:", "rrf:", "feedback:")
@@ -73,7 +75,7 @@ def nine_models(nasty_folder, tiny_cosine, tiny_bert, filled):
             "bm25",
             *(kind + str(model) for model in (tiny_cosine, tiny_bert) for kind in kinds),
         ]
-        compare_models(models, str(nasty_folder), output)
+        compare(models, str(nasty_folder), output=output)
 
     return filled("nine", fill)
 
@@ -81,11 +83,16 @@ def nine_models(nasty_folder, tiny_cosine, tiny_bert, filled):
 @pytest.fixture(scope="session")
 def without_labels(nasty_folder, tiny_cosine, filled):
     """The output of compare without labels."""
-    from beir_cocodr.evaluation.compare import compare_models
+    from beir_cocodr.evaluation.compare import CompareOptions, compare
 
     def fill(output):
         models = ["bm25", str(tiny_cosine), f"hybrid:{tiny_cosine}"]
-        compare_models(models, str(nasty_folder), output, labels=False, samples=30)
+        compare(
+            models,
+            str(nasty_folder),
+            output=output,
+            options=CompareOptions(labels=False, samples=30),
+        )
 
     return filled("unlabelled", fill)
 
@@ -95,10 +102,12 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, filled):
     """An adaptation whose second encoder was not trained, but says so; with episodes and
     clusters.
     """
+    from beir_cocodr.data.collection import load_collection
     from beir_cocodr.evaluation.chains import MODES, Chain
-    from beir_cocodr.evaluation.evaluate import evaluate
+    from beir_cocodr.evaluation.evaluate import EvaluationTask, evaluate_collection
     from beir_cocodr.evaluation.recommendation import ablation_families, recommend
     from beir_cocodr.evaluation.results import AdaptationRecord
+    from beir_cocodr.retrieval.resolve import resolve_models
 
     def fill(output):
         model = write_training(output / "models" / "source")
@@ -109,11 +118,11 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, filled):
             for mode, kind in zip(MODES, ("", "feedback:", "hybrid:", "rm3:"), strict=True):
                 chains[encoder.used(mode).label] = encoder.used(mode)
                 candidates[encoder.used(mode).label] = f"{kind}{path}"
-        results = evaluate(
-            str(nasty_folder),
-            candidates,
+        results = evaluate_collection(
+            resolve_models(candidates),
+            load_collection(nasty_folder),
+            EvaluationTask.of("nDCG@10 R@100", families=ablation_families(encoders)),
             output,
-            families=ablation_families(encoders),
         )
         recommendation = recommend(results, encoders)
         report = AdaptationRecord(
@@ -136,7 +145,7 @@ def adapted(nasty_folder, tiny_cosine, tiny_bert, filled):
 def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, filled):
     """An adaptation to a corpus without labels, as far as the page about it goes."""
     from beir_cocodr.evaluation.chains import MODES, Chain
-    from beir_cocodr.evaluation.compare import compare_models
+    from beir_cocodr.evaluation.compare import CompareOptions, compare
     from beir_cocodr.evaluation.label_free.choice import recommend_label_free
     from beir_cocodr.evaluation.results import AdaptationRecord
 
@@ -149,8 +158,8 @@ def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, filled):
                 chains[encoder.used(mode).label] = encoder.used(mode)
                 candidates[encoder.used(mode).label] = f"{kind}{path}"
         names = [*list(candidates.values())[1:], "bm25"]
-        options = {"labels": False, "samples": 20, "against": candidates["base"]}
-        comparison = compare_models(names, str(nasty_folder), output, **options)
+        options = CompareOptions(labels=False, samples=20, against=candidates["base"])
+        comparison = compare(names, str(nasty_folder), output=output, options=options)
         recommendation = recommend_label_free(comparison, candidates, chains)
         report = AdaptationRecord(
             corpus=str(nasty_folder),

@@ -268,7 +268,7 @@ def test_mteb_evaluation(beir_folder, tiny_cosine, tmp_path):
         tmp_path / "mteb",
     )
     names = {"bm25": "bm25", "cosine": str(tiny_cosine)}
-    ours = evaluate(str(beir_folder), names, tmp_path / "ours").models
+    ours = evaluate(names, str(beir_folder), output=tmp_path / "ours").models
     printed = [line.split("|")[2].strip() for line in out.splitlines()[2:]]
     assert printed == [f"{ours[name].measures['nDCG@10']:.4f}" for name in names]
 
@@ -283,7 +283,7 @@ def test_pyserini_search(prebuilt, beir_folder, tiny_cosine, tmp_path):
     arguments += ["--prebuilt"] * prebuilt
     out = run(EXAMPLES / "pyserini_search.py", *arguments, PYSERINI_CACHE=str(tmp_path / "cache"))
     ours = (
-        evaluate(str(beir_folder), [str(tiny_cosine)], tmp_path / "ours")
+        evaluate([str(tiny_cosine)], str(beir_folder), output=tmp_path / "ours")
         .models[str(tiny_cosine)]
         .measures
     )
@@ -319,7 +319,7 @@ def test_pyterrier_pipeline(beir_folder, tiny_cosine, tmp_path):
         "pyterrier", reason="pyterrier is not installed: pip install 'beir-cocodr[pyterrier]'"
     )
     out = run(EXAMPLES / "pyterrier_pipeline.py", "--dataset", beir_folder, "--model", tiny_cosine)
-    ours = evaluate(str(beir_folder), ["bm25", str(tiny_cosine)], tmp_path / "ours").models
+    ours = evaluate(["bm25", str(tiny_cosine)], str(beir_folder), output=tmp_path / "ours").models
     [header, *_] = table = [line.split() for line in out.splitlines()]
     [bm25] = [row for row in table if row[0] == "BM25"]
     assert float(bm25[header.index("ndcg_cut_10")]) == pytest.approx(

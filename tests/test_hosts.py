@@ -53,7 +53,12 @@ def test_information_retrieval_evaluator(texts, beir_folder, tiny_cosine, tmp_pa
     )
     there = evaluator(SentenceTransformer(str(tiny_cosine), device="cpu"))
     here = (
-        evaluate(str(beir_folder), {"m": str(tiny_cosine)}, tmp_path / "o", "RR@10 AP@100")
+        evaluate(
+            {"m": str(tiny_cosine)},
+            str(beir_folder),
+            output=tmp_path / "o",
+            measures="RR@10 AP@100",
+        )
         .models["m"]
         .measures
     )
@@ -86,7 +91,9 @@ def test_a_flat_index(texts, beir_folder, tiny_cosine, tmp_path, same_figure):
         ir_measures.nDCG @ 10
     ]
     here = (
-        evaluate(str(beir_folder), {"m": str(tiny_cosine)}, tmp_path / "o", "nDCG@10")
+        evaluate(
+            {"m": str(tiny_cosine)}, str(beir_folder), output=tmp_path / "o", measures="nDCG@10"
+        )
         .models["m"]
         .measures
     )

@@ -73,7 +73,10 @@ PUBLIC = {
             "PretrainOptions",
             "FinetuneOptions",
             "DistillOptions",
+            "EvaluateOptions",
+            "CompareOptions",
         ),
+        *("ModelSpec", "Retriever"),
     ],
     "beir_cocodr.losses": [
         *(

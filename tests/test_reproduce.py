@@ -236,7 +236,9 @@ def test_further_models_stand_beside_what_is_published(data, tmp_path, tiny_bert
     assert "scifact is not to be had" in out
     assert "arguana: 48 documents and 16 queries, published 8,674 and 1,406: another version" in out
     ours = judged(tmp_path, "bm25", "nfcorpus")["models"]["bm25"]["measures"]["nDCG@10"]
-    alone = evaluate(str(data / "nfcorpus"), ["bm25"], tmp_path / "again", "nDCG@10")
+    alone = evaluate(
+        ["bm25"], str(data / "nfcorpus"), output=tmp_path / "again", measures="nDCG@10"
+    )
     assert cells["nfcorpus"]["bm25"]["ours"] == ours == alone.models["bm25"].measures["nDCG@10"]
     assert cells["nfcorpus"]["bm25"]["gap"] == pytest.approx(ours - 0.325)
 

@@ -40,11 +40,22 @@ def evaluate(
     as_json: parameters.Json = False,
 ) -> None:
     """Measure models on a labelled collection."""
+    from beir_cocodr.evaluation.evaluate import EvaluateOptions
     from beir_cocodr.evaluation.evaluate import evaluate as run
     from beir_cocodr.report.evaluation_tables import evaluation_tables
 
-    asked = (dataset, model, output, measures, split, identical_ids, top_k)
-    record = run(*asked, search=search, overwrite=overwrite, judgements=judgements)
+    options = EvaluateOptions(
+        identical_ids=identical_ids, top_k=top_k, judgements=judgements, overwrite=overwrite
+    )
+    record = run(
+        model,
+        dataset,
+        measures=measures,
+        split=split,
+        output=output,
+        options=options,
+        search=search,
+    )
     print_record(record, as_json, evaluation_tables)
 
 
@@ -110,20 +121,28 @@ def compare(
         with parameters.results(context, output, overwrite) as folder:
             _parity(parity, dataset, folder, split, measures, as_json)
         return
-    from beir_cocodr.evaluation.compare import compare_models
+    from beir_cocodr.evaluation.compare import CompareOptions
+    from beir_cocodr.evaluation.compare import compare as run
     from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
     from beir_cocodr.report.evaluation_tables import verdict_tables
 
-    measured = DEFAULT_MEASURES if measures is None else measures
-    asked = (models or [], dataset, output, split, measured, labels, identical_ids)
-    record = compare_models(
-        *asked,
+    options = CompareOptions(
+        labels=labels,
+        identical_ids=identical_ids,
         samples=samples,
         seed=seed,
         wanted=wanted,
-        search=search,
-        overwrite=overwrite,
         judgements=judgements,
+        overwrite=overwrite,
+    )
+    record = run(
+        models or [],
+        dataset,
+        measures=DEFAULT_MEASURES if measures is None else measures,
+        split=split,
+        output=output,
+        options=options,
+        search=search,
     )
     print_record(record, as_json, verdict_tables)
 

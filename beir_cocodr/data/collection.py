@@ -457,15 +457,15 @@ def has_labels(dataset: Dataset, split: str = "test") -> bool:
     return source.judgements_file is not None or bool(source.splits())
 
 
-def check_labelled(dataset: Dataset, split: str) -> None:
-    """Check that a collection has any labels.
+def load_labelled(dataset: Dataset, split: str = "test") -> Collection:
+    """Load a collection that is to be evaluated on.
 
     Raises:
-        InputError: If it has none; names the command that needs none.
+        InputError: If it has no labels at all, naming the command that needs none, or if
+            :func:`load_collection` refuses it.
     """
     if isinstance(dataset, Collection):
-        _checked_collection(dataset, "required")
-        return
+        return _checked_collection(dataset, "required")
     source = resolve_source(dataset, split)
     source.missing(StrictReport(_command_line_name(source)), "none")
     if source.judgements_file is None and not source.splits():
@@ -474,6 +474,7 @@ def check_labelled(dataset: Dataset, split: str) -> None:
             f"--dataset {source.name} MODEL MODEL judges models without, and search shows "
             "their results"
         )
+    return _load(source, "required")
 
 
 def load_queries(dataset: Dataset, split: str = "test") -> Collection:

@@ -1,364 +1,485 @@
 """Which of several models is better on a collection, with labels or without."""
 
-import itertools
 import logging
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
-from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.collection import Collection, Dataset, is_dataset, load_collection
 from beir_cocodr.data.judgements import Judgements, load_judgements, write_annotation_candidates
-from beir_cocodr.errors import SEEDS, InputError, check_count, check_names, listed
+from beir_cocodr.deprecation import former_signature
+from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.evaluation.annotation import (
     LABELS_FILE,
     annotation_candidates,
     draw_candidates,
     with_texts,
 )
-from beir_cocodr.evaluation.evaluate import ALL_PAIRS, evaluate, score_run
+from beir_cocodr.evaluation.evaluate import EvaluateOptions, EvaluationTask, evaluate_into
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.label_free.verdict import compare_label_free
-from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, compare, parse_measures
+from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, MeasureNames
 from beir_cocodr.evaluation.results import (
     AnnotationCandidates,
     Best,
     ComparisonRecord,
-    EvaluationRecord,
     Findings,
     indistinguishable,
 )
-from beir_cocodr.evaluation.runs import identical_ids, ranked_run
+from beir_cocodr.evaluation.runs import identical_ids, identity_of_model
 from beir_cocodr.io import file_sha256
-from beir_cocodr.models.spec import ModelSpec, SearchOptions, check_device, ways_to_use
+from beir_cocodr.models.spec import (
+    RETRIEVER,
+    RUN,
+    ModelSpec,
+    Options,
+    SearchOptions,
+    check_device,
+    option,
+    ways_to_use,
+)
 from beir_cocodr.provenance import contamination_statement
-from beir_cocodr.records import versions
+from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.ranking import Results
+from beir_cocodr.retrieval.resolve import Models, resolve_model, resolve_models
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.run_folder import results_folder
 
 log = logging.getLogger(__name__)
 COMPARISON_FILE = "comparison.json"
 
-
-def compare_models(
-    models: Sequence[str],
-    dataset: str,
-    output: Path | None = None,
-    split: str = "test",
-    measures: str = DEFAULT_MEASURES,
-    labels: bool | None = None,
-    policy: str = "auto",
-    queries: int | None = None,
-    samples: int = 300,
-    seed: int = 42,
-    wanted: int = 50,
-    against: str | None = None,
-    search: SearchOptions = SearchOptions(),
-    overwrite: bool = False,
-    judgements: Path | None = None,
-    gatherer: Gatherer | None = None,
-) -> ComparisonRecord:
-    """Compare two or more models: "better", "worse", "no difference" or "cannot tell" for each
-    pair, b against a. An InputError: fewer than two models, one named twice, or what has to be
-    corrected in the collection, the models, the runs or the measures.
-
-    With labels "better" and "worse" need a two-tailed paired t-test with p < 0.05 after Holm's
-    correction over all pairs. Without, the difference in nDCG@10 is estimated with a 90% interval,
-    by a model that was fitted to labelled collections, from held-out crops, generated queries and
-    agreement with BM25: "no difference" where the interval lies within 0.01, and nothing is decided
-    on a collection unlike those.
-
-    Args:
-        models: model names, or, with labels, TREC run files.
-        dataset, split: the collection.
-        output: folder for comparison.json, labels_wanted.tsv, runs and, with labels, what
-            ``evaluate`` writes; nothing is kept without it.
-        measures: with labels; the first one decides.
-        labels: False does without the labels that there are, True insists on them; by default they
-            are used where the split has some.
-        policy: for documents whose id is the query's, see
-            :func:`~beir_cocodr.evaluation.runs.identical_ids`.
-        queries: look at only that many queries of the collection, evenly spaced.
-        samples, seed: of crops and of generated queries.
-        wanted: how many pairs to ask labels for.
-        against: ask for those that tell this model from the best of the others, not the two best
-            models.
-        overwrite: replace the results of another run in ``output``, see
-            :func:`~beir_cocodr.run_folder.results_folder`.
-        judgements: a file of some judged queries, see
-            :func:`~beir_cocodr.data.judgements.load_judgements`. Estimates without labels are then
-            joined with them, and labels of the split are not looked at. A single encoder stands for
-            every use of it that needs no training (:func:`~beir_cocodr.models.spec.ways_to_use`).
-        gatherer: of the same corpus, models and settings, where it is asked more than once.
-
-    Example:
-        >>> from beir_cocodr import compare
-        >>> comparison = compare(["bm25", "minilm"], "apidocs/numpy", queries=20)
-        >>> comparison.pairs[0].verdict in ("better", "worse", "no difference", "cannot tell")  # of minilm
-        True
-    """
-    models = list(models)
-    if judgements is not None and len(models) == 1:
-        against = against or models[0]
-        models = uses_of(models[0], len(load_collection(dataset, labels="none").documents))
-    if len(models) < 2:
-        raise InputError(f"a comparison needs two models, not {len(models)}; name another")
-    check_names("model", models)
-    if against is not None and against not in models:
-        raise InputError(f"{against} is none of the models {', '.join(models)}")
-    check_count("wanted", wanted, least=0)
-    check_count("samples", samples)
-    SEEDS.check("seed", seed)
-    check_device(search.encoder.device, [model for model in models if not Path(model).is_file()])
-    parse_measures(measures)
-    policy = identical_ids(dataset, policy)
-    if judgements is not None and labels:
-        raise InputError("either labels of the split judge or judgements of a file: leave one out")
-    collection = load_collection(dataset, split, labels="required" if labels else "optional")
-    judged = (
-        None
-        if judgements is None
-        else load_judgements(judgements).of(collection.queries, collection.documents)
-    )
-    if output is not None:
-        check_judgements_kept(output / LABELS_FILE, judgements)
-    if labels is None and judged is None and not collection.qrels:
-        log.warning(
-            "%s has no judgements of split %r: the verdict is an estimate without labels",
-            dataset,
-            split,
-        )
-    labelled = bool(collection.qrels) and labels is not False and judged is None
-    if not labelled and (file := next((model for model in models if Path(model).is_file()), None)):
-        raise InputError(
-            f"{file}: a run cannot be judged without labels, nothing can be searched with it; name models"
-        )
-    settings = {
-        "dataset": dataset,
-        "split": split,
-        "models": models,
-        "measures": measures,
-        "labels": labelled,
-    }
-    settings |= {
-        "samples": samples,
-        "seed": seed,
-        "wanted": wanted,
-        "against": against,
-        "queries": queries,
-    }
-    settings |= {"identical_ids": policy, "search": search.describe()}
-    settings |= {} if judgements is None else {"judgements": file_sha256(judgements)}
-    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
-        folder = Path(temporary)
-        if output is not None:
-            folder = stack.enter_context(
-                results_folder(output, {"command": "compare", **settings}, overwrite)
-            )
-        if labelled:
-            found, results = _compare_labelled(
-                models, collection, folder, measures, policy, queries, search
-            )
-        else:
-            place = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=".embeddings-"))
-            )
-            if gatherer is None:
-                gatherer = Gatherer(
-                    Resources(collection.documents, place, search),
-                    models,
-                    samples=samples,
-                    seed=seed,
-                    drop_identical_ids=policy == "drop",
-                )
-            found, results = compare_label_free(
-                gatherer, collection, folder, queries, judged, against
-            )
-        record = ComparisonRecord(
-            **vars(found),
-            dataset=dataset,
-            split=split,
-            labels=labelled,
-            documents=len(collection.documents),
-            queries=len(collection.queries),
-            corpus_sha256=collection.documents.content_hash,
-            identical_ids=policy,
-            models=models,
-            labels_wanted=_candidates(
-                found.ranking, against, results, collection, wanted, labelled, judged
-            ),
-            seen=contamination_statement(
-                [name for name in models if not Path(name).is_file()], collection
-            ),
-            versions=versions(),
-        )
-        done = (
-            [] if judged is None else [pair for pair in judged.rows if pair.judgement is not None]
-        )
-        write_annotation_candidates(folder / LABELS_FILE, [*done, *record.labels_wanted.pairs])
-        record.write(folder / COMPARISON_FILE)
-    return record
-
-
-def _candidates(
-    ranking: list[str],
-    against: str | None,
-    results: dict[str, Results],
-    collection: Collection,
-    count: int,
-    labelled: bool,
-    judged: Judgements | None,
-) -> AnnotationCandidates:
-    """Pairs to label: between the two best models, or between ``against`` and the best of the
-    others. Without labels they are drawn by chance; what a table of judgements left blank comes
-    first.
-    """
-    a = against or ranking[0]
-    b = next(model for model in ranking if model != a)
-    if not results:
-        return AnnotationCandidates(a, b, [], "the collection has no queries: write some first")
-    if labelled:
-        pairs = annotation_candidates(results[a], results[b], collection.qrels, count)
-    else:
-        pairs = (
-            []
-            if judged is None
-            else [pair for pair in judged.rows if pair.judgement is None][:count]
-        )
-        begun = {pair.query_id for pair in pairs} | (
-            set() if judged is None else judged.queries.keys()
-        )
-        pairs += draw_candidates(results, a, b, begun, count - len(pairs))
-    remark = "" if pairs else "the two rank the same documents at the same ranks, or all are judged"
-    texts = collection.queries | (
-        {} if judged is None else {id: query.text for id, query in judged.queries.items()}
-    )
-    return AnnotationCandidates(a, b, with_texts(pairs, texts, collection.documents), remark)
-
-
-#: The most documents for which one vector in place of two is tried without making it.
+#: The most documents for which a hybrid encoder is tried before one is fused.
 MOST_FOR_VECTORS = 50_000
 
 
-def uses_of(encoder: str, documents: int) -> list[str]:
-    """What a single encoder stands for, on a corpus of so many documents; BM25 first."""
-    if ModelSpec.parse(encoder).kind != "dense" or Path(encoder).is_file():
-        raise InputError(
-            f"{encoder} is no encoder: name one, whose uses are compared, or two models or more"
-        )
-    ways = ways_to_use(encoder)
-    if documents > MOST_FOR_VECTORS:
-        log.info("%d documents: hybrid encoders are not tried before they are fused", documents)
-        ways = [name for name in ways if ModelSpec.parse(name).kind != "vector"]
-    return ways
+@dataclass(frozen=True)
+class CompareOptions(Options):
+    """How models are compared.
 
-
-def check_judgements_kept(table: Path, judgements: Path | None) -> None:
-    """Check that a table that is about to be written over holds no judgement that is not read
-    first.
+    Args:
+        labels: True insists on labels, False leaves those that exist aside; by default they are
+            used where the split has some.
+        identical_ids: "keep" or "drop" documents whose id is the query's; "auto" drops them on
+            ArguAna and Quora, see :func:`~beir_cocodr.evaluation.runs.identical_ids`.
+        queries: look at only this many queries of the collection, evenly spaced.
+        samples: held-out crops, and generated queries, of a comparison without labels.
+        seed: of both.
+        wanted: pairs of a query and a document to ask labels for.
+        against: the model to tell from the best of the others by these pairs; by default they tell
+            the two best models apart.
+        judgements: a file of some judged queries, see
+            :func:`~beir_cocodr.data.judgements.load_judgements`; estimates without labels are
+            joined with them, and the labels of the split are not used.
+        overwrite: replace the results of another run in the output folder, see
+            :func:`~beir_cocodr.io.results_folder`.
     """
-    if not table.is_file() or (judgements is not None and judgements.samefile(table)):
-        return
-    try:
-        found = load_judgements(table).queries
-    except InputError:  # of an earlier version, which had no such column
-        return
-    read = {} if judgements is None else load_judgements(judgements).qrels
-    if lost := [
-        id for id, query in found.items() if not query.grades.keys() <= read.get(id, {}).keys()
-    ]:
-        raise InputError(
-            f"{table} holds judgements of {len(lost)} queries, and would be written over: name it with "
-            "--judgements, or move it away"
+
+    labels: bool | None = None
+    identical_ids: str = "auto"
+    queries: int | None = option(None, min=1)
+    samples: int = option(300, min=1)
+    seed: int = option(42, min=0, max=SEED_MAX)
+    wanted: int = option(50, min=0)
+    against: str | None = None
+    judgements: str | Path | None = None
+    overwrite: bool = False
+
+
+@former_signature(
+    order=(
+        "models",
+        "dataset",
+        "output",
+        "split",
+        "measures",
+        "options.labels",
+        "options.identical_ids",
+        "options.queries",
+        "options.samples",
+        "options.seed",
+        "options.wanted",
+        "options.against",
+        "search",
+        "options.overwrite",
+        "options.judgements",
+    ),
+    swapped=lambda first, second: is_dataset(first) and not is_dataset(second),
+    labels="options.labels",
+    policy="options.identical_ids",
+    queries="options.queries",
+    samples="options.samples",
+    seed="options.seed",
+    wanted="options.wanted",
+    against="options.against",
+    overwrite="options.overwrite",
+    judgements="options.judgements",
+)
+def compare(
+    models: Models,
+    dataset: Dataset,
+    *,
+    measures: MeasureNames = DEFAULT_MEASURES,
+    split: str = "test",
+    output: str | Path | None = None,
+    options: CompareOptions = CompareOptions(),
+    search: SearchOptions = SearchOptions(),
+) -> ComparisonRecord:
+    """Compare two or more models and give a verdict on each pair, b against a.
+
+    With labels, "better" and "worse" need a two-tailed paired t-test with p < 0.05 after Holm's
+    correction over all pairs. Without labels, the difference in nDCG@10 is estimated with a 90%
+    interval, by a model that was fitted to labelled collections, from held-out crops, generated
+    queries and agreement with BM25. The verdict is "no difference" where the interval lies within
+    0.01, and "cannot tell" where it does not decide, or the collection is unlike those.
+
+    Args:
+        models: models as for :func:`~beir_cocodr.evaluation.evaluate.evaluate`; with judgements
+            also a single encoder, whose uses without training are compared
+            (:func:`~beir_cocodr.models.spec.ways_to_use`). Runs need labels.
+        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`.
+        measures: with labels, names that ir-measures knows, or its measures; the first one decides.
+        split: the split of the labels.
+        output: folder for comparison.json, labels_wanted.tsv, runs and, with labels, the results of
+            ``evaluate``; nothing is written without it.
+        options: labels or none, samples, judgements of a file, pairs to label.
+        search: how models that are named by strings are loaded and search.
+
+    Returns:
+        The ranking of the models and a verdict on each pair. It shows as a table in notebooks;
+        ``to_frame()`` gives a pandas frame.
+
+    Raises:
+        InputError: If there are fewer than two models, one is named twice, the collection, a model,
+            a run or a measure must be corrected, or ``output`` holds the results of another run.
+
+    Example:
+        >>> from beir_cocodr import CompareOptions, compare
+        >>> comparison = compare(
+        ...     ["bm25", "minilm"], "apidocs/numpy", options=CompareOptions(queries=20)
+        ... )
+        >>> comparison.pairs[0].verdict in ("better", "worse", "no difference", "cannot tell")
+        True
+    """
+    if options.judgements is not None and options.labels:
+        raise InputError("either labels of the split judge, or judgements of a file: leave one out")
+    specs = resolve_models(models)
+    task = ComparisonTask.of(measures, split, options)
+    if len(specs) > 1 or options.judgements is None:
+        _check_models(specs, options.against)
+    check_device(search.encoder.device, specs.values())
+    labels = "required" if options.labels else "optional"
+    collection = load_collection(dataset, split, labels=labels)
+    return compare_collection(specs, collection, task, output, search)
+
+
+@dataclass(frozen=True)
+class ComparisonTask:
+    """What a comparison asks for, besides models and collection.
+
+    Attributes:
+        evaluation: measures, split, identical ids and number of queries.
+        options: see :class:`CompareOptions`.
+    """
+
+    evaluation: EvaluationTask
+    options: CompareOptions = CompareOptions()
+
+    @classmethod
+    def of(
+        cls,
+        measures: MeasureNames = DEFAULT_MEASURES,
+        split: str = "test",
+        options: CompareOptions = CompareOptions(),
+    ) -> "ComparisonTask":
+        """Return the task of unparsed measures."""
+        evaluation = EvaluateOptions(identical_ids=options.identical_ids, queries=options.queries)
+        return cls(EvaluationTask.of(measures, split, evaluation), options)
+
+    @property
+    def split(self) -> str:
+        """Return the split that was asked for."""
+        return self.evaluation.split
+
+
+def _check_models(specs: Mapping[str, ModelSpec], against: str | None) -> None:
+    if len(specs) < 2:
+        raise InputError(f"a comparison needs two models, not {len(specs)}; name another")
+    if against is not None and against not in specs:
+        raise InputError(f"{against} is none of the models {', '.join(specs)}")
+
+
+def compare_collection(
+    specs: Mapping[str, ModelSpec],
+    collection: Collection,
+    task: ComparisonTask,
+    output: str | Path | None = None,
+    search: SearchOptions = SearchOptions(),
+    resources: Resources | None = None,
+    gatherer: Gatherer | None = None,
+) -> ComparisonRecord:
+    """Compare resolved models on a loaded collection.
+
+    Args:
+        specs: label to model.
+        collection: with or without labels.
+        task: measures and options.
+        output: folder for the results, None to write nothing.
+        search: how models search, if there are no resources.
+        resources: what the models share with other stages of a run.
+        gatherer: of the same corpus, models and settings, where it is asked more than once.
+
+    Returns:
+        What comparison.json holds.
+    """
+    options = task.options
+    search = search if resources is None else resources.options
+    judged = None
+    if options.judgements is not None:
+        judgements = load_judgements(Path(options.judgements))
+        judged = judgements.of(collection.queries, collection.documents)
+        if len(specs) == 1:
+            [encoder] = specs.values()
+            specs = uses_of(encoder, len(collection.documents))
+            options = replace(options, against=options.against or encoder.name)
+    _check_models(specs, options.against)
+    if output is not None:
+        check_judgements_kept(Path(output) / LABELS_FILE, options.judgements)
+    labelled = bool(collection.qrels) and options.labels is not False and judged is None
+    options = replace(options, labels=labelled)
+    if not labelled:
+        _check_label_free(specs, collection, task, has_judged=judged is not None)
+    with ExitStack() as stack:
+        folder = None
+        if output is not None:
+            run = _settings(specs, collection, replace(task, options=options), search)
+            folder = stack.enter_context(results_folder(Path(output), run, options.overwrite))
+        if resources is None and gatherer is None:
+            temporary = Resources.temporary(collection.documents, search, folder)
+            resources = stack.enter_context(temporary)
+        if resources is not None and labelled:
+            findings, results = _compare_labelled(
+                folder, specs, collection, task.evaluation, resources
+            )
+        else:
+            gatherer = gatherer or _gatherer(specs, collection, options, resources)
+            findings, results = compare_label_free(
+                gatherer, collection, folder, options.queries, judged, options.against
+            )
+        candidates = _candidates(findings.ranking, results, collection, options, judged)
+        record = _record(findings, specs, collection, replace(task, options=options), candidates)
+        if folder is not None:
+            _write(folder, record, judged)
+    return record
+
+
+def _record(
+    findings: Findings,
+    specs: Mapping[str, ModelSpec],
+    collection: Collection,
+    task: ComparisonTask,
+    candidates: AnnotationCandidates,
+) -> ComparisonRecord:
+    searched = {label: spec for label, spec in specs.items() if spec.kind != RUN}
+    statements = contamination_statement(list(searched.values()), collection)
+    return ComparisonRecord(
+        **vars(findings),
+        dataset=collection.name,
+        split=task.split,
+        labels=bool(task.options.labels),
+        documents=len(collection.documents),
+        queries=len(collection.queries),
+        corpus_sha256=collection.documents.content_hash,
+        identical_ids=identical_ids(collection.name, task.options.identical_ids),
+        models=list(specs),
+        labels_wanted=candidates,
+        seen={label: statements[spec.name] for label, spec in searched.items()},
+        versions=versions(),
+    )
+
+
+def _write(folder: Path, record: ComparisonRecord, judged: Judgements | None) -> None:
+    """Write the record, and the table of pairs to label with those that are judged already."""
+    rows = [] if judged is None else judged.rows
+    filled = [pair for pair in rows if pair.judgement is not None]
+    write_annotation_candidates(folder / LABELS_FILE, [*filled, *record.labels_wanted.pairs])
+    record.write(folder / COMPARISON_FILE)
+
+
+def _gatherer(
+    specs: Mapping[str, ModelSpec],
+    collection: Collection,
+    options: CompareOptions,
+    resources: Resources | None,
+) -> Gatherer:
+    assert resources is not None
+    policy = identical_ids(collection.name, options.identical_ids)
+    resources.name_specs(specs)
+    return Gatherer(
+        resources,
+        list(specs),
+        samples=options.samples,
+        seed=options.seed,
+        drop_identical_ids=policy == "drop",
+    )
+
+
+def _check_label_free(
+    specs: Mapping[str, ModelSpec], collection: Collection, task: ComparisonTask, has_judged: bool
+) -> None:
+    """Check that models can be compared without labels; say so where labels were expected."""
+    for label, spec in specs.items():
+        if spec.kind == RUN:
+            raise InputError(
+                f"{label}: a run cannot be judged without labels, as nothing can be searched with "
+                "it; name models"
+            )
+        if spec.kind == RETRIEVER:
+            raise InputError(
+                f"{label} searches a corpus of its own, and without labels models also search a "
+                "changed copy of the corpus; give labels, or an encoder"
+            )
+    if task.options.labels is None and not has_judged:
+        log.warning(
+            "%s has no judgements of split %r: the verdict is an estimate without labels",
+            collection.name,
+            task.split,
         )
+
+
+def _settings(
+    specs: Mapping[str, ModelSpec],
+    collection: Collection,
+    task: ComparisonTask,
+    search: SearchOptions,
+) -> Json:
+    """Return what makes two comparisons the same run."""
+    options = task.options
+    settings: Json = {
+        "command": "compare",
+        "dataset": collection.name,
+        "split": task.split,
+        "models": [identity_of_model(spec) for spec in specs.values()],
+        "measures": task.evaluation.measure_text,
+        "labels": options.labels,
+        "samples": options.samples,
+        "seed": options.seed,
+        "wanted": options.wanted,
+        "against": options.against,
+        "queries": options.queries,
+        "identical_ids": identical_ids(collection.name, options.identical_ids),
+        "search": search.describe(),
+    }
+    if options.judgements is not None:
+        settings["judgements"] = file_sha256(Path(options.judgements))
+    return settings
 
 
 def _compare_labelled(
-    models: Sequence[str],
+    folder: Path | None,
+    specs: Mapping[str, ModelSpec],
     collection: Collection,
-    folder: Path,
-    measures: str,
-    policy: str,
-    queries: int | None,
-    search: SearchOptions,
+    task: EvaluationTask,
+    resources: Resources,
 ) -> tuple[Findings, dict[str, Results]]:
-    """Evaluate all models, or score all TREC run files, test all against all, and rank them by the
-    first measure: what was found, and each model's results. An InputError for what has to be
-    corrected, other queries, runs and models.
+    """Evaluate all models and rank them by the first measure.
+
+    Returns:
+        The findings, and label to the results of its run.
     """
-    files = [model for model in models if Path(model).is_file()]
-    if files and (others := [model for model in models if model not in files]):
-        raise InputError(
-            f"{files[0]} is a run file and {others[0]} is not; compare run files or models"
-        )
-    if files:
-        record, results = _judge_runs(files, collection, measures)
-    else:
-        split = str(collection.split)
-        record = evaluate(
-            collection.name, models, folder, measures, split, policy, queries=queries, search=search
-        )
-        runs = {name: folder / record.models[name].run for name in models}
-        # A model that finds nothing for any query has an empty run.
-        results = {
-            name: ranked_run(run) if run.stat().st_size else {} for name, run in runs.items()
-        }
+    record, results = evaluate_into(folder, specs, collection, task, resources)
     measure = record.measures[0]
-    value = {model: record.models[model].measures[measure] for model in models}
-    best, *_ = ranking = sorted(models, key=lambda model: -value[model])
-    open_pairs = indistinguishable(
-        best, [test for test in record.comparisons if test.measure == measure]
+    value = {label: record.models[label].measures[measure] for label in specs}
+    ranking = sorted(specs, key=lambda label: -value[label])
+    best = ranking[0]
+    tests = [test for test in record.comparisons if test.measure == measure]
+    open_models = indistinguishable(best, tests)
+    certainty = ", significantly."
+    if open_models:
+        certainty = f", but cannot be told from {', '.join(open_models)}."
+    reason = f"{best} has the highest {measure}, {value[best]:.4f}{certainty}"
+    findings = Findings(
+        ranking=ranking,
+        best=Best(best, reason, open_models),
+        measure=measure,
+        evaluation=record,
+        pairs=record.comparisons,
     )
-    reason = f"{best} has the highest {measure}, {value[best]:.4f}"
-    reason += (
-        f", but cannot be told from {', '.join(open_pairs)}." if open_pairs else ", significantly."
-    )
-    chosen = Best(best, reason, open_pairs)
-    return Findings(
-        ranking=ranking, best=chosen, measure=measure, evaluation=record, pairs=record.comparisons
-    ), results
+    return findings, results
 
 
-def _judge_runs(
-    files: list[str], collection: Collection, measures: str
-) -> tuple[EvaluationRecord, dict[str, Results]]:
-    wanted = parse_measures(measures)
-    results = {file: ranked_run(Path(file)) for file in files}
-    _same_queries(results, collection)
-    figures, scores = {}, {}
-    for file, found in results.items():
-        figures[file], scores[file] = score_run(file, file, found, collection.qrels, wanted)
-        listed = {name: np.round(values, 6).tolist() for name, values in scores[file].items()}
-        figures[file] = replace(figures[file], scores=listed)
-    record = EvaluationRecord(
-        dataset=collection.name,
-        split=collection.split,
-        documents=len(collection.documents),
-        queries=len(collection.qrels),
-        models=figures,
-        comparisons=compare(scores, {ALL_PAIRS: list(itertools.combinations(files, 2))}),
-    )
-    return record, results
+def _candidates(
+    ranking: Sequence[str],
+    results: Mapping[str, Results],
+    collection: Collection,
+    options: CompareOptions,
+    judged: Judgements | None,
+) -> AnnotationCandidates:
+    """Choose pairs of a query and a document to label, which tell two models apart.
+
+    These are the two best models, or the reference and the best of the others. Without labels the
+    pairs are drawn by chance, after those that a table of judgements left blank.
+    """
+    a = options.against or ranking[0]
+    b = next(model for model in ranking if model != a)
+    if not results:
+        return AnnotationCandidates(a, b, [], "the collection has no queries: write some first")
+    texts = dict(collection.queries)
+    if options.labels:
+        pairs = annotation_candidates(results[a], results[b], collection.qrels, options.wanted)
+    else:
+        pairs = []
+        begun: set[str] = set()
+        if judged is not None:
+            blank = [pair for pair in judged.rows if pair.judgement is None]
+            pairs = blank[: options.wanted]
+            begun = {pair.query_id for pair in pairs} | judged.queries.keys()
+            texts |= {id: query.text for id, query in judged.queries.items()}
+        pairs += draw_candidates(results, a, b, begun, options.wanted - len(pairs))
+    remark = ""
+    if not pairs:
+        remark = "the two rank the same documents at the same ranks, or all are judged"
+    return AnnotationCandidates(a, b, with_texts(pairs, texts, collection.documents), remark)
 
 
-def _same_queries(results: dict[str, Results], collection: Collection) -> None:
-    """Check that no run answers judged queries that another does not."""
-    answered = {file: results[file].keys() & collection.qrels.keys() for file in results}
-    for file, queries in answered.items():
-        if not queries:
-            raise InputError(
-                f"{file} answers none of the {len(collection.qrels)} queries judged in "
-                f"{collection.name} ({collection.split}); give a run of these queries, or the right split"
-            )
-    for (file, queries), (other, others) in itertools.permutations(answered.items(), 2):
-        if lacking := [
-            query for query in collection.qrels if query in others and query not in queries
-        ]:
-            raise InputError(
-                f"{file} has no results for queries that {other} answers: {listed(lacking)}; runs of different query "
-                "sets cannot be paired, so search the same queries"
-            )
+def uses_of(encoder: str | ModelSpec, documents: int) -> dict[str, ModelSpec]:
+    """Return the ways to search with an encoder without training, BM25 first.
+
+    Args:
+        encoder: its name.
+        documents: the size of the corpus; a hybrid encoder is tried on small ones only.
+
+    Raises:
+        InputError: If the name is of no encoder.
+    """
+    spec = resolve_model(encoder)
+    if spec.kind != "dense" or spec.loaded is not None:
+        raise InputError(
+            f"{spec.name} is no encoder: name one, whose uses are compared, or two models or more"
+        )
+    specs = {name: ModelSpec.parse(name) for name in ways_to_use(spec.name)}
+    if documents <= MOST_FOR_VECTORS:
+        return specs
+    log.info("%d documents: hybrid encoders are not tried before they are fused", documents)
+    return {name: use for name, use in specs.items() if use.kind != "vector"}
+
+
+def check_judgements_kept(table: Path, judgements: str | Path | None) -> None:
+    """Check that a table that will be written over holds no judgement that is not read first.
+
+    Raises:
+        InputError: If it does.
+    """
+    if not table.is_file() or (judgements is not None and table.samefile(judgements)):
+        return
+    try:
+        held = load_judgements(table).queries
+    except InputError:  # An earlier version wrote tables without such a column.
+        return
+    read = {} if judgements is None else load_judgements(Path(judgements)).qrels
+    lost = [id for id, query in held.items() if not query.grades.keys() <= read.get(id, {}).keys()]
+    if lost:
+        raise InputError(
+            f"{table} holds judgements of {len(lost)} queries, and would be written over: "
+            "name it with --judgements, or move it away"
+        )

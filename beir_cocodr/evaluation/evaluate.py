@@ -1,36 +1,53 @@
-"""Evaluating models on one collection: runs, measures, per-query scores, paired tests."""
+"""Models evaluated on one collection: runs, measures, scores of queries, paired tests."""
 
 import itertools
 import logging
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from beir_cocodr.arrays import spaced_rows
-from beir_cocodr.data.collection import Collection, check_labelled, load_collection
-from beir_cocodr.data.judgements import load_judgements
-from beir_cocodr.errors import InputError, check_count, check_names, explained
+from beir_cocodr.arrays import Array, spaced_rows
+from beir_cocodr.data.collection import (
+    Collection,
+    Dataset,
+    is_dataset,
+    load_collection,
+    load_labelled,
+)
+from beir_cocodr.data.judgements import Judgements, load_judgements
+from beir_cocodr.deprecation import former_signature
+from beir_cocodr.errors import InputError, explained, listed
 from beir_cocodr.evaluation.few_labels import judge
 from beir_cocodr.evaluation.measures import (
     DEFAULT_MEASURES,
+    Families,
+    MeasureNames,
     Measures,
-    compare,
     depth,
     interval,
+    measure_names,
+    paired_tests,
     parse_measures,
     score_queries,
 )
 from beir_cocodr.evaluation.results import EvaluationRecord, ModelResult
-from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
+from beir_cocodr.evaluation.runs import (
+    file_names,
+    identical_ids,
+    identity_of_model,
+    run_results,
+    write_run,
+)
 from beir_cocodr.io import atomic_writer, file_sha256
-from beir_cocodr.models.spec import SearchOptions, check_device
+from beir_cocodr.models.spec import RUN, ModelSpec, Options, SearchOptions, check_device, option
 from beir_cocodr.progress import step, steps
 from beir_cocodr.records import Json, versions
-from beir_cocodr.retrieval.ranking import Results
+from beir_cocodr.retrieval.ranking import Ranker, Results
+from beir_cocodr.retrieval.resolve import Models, resolve_models
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.run_folder import results_folder
 
@@ -39,197 +56,426 @@ log = logging.getLogger(__name__)
 #: The question of tests between all models.
 ALL_PAIRS = "all against all"
 
+#: Query id to {document id: grade}.
+Qrels = Mapping[str, Mapping[str, int]]
 
-def evaluate(
-    dataset: str,
-    models: Sequence[str] | Mapping[str, str],
-    output: Path,
-    measures: str = DEFAULT_MEASURES,
-    split: str = "test",
-    policy: str = "auto",
-    top_k: int | None = None,
-    families: Mapping[str, Sequence[tuple[str, str]]] | None = None,
-    queries: int | None = None,
-    search: SearchOptions = SearchOptions(),
-    overwrite: bool = False,
-    judgements: Path | None = None,
-) -> EvaluationRecord:
-    """Search a collection with every model and judge the runs. An InputError names what has to be
-    corrected in the collection, the models or the measures; results of another run.
+
+@dataclass(frozen=True)
+class EvaluateOptions(Options):
+    """How models are evaluated.
 
     Args:
-        dataset, split: the collection; it needs labels.
-        models: model names, or a mapping from a label to a model name.
-        output: folder for results.json, NAME.run and NAME.per_query.tsv; these of the same settings
-            are replaced.
-        measures: names that ir-measures knows.
-        policy: for documents whose id is the query's, see :func:`identical_ids`.
-        top_k: documents a query; by default what the measures need.
-        families: questions, each by the (a, b) labels to test for it; by default all against all.
-        queries: evaluate only that many queries, evenly spaced (stated in the results).
-        overwrite: replace the results of another run in ``output``, see
-            :func:`~beir_cocodr.run_folder.results_folder`.
+        identical_ids: "keep" or "drop" documents whose id is the query's; "auto" drops them on
+            ArguAna and Quora, see :func:`~beir_cocodr.evaluation.runs.identical_ids`.
+        top_k: documents of a query in a run; by default as many as the measures need.
+        queries: evaluate only this many queries, evenly spaced; the record says so.
         judgements: a file that judges in place of the labels, see
             :func:`~beir_cocodr.data.judgements.load_judgements`.
+        overwrite: replace the results of another run in the output folder, see
+            :func:`~beir_cocodr.io.results_folder`.
+    """
+
+    identical_ids: str = "auto"
+    top_k: int | None = option(None, min=1)
+    queries: int | None = option(None, min=1)
+    judgements: str | Path | None = None
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class EvaluationTask:
+    """What an evaluation asks for, besides models and collection.
+
+    Attributes:
+        measures: parsed; the first one decides.
+        measure_text: their names, as results.json is told apart by.
+        split: the split that was asked for.
+        options: see :class:`EvaluateOptions`.
+        families: questions, each with the (a, b) labels to test for it; None tests all pairs.
+    """
+
+    measures: Measures
+    measure_text: str
+    split: str = "test"
+    options: EvaluateOptions = EvaluateOptions()
+    families: Families | None = None
+
+    @classmethod
+    def of(
+        cls,
+        measures: MeasureNames,
+        split: str = "test",
+        options: EvaluateOptions = EvaluateOptions(),
+        families: Families | None = None,
+    ) -> "EvaluationTask":
+        """Return the task of unparsed measures.
+
+        Raises:
+            InputError: If ir-measures does not know one, or the identical ids are unknown.
+        """
+        text = measures if isinstance(measures, str) else " ".join(measure_names(measures))
+        identical_ids("", options.identical_ids)
+        return cls(parse_measures(measures), text, split, options, families)
+
+    @property
+    def top_k(self) -> int:
+        """Return the number of documents of a query in a run."""
+        needed = depth(self.measures)
+        return needed if self.options.top_k is None else self.options.top_k
+
+
+@former_signature(
+    order=(
+        "dataset",
+        "models",
+        "output",
+        "measures",
+        "split",
+        "options.identical_ids",
+        "options.top_k",
+        "",
+        "options.queries",
+        "search",
+        "options.overwrite",
+        "options.judgements",
+    ),
+    swapped=lambda first, second: is_dataset(first) and not is_dataset(second),
+    policy="options.identical_ids",
+    top_k="options.top_k",
+    queries="options.queries",
+    overwrite="options.overwrite",
+    judgements="options.judgements",
+)
+def evaluate(
+    models: Models,
+    dataset: Dataset,
+    *,
+    measures: MeasureNames = DEFAULT_MEASURES,
+    split: str = "test",
+    output: str | Path | None = None,
+    options: EvaluateOptions = EvaluateOptions(),
+    search: SearchOptions = SearchOptions(),
+) -> EvaluationRecord:
+    """Search a labelled collection with every model and judge the runs.
+
+    Args:
+        models: one model, several, or a mapping from labels to models. A model is a name ("bm25",
+            "minilm", "hybrid:minilm", a folder), a loaded ``SentenceTransformer``, any object with
+            ``encode``, any :class:`~beir_cocodr.retrieval.resolve.Retriever`, a TREC run file, or
+            a run {query id: {document id: score}}.
+        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`; it needs labels.
+        measures: names that ir-measures knows, in one string or a list, or its measures.
+        split: the split of the labels.
+        output: folder for results.json, NAME.run and NAME.per_query.tsv; nothing is written
+            without it.
+        options: identical ids, depth of runs, number of queries, judgements of a file.
+        search: how models that are named by strings are loaded and search.
+
+    Returns:
+        The measures of each model with intervals, and paired tests between all models. It shows as
+        a table in notebooks; ``to_frame()`` gives a pandas frame.
+
+    Raises:
+        InputError: If the collection, a model or a measure must be corrected, or ``output`` holds
+            the results of another run.
 
     Example:
-        >>> from pathlib import Path
-        >>> from beir_cocodr import evaluate
-        >>> record = evaluate("apidocs/numpy", ["bm25", "minilm"], Path("judged"), queries=20)
+        >>> from beir_cocodr import EvaluateOptions, evaluate
+        >>> twenty = EvaluateOptions(queries=20)
+        >>> record = evaluate(["bm25", "minilm"], "apidocs/numpy", output="judged", options=twenty)
         >>> sorted(record.models["minilm"].measures)
         ['R@100', 'nDCG@10']
         >>> [test.b for test in record.comparisons if test.measure == "nDCG@10"]
         ['minilm']
+        >>> from pathlib import Path
         >>> sorted(file.name for file in Path("judged").glob("bm25*"))
         ['bm25.per_query.tsv', 'bm25.run']
     """
-    check_names("model", list(models))
-    check_count("queries", queries)
-    labels = models if isinstance(models, Mapping) else {model: model for model in models}
-    wanted = parse_measures(measures)
-    needed = depth(wanted)
-    top_k = needed if top_k is None else top_k
-    check_count("top_k", top_k)
-    check_device(search.encoder.device, labels.values())
-    if top_k < needed:
-        log.warning("runs hold %d documents a query, the measures look at up to %d", top_k, needed)
-    policy = identical_ids(dataset, policy)
-    if judgements is None:
-        check_labelled(dataset, split)
-    collection = load_collection(
-        dataset, split, labels="required" if judgements is None else "optional"
-    )
-    few = None
-    if judgements is not None:
-        few = load_judgements(judgements).of(collection.queries, collection.documents)
-        if few.drawn:
-            log.warning(
-                "%s: pairs were drawn, which the measures do not know; nDCG@10 by few_labels does",
-                judgements,
-            )
-        texts = {id: query.text for id, query in few.queries.items()}
-        collection = replace(collection, queries=texts, qrels=few.qrels)
-    judged = {query: collection.qrels[query] for query in spaced(collection.qrels, queries)}
-    if few is not None:
-        few = replace(few, queries={query: few.queries[query] for query in judged})
-    names = file_names(labels)
-    pairs = families or {ALL_PAIRS: list(itertools.combinations(labels, 2))}
-    results: dict[str, ModelResult] = {}
-    scores: dict[str, dict[str, np.ndarray]] = {}
-    settings: Json = {
-        "dataset": dataset,
-        "split": split,
-        "models": dict(labels),
-        "measures": measures,
-    }
-    settings |= {
-        "identical_ids": policy,
-        "top_k": top_k,
-        "queries": queries,
-        "search": search.describe(),
-    }
-    settings |= {} if judgements is None else {"judgements": file_sha256(judgements)}
-    found_by: dict[str, Results] = {}
-    with results_folder(
-        output, {"command": "evaluate", **settings, "families": pairs}, overwrite
-    ) as folder:
-        made = _search(collection, judged, labels, folder, top_k, policy == "drop", search)
-        for label, found, retrieval, prepared, searched in made:
-            run, per_query = f"{names[label]}.run", f"{names[label]}.per_query.tsv"
-            result, scores[label] = score_run(labels[label], run, found, judged, wanted)
-            write_run(folder / run, found, names[label])
-            found_by |= {} if few is None else {label: found}
-            write_per_query(folder / per_query, list(judged), scores[label])
-            results[label] = replace(
-                result,
-                documents=len(collection.documents),
-                identical_ids=policy,
-                retrieval=retrieval,
-                index_seconds=prepared,
-                search_seconds=searched,
-                seconds=round(prepared + searched, 3),
-                per_query=per_query,
-            )
-        record = EvaluationRecord(
-            dataset=dataset,
-            split=split,
-            documents=len(collection.documents),
-            queries=len(judged),
-            corpus_sha256=collection.documents.content_hash,
-            identical_ids=policy,
-            top_k=top_k,
-            counts=collection.counts,
-            models=results,
-            comparisons=compare(scores, pairs),
-            few_labels=None if few is None else judge(few, found_by)[0],
-        )
-        record.write(folder / "results.json")
+    specs = resolve_models(models)
+    check_device(search.encoder.device, specs.values())
+    task = EvaluationTask.of(measures, split, options)
+    if options.judgements is None:
+        collection = load_labelled(dataset, split)
+    else:
+        collection = load_collection(dataset, split, labels="optional")
+    return evaluate_collection(specs, collection, task, output, search)
+
+
+def evaluate_collection(
+    specs: Mapping[str, ModelSpec],
+    collection: Collection,
+    task: EvaluationTask,
+    output: str | Path | None = None,
+    search: SearchOptions = SearchOptions(),
+    resources: Resources | None = None,
+) -> EvaluationRecord:
+    """Evaluate resolved models on a loaded collection.
+
+    Args:
+        specs: label to model.
+        collection: has labels, unless the task has judgements.
+        task: measures and options.
+        output: folder for the results, None to write nothing.
+        search: how models search, if there are no resources.
+        resources: what the models share with other stages of a run.
+
+    Returns:
+        What results.json holds.
+    """
+    search = search if resources is None else resources.options
+    with ExitStack() as stack:
+        folder = None
+        if output is not None:
+            run = _settings(specs, collection, task, search)
+            folder = stack.enter_context(results_folder(Path(output), run, task.options.overwrite))
+        if resources is None:
+            temporary = Resources.temporary(collection.documents, search, folder)
+            resources = stack.enter_context(temporary)
+        record, _ = evaluate_into(folder, specs, collection, task, resources)
     return record
 
 
-def score_run(
-    model: str,
-    run: str,
-    results: Results,
-    judged: Mapping[str, Mapping[str, int]],
-    measures: Measures,
-) -> tuple[ModelResult, dict[str, np.ndarray]]:
-    """What a model's results are worth: the figures for a record, and each measure's (Q,)
-    scores.
+def _settings(
+    specs: Mapping[str, ModelSpec],
+    collection: Collection,
+    task: EvaluationTask,
+    search: SearchOptions,
+) -> Json:
+    """Return what makes two evaluations the same run."""
+    settings: Json = {
+        "command": "evaluate",
+        "dataset": collection.name,
+        "split": task.split,
+        "models": {label: identity_of_model(spec) for label, spec in specs.items()},
+        "measures": task.measure_text,
+        "identical_ids": identical_ids(collection.name, task.options.identical_ids),
+        "top_k": task.top_k,
+        "queries": task.options.queries,
+        "search": search.describe(),
+        "families": _families(specs, task),
+    }
+    if task.options.judgements is not None:
+        settings["judgements"] = file_sha256(Path(task.options.judgements))
+    return settings
+
+
+def _families(specs: Iterable[str], task: EvaluationTask) -> Families:
+    return task.families or {ALL_PAIRS: list(itertools.combinations(specs, 2))}
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The queries that are evaluated, and the labels that judge them.
+
+    Attributes:
+        queries: query id to text.
+        qrels: query id to {document id: grade}.
+        few: the judgements of a file, None where the collection's labels judge.
     """
-    scores = score_queries(measures, judged, results)
-    figures = ModelResult(
-        model=model,
-        measures={name: float(values.mean()) for name, values in scores.items()},
-        intervals={name: interval(values) for name, values in scores.items()},
-        queries=len(judged),
-        queries_without_results=sum(not results.get(query) for query in judged),
-        run=run,
-        versions=versions(),
+
+    queries: dict[str, str]
+    qrels: Qrels
+    few: Judgements | None
+
+    @classmethod
+    def of(cls, collection: Collection, options: EvaluateOptions) -> "_Judged":
+        if options.judgements is None:
+            kept = spaced(collection.qrels, options.queries)
+            queries = {id: collection.queries[id] for id in kept}
+            return cls(queries, {id: collection.qrels[id] for id in kept}, None)
+        file = Path(options.judgements)
+        judgements = load_judgements(file).of(collection.queries, collection.documents)
+        if judgements.drawn:
+            log.warning(
+                "%s: pairs were drawn, which the measures do not know; nDCG@10 by few_labels does",
+                file,
+            )
+        kept = spaced(judgements.qrels, options.queries)
+        few = replace(judgements, queries={id: judgements.queries[id] for id in kept})
+        queries = {id: few.queries[id].text for id in kept}
+        return cls(queries, {id: judgements.qrels[id] for id in kept}, few)
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """The results of one model, and how they were obtained; a run was not searched."""
+
+    results: Results
+    retrieval: Json | None = None
+    index_seconds: float = 0.0
+    search_seconds: float = 0.0
+
+
+def evaluate_into(
+    folder: Path | None,
+    specs: Mapping[str, ModelSpec],
+    collection: Collection,
+    task: EvaluationTask,
+    resources: Resources,
+) -> tuple[EvaluationRecord, dict[str, Results]]:
+    """Evaluate models and write results to a folder, if there is one.
+
+    Returns:
+        What results.json holds, and label to the results of its run.
+    """
+    if task.top_k < depth(task.measures):
+        log.warning(
+            "runs hold %d documents a query, the measures look at up to %d",
+            task.top_k,
+            depth(task.measures),
+        )
+    judged = _Judged.of(collection, task.options)
+    policy = identical_ids(collection.name, task.options.identical_ids)
+    names = file_names(specs, specs)
+    models: dict[str, ModelResult] = {}
+    scores: dict[str, dict[str, Array]] = {}
+    results: dict[str, Results] = {}
+    for label, searched in _search(specs, judged.queries, task.top_k, policy == "drop", resources):
+        spec = specs[label]
+        results[label] = searched.results
+        scores[label] = score_queries(task.measures, judged.qrels, searched.results)
+        figures = _figures(spec, searched, judged, scores[label])
+        if searched.retrieval is not None:
+            documents = len(collection.documents)
+            figures = replace(figures, documents=documents, identical_ids=policy)
+        if folder is None or (spec.kind == RUN and spec.loaded is None):
+            # A run file remains where it is; its scores are part of the record.
+            figures = replace(figures, run=_run_file(spec), scores=_rounded(scores[label]))
+        else:
+            figures = _write_files(folder, names[label], figures, searched.results)
+            write_per_query(folder / str(figures.per_query), list(judged.queries), scores[label])
+        models[label] = figures
+    _check_same_queries(specs, results, judged, collection)
+    record = EvaluationRecord(
+        dataset=collection.name,
+        split=task.split,
+        documents=len(collection.documents),
+        queries=len(judged.queries),
+        corpus_sha256=collection.documents.content_hash,
+        identical_ids=policy,
+        top_k=task.top_k,
+        counts=collection.counts,
+        models=models,
+        comparisons=paired_tests(scores, _families(specs, task)),
+        few_labels=None if judged.few is None else judge(judged.few, results)[0],
     )
-    return figures, scores
-
-
-def spaced(queries: Iterable[str], most: int | None) -> list[str]:
-    """All queries, or ``most`` of them, evenly spaced."""
-    ids = list(queries)
-    return ids if most is None else [ids[i] for i in spaced_rows(len(ids), most)]
+    if folder is not None:
+        record.write(folder / "results.json")
+    return record, results
 
 
 def _search(
-    collection: Collection,
-    judged: Mapping[str, object],
-    labels: Mapping[str, str],
-    output: Path,
+    specs: Mapping[str, ModelSpec],
+    queries: dict[str, str],
     top_k: int,
     drop: bool,
-    search: SearchOptions,
-) -> Iterator[tuple[str, Results, Json, float, float]]:
-    """Search with one model after the other: what it found, what describes its retriever, and how
-    long preparing and searching took. Embeddings are kept until all have searched.
+    resources: Resources,
+) -> Iterator[tuple[str, _Searched]]:
+    """Yield each label with the results of its model; runs are read.
+
+    All models are loaded first, so that a wrong name fails before anything is encoded. Embeddings
+    are kept until all have searched.
     """
-    queries = {query: collection.queries[query] for query in judged}
-    with tempfile.TemporaryDirectory(dir=output, prefix=".embeddings-") as folder:
-        retrievers = Resources(collection.documents, Path(folder), search)
-        made = {label: retrievers.ranker(model) for label, model in labels.items()}
-        retrievers.check_stores_used()
-        with steps(dict.fromkeys(made)):
-            for label, retriever in made.items():
-                step(label)
-                start = time.perf_counter()
-                retriever.prepare()
-                ready = time.perf_counter()
-                results = retriever.search(queries, top_k + drop).results(
-                    collection.documents, drop, top_k
-                )
-                searched = time.perf_counter() - ready
-                yield (
-                    label,
+    rankers: dict[str, Ranker] = {
+        label: resources.ranker(spec) for label, spec in specs.items() if spec.kind != RUN
+    }
+    resources.check_stores_used()
+    with steps(dict.fromkeys(specs)):
+        for label, spec in specs.items():
+            step(label)
+            if spec.kind == RUN:
+                yield label, _Searched(run_results(spec))
+                continue
+            ranker = rankers[label]
+            start = time.perf_counter()
+            ranker.prepare()
+            prepared = time.perf_counter()
+            # One document more than is kept: the query's own may be dropped.
+            ranking = ranker.search(queries, top_k + 1 if drop else top_k)
+            results = ranking.results(resources.documents, drop, top_k)
+            searched = time.perf_counter()
+            yield (
+                label,
+                _Searched(
                     results,
-                    retriever.describe(),
-                    round(ready - start, 3),
-                    round(searched, 3),
-                )
+                    ranker.describe(),
+                    round(prepared - start, 3),
+                    round(searched - prepared, 3),
+                ),
+            )
+
+
+def _figures(
+    spec: ModelSpec, searched: _Searched, judged: _Judged, scores: Mapping[str, Array]
+) -> ModelResult:
+    """Return the figures of a model for a record."""
+    without_results = [id for id in judged.queries if not searched.results.get(id)]
+    return ModelResult(
+        model=spec.name,
+        measures={name: float(values.mean()) for name, values in scores.items()},
+        intervals={name: interval(values) for name, values in scores.items()},
+        queries=len(judged.queries),
+        queries_without_results=len(without_results),
+        retrieval=searched.retrieval or {},
+        index_seconds=searched.index_seconds,
+        search_seconds=searched.search_seconds,
+        seconds=round(searched.index_seconds + searched.search_seconds, 3),
+        run="",
+        versions=versions(),
+    )
+
+
+def _run_file(spec: ModelSpec) -> str:
+    return spec.name if spec.kind == RUN and spec.loaded is None else ""
+
+
+def _rounded(scores: Mapping[str, Array]) -> dict[str, list[float]]:
+    return {name: np.round(values, 6).tolist() for name, values in scores.items()}
+
+
+def _write_files(folder: Path, name: str, figures: ModelResult, results: Results) -> ModelResult:
+    """Write the run of a model, and return its figures with the names of its files."""
+    run = f"{name}.run"
+    write_run(folder / run, results, name)
+    return replace(figures, run=run, per_query=f"{name}.per_query.tsv")
+
+
+def _check_same_queries(
+    specs: Mapping[str, ModelSpec],
+    results: Mapping[str, Results],
+    judged: _Judged,
+    collection: Collection,
+) -> None:
+    """Check that no run lacks queries that another run answers: they could not be paired.
+
+    Raises:
+        InputError: If one does, or a run answers no judged query at all.
+    """
+    answered = {
+        label: results[label].keys() & judged.qrels.keys()
+        for label, spec in specs.items()
+        if spec.kind == RUN
+    }
+    for label, queries in answered.items():
+        if not queries:
+            raise InputError(
+                f"{label} answers none of the {len(judged.qrels)} queries judged in "
+                f"{collection.name} ({collection.split}); give a run of these queries, "
+                "or the right split"
+            )
+    for (label, queries), (other, others) in itertools.permutations(answered.items(), 2):
+        lacking = [query for query in judged.qrels if query in others and query not in queries]
+        if lacking:
+            raise InputError(
+                f"{label} has no results for queries that {other} answers: {listed(lacking)}; "
+                "runs of different query sets cannot be paired, so search the same queries"
+            )
+
+
+def spaced(queries: Iterable[str], most: int | None) -> list[str]:
+    """Return all queries, or ``most`` of them, evenly spaced."""
+    ids = list(queries)
+    return ids if most is None else [ids[i] for i in spaced_rows(len(ids), most)]
 
 
 def write_per_query(
@@ -239,37 +485,41 @@ def write_per_query(
     with atomic_writer(path) as file:
         file.write("\t".join(["query_id", *scores]) + "\n")
         for i, query in enumerate(queries):
-            file.write(
-                "\t".join([query, *(repr(float(values[i])) for values in scores.values())]) + "\n"
-            )
+            cells = [repr(float(values[i])) for values in scores.values()]
+            file.write("\t".join([query, *cells]) + "\n")
 
 
 def read_per_query(path: Path, measures: Sequence[str]) -> dict[str, list[float]]:
-    """Query id to its scores, of a NAME.per_query.tsv; an InputError where file, measures or a line
-    do not fit.
+    """Read query id to its scores in some measures from a NAME.per_query.tsv.
+
+    Raises:
+        InputError: If the file cannot be read, lacks a measure, or has a damaged line.
     """
     with explained(
         f"{path} cannot be read", "give a per_query.tsv of evaluate", OSError, UnicodeDecodeError
     ):
         header, *lines = path.read_text(encoding="utf-8").split("\n")
     names = header.split("\t")
-    if lacking := [name for name in ("query_id", *measures) if name not in names]:
+    lacking = [name for name in ("query_id", *measures) if name not in names]
+    if lacking:
         raise InputError(
             f"{path} has no {', '.join(lacking)}, only {', '.join(names[1:]) or 'nothing'}"
         )
     columns = [names.index(measure) for measure in measures]
     scores: dict[str, list[float]] = {}
-    for number, cells in (
-        (number, line.split("\t")) for number, line in enumerate(lines, 2) if line
-    ):
+    for number, line in enumerate(lines, 2):
+        if not line:
+            continue
+        cells = line.split("\t")
         if len(cells) != len(names):
             raise InputError(f"{path}:{number}: {len(cells)} columns, not {len(names)}")
-        if cells[0] in scores:
-            raise InputError(f"{path}:{number}: query {cells[0]!r} a second time")
+        query = cells[0]
+        if query in scores:
+            raise InputError(f"{path}:{number}: query {query!r} a second time")
         with explained(f"{path}:{number}: a score is not a number", "evaluate again", ValueError):
-            scores[cells[0]] = [float(cells[column]) for column in columns]
-        if not np.isfinite(scores[cells[0]]).all():
+            scores[query] = [float(cells[column]) for column in columns]
+        if not np.isfinite(scores[query]).all():
             raise InputError(
-                f"{path}:{number}: a score of query {cells[0]!r} is not finite; evaluate again"
+                f"{path}:{number}: a score of query {query!r} is not finite; evaluate again"
             )
     return scores

@@ -1,79 +1,119 @@
-"""What runs are worth: scores of queries by names of measures, through ir-measures, and paired
-tests.
-"""
+"""Scores of queries by ir-measures, their intervals, and paired tests between models."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import ir_measures
 import numpy as np
 from scipy import stats
 
 from beir_cocodr.arrays import Array
-from beir_cocodr.errors import InputError, Limits, explained
+from beir_cocodr.errors import InputError, Limits, explained, kind_of
 from beir_cocodr.evaluation.results import Interval, PairedTest
 from beir_cocodr.retrieval.ranking import Results
 
 DEFAULT_MEASURES = "nDCG@10 R@100"
+
+#: Parsed measures.
 Measures = Sequence[ir_measures.Measure]
+
+#: What a user may call measures: one string of names, names, or measures of ir-measures.
+MeasureNames: TypeAlias = str | ir_measures.Measure | Iterable[str | ir_measures.Measure]
+
+#: Samples of a bootstrap interval (percentile), and sign flips of a randomisation test.
+RESAMPLES = 10_000
+
 _KNOWN = "ir-measures has such as nDCG@10, R@100, AP, RR@10"
 _CUTOFFS = Limits(min=1, max=1_000_000)
 
+# Documents of a run for a measure without a cutoff.
+_WHOLE_RUN = 1_000
+
+# Numbers that a resampling holds at once.
+_BATCH_NUMBERS = 10_000_000
+
 
 def check_cutoff(name: str, cutoff: object) -> None:
-    """Check how deep a measure looks, None for the whole run; an ``InputError`` outside 1 to a
-    million documents.
+    """Check how deep a measure looks; None is the whole run.
+
+    Raises:
+        InputError: If the cutoff is outside 1 to a million documents.
     """
     if cutoff is not None:
         _CUTOFFS.check(f"the cutoff of {name}", cutoff)
 
 
-def measure_names(text: str, default: str = DEFAULT_MEASURES) -> list[str]:
-    """Names split at space or comma; ``InputError`` where there is none."""
-    if names := text.replace(",", " ").split():
-        return names
-    raise InputError(f"no measure named; the default is '{default}'")
+def measure_names(measures: MeasureNames, default: str = DEFAULT_MEASURES) -> list[str]:
+    """Return the names of measures; those in one string are split at space or comma.
 
-
-def parse_measures(text: str) -> list[ir_measures.Measure]:
-    """Measures by name, split at space or comma; InputError: unknown to ir-measures or not here, a
-    cutoff below 1.
+    Raises:
+        InputError: If there is none, or one is neither a name nor a measure.
     """
-    measures = []
-    for name in measure_names(text):
+    if isinstance(measures, str):
+        names = measures.replace(",", " ").split()
+    elif isinstance(measures, ir_measures.Measure):
+        names = [str(measures)]
+    elif isinstance(measures, Iterable):
+        names = [_measure_name(measure) for measure in measures]
+    else:
+        raise InputError(f"measures is {kind_of(measures)}; give names such as '{default}'")
+    if not names:
+        raise InputError(f"no measure named; the default is '{default}'")
+    return names
+
+
+def _measure_name(measure: object) -> str:
+    if isinstance(measure, str | ir_measures.Measure):
+        return str(measure)
+    raise InputError(
+        f"measures holds {kind_of(measure)}; give names such as 'nDCG@10', or ir_measures.nDCG@10"
+    )
+
+
+def parse_measures(measures: MeasureNames) -> list[ir_measures.Measure]:
+    """Return measures by their names; measures of ir-measures pass.
+
+    Raises:
+        InputError: If ir-measures does not know one or cannot compute it here, or a cutoff is
+            below 1.
+    """
+    parsed = []
+    for name in measure_names(measures):
         with explained(
             f"measure {name!r} is unknown or cannot be computed here", _KNOWN, Exception
         ):
             measure = ir_measures.parse_measure(name)
-            check_cutoff(
-                name, measure.params.get("cutoff")
-            )  # below 1, the host ends the whole process
-            # Some measures need programs or data that are not there: better known before hours of
-            # encoding.
+            # A cutoff below 1 makes the host end the whole process.
+            check_cutoff(name, measure.params.get("cutoff"))
+            # Some measures need programs or data that are not installed, which is better known
+            # before hours of encoding.
             list(ir_measures.iter_calc([measure], {"q": {"d": 1}}, {"q": {"d": 1.0}}))
-        measures.append(measure)
-    return measures
+        parsed.append(measure)
+    return parsed
 
 
 def depth(measures: Measures) -> int:
-    """How many documents a run needs for these measures: 1,000 where one has no cutoff."""
-    return max(int(measure.params.get("cutoff", 1000)) for measure in measures)
+    """Return how many documents a run needs: 1,000 where a measure has no cutoff."""
+    return max(int(measure.params.get("cutoff", _WHOLE_RUN)) for measure in measures)
 
 
 def score_queries(
     measures: Measures, qrels: Mapping[str, Mapping[str, int]], results: Results
 ) -> dict[str, Array]:
-    """Each measure's score of every judged query, (Q,) in the order of ``qrels``; 0 without
-    results.
+    """Score every judged query in each measure.
 
     Grades below 0 count as 0: trec_eval calls both not relevant, and its Python binding may hang on
     them.
+
+    Returns:
+        Name of a measure to scores, (Q,) in the order of ``qrels``; 0 for a query without results.
     """
     judged = {
-        query: {d: max(grade, 0) for d, grade in grades.items()} for query, grades in qrels.items()
+        query: {document: max(grade, 0) for document, grade in grades.items()}
+        for query, grades in qrels.items()
     }
-    run = {query: dict(found) for query, found in results.items() if found}
+    run = {query: dict(hits) for query, hits in results.items() if hits}
     position = {query: i for i, query in enumerate(qrels)}
     scores = {str(measure): np.zeros(len(qrels)) for measure in measures}
     if run:
@@ -83,97 +123,116 @@ def score_queries(
     return scores
 
 
-#: Bootstrap samples of an interval (percentile), and sign flips of a randomisation test.
-RESAMPLES = 10_000
+#: Model to measure to (Q,) scores of queries, all in one order of queries.
+Scores = Mapping[str, Mapping[str, Array]]
+
+#: Question to the pairs (a, b) of models that answer it.
+Families = Mapping[str, Sequence[tuple[str, str]]]
 
 
-def compare(
-    scores: dict[str, dict[str, Array]],
-    families: Mapping[str, Sequence[tuple[str, str]]],
-    seed: int = 42,
-) -> list[PairedTest]:
+def paired_tests(scores: Scores, families: Families, seed: int = 42) -> list[PairedTest]:
     """Test every pair (a, b) of every family in every measure.
 
-    ``scores`` are model to measure to (Q,) per-query scores, all in one order of queries;
-    ``families`` name of a question to the pairs that answer it, over which Holm's correction and
-    Bonferroni's are.
+    Args:
+        scores: model to measure to scores of queries.
+        families: question to the pairs that answer it; corrections for many tests are made within
+            a family and a measure.
+        seed: of the bootstrap and the randomisation test.
+
+    Returns:
+        The tests: measure by measure, in each the families in their order.
     """
-    compared = []
+    tests = []
     for measure in next(iter(scores.values()), {}):
         for family, pairs in families.items():
-            tests = [
-                _test(family, measure, a, b, scores[a][measure], scores[b][measure], seed)
+            uncorrected = [
+                _test((family, measure), (a, b), scores[a][measure], scores[b][measure], seed)
                 for a, b in pairs
             ]
-            t = holm([test.t_p for test in tests])
-            randomization = holm([test.randomization_p for test in tests])
-            tested = sum(test.t_p is not None for test in tests)
-            bonferroni = [
-                None if test.t_p is None else min(1.0, test.t_p * tested) for test in tests
-            ]
-            compared += [
-                replace(test, t_p_holm=p, randomization_p_holm=q, t_p_bonferroni=b)
-                for test, p, q, b in zip(tests, t, randomization, bonferroni, strict=True)
-            ]
-    return compared
+            tests += _corrected(uncorrected)
+    return tests
+
+
+def _corrected(tests: Sequence[PairedTest]) -> list[PairedTest]:
+    """Return the tests of a family with p values corrected for their number."""
+    t_p = holm([test.t_p for test in tests])
+    randomization_p = holm([test.randomization_p for test in tests])
+    number = sum(test.t_p is not None for test in tests)
+    corrected = []
+    for test, t_p_holm, randomization_p_holm in zip(tests, t_p, randomization_p, strict=True):
+        bonferroni = None if test.t_p is None else min(1.0, test.t_p * number)
+        corrected.append(
+            replace(
+                test,
+                t_p_holm=t_p_holm,
+                randomization_p_holm=randomization_p_holm,
+                t_p_bonferroni=bonferroni,
+            )
+        )
+    return corrected
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction: the i-th smallest of m times (m − i + 1), monotone, at most
-    1.
+    """Return p values by Holm's step-down correction; None stays None.
+
+    The i-th smallest of m is multiplied by (m − i + 1); the results are made monotone and at most 1.
+
+    References:
+        Holm, 1979: A simple sequentially rejective multiple test procedure.
     """
-    known = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    ascending = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     largest = 0.0
-    for rank, (p, i) in enumerate(known):
-        largest = max(largest, min(1.0, p * (len(known) - rank)))
+    for rank, (p, i) in enumerate(ascending):
+        largest = max(largest, min(1.0, p * (len(ascending) - rank)))
         corrected[i] = largest
     return corrected
 
 
 def interval(values: Array, seed: int = 42) -> Interval | None:
-    """Bootstrap 95% interval of a mean over queries, (Q,); None for a single query."""
+    """Return the percentile bootstrap 95% interval of the mean of (Q,) values; None for one."""
     if len(values) < 2:
         return None
-    size = _batch(values)
-    found = stats.bootstrap(
-        (values,), np.mean, n_resamples=RESAMPLES, batch=size, method="percentile", rng=seed
+    bootstrap = stats.bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=RESAMPLES,
+        batch=_batch(values),
+        method="percentile",
+        rng=seed,
     )
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    return float(bootstrap.confidence_interval.low), float(bootstrap.confidence_interval.high)
 
 
 def correlate(
     x: Array, y: Array, coefficient: Callable[[Array, Array], Any] = stats.pearsonr
 ) -> tuple[float | None, float | None, float | None, float | None]:
-    """A coefficient of scipy's and Kendall's tau-b between (m,) values, each with its two-sided p;
-    None where one side is constant or there are under three points, as two always lie on a line.
+    """Correlate (m,) values by a coefficient of scipy's and by Kendall's tau-b.
+
+    Returns:
+        The coefficient, its two-sided p, tau and its p; None where one side is constant or there
+        are fewer than three points, as two always lie on a line.
     """
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None, None, None, None
-    found, tau = coefficient(x, y), stats.kendalltau(x, y)
-    return float(found.statistic), float(found.pvalue), float(tau.statistic), float(tau.pvalue)
+    correlation = coefficient(x, y)
+    tau = stats.kendalltau(x, y)
+    return (
+        float(correlation.statistic),
+        float(correlation.pvalue),
+        float(tau.statistic),
+        float(tau.pvalue),
+    )
 
 
 def _test(
-    family: str, measure: str, a: str, b: str, first: Array, second: Array, seed: int
+    question: tuple[str, str], pair: tuple[str, str], first: Array, second: Array, seed: int
 ) -> PairedTest:
+    """Test (Q,) scores of b against those of a, before any correction."""
+    family, measure = question
+    a, b = pair
     difference = second - first
-    t_p = randomization_p = None if difference.any() else 1.0
-    if difference.any() and len(difference) > 1:
-        # A difference that is the same for every query has no variance: the t statistic is
-        # infinite.
-        t_p = 0.0 if np.ptp(difference) == 0 else float(stats.ttest_rel(second, first).pvalue)
-        randomization_p = float(
-            stats.permutation_test(
-                (difference,),
-                lambda values, axis: values.mean(axis=axis),
-                permutation_type="samples",
-                vectorized=True,
-                n_resamples=RESAMPLES,
-                batch=_batch(difference),
-                rng=seed,
-            ).pvalue
-        )
+    t_p, randomization_p = _p_values(first, second, seed)
     return PairedTest(
         family=family,
         measure=measure,
@@ -189,5 +248,27 @@ def _test(
     )
 
 
+def _p_values(first: Array, second: Array, seed: int) -> tuple[float | None, float | None]:
+    """Return p of the t-test and of the randomisation test; None with one query that differs."""
+    difference = second - first
+    if not difference.any():
+        return 1.0, 1.0
+    if len(difference) < 2:
+        return None, None
+    # The same difference for every query has no variance: the t statistic is infinite.
+    has_variance = np.ptp(difference) > 0
+    t_p = float(stats.ttest_rel(second, first).pvalue) if has_variance else 0.0
+    randomization = stats.permutation_test(
+        (difference,),
+        lambda values, axis: values.mean(axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        batch=_batch(difference),
+        rng=seed,
+    )
+    return t_p, float(randomization.pvalue)
+
+
 def _batch(values: Array) -> int:
-    return max(1, 10_000_000 // len(values))
+    return max(1, _BATCH_NUMBERS // len(values))

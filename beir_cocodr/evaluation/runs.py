@@ -2,15 +2,15 @@
 
 import math
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from heapq import heappush, heappushpop
 from pathlib import Path
 
 from beir_cocodr.data.defects import raise_errors
 from beir_cocodr.data.readers import numbered_lines
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_writer
-from beir_cocodr.models.spec import ModelSpec
+from beir_cocodr.io import atomic_writer, json_sha256
+from beir_cocodr.models.spec import RUN, ModelSpec
 from beir_cocodr.retrieval.ranking import Hits, Results
 
 POLICIES = ("auto", "keep", "drop")
@@ -46,20 +46,49 @@ def write_run(path: Path, results: Results | Iterator[tuple[str, Hits]], tag: st
 _LONGEST = 60
 
 
-def file_names(labels: Iterable[str]) -> dict[str, str]:
-    """A file name for each label: a path's last part, without marks that file systems refuse,
-    unique.
+def file_names(
+    labels: Iterable[str], specs: Mapping[str, ModelSpec] | None = None
+) -> dict[str, str]:
+    """Return a unique file name for each label.
+
+    Of a path the last part is taken, without the marks that file systems refuse.
+
+    Args:
+        labels: labels of models, or names of datasets.
+        specs: label to the model behind it, where it is parsed already.
     """
     names: dict[str, str] = {}
     for label in labels:
-        spec = ModelSpec.parse(label)
+        spec = None if specs is None else specs[label]
+        if spec is None or spec.name != label:
+            spec = ModelSpec.parse(label)
         stem = spec.prefix + spec.encoder.rstrip("/").rsplit("/", 1)[-1]
         stem = re.sub(r"[^\w.+-]+", "-", stem).strip("-.")[:_LONGEST] or "model"
-        name, number = stem, 2
+        name = stem
+        number = 2
         while name in names.values():
-            name, number = f"{stem}-{number}", number + 1
+            name = f"{stem}-{number}"
+            number += 1
         names[label] = name
     return names
+
+
+def identity_of_model(spec: ModelSpec) -> str:
+    """Return what tells a model from others of its label: its name, or a hash of an object."""
+    if spec.loaded is None:
+        return spec.name
+    if spec.kind == RUN:
+        return f"run {json_sha256(spec.loaded)}"
+    if hasattr(spec.loaded, "state_dict"):
+        from beir_cocodr.models.loading import weights_sha256  # loads torch
+
+        return f"{spec.name} {weights_sha256(spec.loaded)}"
+    return f"{spec.name} {type(spec.loaded).__qualname__}"
+
+
+def run_results(spec: ModelSpec) -> Results:
+    """Return the results of a run, which is a TREC file or {query id: {document id: score}}."""
+    return ranked_run(Path(spec.name)) if spec.loaded is None else ranked(spec.loaded)
 
 
 #: Query id to {document id: score}, in the order of the file.
@@ -125,9 +154,14 @@ def ranked_run(path: Path) -> Results:
     """Documents by descending score, ties by descending id as in trec_eval; errors as in
     :func:`read_trec_run`.
     """
+    return ranked(read_trec_run(path))
+
+
+def ranked(run: Mapping[str, Mapping[str, float]]) -> Results:
+    """Return the documents of each query by descending score, ties by descending id."""
     return {
-        query: sorted(found.items(), key=lambda hit: (hit[1], hit[0]), reverse=True)
-        for query, found in read_trec_run(path).items()
+        query: sorted(scores.items(), key=lambda hit: (hit[1], hit[0]), reverse=True)
+        for query, scores in run.items()
     }
 
 

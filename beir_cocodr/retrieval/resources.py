@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +51,7 @@ class Resources:
 
     Attributes:
         watcher: called with the number of documents after each encoded batch.
+        specs: label or name to the model that it stands for.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Resources:
         self.pool = pool
         self.watcher: Watcher | None = None
         self._shared: dict[str, Any] = {}
-        self._specs: dict[str, ModelSpec] = {}
+        self.specs: dict[str, ModelSpec] = {}
 
     @classmethod
     @contextmanager
@@ -87,13 +88,13 @@ class Resources:
         """Return the spec of a name, which is parsed once."""
         if isinstance(model, ModelSpec):
             return model
-        if model not in self._specs:
-            self._specs[model] = ModelSpec.parse(model)
-        return self._specs[model]
+        if model not in self.specs:
+            self.specs[model] = ModelSpec.parse(model)
+        return self.specs[model]
 
-    def name_specs(self, specs: dict[str, ModelSpec]) -> None:
+    def name_specs(self, specs: Mapping[str, ModelSpec]) -> None:
         """Let labels stand for models from now on, in all methods that take a name."""
-        self._specs.update(specs)
+        self.specs.update(specs)
 
     def ranker(self, model: str | ModelSpec) -> Ranker:
         """Return the ranker of a model.

@@ -386,7 +386,11 @@ class Session:
             )
 
     def _compare(self, output: Path | None = None) -> None:
-        from beir_cocodr.evaluation.compare import compare_models
+        from beir_cocodr.evaluation.compare import (
+            CompareOptions,
+            ComparisonTask,
+            compare_collection,
+        )
 
         if (gatherer := self._gatherer) is None:
             raise InputError("a verdict needs two models that are ready")
@@ -398,15 +402,18 @@ class Session:
                     (id, document) for id, grades in found.items() for document in grades
                 } <= self.judged.pairs:
                     table.unlink()  # all of it is in the log
-            record = compare_models(
-                gatherer.models,
-                self.dataset,
-                output,
+            options = CompareOptions(
                 labels=False,
                 samples=self.samples,
-                search=self.options,
                 overwrite=True,
                 judgements=self.judged.file if judged else None,
+            )
+            record = compare_collection(
+                {name: gatherer.resources.spec(name) for name in gatherer.models},
+                load_collection(self.dataset, labels="optional"),
+                ComparisonTask.of(options=options),
+                output,
+                self.options,
                 gatherer=gatherer,
             )
             drawn = [

@@ -18,8 +18,14 @@ from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.errors import InputError, check_count, naming_full_disk
 from beir_cocodr.evaluation.annotation import LABELS_FILE
 from beir_cocodr.evaluation.chains import ALONE, BASE, FEEDBACK, FUSED, RM3, Chain
-from beir_cocodr.evaluation.compare import check_judgements_kept, compare_models, uses_of
-from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.compare import (
+    CompareOptions,
+    ComparisonTask,
+    check_judgements_kept,
+    compare_collection,
+    uses_of,
+)
+from beir_cocodr.evaluation.evaluate import EvaluateOptions, EvaluationTask, evaluate_collection
 from beir_cocodr.evaluation.label_free.choice import recommend_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
 from beir_cocodr.evaluation.recommendation import ablation_families, recommend
@@ -35,6 +41,7 @@ from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_prove
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.dense import sharing_embeddings
 from beir_cocodr.retrieval.fuse import fuse
+from beir_cocodr.retrieval.resolve import resolve_models
 from beir_cocodr.same_run import check_same_run
 from beir_cocodr.training.adaptation_cost import JUDGEMENT, estimate
 from beir_cocodr.training.distill import distill
@@ -169,7 +176,7 @@ def adapt(
     ``output/models/coco+source``. If the corpus has labels in ``split``, base and trained models
     are each evaluated alone, with hybrid feedback, fused with BM25 and with RM3, beside BM25
     itself; no label of the corpus is used in training. If it has none,
-    :func:`~beir_cocodr.evaluation.compare.compare_models` compares the same methods without: what
+    :func:`~beir_cocodr.evaluation.compare.compare` compares the same methods without: what
     stands for judged queries is drawn with a seed that no stage used. The base is recommended
     unless the rule finds something better.
 
@@ -193,7 +200,7 @@ def adapt(
         search: how models search in the evaluation; ``search.encoder`` counts in training, too.
         judgements: a file of some judged queries of the corpus, which choose in place of its
             labels, among all that can be had of the base without training, too; see
-            :func:`~beir_cocodr.evaluation.compare.compare_models`.
+            :func:`~beir_cocodr.evaluation.compare.compare`.
     """
     chosen = chosen_stages(stages)
     check_device(search.encoder.device)
@@ -417,27 +424,24 @@ def judge_models(
     by_label = {chain.label: chain for chain in chains}
     if target.qrels and judgements is None:
         families = ablation_families(list(encoders))
-        asked = (corpus, candidates, output, measures, split)
-        results = evaluate(*asked, queries=queries, families=families, search=search)
+        task = EvaluationTask.of(measures, split, EvaluateOptions(queries=queries), families)
+        results = evaluate_collection(resolve_models(candidates), target, task, output, search)
         recommendation = recommend(results, list(encoders))
     else:
         # BM25 last: what is asked of a pair is then b against a for all of them.
         names = [
             candidates[label] for label in sorted(candidates, key=lambda label: label == "bm25")
         ]
-        comparison = compare_models(
-            names,
-            corpus,
-            output,
-            split,
+        options = CompareOptions(
             labels=False,
             against=candidates[BASE],
             queries=queries,
             samples=samples,
             seed=plan.unused_seed(),
-            search=search,
             judgements=judgements,
         )
+        task = ComparisonTask.of(DEFAULT_MEASURES, split, options)
+        comparison = compare_collection(resolve_models(names), target, task, output, search)
         recommendation = recommend_label_free(comparison, candidates, by_label)
     return AdaptationRecord(
         corpus=corpus,

@@ -236,7 +236,9 @@ class TargetEvaluator:
             results = EvaluationRecord.read(folder / "results.json")
         else:
             search = SearchOptions(self.encoder, progress=True, stores=stores)
-            results = evaluate(target, {label: model}, folder, self.measures, search=search)
+            results = evaluate(
+                {label: model}, target, measures=self.measures, output=folder, search=search
+            )
         return {"model": label, "dataset": target, **results.models[label].measures}
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.evaluation.measures import compare
+from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
+from beir_cocodr.evaluation.measures import paired_tests
 from beir_cocodr.evaluation.results import EvaluationRecord
 from beir_cocodr.io import write_text
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
@@ -124,11 +124,11 @@ def judge(
             stores=stores,
         )
         evaluate(
-            collection,
             {"model": model},
-            folder,
-            queries=queries,
+            collection,
+            output=folder,
             search=search,
+            options=EvaluateOptions(queries=queries),
         )
         shutil.rmtree(folder / "store", ignore_errors=True)
     record = EvaluationRecord.read(file)
@@ -203,7 +203,7 @@ def judge_targets(rows: Rows, families: Families) -> dict[str, Any]:
             "queries": cells[0]["queries"],
             "documents": cells[0]["documents"],
             "rows": spreads,
-            "comparisons": [asdict(test) for test in compare(scores, families)],
+            "comparisons": [asdict(test) for test in paired_tests(scores, families)],
         }
     return summaries
 

@@ -288,7 +288,7 @@ def test_reduction_of_the_loss_stands_against_the_gain(
     report, beir_folder, tiny_bert, changed_bert, tmp_path
 ):
     models = [str(tiny_bert), str(changed_bert)]
-    judged = evaluate(str(beir_folder), models, tmp_path / "judged")
+    judged = evaluate(models, str(beir_folder), output=tmp_path / "judged")
     results = tmp_path / "judged" / "results.json"
     found = representation(models, beir_folder, results=results, options=SMALL)
     values = [judged.models[model].measures["nDCG@10"] for model in models]

@@ -23,7 +23,7 @@ from beir_cocodr.analysis.shift import Shift, Unigrams, shift
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
 
 
 def collection(
@@ -193,7 +193,12 @@ def judged(tmp_path_factory):
     targets, files = [], []
     for i in range(4):
         targets.append(str(write_beir(root / f"t{i}", seed=i + 1)))
-        evaluate(targets[-1], {"words": "bm25"}, root / f"r{i}", queries=4 * i + 4)
+        evaluate(
+            {"words": "bm25"},
+            targets[-1],
+            output=root / f"r{i}",
+            options=EvaluateOptions(queries=4 * i + 4),
+        )
         file = root / f"r{i}" / "results.json"
         report = json.loads(file.read_text())
         record = report["models"]["words"]

@@ -141,7 +141,7 @@ def study(tmp_path_factory, tiny_bert):
     results = []
     for folder in folders:
         split = "train" if folder == folders[0] else "test"
-        evaluate(folder, models, root / f"r{len(results)}", split=split)
+        evaluate(models, folder, output=root / f"r{len(results)}", split=split)
         results.append(root / f"r{len(results)}" / "results.json")
     return folders, models, results
 

@@ -67,7 +67,7 @@ def write_with_spaces(folder: Path) -> Path:
 def test_records_count_the_texts_that_lost_words(tiny_bert, tmp_path):
     data = str(write_with_spaces(tmp_path / "data"))
     found = evaluate(
-        data, {"plain": str(tiny_bert), "fused": f"hybrid:{tiny_bert}"}, tmp_path / "o"
+        {"plain": str(tiny_bert), "fused": f"hybrid:{tiny_bert}"}, data, output=tmp_path / "o"
     )
     assert found.models["plain"].retrieval["texts_cut"] == 3
     written = json.loads((tmp_path / "o" / "results.json").read_text())

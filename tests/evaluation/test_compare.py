@@ -14,7 +14,7 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.judgements import log_judgement
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.compare import compare_models
+from beir_cocodr.evaluation.compare import CompareOptions, compare
 from beir_cocodr.evaluation.label_free import verdict as label_free
 from beir_cocodr.evaluation.results import ComparisonRecord, PseudoQueryFigures
 from beir_cocodr.models.spec import ways_to_use
@@ -51,7 +51,13 @@ def copied(clean, tmp_path_factory):
 def unlabelled(calibrated, distinct, clean, damaged, copied, tmp_path_factory):
     output = tmp_path_factory.mktemp("label-free")
     models = [clean, damaged, copied, "bm25"]
-    return compare_models(models, str(distinct), output, labels=False, samples=40), output, models
+    return (
+        compare(
+            models, str(distinct), output=output, options=CompareOptions(labels=False, samples=40)
+        ),
+        output,
+        models,
+    )
 
 
 def pair_of(report, a, b):
@@ -108,7 +114,9 @@ def test_the_report_says_what_it_rests_on_and_is_written(unlabelled, capsys):
 
 def test_exchanging_models_turns_the_verdict_round_end_to_end(unlabelled, distinct):
     report, _, (clean, damaged, *_) = unlabelled
-    turned = compare_models([damaged, clean], str(distinct), labels=False, samples=40)
+    turned = compare(
+        [damaged, clean], str(distinct), options=CompareOptions(labels=False, samples=40)
+    )
     assert turned.pairs[0].verdict == OPPOSITE[pair_of(report, clean, damaged).verdict]
     before, after = by_estimator(pair_of(report, clean, damaged)), by_estimator(turned.pairs[0])
     for name, found in before.items():
@@ -125,8 +133,10 @@ def test_noise_on_the_weights_of_a_real_encoder_is_found_out(distinct, minilm, t
             weight.add_(weight.std() * torch.randn(weight.shape, generator=generator))
 
     changed(minilm, tmp_path / "noised", change)
-    report = compare_models(
-        [minilm, str(tmp_path / "noised")], str(distinct), labels=False, samples=40
+    report = compare(
+        [minilm, str(tmp_path / "noised")],
+        str(distinct),
+        options=CompareOptions(labels=False, samples=40),
     )
     [pair] = report.pairs
     assert pair.verdict == "worse"
@@ -136,7 +146,9 @@ def test_noise_on_the_weights_of_a_real_encoder_is_found_out(distinct, minilm, t
 
 def test_a_corpus_alone_is_judged_on_generated_queries(distinct, clean, damaged, tmp_path):
     shutil.copy(distinct / "corpus.jsonl", tmp_path / "corpus.jsonl")
-    report = compare_models([clean, damaged], str(tmp_path / "corpus.jsonl"), samples=40)
+    report = compare(
+        [clean, damaged], str(tmp_path / "corpus.jsonl"), options=CompareOptions(samples=40)
+    )
     assert (report.labels, report.queries) == (False, 0)
     assert report.pseudo_queries["agreement"] == PseudoQueryFigures(40, of_the_collection=False)
     assert report.pairs[0].verdict == "worse"
@@ -149,7 +161,7 @@ def test_too_little_to_see_is_cannot_tell(clean, damaged, tmp_path):
     (tmp_path / "corpus.jsonl").write_text(
         '{"_id": "1", "text": "wing"}\n{"_id": "2", "text": "heat flow"}\n'
     )
-    report = compare_models([clean, damaged], str(tmp_path / "corpus.jsonl"))
+    report = compare([clean, damaged], str(tmp_path / "corpus.jsonl"))
     [pair] = report.pairs
     assert pair.verdict == "cannot tell"
     assert not any(found.applies for found in pair.estimates)
@@ -159,7 +171,9 @@ def test_too_little_to_see_is_cannot_tell(clean, damaged, tmp_path):
 def test_the_estimate_its_interval_and_the_record_of_the_calibration_are_told(
     distinct, clean, damaged, capsys
 ):
-    report = compare_models([clean, damaged], str(distinct), labels=False, samples=40)
+    report = compare(
+        [clean, damaged], str(distinct), options=CompareOptions(labels=False, samples=40)
+    )
     [pair] = report.pairs
     assert (pair.verdict, pair.rule) == ("worse", "calibrated")
     lead = by_estimator(pair)["held-out crops"].difference
@@ -178,7 +192,9 @@ def test_confidence_is_not_carried_to_what_is_unlike(distinct, clean, damaged, m
         "load_calibration",
         lambda: replace(calibrated_by_crops(), ranges={"documents": (1e5, 1e6)}),
     )
-    report = compare_models([clean, damaged], str(distinct), labels=False, samples=40)
+    report = compare(
+        [clean, damaged], str(distinct), options=CompareOptions(labels=False, samples=40)
+    )
     [pair] = report.pairs
     assert (pair.verdict, pair.rule) == ("cannot tell", "unlike")
     assert pair.estimate < 0
@@ -204,7 +220,7 @@ def test_wins_ties_and_losses_by_hand(distinct, tmp_path):
     b |= {f"q{i}": ["d39", f"d{i}"] for i in range(3)}  # 3 queries drop to rank 2
     a |= {"q10": ["d39"]}  # and one is won
     first, second = write_run(tmp_path / "a.run", a), write_run(tmp_path / "b.run", b)
-    report = compare_models([first, second], str(distinct), tmp_path / "o", measures="nDCG@10 R@1")
+    report = compare([first, second], str(distinct), output=tmp_path / "o", measures="nDCG@10 R@1")
     assert ComparisonRecord.read(tmp_path / "o" / "comparison.json") == report
     tests = {pair.measure: pair for pair in report.pairs}
     assert (tests["nDCG@10"].wins, tests["nDCG@10"].ties, tests["nDCG@10"].losses) == (1, 36, 3)
@@ -212,7 +228,7 @@ def test_wins_ties_and_losses_by_hand(distinct, tmp_path):
     assert (tests["R@1"].wins, tests["R@1"].losses) == (1, 3)
     assert report.labels
     assert report.seen == {}
-    swapped = compare_models([second, first], str(distinct), measures="nDCG@10 R@1")
+    swapped = compare([second, first], str(distinct), measures="nDCG@10 R@1")
     assert swapped.pairs[0].wins == 3
     assert swapped.pairs[0].verdict == OPPOSITE[tests["nDCG@10"].verdict]
     print_tables(*verdict_tables(report))
@@ -222,7 +238,7 @@ def test_with_labels_the_damaged_copy_is_worse_and_holm_is_over_all_pairs(
     distinct, clean, damaged, copied, tmp_path
 ):
     models = [clean, damaged, copied]
-    report = compare_models(models, str(distinct), tmp_path, measures="nDCG@10")
+    report = compare(models, str(distinct), output=tmp_path, measures="nDCG@10")
     assert pair_of(report, models[0], damaged).verdict == "worse"
     same = pair_of(report, models[0], copied)
     assert (same.verdict, same.ties, same.t_p_holm) == ("cannot tell", 40, 1.0)
@@ -239,13 +255,13 @@ def test_with_labels_the_damaged_copy_is_worse_and_holm_is_over_all_pairs(
 def test_one_query_and_all_ties(distinct, tmp_path):
     found = {f"q{i}": [f"d{i}"] for i in range(40)}
     first, second = write_run(tmp_path / "a.run", found), write_run(tmp_path / "b.run", found)
-    [pair, _] = compare_models([first, second], str(distinct)).pairs
+    [pair, _] = compare([first, second], str(distinct)).pairs
     assert (pair.verdict, pair.ties) == ("cannot tell", 40)
     one = tmp_path / "one"
     shutil.copytree(distinct, one)
     (one / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     third = write_run(tmp_path / "c.run", {"q1": ["d2"]})
-    [pair, _] = compare_models([first, third], str(one)).pairs
+    [pair, _] = compare([first, third], str(one)).pairs
     assert (pair.verdict, pair.t_p, pair.losses) == ("cannot tell", None, 1)
 
 
@@ -260,17 +276,17 @@ def test_bad_input(distinct, tmp_path):
         (["bm25", "bm25"], {}, "twice"),
         ([whole, part], {}, r"b.run .*a.run .*q0, q1, q2"),
         ([whole, other], {}, "none of the 40"),
-        ([whole, "bm25"], {}, "run file .*bm25"),
-        ([whole, part], {"labels": False}, "without labels"),
-        (["bm25", "no-such-model"], {"labels": False}, "no-such-model"),
-        (["bm25", "minilm"], {"labels": True, "split": "dev"}, "split 'dev'"),
+        ([whole, part], {"options": {"labels": False}}, "without labels"),
+        (["bm25", "no-such-model"], {"options": {"labels": False}}, "no-such-model"),
+        (["bm25", "minilm"], {"options": {"labels": True}, "split": "dev"}, "split 'dev'"),
         (["bm25", "minilm"], {"measures": "nonsense"}, "nonsense"),
-        (["bm25", "minilm"], {"labels": False, "samples": 0}, "samples .*at least 1"),
-        (["bm25", "minilm"], {"wanted": -1}, "wanted .*at least 0"),
+        (["bm25", "minilm"], {"options": {"labels": False, "samples": 0}}, "samples .*at least 1"),
+        (["bm25", "minilm"], {"options": {"wanted": -1}}, "wanted .*at least 0"),
     ]
-    for models, options, message in cases:
+    for models, given, message in cases:
         with pytest.raises(InputError, match=message):
-            compare_models(models, dataset, tmp_path / "o", **options)
+            options = CompareOptions(**given.pop("options", {}))
+            compare(models, dataset, output=tmp_path / "o", options=options, **given)
     assert not (tmp_path / "o" / "comparison.json").exists()
 
 
@@ -334,13 +350,11 @@ def test_what_was_wanted_is_judged_and_read_back(
         tmp_path / "again" / "labels_wanted.tsv", qrels, tmp_path / "again" / "labels_wanted.tsv"
     )
     with pytest.raises(InputError, match=r"labels_wanted\.tsv holds judgements of .* --judgements"):
-        compare_models(
+        compare(
             [clean, damaged],
             str(distinct),
-            tmp_path / "again",
-            labels=False,
-            samples=40,
-            overwrite=True,
+            output=tmp_path / "again",
+            options=CompareOptions(labels=False, samples=40, overwrite=True),
         )
     record = ComparisonRecord.from_json(found, "stdout")
     headline = label_free_headline(record, {model: model for model in record.models})
@@ -358,7 +372,9 @@ def test_one_encoder_stands_for_all_its_uses(distinct, clean, tmp_path):
                 tmp_path / "log", document, qrels[query].get(document, 0), "", query_id=query
             )
     log_judgement(tmp_path / "log", "no-such-document", 0, "", query_id=query)
-    found = compare_models([clean], str(distinct), samples=20, judgements=tmp_path / "log")
+    found = compare(
+        [clean], str(distinct), options=CompareOptions(samples=20, judgements=tmp_path / "log")
+    )
     assert set(found.models) == set(ways_to_use(clean))
     assert found.few_labels.reference == clean
     assert list(found.few_labels.counts.values()) == [1]  # a document that is not there
@@ -366,6 +382,8 @@ def test_one_encoder_stands_for_all_its_uses(distinct, clean, tmp_path):
     assert set(found.few_labels.unjudged) == set(found.models)
     assert found.few_labels.held_out.interval[0] < 0 < found.few_labels.held_out.interval[1]
     with pytest.raises(InputError, match=r"either labels .* or judgements"):
-        compare_models([clean], str(distinct), labels=True, judgements=tmp_path / "log")
+        compare(
+            [clean], str(distinct), options=CompareOptions(labels=True, judgements=tmp_path / "log")
+        )
     with pytest.raises(InputError, match="bm25 is no encoder"):
-        compare_models(["bm25"], str(distinct), judgements=tmp_path / "log")
+        compare(["bm25"], str(distinct), options=CompareOptions(judgements=tmp_path / "log"))

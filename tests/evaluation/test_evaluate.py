@@ -7,7 +7,7 @@ import pytest
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
 from beir_cocodr.evaluation.results import EvaluationRecord
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.models.spec import SearchOptions
@@ -18,7 +18,7 @@ from beir_cocodr.retrieval.store.encode import encode
 def report(beir_folder, tiny_bert, tmp_path_factory):
     output = tmp_path_factory.mktemp("output")
     models = {"dense": str(tiny_bert), "bm25": "bm25", "both": f"hybrid:{tiny_bert}"}
-    return evaluate(str(beir_folder), models, output, "nDCG@10 R@20 AP"), output
+    return evaluate(models, str(beir_folder), output=output, measures="nDCG@10 R@20 AP"), output
 
 
 def test_results_say_what_the_numbers_depend_on(report, beir_folder):
@@ -111,7 +111,12 @@ def test_identical_ids_are_kept_or_dropped_and_the_depth_stays(policy, tmp_path)
     (folder / "corpus.jsonl").write_text("".join(lines))
     (folder / "queries.jsonl").write_text('{"_id": "1", "text": "wing"}\n')
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\t2\t1\n")
-    found = evaluate(str(folder), ["bm25"], tmp_path / "o", policy=policy, top_k=3)
+    found = evaluate(
+        ["bm25"],
+        str(folder),
+        output=tmp_path / "o",
+        options=EvaluateOptions(identical_ids=policy, top_k=3),
+    )
     documents = [line.split()[2] for line in (tmp_path / "o" / "bm25.run").read_text().splitlines()]
     assert len(documents) == 3
     assert ("1" in documents) is (policy == "keep")
@@ -123,7 +128,7 @@ def test_unknown_policy_and_no_model(beir_folder, tmp_path):
     with pytest.raises(InputError, match="policy"):
         identical_ids("scifact", "maybe")
     with pytest.raises(InputError, match="no model"):
-        evaluate(str(beir_folder), [], tmp_path)
+        evaluate([], str(beir_folder), output=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +148,9 @@ def test_reference_points_of_real_collections(
     if dense:  # one store for the three models of one encoder
         encode(str(real_collections / name), minilm, tmp_path / "store")
         search = SearchOptions(bm25_weight=1.0, stores=(tmp_path / "store",))
-    found = evaluate(str(real_collections / name), models, tmp_path / "judged", search=search)
+    found = evaluate(
+        models, str(real_collections / name), output=tmp_path / "judged", search=search
+    )
 
     def figures(model):
         measures = found.models[model].measures
@@ -157,7 +164,10 @@ def test_reference_points_of_real_collections(
         assert figures(f"feedback:{minilm}")[0] == pytest.approx(0.618, abs=0.003)
         half = SearchOptions(stores=(tmp_path / "store",))
         found = evaluate(
-            str(real_collections / name), [f"hybrid:{minilm}"], tmp_path / "half", search=half
+            [f"hybrid:{minilm}"],
+            str(real_collections / name),
+            output=tmp_path / "half",
+            search=half,
         )
         assert figures(f"hybrid:{minilm}")[0] == pytest.approx(0.670, abs=0.003)
 

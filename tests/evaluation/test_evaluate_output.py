@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from test_io import hold
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.compare import compare_models
-from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.compare import compare
+from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
 from beir_cocodr.evaluation.results import EvaluationRecord
 from beir_cocodr.run_folder import results_folder
 
@@ -32,14 +33,14 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def judged(beir_folder, tmp_path) -> Path:
-    evaluate(str(beir_folder), ["bm25"], tmp_path / "o")
+    evaluate(["bm25"], str(beir_folder), output=tmp_path / "o")
     return tmp_path / "o"
 
 
 def test_the_same_run_again_replaces_its_results(judged, beir_folder):
     (judged / "notes.txt").write_text("mine")
     before = content(judged)
-    evaluate(str(beir_folder), ["bm25"], judged)
+    evaluate(["bm25"], str(beir_folder), output=judged)
     after = content(judged)
     assert (
         before.keys()
@@ -52,14 +53,21 @@ def test_the_same_run_again_replaces_its_results(judged, beir_folder):
 
 
 @pytest.mark.parametrize(
-    "change", [{"measures": "R@5"}, {"split": "train"}, {"top_k": 7}, {"queries": 3}]
+    ("change", "options"),
+    [
+        ({"measures": "R@5"}, EvaluateOptions()),
+        ({"split": "train"}, EvaluateOptions()),
+        ({}, EvaluateOptions(top_k=7)),
+        ({}, EvaluateOptions(queries=3)),
+    ],
 )
-def test_another_run_is_refused_or_replaces_all(change, judged, beir_folder):
+def test_another_run_is_refused_or_replaces_all(change, options, judged, beir_folder):
     before = content(judged)
     with pytest.raises(InputError, match=r"other settings .*--overwrite"):
-        evaluate(str(beir_folder), ["bm25"], judged, **change)
+        evaluate(["bm25"], str(beir_folder), output=judged, options=options, **change)
     assert content(judged) == before
-    evaluate(str(beir_folder), {"other": "bm25"}, judged, overwrite=True, **change)
+    options = replace(options, overwrite=True)
+    evaluate({"other": "bm25"}, str(beir_folder), output=judged, options=options, **change)
     assert content(judged).keys() == {
         "other.run",
         "other.per_query.tsv",
@@ -72,49 +80,60 @@ def test_what_is_not_ours_is_never_written_over(judged, beir_folder, tmp_path):
     (judged / "notes.txt").write_text("mine")
     before = content(judged)
     with pytest.raises(InputError, match=r"notes.txt"):
-        evaluate(str(beir_folder), ["bm25"], judged, "R@5", overwrite=True)
+        evaluate(
+            ["bm25"],
+            str(beir_folder),
+            output=judged,
+            measures="R@5",
+            options=EvaluateOptions(overwrite=True),
+        )
     assert content(judged) == before
     model = tmp_path / "model"
     model.mkdir()
     (model / "training.json").write_text("{}")
     for overwrite in (False, True):
         with pytest.raises(InputError, match=r"training.json"):
-            evaluate(str(beir_folder), ["bm25"], model, overwrite=overwrite)
+            evaluate(
+                ["bm25"],
+                str(beir_folder),
+                output=model,
+                options=EvaluateOptions(overwrite=overwrite),
+            )
     assert content(model) == {"training.json": b"{}"}
     # Files that are no results are no obstacle, and results of an earlier version are known by
     # their names.
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.txt").write_text("x")
-    evaluate(str(beir_folder), ["bm25"], tmp_path / "data")
+    evaluate(["bm25"], str(beir_folder), output=tmp_path / "data")
     (judged / "notes.txt").unlink()
     (judged / "run.json").unlink()
     with pytest.raises(InputError, match="which run"):
-        evaluate(str(beir_folder), ["bm25"], judged)
-    evaluate(str(beir_folder), ["bm25"], judged, overwrite=True)
+        evaluate(["bm25"], str(beir_folder), output=judged)
+    evaluate(["bm25"], str(beir_folder), output=judged, options=EvaluateOptions(overwrite=True))
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"run": 1}', "null"])
 def test_a_broken_mark_is_another_run(broken, judged, beir_folder):
     (judged / "run.json").write_text(broken)
     with pytest.raises(InputError, match="which run"):
-        evaluate(str(beir_folder), ["bm25"], judged)
-    evaluate(str(beir_folder), ["bm25"], judged, overwrite=True)
+        evaluate(["bm25"], str(beir_folder), output=judged)
+    evaluate(["bm25"], str(beir_folder), output=judged, options=EvaluateOptions(overwrite=True))
 
 
 def test_compare_and_evaluate_do_not_share_a_folder(judged, beir_folder, tmp_path):
     with pytest.raises(InputError, match="other settings"):
-        compare_models(["bm25", str(tmp_path / "x")], str(beir_folder), judged)
+        compare(["bm25", str(tmp_path / "x")], str(beir_folder), output=judged)
     runs = [str(judged / "bm25.run"), str(tmp_path / "second.run")]
     Path(runs[1]).write_bytes(Path(runs[0]).read_bytes())
-    compare_models(runs, str(beir_folder), tmp_path / "c")
-    compare_models(runs, str(beir_folder), tmp_path / "c")
+    compare(runs, str(beir_folder), output=tmp_path / "c")
+    compare(runs, str(beir_folder), output=tmp_path / "c")
     with pytest.raises(InputError, match="other settings"):
-        compare_models(runs, str(beir_folder), tmp_path / "c", measures="R@10")
+        compare(runs, str(beir_folder), output=tmp_path / "c", measures="R@10")
 
 
 def _die(data: Path, output: Path) -> None:
     EvaluationRecord.write = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
-    evaluate(str(data), ["bm25"], output)
+    evaluate(["bm25"], str(data), output=output)
 
 
 def test_a_killed_run_leaves_the_results_as_they_were(judged, beir_folder):
@@ -124,7 +143,7 @@ def test_a_killed_run_leaves_the_results_as_they_were(judged, beir_folder):
     assert left
     assert all(name.startswith(".") for name in left)
     assert {name: (judged / name).read_bytes() for name in before} == before
-    evaluate(str(beir_folder), ["bm25"], judged)
+    evaluate(["bm25"], str(beir_folder), output=judged)
     assert content(judged).keys() == before.keys()
 
 
@@ -166,7 +185,7 @@ def test_two_evaluations_in_one_folder_are_refused(beir_folder, tmp_path):
     process = hold(tmp_path, 60)
     try:
         with pytest.raises(InputError, match="another process writes"):
-            evaluate(str(beir_folder), ["bm25"], tmp_path)
+            evaluate(["bm25"], str(beir_folder), output=tmp_path)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -188,11 +207,11 @@ def test_the_commands_keep_to_their_folders(capsys, beir_folder, judged, tmp_pat
     assert json.loads((tmp_path / "q" / "run.json").read_text())["files"] == ["shift.json"]
     page = str(tmp_path / "page.html")
     assert run(capsys, "report", str(judged), "--output", page)[0] == 0
-    evaluate(data, ["bm25"], tmp_path / "second", "R@5")
+    evaluate(["bm25"], data, output=tmp_path / "second", measures="R@5")
     status, _, error = run(capsys, "report", str(tmp_path / "second"), "--output", page)
     assert status == 2
     assert "another run" in error
     assert run(capsys, "report", str(tmp_path / "second"), "--output", page, "--overwrite")[0] == 0
     assert run(capsys, "report", str(judged))[0] == 0
-    evaluate(data, ["bm25"], judged)  # its report is made anew with it
+    evaluate(["bm25"], data, output=judged)  # its report is made anew with it
     assert not (judged / "report.html").exists()

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from beir_cocodr.evaluation.measures import compare, holm, interval
+from beir_cocodr.evaluation.measures import holm, interval, paired_tests
 
 
 def two(a, b):
     scores = {"a": {"m": np.asarray(a, float)}, "b": {"m": np.asarray(b, float)}}
-    [test] = compare(scores, {"question": [("a", "b")]})
+    [test] = paired_tests(scores, {"question": [("a", "b")]})
     return test
 
 
@@ -79,7 +79,9 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(p):
 def test_families_are_corrected_apart():
     rng = np.random.default_rng(3)
     scores = {name: {"m": rng.random(20)} for name in "abc"}
-    one, two_, three = compare(scores, {"first": [("a", "b"), ("a", "c")], "second": [("a", "b")]})
+    one, two_, three = paired_tests(
+        scores, {"first": [("a", "b"), ("a", "c")], "second": [("a", "b")]}
+    )
     assert three.t_p_holm == three.t_p == one.t_p
     smaller, larger = sorted([one, two_], key=lambda test: test.t_p)
     assert smaller.t_p_holm == pytest.approx(min(1, 2 * smaller.t_p))

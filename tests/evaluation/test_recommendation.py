@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from beir_cocodr.evaluation.chains import MODES, Chain
-from beir_cocodr.evaluation.measures import compare
+from beir_cocodr.evaluation.measures import paired_tests
 from beir_cocodr.evaluation.recommendation import (
     COCO_FIRST,
     STAGE,
@@ -43,7 +43,7 @@ def evaluated(by_chain: dict[Chain, np.ndarray], encoders: list[Chain]) -> Evalu
         )
         for label, values in scores.items()
     }
-    tests = compare(by_measure, ablation_families(encoders))
+    tests = paired_tests(by_measure, ablation_families(encoders))
     return EvaluationRecord(
         dataset="d", split="test", documents=1, queries=50, models=models, comparisons=tests
     )

@@ -14,7 +14,7 @@ from conftest import write_beir
 from beir_cocodr import MRL
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
 from beir_cocodr.evaluation.runs import read_trec_run
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
@@ -48,19 +48,23 @@ def test_results_are_those_without_a_store(
     }
     models["bm25"] = "bm25"
     expected = evaluate(
-        str(beir_folder), models, tmp_path / "without", top_k=20, measures="nDCG@10 R@20"
+        models,
+        str(beir_folder),
+        output=tmp_path / "without",
+        measures="nDCG@10 R@20",
+        options=EvaluateOptions(top_k=20),
     )
     moved = tmp_path / "moved"
     moved.symlink_to(tiny_bert)
     models["dot"] = str(moved)
     refuse_to_encode(monkeypatch)
     found = evaluate(
-        str(beir_folder),
         models,
-        tmp_path / "with",
-        "nDCG@10 R@20",
-        top_k=20,
+        str(beir_folder),
+        output=tmp_path / "with",
+        measures="nDCG@10 R@20",
         search=SearchOptions(stores=tuple(stores.values())),
+        options=EvaluateOptions(top_k=20),
     )
     for name in models:
         assert found.models[name].measures == expected.models[name].measures
@@ -125,9 +129,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_searched(
     ):
         with pytest.raises(InputError, match=expected):
             evaluate(
-                str(beir_folder),
                 [model],
-                output,
+                str(beir_folder),
+                output=output,
                 search=SearchOptions(stores=(stored,), **settings),
             )
     assert not list(output.rglob("*.run"))

@@ -208,9 +208,9 @@ def test_store_index_and_beir_give_the_same_ranking(
             found.setdefault(line.split()[0], set()).add(line.split()[2])
         assert found == expected
     evaluated = evaluate(
-        str(beir_folder),
         {"fused": str(folder)},
-        tmp_path / "judged",
+        str(beir_folder),
+        output=tmp_path / "judged",
         search=SearchOptions(stores=(store,)),
     )
     assert 0 < evaluated.models["fused"].measures["nDCG@10"] <= 1

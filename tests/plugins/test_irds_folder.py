@@ -199,7 +199,7 @@ def test_its_queries_and_judgements_give_our_figures(beir_folder, name, tmp_path
     register_folder(beir_folder, name)
     there = ir_datasets.load(f"{name}/test")
     judged = {query.query_id for query in there.queries_iter()}
-    evaluate(str(beir_folder), ["bm25"], tmp_path / "o", "nDCG@10")
+    evaluate(["bm25"], str(beir_folder), output=tmp_path / "o", measures="nDCG@10")
     run = [
         row
         for row in ir_measures.read_trec_run(str(tmp_path / "o" / "bm25.run"))
@@ -209,7 +209,7 @@ def test_its_queries_and_judgements_give_our_figures(beir_folder, name, tmp_path
         ir_measures.nDCG @ 10
     ]
     ours = (
-        evaluate(f"irds:{name}/test", ["bm25"], tmp_path / "irds", "nDCG@10")
+        evaluate(["bm25"], f"irds:{name}/test", output=tmp_path / "irds", measures="nDCG@10")
         .models["bm25"]
         .measures
     )

@@ -50,7 +50,10 @@ def models(tmp_path_factory, beir_folder, tiny_bert, tiny_cosine, tiny_cross):
 @pytest.fixture(scope="module")
 def ours(models, beir_folder, tmp_path_factory):
     found = evaluate(
-        str(beir_folder), models, tmp_path_factory.mktemp("ours") / "o", " ".join(MEASURES.values())
+        models,
+        str(beir_folder),
+        output=tmp_path_factory.mktemp("ours") / "o",
+        measures=" ".join(MEASURES.values()),
     )
     return {name: result.measures for name, result in found.models.items()}
 

@@ -266,7 +266,7 @@ def test_fusions_take_lucene(folder, tiny_bert, tmp_path):
 
 
 def test_evaluate_takes_lucene_beside_other_models(folder, tmp_path):
-    report = evaluate(str(folder), ["lucene-bm25", "bm25"], tmp_path / "results")
+    report = evaluate(["lucene-bm25", "bm25"], str(folder), output=tmp_path / "results")
     assert (tmp_path / "results" / "lucene-bm25.run").is_file()
     ours, lucene = (report.models[model].measures["nDCG@10"] for model in ("bm25", "lucene-bm25"))
     assert lucene == pytest.approx(ours, abs=0.1)

@@ -46,7 +46,7 @@ def made(beir_folder, tiny_cosine, tmp_path_factory) -> Path:
     lines = [f"{id}\t{text}\n" for id, text in load_collection(beir_folder).queries.items()]
     (folder / "topics.tsv").write_text("".join(lines))
     names = {"dense": str(tiny_cosine), "lucene": "lucene-bm25"}
-    evaluate(str(beir_folder), names, folder / "ours", "nDCG@10 AP@100")
+    evaluate(names, str(beir_folder), output=folder / "ours", measures="nDCG@10 AP@100")
     return folder
 
 

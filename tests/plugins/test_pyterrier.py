@@ -15,7 +15,7 @@ from beir_cocodr.plugins.pyterrier import Reranker, Retriever, StoreReader  # no
 
 from beir_cocodr import load_collection, load_encoder  # noqa: E402
 from beir_cocodr.errors import InputError  # noqa: E402
-from beir_cocodr.evaluation.evaluate import evaluate  # noqa: E402
+from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate  # noqa: E402
 from beir_cocodr.models.mrl import MRL  # noqa: E402
 from beir_cocodr.retrieval.store.encode import encode  # noqa: E402
 from beir_cocodr.retrieval.store.record import EncodeOptions  # noqa: E402
@@ -62,7 +62,13 @@ def test_an_experiment_has_our_figures(
         ["ndcg_cut_10", "map"],
         list(names),
     ).set_index("name")
-    ours = evaluate(str(beir_folder), names, tmp_path / "o", "nDCG@10 AP", top_k=1000).models
+    ours = evaluate(
+        names,
+        str(beir_folder),
+        output=tmp_path / "o",
+        measures="nDCG@10 AP",
+        options=EvaluateOptions(top_k=1000),
+    ).models
     for name in names:
         assert found.loc[name, "ndcg_cut_10"] == pytest.approx(
             ours[name].measures["nDCG@10"], abs=1e-6

@@ -12,7 +12,7 @@ from page_reader import Page
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.compare import compare_models
+from beir_cocodr.evaluation.compare import CompareOptions, compare
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.report.html.page import write_report
 
@@ -179,7 +179,7 @@ def test_without_runs_the_page_says_so(two_models, tmp_path, caplog):
 
 
 def test_one_model(nasty_folder, tmp_path):
-    evaluate(str(nasty_folder), ["bm25"], tmp_path / "o")
+    evaluate(["bm25"], str(nasty_folder), output=tmp_path / "o")
     write_report(tmp_path / "o")
     found = Page(tmp_path / "o" / "report.html")
     assert found.faults == []
@@ -195,7 +195,7 @@ def test_one_query_and_all_ties(tmp_path):
     good = write_run(tmp_path / "good.run", {query: [document]})
     bad = write_run(tmp_path / "bad.run", {query: [f"{document}x", document]})
     same = write_run(tmp_path / "same.run", {query: [document]})
-    compare_models([good, bad], str(folder), tmp_path / "one")
+    compare([good, bad], str(folder), output=tmp_path / "one")
     write_report(tmp_path / "one")
     found = Page(tmp_path / "one" / "report.html")
     assert found.faults == []
@@ -203,7 +203,7 @@ def test_one_query_and_all_ties(tmp_path):
     assert "one query, no test" in found.find("p", class_="sentence")[0]
     [shown] = found.data["queries"]
     assert [scores[0] for scores in shown["scores"]] == [1.0, pytest.approx(0.6309, abs=1e-4)]
-    compare_models([good, same], str(folder), tmp_path / "ties")
+    compare([good, same], str(folder), output=tmp_path / "ties")
     write_report(tmp_path / "ties")
     tied = Page(tmp_path / "ties" / "report.html")
     assert tied.find("h2", id="verdict-word") == ["Cannot tell"]
@@ -221,7 +221,7 @@ def test_run_files_have_their_scores_by_query(tmp_path):
     a = {query: [document] for query, document in relevant.items()}
     b = a | {query: ["none", relevant[query]] for query in list(relevant)[:3]}
     runs = [write_run(tmp_path / "a.run", a), write_run(tmp_path / "b.run", b)]
-    compare_models(runs, str(folder), tmp_path / "o", measures="RR@10")
+    compare(runs, str(folder), output=tmp_path / "o", measures="RR@10")
     write_report(tmp_path / "o")
     shown = Page(tmp_path / "o" / "report.html").data["queries"]
     assert 'id="use"' not in (tmp_path / "o" / "report.html").read_text()  # a run cannot search
@@ -234,7 +234,12 @@ def test_a_corpus_without_queries(nasty_folder, tiny_cosine, tmp_path):
     folder = Path(shutil.copytree(nasty_folder, tmp_path / "lone"))
     shutil.rmtree(folder / "qrels")
     (folder / "queries.jsonl").unlink()
-    compare_models(["bm25", str(tiny_cosine)], str(folder), tmp_path / "o", samples=12)
+    compare(
+        ["bm25", str(tiny_cosine)],
+        str(folder),
+        output=tmp_path / "o",
+        options=CompareOptions(samples=12),
+    )
     write_report(tmp_path / "o")
     found = Page(tmp_path / "o" / "report.html")
     assert found.faults == []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.evaluation.measures import compare
+from beir_cocodr.evaluation.measures import paired_tests
 from beir_cocodr.evaluation.recommendation import TRAINING, USE
 from beir_cocodr.evaluation.results import (
     AnnotationCandidates,
@@ -107,12 +107,15 @@ def test_figures():
 def test_a_test_that_was_made_the_other_way_round_is_turned():
     rng = np.random.default_rng(0)
     scores = {name: {"m": rng.random(30)} for name in "ab"}
-    tests = compare(scores, {TRAINING: [("b", "a")], USE: [("b", "a"), ("b", "a")]})
+    tests = paired_tests(scores, {TRAINING: [("b", "a")], USE: [("b", "a"), ("b", "a")]})
     record = EvaluationRecord(
         dataset="d", split="test", documents=1, queries=30, models={}, comparisons=tests
     )
     judged = LabelledEvaluation(record, "a")
-    turned, [direct] = judged.test("a", "b", "m", family=USE), compare(scores, {"f": [("a", "b")]})
+    turned, [direct] = (
+        judged.test("a", "b", "m", family=USE),
+        paired_tests(scores, {"f": [("a", "b")]}),
+    )
     assert turned.difference == pytest.approx(direct.difference)
     assert turned.interval == pytest.approx(direct.interval, abs=0.02)  # other resamples
     assert (turned.wins, turned.losses) == (direct.wins, direct.losses)

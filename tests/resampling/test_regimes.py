@@ -80,7 +80,7 @@ def bucketed(folder, tiny_cosine, tmp_path_factory) -> Path:
 
 def by_query(dataset: Path, model: str, output: Path) -> dict[str, float]:
     """Query id to nDCG@10 by ir-measures, over a run of the command `evaluate`."""
-    found = evaluate(str(dataset), [model], output).models[model]
+    found = evaluate([model], str(dataset), output=output).models[model]
     run = list(ir_measures.read_trec_run(str(output / found.run)))
     qrels = load_collection(dataset, "test").qrels
     scores = dict.fromkeys(qrels, 0.0)

@@ -14,7 +14,7 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.annotation import PER_QUERY
-from beir_cocodr.evaluation.compare import compare_models
+from beir_cocodr.evaluation.compare import CompareOptions, compare
 from beir_cocodr.evaluation.label_free import evidence
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.serve.session import Session
@@ -93,7 +93,9 @@ def test_the_verdict_is_that_of_compare_on_the_same_log(session, beir_folder, ti
         session, lambda state: not state["working"] and state["verdict"]["version"] == version
     )["verdict"]
     models = ["bm25", str(tiny_cosine)]
-    record = compare_models(models, str(beir_folder), samples=12, judgements=session.judged.file)
+    record = compare(
+        models, str(beir_folder), options=CompareOptions(samples=12, judgements=session.judged.file)
+    )
     assert verdict["queries"] == record.few_labels.queries == 3
     assert verdict["headline"] == record.best.reason
     [shown], [pair] = verdict["pairs"], record.estimated

@@ -136,7 +136,7 @@ def test_the_recommendation_is_the_base_or_what_the_rule_finds_better(
     assert report["path"] == report["candidates"][chosen]
     if chosen != "base":
         assert pairs["base", chosen]["verdict"] == "better"
-    evaluate(str(beir_folder), [report["path"]], tmp_path)  # usable as a model name
+    evaluate([report["path"]], str(beir_folder), output=tmp_path)  # usable as a model name
 
 
 def test_training_and_estimates_share_no_query_and_no_seed(adapted, capsys):
@@ -275,9 +275,11 @@ def test_labels_of_another_split_are_refused_and_not_read(distinct, clean, tmp_p
 
 
 def label_free_pick(corpus, encoder, output):
-    from beir_cocodr.evaluation.compare import compare_models
+    from beir_cocodr.evaluation.compare import CompareOptions, compare
 
-    return compare_models(["bm25", encoder], str(corpus), output, samples=20)
+    return compare(
+        ["bm25", encoder], str(corpus), output=output, options=CompareOptions(samples=20)
+    )
 
 
 def test_no_samples_are_refused_before_anything_is_trained(distinct, clean, tmp_path):

@@ -239,7 +239,7 @@ def rank_by_lead(models: Sequence[str], leads: Mapping[tuple[str, str], float]) 
 def compare_label_free(
     gatherer: Gatherer,
     collection: Collection,
-    folder: Path,
+    folder: Path | None,
     queries: int | None = None,
     judged: Judgements | None = None,
     reference: str | None = None,
@@ -249,7 +249,7 @@ def compare_label_free(
     Args:
         gatherer: Searches of the models over the collection's corpus.
         collection: With or without queries; its labels are not used.
-        folder: Receives NAME.run for real queries.
+        folder: Receives NAME.run for real queries; None writes nothing.
         queries: The most real queries, evenly spaced (1,000).
         judged: Judged queries of the collection; they then adjust what is expected without them.
         reference: The model that a choice by judged queries is compared with; by default the first.
@@ -308,13 +308,15 @@ def _queries(collection: Collection, most: int | None, judged: Judgements | None
     return queries
 
 
-def _write_runs(gatherer: Gatherer, evidence: Evidence, folder: Path) -> dict[str, Results]:
-    """Write the runs of real queries, and return their results."""
+def _write_runs(gatherer: Gatherer, evidence: Evidence, folder: Path | None) -> dict[str, Results]:
+    """Return the results of real queries, and write their runs if there is a folder."""
     results: dict[str, Results] = {}
-    for model, name in file_names(gatherer.models).items():
+    specs = {model: gatherer.resources.spec(model) for model in gatherer.models}
+    for model, name in file_names(gatherer.models, specs).items():
         ranking = evidence.rankings[model]
         results[model] = ranking.results(gatherer.documents, gatherer.drop, LIST_DEPTH)
-        write_run(folder / f"{name}.run", results[model], name)
+        if folder is not None:
+            write_run(folder / f"{name}.run", results[model], name)
     return results
 
 

@@ -13,7 +13,7 @@ from conftest import write_beir
 
 from beir_cocodr import COCODR, MRL, ExactSearch, load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
 from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
@@ -91,7 +91,13 @@ def test_the_run_is_that_of_evaluate(request, folder, tmp_path, name, policy):
     report = search(
         tmp_path / "store", str(folder), tmp_path / "ours.run", 20, policy=policy, threads=1
     )
-    evaluate(str(folder), [str(model)], tmp_path / "e", policy=policy, top_k=20, measures="R@20")
+    evaluate(
+        [str(model)],
+        str(folder),
+        output=tmp_path / "e",
+        measures="R@20",
+        options=EvaluateOptions(identical_ids=policy, top_k=20),
+    )
     assert_same(tmp_path / "ours.run", next((tmp_path / "e").glob("*.run")))
     assert (report.queries, report.identical_ids, report.top_k) == (16, policy, 20)
     assert {len(found) for found in read(tmp_path / "ours.run").values()} == {20}
@@ -134,12 +140,12 @@ def test_lengths_and_separator_are_those_of_the_store(folder, tiny_bert, tmp_pat
     made(folder, tiny_bert, tmp_path / "store", **options)
     report = search(tmp_path / "store", str(folder), tmp_path / "ours.run", 20, threads=1)
     evaluate(
-        str(folder),
         [str(tiny_bert)],
-        tmp_path / "e",
-        top_k=20,
+        str(folder),
+        output=tmp_path / "e",
         measures="R@20",
         search=SearchOptions(EncoderOptions(**options)),
+        options=EvaluateOptions(top_k=20),
     )
     assert_same(tmp_path / "ours.run", next((tmp_path / "e").glob("*.run")))
     assert report.truncated_queries > 0.5
