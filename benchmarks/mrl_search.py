@@ -329,7 +329,7 @@ def measure_storage_types(documents: np.ndarray, queries: np.ndarray) -> dict[st
         Storage type to "folded" or not to the share of the exact top 10 that stays, and the error
         of scores.
     """
-    from beir_cocodr.models.kl import Folding
+    from beir_cocodr.models.folding import Folding
 
     judged = queries[1::2][:500].astype(np.float64)
     wide = documents.astype(np.float64)
