@@ -78,10 +78,15 @@ def tiny_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Fixed:
-    """A generator that gives what it is told to."""
+    """A generator of queries that a test fixes, as a user's own kind of generator."""
 
-    def __init__(self, texts):
-        self.texts = texts
+    #: From a passage to its queries.
+    texts = None
+
+    def __init__(self, name, documents, options, device):
+        from beir_cocodr.data.text import word_counter
+
+        self.counter = word_counter()
 
     def describe(self):
         return {"name": "fixed", "kind": "fixed"}
@@ -90,23 +95,22 @@ class Fixed:
         pass
 
     def generate(self, passages, shard):
-        from beir_cocodr.generation.shards import Generated, Query
+        from beir_cocodr.generation.generators import Generated, Query
 
-        return Generated(
-            [[Query(text) for text in self.texts(passage)] for passage in passages], {}
-        )
+        texts = type(self).texts
+        return Generated([[Query(text) for text in texts(passage)] for passage in passages], {})
 
 
 @pytest.fixture
 def fixed(monkeypatch):
-    """Call it with what to say for a passage, and generate_queries uses that, whatever it is asked
-    for.
+    """Call it with a function from a passage to its queries, and the generator "fixed" returns
+    them. It is a row that is added to the table from outside of the package.
     """
-    from beir_cocodr.data.text import word_counter
-    from beir_cocodr.generation import generate as query_generation
+    from beir_cocodr.generation.generators import GENERATORS, GeneratorKind
 
     def arrange(texts):
-        made = Fixed(texts), word_counter()
-        monkeypatch.setattr(query_generation, "_generator", lambda *arguments: made)
+        monkeypatch.setattr(Fixed, "texts", texts)
+        row = GeneratorKind(build=f"{Fixed.__module__}:Fixed", help="Fixed.", citations=("me2026",))
+        monkeypatch.setitem(GENERATORS, "fixed", row)
 
     return arrange

@@ -1,13 +1,14 @@
-"""Queries for the passages of a corpus, as a BEIR folder that can be trained on.
+"""Queries for the passages of a corpus, as a BEIR folder to train on.
 
-An output belongs to one :class:`~beir_cocodr.generation.shards.GenerationPlan`: any number of
-processes may follow it at the same time, and whichever finishes the last shard writes the folder.
+An output belongs to one :class:`~beir_cocodr.generation.generation_record.GenerationPlan`: any
+number of processes may follow it at the same time, and the one that finishes the last shard writes
+the folder.
 """
 
 import logging
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -19,21 +20,22 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import PassageReader
 from beir_cocodr.data.text import WORDS, TokenCounter, load_tokenizer, token_counter, word_counter
 from beir_cocodr.errors import InputError, naming_full_disk
-from beir_cocodr.generation.settings import GenerationOptions
-from beir_cocodr.generation.shards import (
+from beir_cocodr.generation.generation_record import (
     GENERATION_FILE,
-    SHARDS,
-    ConsistencyFilter,
     GeneratedFrom,
     GenerationPlan,
     GenerationRecord,
-    Generator,
-    QueryShards,
-    clean_queries,
     read_generation,
+)
+from beir_cocodr.generation.generators import Generator, build_generator, generator_kind
+from beir_cocodr.generation.query_selection import (
+    ConsistencyFilter,
+    clean_queries,
     select_queries,
     write_queries,
 )
+from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.generation.shards import SHARDS, QueryShards
 from beir_cocodr.io import is_incidental, locked, output_folder, remove_unfinished
 from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, check_device
 from beir_cocodr.progress import Bar
@@ -46,56 +48,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class UnfinishedGeneration:
-    """What there is while others have not finished their part: number of shards, and of missing
-    ones.
+    """The state of an output while other processes have not finished their part.
+
+    Attributes:
+        shards: Number of shards.
+        missing: Number of those that are not finished.
     """
 
     shards: int
     missing: int
 
     def to_json(self) -> Json:
+        """Return the fields as plain JSON."""
         return asdict(self)
-
-
-def _lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | None:
-    """Take ``output`` for a plan, with others that follow it; the record that is there where
-    nothing is left to do.
-    """
-    output_folder(output, utf8=True)
-    if (output / GENERATION_FILE).is_file():
-        record = read_generation(output)
-        _check_plan(output, record, plan, with_selection=True)
-        with locked(output):  # after a run that died as it finished
-            _tidy(output)
-        return record
-    begun = output / SHARDS / _PLAN_FILE
-    found = [*output.iterdir(), *(output / SHARDS).glob("*")]
-    # What other processes of this plan make as they begin, or left as they died, is no obstacle.
-    if not begun.is_file() and any(
-        path != output / SHARDS and not is_incidental(path) for path in found
-    ):
-        raise InputError(
-            f"{output} is not empty, and no queries were generated in it; choose another --output"
-        )
-    with locked(output):
-        if begun.is_file():
-            _check_plan(output, GenerationPlan.read(begun), plan, with_selection=False)
-        else:
-            plan.write(begun)
-    return None
-
-
-def _check_plan(
-    output: Path, before: GenerationPlan, now: GenerationPlan, with_selection: bool
-) -> None:
-    check_same_run(output, before.identity(with_selection), now.identity(with_selection))
-
-
-def _tidy(output: Path) -> None:
-    """Remove what only unfinished work needs, and what runs that were killed left of it."""
-    shutil.rmtree(output / SHARDS, ignore_errors=True)
-    for folder in (output, *output.glob("*qrels")):
-        remove_unfinished(folder)
 
 
 def generate_queries(
@@ -107,127 +72,216 @@ def generate_queries(
     device: str | None = None,
     progress: bool = False,
 ) -> GenerationRecord | UnfinishedGeneration:
-    """Generate queries for the passages of a corpus. An InputError: the corpus, the generator, the
-    tokenizer or the retriever of the filter cannot be had, no passage gives a query, or ``output``
-    is taken.
+    """Generate queries for the passages of a corpus.
 
-    The corpus is cut into shards of consecutive documents. A shard's file appears when the shard is
-    finished, so that the same call goes on where a killed one was; and any number of processes may
-    share the shards, each doing its part. Whichever finishes the last shard writes the folder: a
-    BEIR folder (also in BEIR's and GPL's qgen layout) with ``queries.jsonl``, ``qrels/train.tsv``,
-    the corpus linked, and ``generation.json``. What it holds depends neither on interruptions nor
-    on the number of processes.
+    The corpus is divided into shards of consecutive documents. The file of a shard appears when the
+    shard is finished, so the same call resumes one that was killed, and any number of processes may
+    share the shards, each writing its part. The process that finishes the last shard writes a BEIR
+    folder (also in BEIR's and GPL's qgen layout) with ``queries.jsonl``, ``qrels/train.tsv``, the
+    corpus linked, and ``generation.json``. Its content depends neither on interruptions nor on the
+    number of processes.
 
     Args:
-        dataset: as for ``load_collection``; only its documents are read.
-        generator: ``lexical``, or a language model as a hub name or folder.
-        output: an empty folder, or one in which the same generation was begun.
-        options: see :class:`GenerationOptions`.
-        part: (i, n), which of n processes this is, from 1.
-        device: of models; default: a GPU if there is one.
-        progress: show bars on stderr.
+        dataset: A collection as for ``load_collection``; only its documents are read.
+        generator: ``lexical``, another name in
+            :data:`~beir_cocodr.generation.generators.GENERATORS`, or a language model by its hub
+            name or folder.
+        output: An empty folder, or one in which the same generation was begun.
+        options: How queries are generated, and which of them are kept.
+        part: (i, n): this is the i-th of n processes, counted from 1.
+        device: Device of models. Default: a GPU if there is one.
+        progress: Show bars on stderr.
 
     Returns:
-        The record of the folder; while others have not finished their part, how many shards are
-        missing.
+        The record of the folder, or the number of missing shards while other processes have not
+        finished their part.
 
-    Source: Wu et al., 2023 (Query-as-context Pre-training), section 3.1.
+    Raises:
+        InputError: The corpus, the generator, the tokenizer or the retriever of the filter cannot
+            be loaded, no passage gets a query, or the output belongs to another generation.
+
+    References:
+        Wu et al., Query-as-context pre-training for dense passage retrieval, 2023, section 3.1.
     """
     options = options or GenerationOptions()
     number, parts = part
     if not 1 <= number <= parts:
-        raise InputError(f"shard {number}/{parts}: use i/n with i from 1 to n")
-    check_device(
-        device, [BM25 if generator == "lexical" else generator, options.filter_retriever or BM25]
-    )
+        raise InputError(f"shard {number}/{parts} does not exist; use i/n with i from 1 to n")
+    _check_device(generator, options, device)
     collection = load_collection(dataset, labels="none")
     documents = collection.documents
-    maker, counter = _generator(generator, documents, options, device)
-    consistency = None
-    if options.filter_retriever is not None:
-        search = SearchOptions(
-            EncoderOptions(device=device), options.analyzer, options.bm25_weight, progress=progress
-        )
-        consistency = ConsistencyFilter(
-            documents, options.filter_retriever, options.filter_top, search
-        )
-    source = GeneratedFrom(
-        documents.content_hash, collection.name, len(documents), collection.counts
-    )
+    writer = build_generator(generator, documents, options, device)
+    counter = writer.counter if options.tokenizer is None else named_counter(options.tokenizer)
+    consistency = _consistency_filter(documents, options, device, progress)
     plan = GenerationPlan(
-        source,
+        GeneratedFrom(documents.content_hash, collection.name, len(documents), collection.counts),
         options.generation(),
-        maker.describe(),
+        writer.describe(),
         counter.sha256,
         selection=options.selection(),
     )
-    if (record := _lock_generation(output, plan)) is not None:
+    record = _lock_generation(output, plan)
+    if record is not None:
         return record
     shards = QueryShards(output, len(documents), options.shard_documents)
+    reader = PassageReader(
+        documents, options.text_format, counter.count, options.passage_tokens, options.language
+    )
     with naming_full_disk(output, shards.describe):
-        reader = PassageReader(
-            documents, options.text_format, counter.count, options.passage_tokens, options.language
-        )
         with _unless_finished(output):
-            if mine := [shard for shard in shards.missing() if shard % parts == number - 1]:
-                if options.max_passages is not None:
-                    reader.draw(options.max_passages, options.seed, shards.folder)
-                maker.prepare(shards.folder)
-            for shard in Bar(mine, desc="Queries", unit=" shards", disable=not progress):
-                if (
-                    output / GENERATION_FILE
-                ).is_file():  # others had the same part, and have finished
-                    break
-                begun = time.perf_counter()
-                passages, counts = reader.read(shards.rows(shard))
-                generated = maker.generate(passages, shard)
-                queries, cleaned = clean_queries(generated.queries, options.max_length)
-                shards.write(
-                    shard,
-                    passages,
-                    queries,
-                    counts | generated.counts | cleaned,
-                    time.perf_counter() - begun,
-                )
-        if (missing := shards.missing()) and not (output / GENERATION_FILE).is_file():
+            own_shards = [shard for shard in shards.missing() if shard % parts == number - 1]
+            bar = Bar(own_shards, desc="Queries", unit=" shards", disable=not progress)
+            _write_shards(output, shards, bar, reader, writer, options)
+        missing = len(shards.missing())
+        if missing and not _is_finished(output):
             log.info(
-                "%s: %d of %d shards are left to other processes",
-                output,
-                len(missing),
-                shards.count,
+                "%s: %d of %d shards are left to other processes", output, missing, shards.count
             )
-            return UnfinishedGeneration(shards.count, len(missing))
-        return _finish(output, shards, collection, plan, options, consistency)
+            return UnfinishedGeneration(shards.count, missing)
+        citations = list(generator_kind(generator).citations)
+        return _finish(output, shards, collection, plan, options, consistency, citations)
+
+
+def named_counter(name: str) -> TokenCounter:
+    """Return what counts tokens by a name.
+
+    Args:
+        name: ``words``, ``minilm``, a folder with a tokenizer, or a name on the hub.
+    """
+    if name == WORDS:
+        return word_counter()
+    # Imported here because counting words must not cost the seconds that transformers takes.
+    from beir_cocodr.models.loading import model_source
+
+    return token_counter(load_tokenizer(model_source(name)))
+
+
+def _check_device(generator: str, options: GenerationOptions, device: str | None) -> None:
+    """Check that there is the device, if a model would use it."""
+    models = [options.filter_retriever or BM25]
+    if generator_kind(generator).is_model:
+        models.append(generator)
+    check_device(device, models)
+
+
+def _consistency_filter(
+    documents: Documents,
+    options: GenerationOptions,
+    device: str | None,
+    progress: bool,
+) -> ConsistencyFilter | None:
+    """Return the filter that the options ask for."""
+    if options.filter_retriever is None:
+        return None
+    search = SearchOptions(
+        EncoderOptions(device=device),
+        options.analyzer,
+        options.bm25_weight,
+        progress=progress,
+    )
+    return ConsistencyFilter(documents, options.filter_retriever, options.filter_top, search)
+
+
+def _is_finished(output: Path) -> bool:
+    return (output / GENERATION_FILE).is_file()
+
+
+def _lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | None:
+    """Claim an output for a plan, together with other processes that follow it.
+
+    Returns:
+        The record of the output if it is finished.
+    """
+    output_folder(output, utf8=True)
+    if _is_finished(output):
+        record = read_generation(output)
+        _check_same_generation(output, record, plan, with_selection=True)
+        with locked(output):  # a run may have been killed while it finished
+            _tidy(output)
+        return record
+    plan_file = output / SHARDS / _PLAN_FILE
+    if not plan_file.is_file():
+        _check_unused(output)
+    with locked(output):
+        if plan_file.is_file():
+            before = GenerationPlan.read(plan_file)
+            _check_same_generation(output, before, plan, with_selection=False)
+        else:
+            plan.write(plan_file)
+    return None
+
+
+def _check_unused(output: Path) -> None:
+    """Check that an output is empty, except for what processes of one plan write as they begin."""
+    paths = [*output.iterdir(), *(output / SHARDS).glob("*")]
+    for path in paths:
+        if path != output / SHARDS and not is_incidental(path):
+            raise InputError(
+                f"{output} is not empty, and no queries were generated in it; "
+                "choose another --output"
+            )
+
+
+def _check_same_generation(
+    output: Path,
+    before: GenerationPlan,
+    plan: GenerationPlan,
+    *,
+    with_selection: bool,
+) -> None:
+    """Check that the generation in an output is that of a plan."""
+    check_same_run(
+        output,
+        before.identity(with_selection=with_selection),
+        plan.identity(with_selection=with_selection),
+    )
+
+
+def _tidy(output: Path) -> None:
+    """Remove what only unfinished work needs, and what killed runs left of it."""
+    shutil.rmtree(output / SHARDS, ignore_errors=True)
+    for folder in (output, *output.glob("*qrels")):
+        remove_unfinished(folder)
 
 
 @contextmanager
 def _unless_finished(output: Path) -> Iterator[None]:
-    """Whoever finishes removes the folder of the shards, also under the hands of those who had the
-    same part.
+    """Ignore missing files in this block once the output is finished.
+
+    The process that finishes removes the folder of the shards, even while another one with the same
+    part works in it.
     """
     try:
         yield
     except (FileNotFoundError, InputError):
-        if not (output / GENERATION_FILE).is_file():
+        if not _is_finished(output):
             raise
 
 
-def _generator(
-    name: str, documents: Documents, options: GenerationOptions, device: str | None
-) -> tuple[Generator, TokenCounter]:
-    counting = options.counting(name)
-    if name == "lexical":
-        from beir_cocodr.generation.lexical import LexicalGenerator
-
-        if options.prefix is not None or options.prompt is not None:
-            raise InputError("the lexical generator reads no prefix and no prompt; leave them out")
-        assert counting is not None
-        return LexicalGenerator(documents, options), named_counter(counting)
-    # Imported here because a run without a model must not pay for torch.
-    from beir_cocodr.generation.language_model import ModelGenerator
-
-    model = ModelGenerator(name, options, device)
-    return model, model.counter if counting is None else named_counter(counting)
+def _write_shards(
+    output: Path,
+    shards: QueryShards,
+    own_shards: Iterable[int],
+    reader: PassageReader,
+    writer: Generator,
+    options: GenerationOptions,
+) -> None:
+    """Generate and write the queries of some shards."""
+    is_prepared = False
+    for shard in own_shards:
+        if _is_finished(output):  # other processes had the same part
+            return
+        if not is_prepared:
+            if options.max_passages is not None:
+                reader.draw(options.max_passages, options.seed, shards.folder)
+            writer.prepare(shards.folder)
+            is_prepared = True
+        begun = time.perf_counter()
+        passages, counts = reader.read(shards.rows(shard))
+        generated = writer.generate(passages, shard)
+        queries, cleaned = clean_queries(generated.queries, options.max_length)
+        counts = counts | generated.counts | cleaned
+        shards.write(shard, passages, queries, counts, time.perf_counter() - begun)
 
 
 def _finish(
@@ -237,9 +291,11 @@ def _finish(
     plan: GenerationPlan,
     options: GenerationOptions,
     consistency: ConsistencyFilter | None,
+    citations: list[str],
 ) -> GenerationRecord:
+    """Select the queries of all shards, and write the folder."""
     with locked(output):
-        if (output / GENERATION_FILE).is_file():  # another process was faster
+        if _is_finished(output):  # another process was faster
             _tidy(output)
             return read_generation(output)
         begun = time.perf_counter()
@@ -250,8 +306,9 @@ def _finish(
         kept, selected = select_queries(shards, options.dedupe, consistency)
         if not kept.any():
             raise InputError(
-                f"{collection.name}: no query finds its document among the first {options.filter_top} of "
-                f"{options.filter_retriever}; raise --filter-top, or filter with another retriever"
+                f"{collection.name}: no query finds its document among the first "
+                f"{options.filter_top} of {options.filter_retriever}; raise --filter-top, "
+                "or filter with another retriever"
             )
         link_corpus(collection, output)
         written = write_queries(shards, kept, collection.documents, output)
@@ -263,8 +320,9 @@ def _finish(
                 "selecting": round(time.perf_counter() - begun, 3),
             },
             versions=versions() | {"sentencex": version("sentencex")},
+            citations=citations,
         )
-        # The record comes last: its presence says that the folder is complete.
+        # The record comes last: a folder that has it is complete.
         record.write(output / GENERATION_FILE)
         _tidy(output)
     counted = ", ".join(f"{kind}: {count}" for kind, count in record.counts.items() if count)
@@ -273,19 +331,10 @@ def _finish(
 
 
 def _describe_nothing(name: str, counts: dict[str, int]) -> str:
+    """Return the message that no passage got a query."""
     if not counts["passages"]:
-        return f"{name}: no document has any text, so there is nothing to generate queries from"
+        return f"{name}: no document has any text; add texts to generate queries from"
     return (
-        f"{name}: {counts['passages']} passages gave {counts['generated']} queries, none with any text; "
-        "try longer documents or another generator"
+        f"{name}: {counts['passages']} passages gave {counts['generated']} queries, none with any "
+        "text; try longer documents or another generator"
     )
-
-
-def named_counter(name: str) -> TokenCounter:
-    """Counts by a name: ``words``, ``minilm``, a folder with a tokenizer, or a name on the hub."""
-    if name == WORDS:
-        return word_counter()
-    # Imported here because counting words must not cost the seconds that transformers takes.
-    from beir_cocodr.models.loading import model_source
-
-    return token_counter(load_tokenizer(model_source(name)))

@@ -1,9 +1,9 @@
-"""Queries by a sequence-to-sequence or causal language model."""
+"""Queries sampled from a sequence-to-sequence or causal language model."""
 
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,108 +13,87 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
+from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import Passage, fitting_prefix
 from beir_cocodr.data.text import cut_text, load_tokenizer, read_literally, token_counter
 from beir_cocodr.errors import InputError, explained
+from beir_cocodr.generation.generators import Generated, Query
 from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
-from beir_cocodr.generation.shards import Generated, Query
 from beir_cocodr.models.integrity import GENERATOR, check_loaded, loading
 from beir_cocodr.models.loading import weights_sha256
 from beir_cocodr.records import Json
 
-Kind = Literal["seq2seq", "causal"]
+# The prefix that the models of doc2query with "with_prefix" in their names were trained on.
+_PREFIX = "text2query: "
 
+# A tokenizer without a limit reports one beyond this.
+_NO_LIMIT = 1 << 30
 
-def _load(name: str, device: str | None) -> tuple[Any, Any, Kind]:
-    """A language model in evaluation mode, its tokenizer, and its kind; in bfloat16 on a GPU, in
-    float32 elsewhere.
-    """
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
-    with loading(name, GENERATOR, "generator"):
-        kind = _kind(name, AutoConfig.from_pretrained(name))
-        loader = AutoModelForSeq2SeqLM if kind == "seq2seq" else AutoModelForCausalLM
-        tokenizer = load_tokenizer(name)
-        model = loader.from_pretrained(name, dtype=dtype)
-        check_loaded(model, tokenizer, name, "generator")
-    with explained(
-        f"device {device!r} cannot be used", "choose another --device", RuntimeError, AssertionError
-    ):
-        model = model.eval().to(place)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    if kind == "causal":
-        tokenizer.padding_side = "left"  # what is written has to follow the prompt at once
-    return model, tokenizer, kind
-
-
-def _kind(name: str, config: Any) -> Kind:
-    if config.is_encoder_decoder:
-        return "seq2seq"
-    known = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    # The host counts BERT and its like among the causal models, for the few that were trained as
-    # decoders.
-    encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if known and not (encoder and not getattr(config, "is_decoder", False)):
-        return "causal"
-    raise InputError(
-        f"generator {name!r} is a {config.model_type} without a decoder, which cannot write; name an "
-        "encoder-decoder such as a doc2query T5, a causal language model, or 'lexical'"
-    )
-
+# The least tokens of a passage in a prompt.
+_LEAST_PASSAGE = 8
 
 log = logging.getLogger(__name__)
-_PREFIX = "text2query: "
-_CAUSAL_PROMPT = f"Passage: {PLACEHOLDER}\nSearch query:"
 
 
 class ModelGenerator:
-    """Samples queries from a language model: the top k, of them the nucleus, and no beams.
+    """A generator that samples from a language model: the nucleus of the top k tokens, no beams.
 
     The passages of a shard are read in batches of about equal length, the longest first. Every
-    batch is sampled by a seed of its own, made of the seed, the shard and the batch, so that a
-    query does not depend on what was generated before it. Of what a causal model writes behind its
-    prompt, only the first line is the query. A prompt that the model cannot read whole loses the
-    end of its passage, counted. ``counter`` counts tokens as the model does.
+    batch is sampled with a seed of its own, made of the seed, the shard and the batch, so that a
+    query does not depend on what was generated before it. A prompt that is longer than the model
+    can read loses the end of its passage, which is counted.
+
+    Use :func:`load_generator`, which chooses the subclass by the model's configuration.
 
     Args:
-        name: a hub name or a folder, of any encoder-decoder or causal model; an InputError where
-            there is none, or it has no decoder or tokenizer, or lacks the decoder's weights.
-        options: how queries are generated.
-        device: default: a GPU if there is one. On a GPU the model runs in bfloat16.
+        name: Hub name or folder of the model.
+        options: How queries are generated.
+        model: The model, in evaluation mode.
+        tokenizer: Its tokenizer.
 
-    Source: Wu et al., 2023 (Query-as-context Pre-training), section 3.1.
+    References:
+        Wu et al., Query-as-context pre-training for dense passage retrieval, 2023, section 3.1.
     """
 
-    def __init__(self, name: str, options: GenerationOptions, device: str | None = None) -> None:
-        self.name, self.options = name, options
-        self.model, self.tokenizer, self.kind = _load(name, device)
-        self.counter = token_counter(self.tokenizer)
-        self.template = _template(name, self.kind, options)
-        self._literally = read_literally(self.tokenizer, [self.template])
+    kind: ClassVar[str]
+    #: The host's class that loads the model.
+    host: ClassVar[Any]
+    #: Pad prompts on the left, so that a query follows its prompt without padding.
+    pads_left: ClassVar[bool] = False
+    #: What the model reads if the options name no prompt.
+    default_prompt: ClassVar[str]
+
+    def __init__(self, name: str, options: GenerationOptions, model: Any, tokenizer: Any) -> None:
+        """Check that the model has room for a query, and writes one token."""
+        self.name = name
+        self.options = options
+        self.model = model
+        self.tokenizer = tokenizer
+        self.counter = token_counter(tokenizer)
+        self.template = self._template()
+        self._literally = read_literally(tokenizer, [self.template])
         self.room = self._room()
         self.sampling = self._sampling()
         self._check_writes()
 
-    def _check_writes(self) -> None:
-        """Write one token: what the settings of a model name may not be there."""
-        once = GenerationConfig(
-            **self.sampling.to_diff_dict() | {"max_new_tokens": 1, "num_return_sequences": 1}
-        )
-        with (
-            loading(self.name, GENERATOR, "generator"),
-            torch.inference_mode(),
-            torch.random.fork_rng(),
-        ):
-            self.model.generate(**self._fed(self._filled(["a"])), generation_config=once)
+    def query_start(self, prompt_tokens: int) -> int:
+        """Return the column of the output in which the query begins."""
+        raise NotImplementedError
 
-    def _fed(self, prompts: list[str]) -> dict[str, torch.Tensor]:
-        inputs = self.tokenizer(prompts, padding=True, verbose=False, return_tensors="pt")
-        return {
-            name: inputs[name].to(self.model.device) for name in ("input_ids", "attention_mask")
-        }
+    def query_text(self, text: str) -> str:
+        """Return the query in the text that the model has written."""
+        return text
+
+    def extra_ends(self) -> list[int]:
+        """Return the tokens that end a query beside the model's own."""
+        return []
+
+    def reserved_tokens(self) -> int:
+        """Return the number of positions of a prompt that are needed for the query."""
+        return 0
 
     def describe(self) -> Json:
+        """Return what the queries depend on beside passages and options."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -126,59 +105,76 @@ class ModelGenerator:
         }
 
     def prepare(self, folder: Path) -> None:
-        """Nothing has to be made."""
+        """Do nothing: the model is all that is needed."""
 
     def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
-        """See :class:`~beir_cocodr.generation.shards.Generator`; counts passages cut to fit."""
+        """Return the queries of a shard's passages, and the number of passages that were cut."""
         prompts, passages_cut = self._prompts([passage.text for passage in passages])
-        order = np.argsort(-np.array(self.counter.count(prompts)), kind="stable")
+        lengths = np.array(self.counter.count(prompts))
+        longest_first = np.argsort(-lengths, kind="stable")
         queries: list[list[Query]] = [[] for _ in passages]
-        for batch, start in enumerate(range(0, len(order), self.options.batch_size)):
-            chosen = order[start : start + self.options.batch_size].tolist()
-            sampled = self._sampled([prompts[i] for i in chosen], (self.options.seed, shard, batch))
-            for i in chosen:
-                queries[i] = [next(sampled) for _ in range(self.options.per_passage)]
+        size = self.options.batch_size
+        for batch, start in enumerate(range(0, len(prompts), size)):
+            rows = longest_first[start : start + size].tolist()
+            seed = (self.options.seed, shard, batch)
+            sampled = self._sampled([prompts[row] for row in rows], seed)
+            for row in rows:
+                queries[row] = [next(sampled) for _ in range(self.options.per_passage)]
         return Generated(queries, {"passages_cut": passages_cut})
 
     def _sampled(self, prompts: list[str], seed: tuple[int, int, int]) -> Iterator[Query]:
-        """The queries of a batch, ``per_passage`` for each prompt in turn."""
-        fed = self._fed(prompts)
-        start = (
-            fed["input_ids"].shape[1] if self.kind == "causal" else 1
-        )  # behind the prompt, or BOS
-        cuda = self.model.device.type == "cuda"
-        with torch.inference_mode(), torch.random.fork_rng([self.model.device] if cuda else []):
-            torch.manual_seed(
-                int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) >> 1
-            )
-            many = f"{len(prompts)} passages at a time do not fit into the memory of {self.model.device}"
-            with explained(many, "lower --batch-size", torch.OutOfMemoryError):
-                output = self.model.generate(**fed, generation_config=self.sampling)
+        """Return the queries of a batch, ``per_passage`` for each prompt, in their order."""
+        inputs = self._inputs(prompts)
+        device = self.model.device
+        forked = [device] if device.type == "cuda" else []
+        state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+        problem = f"{len(prompts)} passages at a time do not fit into the memory of {device}"
+        with torch.inference_mode(), torch.random.fork_rng(forked):
+            torch.manual_seed(int(state[0]) >> 1)
+            with explained(problem, "lower --batch-size", torch.OutOfMemoryError):
+                output = self.model.generate(**inputs, generation_config=self.sampling)
+        start = self.query_start(inputs["input_ids"].shape[1])
         written = output[:, start:].cpu()  # (prompts * per_passage, at most max_length)
-        ends = torch.isin(
-            written, torch.tensor(_listed(self.sampling.eos_token_id), dtype=written.dtype)
-        )
-        cut = ~ends.any(1) & (written.shape[1] >= self.options.max_length)
+        ends = torch.tensor(_as_list(self.sampling.eos_token_id), dtype=written.dtype)
+        has_ended = torch.isin(written, ends).any(1)
+        cut = ~has_ended & (written.shape[1] >= self.options.max_length)
         texts = self.tokenizer.batch_decode(written, skip_special_tokens=True)
-        if self.kind == "causal":
-            texts = [text.partition("\n")[0] for text in texts]
-        return map(Query, texts, cut.tolist())
+        return map(Query, map(self.query_text, texts), cut.tolist())
+
+    def _inputs(self, prompts: list[str]) -> dict[str, torch.Tensor]:
+        encoded = self.tokenizer(prompts, padding=True, verbose=False, return_tensors="pt")
+        names = ("input_ids", "attention_mask")
+        return {name: encoded[name].to(self.model.device) for name in names}
+
+    def _check_writes(self) -> None:
+        """Write one token, as a model's settings may name what does not exist."""
+        settings = self.sampling.to_diff_dict()
+        settings |= {"max_new_tokens": 1, "num_return_sequences": 1}
+        one_token = GenerationConfig(**settings)
+        with (
+            loading(self.name, GENERATOR, "generator"),
+            torch.inference_mode(),
+            torch.random.fork_rng(),
+        ):
+            inputs = self._inputs(self._filled(["a"]))
+            self.model.generate(**inputs, generation_config=one_token)
 
     def _prompts(self, texts: list[str]) -> tuple[list[str], int]:
-        """What the model reads for each passage, and how many passages were cut."""
+        """Return what the model reads for each passage, and how many passages were cut."""
         if self.room is None:
             return self._filled([self._literally(text) for text in texts]), 0
-        found = [cut_text(text, self.room) for text in texts]
-        texts = [self._literally(text) for text, _ in found]
-        lengths = self._prompt_tokens(texts)
-        shortened = [
-            text if length <= self.room else fitting_prefix(text, self._prompt_tokens, self.room)
-            for text, length in zip(texts, lengths, strict=True)
-        ]
-        passages_cut = sum(
-            cut or length > self.room for (_, cut), length in zip(found, lengths, strict=True)
-        )
-        return self._filled(shortened), passages_cut
+        parts = [cut_text(text, self.room) for text in texts]
+        literal = [self._literally(text) for text, _ in parts]
+        lengths = self._prompt_tokens(literal)
+        fitting = []
+        passages_cut = 0
+        for text, (_, words_lost), length in zip(literal, parts, lengths, strict=True):
+            is_long = length > self.room
+            passages_cut += words_lost or is_long
+            if is_long:
+                text = fitting_prefix(text, self._prompt_tokens, self.room)
+            fitting.append(text)
+        return self._filled(fitting), passages_cut
 
     def _filled(self, texts: Sequence[str]) -> list[str]:
         return [self.template.replace(PLACEHOLDER, text) for text in texts]
@@ -187,37 +183,32 @@ class ModelGenerator:
         return self.counter.count(self._filled(texts))
 
     def _room(self) -> int | None:
-        """The most tokens of a prompt; None where nothing is known to limit them."""
-        config = self.model.config
-        positions = getattr(config, "max_position_embeddings", None)
-        limits = [
-            limit
-            for limit in (positions, self.tokenizer.model_max_length)
-            if limit and limit < 1 << 30
-        ]
+        """Return the most tokens of a prompt, or None if no limit is known."""
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        limits: list[int] = []
+        for limit in (positions, self.tokenizer.model_max_length):
+            if limit and limit < _NO_LIMIT:
+                limits.append(limit)
         if not limits:
             return None
-        room: int = min(limits) - (self.options.max_length if self.kind == "causal" else 0)
-        [needed] = self._prompt_tokens([""])
-        if room < needed + 8:
+        most = min(limits)
+        room = most - self.reserved_tokens()
+        [without_passage] = self._prompt_tokens([""])
+        if room < without_passage + _LEAST_PASSAGE:
             raise InputError(
-                f"generator {self.name!r} reads {min(limits)} tokens, too few for its prompt and a query of "
-                f"{self.options.max_length} tokens; lower --max-length, or shorten the prompt"
+                f"generator {self.name!r} reads {most} tokens, too few for its prompt and a query "
+                f"of {self.options.max_length} tokens; lower --max-length, or shorten the prompt"
             )
         return room
 
     def _sampling(self) -> GenerationConfig:
-        """The settings of every call; what they leave open, such as special tokens, is the model's
-        own.
-        """
-        own = self.model.generation_config
-        ends = _listed(own.eos_token_id) or _listed(self.tokenizer.eos_token_id)
-        if self.kind == "causal":
-            texts = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
-            ends += [
-                token for token, text in enumerate(texts) if "\n" in text
-            ]  # a line feed ends a query
-        pad = own.pad_token_id if own.pad_token_id is not None else self.tokenizer.pad_token_id
+        """Return the settings of every call; the model's own are used for special tokens alone."""
+        defaults = self.model.generation_config
+        ends = _as_list(defaults.eos_token_id) or _as_list(self.tokenizer.eos_token_id)
+        ends += self.extra_ends()
+        padding = defaults.pad_token_id
+        if padding is None:
+            padding = self.tokenizer.pad_token_id
         return GenerationConfig(
             do_sample=True,
             top_p=self.options.top_p,
@@ -229,19 +220,125 @@ class ModelGenerator:
             max_length=None,
             min_length=0,
             eos_token_id=ends or None,
-            pad_token_id=pad,
+            pad_token_id=padding,
         )
 
+    def _template(self) -> str:
+        """Return the text that the model reads, with the placeholder of the passage."""
+        prefix = self.options.prefix
+        if prefix is None:
+            prefix = _PREFIX if "with_prefix" in self.name else ""
+            if prefix:
+                log.info(
+                    "%s: %r is put before every passage; --prefix changes it", self.name, prefix
+                )
+        return prefix + (self.options.prompt or self.default_prompt)
 
-def _template(name: str, kind: str, options: GenerationOptions) -> str:
-    """The text that a model reads, the passage still to be put in."""
-    prefix = options.prefix
-    if prefix is None:
-        prefix = _PREFIX if "with_prefix" in name else ""
-        if prefix:
-            log.info("%s: %r is put before every passage; --prefix says otherwise", name, prefix)
-    return prefix + (options.prompt or (_CAUSAL_PROMPT if kind == "causal" else PLACEHOLDER))
+
+class Seq2SeqGenerator(ModelGenerator):
+    """A generator that samples from an encoder-decoder, such as a doc2query T5."""
+
+    kind = "seq2seq"
+    host = AutoModelForSeq2SeqLM
+    default_prompt = PLACEHOLDER
+
+    def query_start(self, prompt_tokens: int) -> int:
+        """Return the column after the start token."""
+        return 1
 
 
-def _listed(ids: int | list[int] | None) -> list[int]:
-    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+class CausalGenerator(ModelGenerator):
+    """A generator that samples from a causal model, which continues a prompt.
+
+    Only the first line that the model writes is the query.
+    """
+
+    kind = "causal"
+    host = AutoModelForCausalLM
+    pads_left = True
+    default_prompt = f"Passage: {PLACEHOLDER}\nSearch query:"
+
+    def query_start(self, prompt_tokens: int) -> int:
+        """Return the column after the prompt."""
+        return prompt_tokens
+
+    def query_text(self, text: str) -> str:
+        """Return the first line."""
+        return text.partition("\n")[0]
+
+    def extra_ends(self) -> list[int]:
+        """Return the tokens with a line feed, which ends a query."""
+        tokens = [[token] for token in range(len(self.tokenizer))]
+        texts = self.tokenizer.batch_decode(tokens)
+        return [token for token, text in enumerate(texts) if "\n" in text]
+
+    def reserved_tokens(self) -> int:
+        """Return the length of a query, as the model reads what it writes."""
+        return self.options.max_length
+
+
+def build(
+    name: str,
+    documents: Documents,
+    options: GenerationOptions,
+    device: str | None,
+) -> ModelGenerator:
+    """Build the generator, for its row in the table of generators."""
+    return load_generator(name, options, device)
+
+
+def load_generator(
+    name: str,
+    options: GenerationOptions,
+    device: str | None = None,
+) -> ModelGenerator:
+    """Load a language model as a generator, in bfloat16 on a GPU and in float32 elsewhere.
+
+    Args:
+        name: Hub name or folder of any encoder-decoder or causal model.
+        options: How queries are generated.
+        device: Default: a GPU if there is one.
+
+    Raises:
+        InputError: There is no such model, it has no decoder or tokenizer, lacks the weights of its
+            decoder, or reads too few tokens.
+    """
+    target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
+    with loading(name, GENERATOR, "generator"):
+        kind = _generator_class(name, AutoConfig.from_pretrained(name))
+        tokenizer = load_tokenizer(name)
+        model = kind.host.from_pretrained(name, dtype=dtype)
+        check_loaded(model, tokenizer, name, "generator")
+    problem = f"device {device!r} cannot be used"
+    with explained(problem, "choose another --device", RuntimeError, AssertionError):
+        model = model.eval().to(target)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if kind.pads_left:
+        tokenizer.padding_side = "left"
+    return kind(name, options, model, tokenizer)
+
+
+def _generator_class(name: str, config: Any) -> type[ModelGenerator]:
+    """Return the generator of a model by its configuration."""
+    if config.is_encoder_decoder:
+        return Seq2SeqGenerator
+    is_known = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    # The host counts BERT and related encoders among the causal models, for the few that were
+    # trained as decoders.
+    is_encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    is_decoder = getattr(config, "is_decoder", False)
+    if is_known and (is_decoder or not is_encoder):
+        return CausalGenerator
+    raise InputError(
+        f"generator {name!r} is a {config.model_type} without a decoder, which cannot write; name "
+        "an encoder-decoder such as a doc2query T5, a causal language model, or 'lexical'"
+    )
+
+
+def _as_list(ids: int | list[int] | None) -> list[int]:
+    """Return the host's token ids, one or several or none, as a list."""
+    if ids is None:
+        return []
+    return [ids] if isinstance(ids, int) else list(ids)

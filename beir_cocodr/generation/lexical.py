@@ -1,6 +1,4 @@
-"""Queries without a model, in any language: titles, salient sentences and terms by tf-idf, in
-constant memory.
-"""
+"""Queries without a model, in any language: titles, salient sentences and terms by tf-idf."""
 
 import logging
 import math
@@ -16,165 +14,219 @@ from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import Passage, fitting_prefix, sentence_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
+from beir_cocodr.generation.generators import Generated, Query
 from beir_cocodr.generation.settings import GenerationOptions
-from beir_cocodr.generation.shards import Generated, Query
 from beir_cocodr.io import save_array
 from beir_cocodr.records import Json
 
-# 16 MiB of counters. Words of which two share one look as frequent as both together.
+#: Counts of documents by the hash of a word.
+Frequencies = npt.NDArray[np.uint32]
+
+# 16 MiB of counters. Two words that share one look as frequent as both together.
 _BUCKETS = 1 << 22
+
+# Documents that are read at a time.
 _CHUNK = 1000
 
+_FREQUENCIES_FILE = "document_frequencies.npy"
 
-def count_document_frequencies(
-    documents: Documents, text_format: TextFormat
-) -> npt.NDArray[np.uint32]:
-    """(2^22,) document frequencies by hash of a word; the corpus is streamed."""
+# Terms are drawn from so many best ones, and so many at a time.
+_TOP_TERMS = 10
+_FEWEST_TERMS = 2
+_MOST_TERMS = 5
+
+# Draws in a row that repeat earlier ones, after which no new one is to be expected.
+_FRUITLESS_DRAWS = 20
+
+log = logging.getLogger(__name__)
+
+
+def count_document_frequencies(documents: Documents, text_format: TextFormat) -> Frequencies:
+    """Count the documents that have a word, in a stream over the corpus.
+
+    Returns:
+        (2^22,) document frequencies by the hash of a word.
+    """
     counts = np.zeros(_BUCKETS, np.uint32)
     for chunk in documents.chunks(_CHUNK):
-        found = [_buckets(set(words(text_format.document(document)))) for document in chunk]
         # Two words of a document that share a counter count once.
-        np.add.at(counts, np.concatenate([np.unique(buckets) for buckets in found]), 1)
+        buckets = []
+        for document in chunk:
+            distinct = set(words(text_format.document(document)))
+            buckets.append(np.unique(_buckets(distinct)))
+        np.add.at(counts, np.concatenate(buckets), 1)
     return counts
 
 
 def inverse_document_frequencies(
-    counts: npt.NDArray[np.uint32], documents: int, terms: Collection[str]
+    counts: Frequencies,
+    documents: int,
+    terms: Collection[str],
 ) -> Doubles:
-    """(n,) ln(1 + N/df) of n terms, positive even where a word is everywhere; N is the number of
-    documents.
+    """Return ln(1 + N/df) of some terms, which is positive even for a word of every document.
+
+    Args:
+        counts: What :func:`count_document_frequencies` returned.
+        documents: N, the number of documents.
+        terms: n terms.
+
+    Returns:
+        (n,) float64.
     """
-    return np.asarray(np.log1p(documents / np.maximum(counts[_buckets(terms)], 1)))
+    frequencies = np.maximum(counts[_buckets(terms)], 1)
+    return np.asarray(np.log1p(documents / frequencies))
 
 
 def _buckets(terms: Iterable[str]) -> Ints:
     return np.fromiter((crc32(term.encode()) % _BUCKETS for term in terms), np.int64)
 
 
-log = logging.getLogger(__name__)
-_FREQUENCIES = "document_frequencies.npy"
-
-#: Query terms are drawn from so many best ones, and so many at a time.
-_TOP_TERMS, _FEWEST, _MOST = 10, 2, 5
-
-# A draw that gave nothing new so many times in a row will hardly do so again.
-_FRUITLESS = 20
+def build(
+    name: str,
+    documents: Documents,
+    options: GenerationOptions,
+    device: str | None,
+) -> "LexicalGenerator":
+    """Build the generator, for its row in the table of generators."""
+    return LexicalGenerator(documents, options)
 
 
 class LexicalGenerator:
-    """For each query one of three is chosen at random: the title of the document, a salient
-    sentence of the passage, or some of its best terms by tf-idf.
+    """A generator that needs no model.
 
-    A passage never gets the same query twice, nor one with just the words of the whole passage; a
-    short one may so get fewer than asked for. Sentences come in the order of their salience, the
-    tf-idf of their words summed, over the square root of their number. Between two and five terms
-    are drawn from the best ten in proportion to their tf-idf, and keep the order of the passage.
-    tf-idf is (1 + ln tf) · ln(1 + N/df).
+    For each query one of three kinds is chosen at random: the title of the document, a salient
+    sentence of the passage, or some of the passage's best terms by tf-idf, (1 + ln tf) ·
+    ln(1 + N/df). Sentences are taken in the order of their salience, the sum of their words' tf-idf
+    over the square root of the number of words. Two to five terms are drawn from the best ten in
+    proportion to their tf-idf, and keep the order of the passage.
 
-    The corpus is read once for document frequencies, streamed, in 16 MiB; no stop words are needed.
-    What a passage gets depends on the seed, its document's row and its number only.
+    A passage never gets the same query twice, nor one with exactly the words of the entire passage,
+    so a short passage may get fewer queries than are asked for.
+
+    The corpus is read once for document frequencies, in a stream and 16 MiB of memory; no stop
+    words are needed. The queries of a passage depend on the seed, its document's row and its number
+    only.
 
     Args:
-        documents: the corpus.
-        options: title_separator, per_passage, language, seed, and max_length, the most words of a
-            query, as :func:`count_units` counts them; a longer one is cut.
+        documents: The corpus.
+        options: ``title_separator``, ``per_passage``, ``language``, ``seed``, and ``max_length``,
+            the most words of a query, as :func:`~beir_cocodr.data.text.count_units` counts them; a
+            longer query is cut.
     """
 
     def __init__(self, documents: Documents, options: GenerationOptions) -> None:
-        self.documents, self.options = documents, options
-        self._frequencies: npt.NDArray[np.uint32] | None = None
+        """Make the generator; :meth:`prepare` reads the corpus."""
+        self.documents = documents
+        self.options = options
+        self.counter = word_counter()
+        self._frequencies: Frequencies | None = None
 
     def describe(self) -> Json:
+        """Return the generator's name and kind."""
         return {"name": "lexical", "kind": "lexical"}
 
     def prepare(self, folder: Path) -> None:
-        """Count document frequencies, or take those that another process has put into
-        ``folder``.
-        """
-        saved = folder / _FREQUENCIES
-        if not saved.is_file():
+        """Count document frequencies, unless another process has written them to a folder."""
+        file = folder / _FREQUENCIES_FILE
+        if not file.is_file():
             log.info("counting the words of %d documents", len(self.documents))
-            save_array(saved, count_document_frequencies(self.documents, self.options.text_format))
-        self._frequencies = np.load(saved)
+            save_array(file, count_document_frequencies(self.documents, self.options.text_format))
+        self._frequencies = np.load(file)
 
     def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
-        """See :class:`~beir_cocodr.generation.shards.Generator`; counts the draws of each kind."""
-        made = [self._queries(passage) for passage in passages]
-        kinds = Counter(kind for found in made for kind, _ in found)
-        return Generated(
-            [[self._limited(text) for _, text in found] for found in made], dict(kinds)
-        )
+        """Return the queries of a shard's passages, and the number of each kind."""
+        queries: list[list[Query]] = []
+        counts: Counter[str] = Counter()
+        for passage in passages:
+            drawn = self._queries(passage)
+            counts.update(kind for kind, _ in drawn)
+            queries.append([self._limited(text) for _, text in drawn])
+        return Generated(queries, dict(counts))
 
     def _limited(self, text: str) -> Query:
-        count = word_counter().count
+        """Return a query of at most ``max_length`` words."""
+        count = self.counter.count
         if count([text])[0] <= self.options.max_length:
             return Query(text)
         return Query(fitting_prefix(text, count, self.options.max_length), cut=True)
 
     def _queries(self, passage: Passage) -> list[tuple[str, str]]:
-        """The queries of one passage, each behind its kind."""
+        """Return the kind and the text of each query of a passage."""
         rng = np.random.default_rng((self.options.seed, passage.row, passage.number))
-        whole = words(passage.text)
-        weights = self._weights(whole)
-        kinds = {
+        passage_words = words(passage.text)
+        weights = self._weights(passage_words)
+        kinds: dict[str, Iterator[str]] = {
             "titles": iter([passage.title]),
             "sentences": self._sentences(passage, weights),
-            "terms": _term_queries(whole, weights, rng),
+            "terms": _term_queries(passage_words, weights, rng),
         }
-        given: set[tuple[str, ...]] = {tuple(whole), ()}
+        used: set[tuple[str, ...]] = {tuple(passage_words), ()}
         queries: list[tuple[str, str]] = []
         while kinds and len(queries) < self.options.per_passage:
             kind = list(kinds)[int(rng.integers(len(kinds)))]
-            text = next((text for text in kinds[kind] if tuple(words(text)) not in given), None)
+            text = _next_unused(kinds[kind], used)
             if text is None:
                 del kinds[kind]
             else:
-                given.add(tuple(words(text)))
+                used.add(tuple(words(text)))
                 queries.append((kind, text))
         return queries
 
     def _weights(self, terms: list[str]) -> dict[str, float]:
-        """tf-idf of the distinct words of a passage, in order of their first places."""
+        """Return the tf-idf of the distinct words of a passage, in order of first occurrence."""
         assert self._frequencies is not None, "prepare() comes first"
         counts = Counter(terms)
-        idf = inverse_document_frequencies(self._frequencies, len(self.documents), counts).tolist()
-        return {
-            term: (1 + float(np.log(tf))) * weight
-            for (term, tf), weight in zip(counts.items(), idf, strict=True)
-        }
+        idf = inverse_document_frequencies(self._frequencies, len(self.documents), counts)
+        weights: dict[str, float] = {}
+        for (term, count), weight in zip(counts.items(), idf.tolist(), strict=True):
+            weights[term] = (1 + float(np.log(count))) * weight
+        return weights
 
     def _sentences(self, passage: Passage, weights: dict[str, float]) -> Iterator[str]:
-        """The sentences of a passage, the most salient first; the title is none of them."""
+        """Yield the sentences of a passage except for the title, the most salient first."""
         text = passage.text
         if passage.start == 0 and passage.title and text.startswith(passage.title):
             text = text[len(passage.title) :]
-        found = [text[start:end] for start, end in sentence_ranges(text, self.options.language)]
-        yield from sorted(found, key=lambda sentence: -_salience(sentence, weights))
+        ranges = sentence_ranges(text, self.options.language)
+        sentences = [text[start:end] for start, end in ranges]
+        yield from sorted(sentences, key=lambda sentence: -_salience(sentence, weights))
+
+
+def _next_unused(texts: Iterator[str], used: Collection[tuple[str, ...]]) -> str | None:
+    """Return the next text whose words are not those of a used one."""
+    for text in texts:
+        if tuple(words(text)) not in used:
+            return text
+    return None
 
 
 def _salience(sentence: str, weights: dict[str, float]) -> float:
-    # A dictionary, as the order of a set, and with it the sum, changes from process to process.
+    # A dictionary, as the order of a set, and so the sum, changes from process to process.
     distinct = dict.fromkeys(words(sentence))
     # A pair of characters at the border of two sentences is no word of either.
-    return sum(weights.get(term, 0.0) for term in distinct) / math.sqrt(max(1, len(distinct)))
+    total = sum(weights.get(term, 0.0) for term in distinct)
+    return total / math.sqrt(max(1, len(distinct)))
 
 
 def _term_queries(
-    whole: list[str], weights: dict[str, float], rng: np.random.Generator
+    passage_words: list[str],
+    weights: dict[str, float],
+    rng: np.random.Generator,
 ) -> Iterator[str]:
-    """Draws of terms, endless but for those that give nothing new."""
+    """Yield draws of terms, until draws repeat earlier ones."""
     best = sorted(weights, key=lambda term: -weights[term])[:_TOP_TERMS]
-    best.sort(key=whole.index)
-    drawn: set[tuple[int, ...]] = set()
-    fruitless = 0
+    best.sort(key=passage_words.index)
     probabilities = np.array([weights[term] for term in best])
     probabilities /= probabilities.sum()
-    while best and fruitless < _FRUITLESS:
-        size = min(len(best), int(rng.integers(_FEWEST, _MOST + 1)))
-        chosen = tuple(
-            np.sort(rng.choice(len(best), size, replace=False, p=probabilities)).tolist()
-        )
-        fruitless = fruitless + 1 if chosen in drawn else 0
-        if not fruitless:
-            drawn.add(chosen)
-            yield " ".join(best[i] for i in chosen)
+    earlier: set[tuple[int, ...]] = set()
+    fruitless = 0
+    while best and fruitless < _FRUITLESS_DRAWS:
+        size = min(len(best), int(rng.integers(_FEWEST_TERMS, _MOST_TERMS + 1)))
+        draw = rng.choice(len(best), size, replace=False, p=probabilities)
+        numbers = tuple(np.sort(draw).tolist())
+        if numbers in earlier:
+            fruitless += 1
+        else:
+            fruitless = 0
+            earlier.add(numbers)
+            yield " ".join(best[number] for number in numbers)

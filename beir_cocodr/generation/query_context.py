@@ -15,27 +15,36 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.readers import json_records
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError, explained
-from beir_cocodr.generation.shards import read_generation
+from beir_cocodr.generation.generation_record import read_generation
 from beir_cocodr.io import atomic_path, cache_folder, file_state, filling_cache, text_sha256
 
 _TEXT = pa.large_string()
 _SCHEMA = pa.schema(
     {
         "document": _TEXT,
-        **dict.fromkeys(("row", "number"), pa.int64()),
+        "row": pa.int64(),
+        "number": pa.int64(),
         "text": _TEXT,
         "queries": pa.list_(_TEXT),
     }
 )
 
+# Passages that are written at a time.
 _BATCH_ROWS = 1024
 
 # Part of every key: raise it when the same queries give another table.
 _FORMAT = "1"
 
 
-class _Place(NamedTuple):
-    """Where a passage stands: document id, number in the document, character range in its text."""
+class _Position(NamedTuple):
+    """The position of a passage, as the metadata of its queries say.
+
+    Attributes:
+        document: Id of the document.
+        number: Number of the passage in the document.
+        start: First character in the document's title and text joined.
+        end: Character after the last.
+    """
 
     document: str
     number: int
@@ -43,18 +52,23 @@ class _Place(NamedTuple):
     end: int
 
 
-def load_query_context(folder: str | Path, queries_per_passage: int | None = None) -> Dataset:
-    """Load the passages of a folder that ``generate-queries`` made, each with its queries. An
-    InputError: the folder is not finished, its queries were reordered or have lost their metadata,
-    or the corpus is not that of their generation.
+class _Passage(NamedTuple):
+    """A passage with its queries."""
 
-    The first time the table is written below the cache root; from then on it is mapped, and memory
+    position: _Position
+    queries: list[str]
+
+
+def load_query_context(folder: str | Path, queries_per_passage: int | None = None) -> Dataset:
+    """Load the passages of a folder that ``generate-queries`` wrote, each with its queries.
+
+    The first time the table is written to the cache. From then on it is memory-mapped, so memory
     does not grow with the corpus.
 
     Args:
-        folder: a finished folder, with ``generation.json``, ``queries.jsonl`` and the corpus.
-        queries_per_passage: C, the most queries a passage keeps: the first C of ``queries.jsonl``;
-            all by default.
+        folder: A finished folder, with ``generation.json``, ``queries.jsonl`` and the corpus.
+        queries_per_passage: C, the most queries of a passage: the first C of ``queries.jsonl``.
+            Default: all.
 
     Returns:
         A ``datasets.Dataset`` with a row for every passage that has a query, in corpus order (the
@@ -62,25 +76,33 @@ def load_query_context(folder: str | Path, queries_per_passage: int | None = Non
 
         - ``document``: id of the document in the corpus,
         - ``row``: its row in ``load_collection(folder, ...).documents``,
-        - ``number``: of the passage within the document, from 0; passages without a query leave
+        - ``number``: number of the passage in the document, from 0; passages without a query leave
           gaps,
-        - ``text``: the passage itself, a slice of title and text joined as when it was generated,
+        - ``text``: the passage itself, a slice of title and text joined as they were then,
         - ``queries``: list of 1 to C strings.
 
-    Source: Wu et al., 2023 (Query-as-context Pre-training), section 3.1.
+    Raises:
+        InputError: The folder is not finished, its queries were reordered or have lost their
+            metadata, or the corpus has changed.
+
+    References:
+        Wu et al., Query-as-context pre-training for dense passage retrieval, 2023, section 3.1.
     """
     folder = Path(folder)
     if queries_per_passage is not None and queries_per_passage < 1:
-        raise InputError(f"a passage keeps at least 1 query, not {queries_per_passage}")
+        raise InputError(
+            f"queries_per_passage is {queries_per_passage}; a passage needs at least 1 query"
+        )
     record = read_generation(folder)
     documents = load_collection(folder, labels="none").documents
     if documents.content_hash != record.dataset.corpus_sha256:
         raise InputError(
-            f"{folder}: the corpus has changed since the queries were generated; generate them again"
+            f"{folder}: the corpus has changed since the queries were generated; "
+            "generate them again"
         )
     queries = folder / "queries.jsonl"
     if not queries.is_file():
-        raise InputError(f"{queries}: no such file; generate the queries again")
+        raise InputError(f"{queries} does not exist; generate the queries again")
     separator = str(record.settings["title_separator"])
     key = (
         _FORMAT,
@@ -92,64 +114,98 @@ def load_query_context(folder: str | Path, queries_per_passage: int | None = Non
     table = cache_folder("query-context") / f"{text_sha256(*key)[:32]}.arrow"
     if not table.is_file():
         passages = _passages(queries, queries_per_passage)
+        batches = _record_batches(passages, documents, TextFormat(separator), queries)
         with (
             filling_cache(table.parent),
             atomic_path(table) as draft,
             draft.open("wb") as file,
             pa.ipc.new_stream(file, _SCHEMA) as writer,
         ):
-            for batch in _rows(passages, documents, TextFormat(separator), queries):
+            for batch in batches:
                 writer.write_batch(batch)
     return Dataset.from_file(str(table))
 
 
-def _passages(file: Path, most: int | None) -> Iterator[tuple[_Place, list[str]]]:
-    """Stream the passages of a queries file with their first queries."""
-
-    def queries() -> Iterator[tuple[_Place, str]]:
-        for line, record in json_records(file, StrictReport(str(file.parent))):
-            due = f"{file}:{line}: a generated query has a text, and metadata with {', '.join(_Place._fields)}"
-            with explained(due, "generate the queries again", KeyError, TypeError):
-                assert record is not None  # StrictReport has raised by then
-                place, text = _Place(**record["metadata"]), record["text"]
-            yield place, text
-
-    for place, group in groupby(queries(), key=lambda query: query[0]):
-        yield place, [text for _, text in islice(group, most)]
+def _passages(file: Path, most: int | None) -> Iterator[_Passage]:
+    """Yield the passages of a queries file with their first queries."""
+    for position, group in groupby(_queries(file), key=lambda query: query[0]):
+        yield _Passage(position, [text for _, text in islice(group, most)])
 
 
-def _rows(
-    passages: Iterable[tuple[_Place, list[str]]],
+def _queries(file: Path) -> Iterator[tuple[_Position, str]]:
+    """Yield the position and the text of every query of a file."""
+    fields = ", ".join(_Position._fields)
+    for line, record in json_records(file, StrictReport(str(file.parent))):
+        problem = f"{file}:{line}: the query lacks a text, or metadata with {fields}"
+        with explained(problem, "generate the queries again", KeyError, TypeError):
+            assert record is not None  # StrictReport has raised by then
+            position = _Position(**record["metadata"])
+            text = record["text"]
+        yield position, text
+
+
+def _record_batches(
+    passages: Iterable[_Passage],
     documents: Documents,
     text_format: TextFormat,
     file: Path,
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the table of the passages in parts.
+
+    Args:
+        passages: Passages in corpus order.
+        documents: The corpus.
+        text_format: How title and text were joined.
+        file: The file of the queries, for messages.
+
+    Raises:
+        InputError: A document is not in the corpus, or passages are out of order.
+    """
     last = (-1, -1)
     stream = iter(passages)
     while batch := list(islice(stream, _BATCH_ROWS)):
-        rows = documents.rows([place.document for place, _ in batch])
-        for (place, _), row in zip(batch, rows.tolist(), strict=True):
-            if row < 0:
-                raise InputError(
-                    f"{file}: document {place.document!r} is not in the corpus of the folder"
-                )
-            if (row, place.number) <= last:
-                raise InputError(
-                    f"{file}: passage {place.number} of document {place.document!r} is out of corpus order; "
-                    "keep the file as generate-queries wrote it"
-                )
-            last = (row, place.number)
-        # Passages of a document stand together: each document is taken once, however long it is.
-        distinct, which = np.unique(rows, return_inverse=True)
-        whole = [text_format.document(document) for document in documents.take(distinct)]
+        rows = documents.rows([passage.position.document for passage in batch])
+        for passage, row in zip(batch, rows.tolist(), strict=True):
+            _check_order(passage.position, row, last, file)
+            last = (row, passage.position.number)
         columns = [
-            [place.document for place, _ in batch],
+            [passage.position.document for passage in batch],
             rows,
-            [place.number for place, _ in batch],
-            [whole[i][place.start : place.end] for (place, _), i in zip(batch, which, strict=True)],
-            [queries for _, queries in batch],
+            [passage.position.number for passage in batch],
+            _texts(batch, rows, documents, text_format),
+            [passage.queries for passage in batch],
         ]
-        arrays = [
-            pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)
-        ]
+        arrays = []
+        for column, field in zip(columns, _SCHEMA, strict=True):
+            arrays.append(pa.array(column, field.type))
         yield pa.record_batch(arrays, schema=_SCHEMA)
+
+
+def _check_order(position: _Position, row: int, last: tuple[int, int], file: Path) -> None:
+    """Check that a passage is in the corpus, and comes after the last one."""
+    if row < 0:
+        raise InputError(
+            f"{file}: document {position.document!r} is not in the corpus of the folder; generate "
+            "the queries again"
+        )
+    if (row, position.number) <= last:
+        raise InputError(
+            f"{file}: passage {position.number} of document {position.document!r} is out of "
+            "corpus order; restore the file as generate-queries wrote it"
+        )
+
+
+def _texts(
+    passages: list[_Passage],
+    rows: np.ndarray,
+    documents: Documents,
+    text_format: TextFormat,
+) -> list[str]:
+    """Return the texts of passages."""
+    # The passages of a document are consecutive: each document is read once, however long it is.
+    distinct, numbers = np.unique(rows, return_inverse=True)
+    joined = [text_format.document(document) for document in documents.take(distinct)]
+    texts = []
+    for passage, number in zip(passages, numbers, strict=True):
+        texts.append(joined[number][passage.position.start : passage.position.end])
+    return texts

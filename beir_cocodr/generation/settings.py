@@ -3,31 +3,32 @@
 from dataclasses import asdict, dataclass
 
 from beir_cocodr.data.analyzers import ANALYZER_HELP, ANALYZERS
-from beir_cocodr.data.text import WORDS, TextFormat
+from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.models.spec import BM25_WEIGHT, FUSIONS, ModelSpec, check_options, option
 from beir_cocodr.records import Json
 
-#: What decides which of the generated queries stay; everything else decides what is generated.
+#: The options that decide which of the generated queries are kept; all others decide which are
+#: generated.
 SELECTION = ("dedupe", "filter_retriever", "filter_top", "analyzer", "bm25_weight")
 
-#: Where a prompt takes its passage.
+#: The part of a prompt that is replaced by the passage.
 PLACEHOLDER = "{passage}"
 
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """How queries are generated and which of them stay; each field is described beside its default.
+    """Options that decide which queries are generated and which of them are kept.
 
-    Args:
-        per_passage: C (5; the published code 20).
-        prompt: with ``{passage}`` in it, behind the prefix; by default the passage alone for an
-            encoder-decoder, and "Passage: {passage}\\nSearch query:" for a causal model.
-        max_length: a longer text without tokens, the lexical generator's, is cut to so many words.
-        shard_documents: a shard is the unit of resuming.
+    Each field is described beside its default. ``per_passage`` is C (5; the published code 20). A
+    ``prompt`` follows the prefix; by default it is the passage alone for an encoder-decoder, and
+    "Passage: {passage}", a line feed and "Search query:" for a causal model. The lexical generator
+    counts ``max_length`` in words.
 
-    Source: Wu et al., 2023 (Query-as-context Pre-training), sections 3.1 and 4.1; for the filter
-    Dai et al., 2022 (Promptagator), section 3.2, with r = 1.
+    References:
+        - Wu et al., Query-as-context pre-training for dense passage retrieval, 2023, sections 3.1
+          and 4.1.
+        - The filter: Dai et al., Promptagator, 2022, section 3.2, with r = 1.
     """
 
     per_passage: int = option(5, "Generate this many queries for a passage.", min=1)
@@ -78,39 +79,36 @@ class GenerationOptions:
     )
 
     def __post_init__(self) -> None:
+        """Check every option."""
         check_options(self)
         if self.prompt is not None and self.prompt.count(PLACEHOLDER) != 1:
             raise InputError(
-                f"the prompt needs {PLACEHOLDER} once, where the passage goes: {self.prompt!r}"
+                f"the prompt {self.prompt!r} needs {PLACEHOLDER} once; put it where the passage "
+                "belongs"
             )
 
     @property
     def text_format(self) -> TextFormat:
-        """Joins titles and texts."""
+        """Return the format that joins titles and texts."""
         return TextFormat(title_separator=self.title_separator)
 
-    def counting(self, generator: str) -> str | None:
-        """The name of the tokenizer that counts a passage's tokens; None where the model's own
-        does.
-        """
-        return self.tokenizer or (WORDS if generator == "lexical" else None)
-
     def generation(self) -> Json:
-        """The settings that decide what is generated."""
+        """Return the options that decide which queries are generated."""
         return {name: value for name, value in asdict(self).items() if name not in SELECTION}
 
     def selection(self) -> Json:
-        """The settings that decide which queries stay; BM25's weight only where the retriever
-        weights it.
+        """Return the options that decide which queries are kept.
+
+        BM25's weight is among them only if the retriever of the filter weights BM25.
         """
-        kind = (
-            FUSIONS.get(ModelSpec.parse(self.filter_retriever).kind)
-            if self.filter_retriever
-            else None
-        )
-        unused = () if kind is not None and kind.weighted else ("bm25_weight",)
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if name in SELECTION and name not in unused
-        }
+        options = asdict(self)
+        selection = {name: options[name] for name in options if name in SELECTION}
+        if not self._weights_bm25():
+            del selection["bm25_weight"]
+        return selection
+
+    def _weights_bm25(self) -> bool:
+        if not self.filter_retriever:
+            return False
+        fusion = FUSIONS.get(ModelSpec.parse(self.filter_retriever).kind)
+        return fusion is not None and fusion.weighted

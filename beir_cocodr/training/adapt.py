@@ -31,8 +31,8 @@ from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
 from beir_cocodr.evaluation.recommendation import ablation_families, recommend
 from beir_cocodr.evaluation.results import AdaptationRecord
 from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.generation_record import read_generation
 from beir_cocodr.generation.settings import GenerationOptions
-from beir_cocodr.generation.shards import read_generation
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions, check_device

@@ -22,7 +22,7 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.distributed import do_each, on_main, rank, world_size
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
-from beir_cocodr.generation.shards import GENERATION_FILE, read_generation
+from beir_cocodr.generation.generation_record import GENERATION_FILE, read_generation
 from beir_cocodr.io import atomic_path, file_sha256
 from beir_cocodr.provenance import collection_provenance
 from beir_cocodr.records import CollectionProvenance, Json, Record

@@ -12,7 +12,7 @@ from transformers import set_seed
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.distributed import join_processes, on_main
 from beir_cocodr.errors import InputError
-from beir_cocodr.generation.shards import read_generation
+from beir_cocodr.generation.generation_record import read_generation
 from beir_cocodr.io import file_sha256
 from beir_cocodr.models.condenser import HEAD_FOLDER, CondenserHead, build_head
 from beir_cocodr.models.cotmae_decoder import DECODER_FOLDER, CoTMAEDecoder, build_decoder

@@ -24,8 +24,8 @@ from beir_cocodr.data.validation import validate
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation import generate as query_generation
 from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.generation_record import GenerationRecord
 from beir_cocodr.generation.settings import GenerationOptions
-from beir_cocodr.generation.shards import GenerationRecord
 
 SMALL = GenerationOptions(passage_tokens=30, shard_documents=5)
 SAMPLED = GenerationOptions(

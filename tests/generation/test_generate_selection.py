@@ -127,6 +127,16 @@ def test_a_corpus_that_gives_no_query_is_one_clear_error(tmp_path, corpus, messa
     assert not list((tmp_path / "o").rglob("*"))
 
 
+def test_a_row_from_outside_is_a_generator_and_its_citation_is_recorded(
+    beir_folder, fixed, tmp_path
+):
+    fixed(lambda passage: [f"passage {passage.row} {passage.number}"])
+    record = generate_queries(beir_folder, "fixed", tmp_path, SMALL)
+    assert record.citations == ["me2026"]
+    assert record.generator == {"name": "fixed", "kind": "fixed"}
+    assert record.counts["queries"] == record.counts["passages"]
+
+
 def test_a_generator_that_says_nothing_is_one_clear_error(beir_folder, fixed, tmp_path):
     fixed(lambda passage: ["", " "])
     with pytest.raises(InputError, match=r"passages .*none .*text"):

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from beir_cocodr.data.passages import Passage
 from beir_cocodr.errors import InputError
-from beir_cocodr.generation.language_model import ModelGenerator
+from beir_cocodr.generation.language_model import ModelGenerator, load_generator
 from beir_cocodr.generation.settings import GenerationOptions
 
 TEXTS = [
@@ -41,7 +41,7 @@ class Watched:
 
 
 def test_the_sampling_settings_reach_the_model(tiny_t5):
-    generator = ModelGenerator(str(tiny_t5), GenerationOptions(), "cpu")
+    generator = load_generator(str(tiny_t5), GenerationOptions(), "cpu")
     watched = Watched(generator)
     generator.generate(PASSAGES, 0)
     [(inputs, output)] = watched.calls
@@ -55,7 +55,7 @@ def test_the_sampling_settings_reach_the_model(tiny_t5):
 
 def test_the_models_own_settings_do_not_survive(tiny_t5):
     """With one token to choose from nothing is random, whatever top k the folder asks for."""
-    generator = ModelGenerator(str(tiny_t5), GenerationOptions(top_k=1, max_length=12), "cpu")
+    generator = load_generator(str(tiny_t5), GenerationOptions(top_k=1, max_length=12), "cpu")
     queries = generator.generate(PASSAGES, 0).queries
     assert all(len({query.text for query in found}) == 1 for found in queries)
     inputs = generator.tokenizer(TEXTS[0], return_tensors="pt")
@@ -71,7 +71,7 @@ def test_the_models_own_settings_do_not_survive(tiny_t5):
 
 def test_top_k_bounds_what_is_sampled(tiny_t5):
     """Of the first tokens of many samples none is outside the k most likely ones."""
-    generator = ModelGenerator(
+    generator = load_generator(
         str(tiny_t5), GenerationOptions(top_k=3, top_p=1.0, per_passage=60, max_length=1), "cpu"
     )
     watched = Watched(generator)
@@ -91,7 +91,7 @@ def test_every_query_belongs_to_its_passage(tiny_t5, batch_size):
     options = GenerationOptions(
         per_passage=3, max_length=8, batch_size=batch_size, prefix="the wing: "
     )
-    generator = ModelGenerator(str(tiny_t5), options, "cpu")
+    generator = load_generator(str(tiny_t5), options, "cpu")
     watched = Watched(generator)
     made = generator.generate(PASSAGES, 0).queries
     expected, lengths = {}, []
@@ -110,7 +110,7 @@ def test_every_query_belongs_to_its_passage(tiny_t5, batch_size):
 
 
 def test_a_shard_is_the_same_whatever_came_before_and_no_other_shard_is(tiny_t5):
-    generator = ModelGenerator(str(tiny_t5), GenerationOptions(batch_size=2, max_length=10), "cpu")
+    generator = load_generator(str(tiny_t5), GenerationOptions(batch_size=2, max_length=10), "cpu")
     torch.manual_seed(1)
     state = torch.get_rng_state()
     first = generator.generate(PASSAGES, 3)
@@ -120,11 +120,11 @@ def test_a_shard_is_the_same_whatever_came_before_and_no_other_shard_is(tiny_t5)
     assert generator.generate(PASSAGES, 3) == first
     assert generator.generate(PASSAGES, 4) != first
     other = GenerationOptions(batch_size=2, max_length=10, seed=7)
-    assert ModelGenerator(str(tiny_t5), other, "cpu").generate(PASSAGES, 3) != first
+    assert load_generator(str(tiny_t5), other, "cpu").generate(PASSAGES, 3) != first
 
 
 def test_of_a_causal_model_only_the_first_line_behind_the_prompt_is_kept(tiny_gpt2):
-    generator = ModelGenerator(
+    generator = load_generator(
         str(tiny_gpt2), GenerationOptions(per_passage=2, max_length=30), "cpu"
     )
     assert generator.kind == "causal"
@@ -164,7 +164,7 @@ def test_of_a_causal_model_only_the_first_line_behind_the_prompt_is_kept(tiny_gp
 
 
 def test_what_did_not_end_by_itself_is_cut(tiny_gpt2):
-    generator = ModelGenerator(
+    generator = load_generator(
         str(tiny_gpt2), GenerationOptions(per_passage=40, max_length=12), "cpu"
     )
     watched = Watched(generator)
@@ -179,7 +179,7 @@ def test_what_did_not_end_by_itself_is_cut(tiny_gpt2):
 def test_a_passage_that_does_not_fit_is_cut_and_counted_and_the_prompt_is_not(tiny_gpt2):
     long = "wing " * 200
     passages = [*PASSAGES, Passage(9, 0, 0, len(long), long, "")]
-    generator = ModelGenerator(
+    generator = load_generator(
         str(tiny_gpt2), GenerationOptions(per_passage=1, max_length=20), "cpu"
     )
     watched = Watched(generator)
@@ -192,11 +192,11 @@ def test_a_passage_that_does_not_fit_is_cut_and_counted_and_the_prompt_is_not(ti
     assert cut.endswith("wing\nSearch query:")
     assert 480 < len(cut) <= 512 - 20
     with pytest.raises(InputError, match=r"512 tokens.*few"):
-        ModelGenerator(str(tiny_gpt2), GenerationOptions(max_length=500), "cpu")
+        load_generator(str(tiny_gpt2), GenerationOptions(max_length=500), "cpu")
 
 
 def test_a_passage_of_megabytes_is_cut_before_it_is_tokenised_and_counted(tiny_gpt2):
-    generator = ModelGenerator(
+    generator = load_generator(
         str(tiny_gpt2), GenerationOptions(per_passage=1, max_length=20), "cpu"
     )
     count, read = generator.counter.count, []
@@ -213,11 +213,11 @@ def test_prefix_and_prompt(tiny_t5, tiny_gpt2, tmp_path):
     named = tmp_path / "all-with_prefix-t5"
     shutil.copytree(tiny_t5, named)
     assert (
-        ModelGenerator(str(named), GenerationOptions(), "cpu").template == "text2query: {passage}"
+        load_generator(str(named), GenerationOptions(), "cpu").template == "text2query: {passage}"
     )
-    assert ModelGenerator(str(named), GenerationOptions(prefix=""), "cpu").template == "{passage}"
+    assert load_generator(str(named), GenerationOptions(prefix=""), "cpu").template == "{passage}"
     options = GenerationOptions(prefix="x ", prompt="About {passage}, one asks")
-    assert ModelGenerator(str(tiny_gpt2), options, "cpu").template == "x About {passage}, one asks"
+    assert load_generator(str(tiny_gpt2), options, "cpu").template == "x About {passage}, one asks"
     with pytest.raises(InputError, match=r"\{passage\} once"):
         GenerationOptions(prompt="no place")
 
@@ -237,28 +237,28 @@ def encoder_of(tiny_t5, folder):
 def test_models_that_cannot_write_are_refused(tiny_bert, tiny_mlm, tiny_t5, tiny_gpt2, tmp_path):
     for encoder in (tiny_bert, tiny_mlm):
         with pytest.raises(InputError, match=r"bert .*decoder"):
-            ModelGenerator(str(encoder), GenerationOptions(), "cpu")
+            load_generator(str(encoder), GenerationOptions(), "cpu")
     with pytest.raises(InputError, match=r"weights .*decoder"):
-        ModelGenerator(str(encoder_of(tiny_t5, tmp_path / "half")), GenerationOptions(), "cpu")
+        load_generator(str(encoder_of(tiny_t5, tmp_path / "half")), GenerationOptions(), "cpu")
     with pytest.raises(InputError, match=r"cannot be loaded.*'lexical'"):
-        ModelGenerator(str(tmp_path / "nothing"), GenerationOptions(), "cpu")
+        load_generator(str(tmp_path / "nothing"), GenerationOptions(), "cpu")
     dumb = tmp_path / "dumb"
     shutil.copytree(tiny_gpt2, dumb)
     for path in dumb.glob("token*"):
         path.unlink()
     with pytest.raises(InputError, match="vocabulary"):
-        ModelGenerator(str(dumb), GenerationOptions(), "cpu")
+        load_generator(str(dumb), GenerationOptions(), "cpu")
     (dumb / "model.safetensors").write_bytes(b"torn" * 100)
     shutil.copy(tiny_gpt2 / "tokenizer.json", dumb)
     with pytest.raises(InputError, match=r"cannot be loaded.*'lexical'"):
-        ModelGenerator(str(dumb), GenerationOptions(), "cpu")
+        load_generator(str(dumb), GenerationOptions(), "cpu")
     with pytest.raises(InputError, match="cannot"):
-        ModelGenerator(str(tiny_t5), GenerationOptions(), "cuda:93")
+        load_generator(str(tiny_t5), GenerationOptions(), "cuda:93")
 
 
 def test_the_description_tells_models_apart(tiny_t5, tiny_gpt2, tmp_path):
     first, again, other = (
-        ModelGenerator(str(folder), GenerationOptions(), "cpu").describe()
+        load_generator(str(folder), GenerationOptions(), "cpu").describe()
         for folder in (tiny_t5, tiny_t5, tiny_gpt2)
     )
     assert first == again
@@ -271,7 +271,7 @@ def test_the_description_tells_models_apart(tiny_t5, tiny_gpt2, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_bfloat16_on_a_gpu(tiny_t5):
-    generator = ModelGenerator(str(tiny_t5), GenerationOptions(max_length=10))
+    generator = load_generator(str(tiny_t5), GenerationOptions(max_length=10))
     assert generator.model.dtype == torch.bfloat16
     assert generator.model.device.type == "cuda"
     first = generator.generate(PASSAGES, 0)
@@ -286,7 +286,7 @@ def test_a_model_that_is_not_whole_or_whose_settings_are_not_its_own(tiny_gpt2, 
     del weights[name]
     save_file(weights, lost / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match=f"missing: .*{name}"):
-        ModelGenerator(str(lost), GenerationOptions(), "cpu")
+        load_generator(str(lost), GenerationOptions(), "cpu")
     for number, (file, changes) in enumerate(
         [
             ("generation_config.json", {"pad_token_id": "none"}),
@@ -299,13 +299,13 @@ def test_a_model_that_is_not_whole_or_whose_settings_are_not_its_own(tiny_gpt2, 
         path = folder / file
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
         with pytest.raises(InputError, match=str(folder)) as caught:
-            ModelGenerator(str(folder), GenerationOptions(), "cpu")
+            load_generator(str(folder), GenerationOptions(), "cpu")
         assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("prompt", [None, "<|endoftext|>Passage: {passage}\nQuery:"])
 def test_special_tokens_of_a_passage_are_text_and_those_of_the_prompt_are_meant(prompt, tiny_gpt2):
-    generator = ModelGenerator(
+    generator = load_generator(
         str(tiny_gpt2), GenerationOptions(prompt=prompt, max_length=4), "cpu"
     )
     watched = Watched(generator)

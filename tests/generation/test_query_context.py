@@ -67,7 +67,7 @@ def test_other_queries_are_another_table(folder, tmp_path):
     ("damage", "message"),
     [
         ("no record", "generation.json"),
-        ("no queries", "no.*file"),
+        ("no queries", "does not exist"),
         ("shuffled", "order"),
         ("stranger", "not in the corpus"),
         ("no metadata", r"queries.jsonl:1: .*metadata"),

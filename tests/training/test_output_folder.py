@@ -17,8 +17,8 @@ from test_io import hold
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.generation_record import GeneratedFrom, GenerationPlan
 from beir_cocodr.generation.settings import SELECTION, GenerationOptions
-from beir_cocodr.generation.shards import GeneratedFrom, GenerationPlan
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord
 from beir_cocodr.resampling.manifest import MANIFEST_FILE

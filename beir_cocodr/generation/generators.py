@@ -1,0 +1,133 @@
+"""The kinds of query generators, in a table, and what a generator is.
+
+A new kind is a class with the methods of :class:`Generator` and a row of :data:`GENERATORS`, from a
+user's own script too. The table is importable without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from beir_cocodr import load_object
+from beir_cocodr.errors import InputError
+from beir_cocodr.records import Json
+
+if TYPE_CHECKING:
+    from beir_cocodr.data.documents import Documents
+    from beir_cocodr.data.passages import Passage
+    from beir_cocodr.data.text import TokenCounter
+    from beir_cocodr.generation.settings import GenerationOptions
+
+
+class Query(NamedTuple):
+    """A query as it was generated, perhaps empty, and true if a limit ended it."""
+
+    text: str
+    cut: bool = False
+
+
+class Generated(NamedTuple):
+    """The queries of each of some passages, and counts of what happened, by kind."""
+
+    queries: list[list[Query]]
+    counts: dict[str, int]
+
+
+class Generator(Protocol):
+    """What generates queries for passages.
+
+    Attributes:
+        counter: Counts the tokens of passages, unless the options name another tokenizer.
+    """
+
+    counter: TokenCounter
+
+    def describe(self) -> Json:
+        """Return what the queries depend on beside passages and options.
+
+        Such as the generator's name and kind, a hash of its weights, and its precision.
+        """
+
+    def prepare(self, folder: Path) -> None:
+        """Compute what generating needs.
+
+        Args:
+            folder: Where to write what other processes can use.
+        """
+
+    def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
+        """Return the queries of a shard's passages, the same in every call."""
+
+
+@dataclass(frozen=True)
+class GeneratorKind:
+    """A kind of query generator.
+
+    Args:
+        build: ``module:object`` of a function from name, documents, options and device to a
+            :class:`Generator`.
+        help: What it does, for the command line.
+        is_model: True if the name of the generator is that of a language model, which runs on a
+            device.
+        options: Names of options that no other kind reads; another kind refuses them.
+        citations: Keys of ``models/papers.bib``, or BibTeX entries.
+    """
+
+    build: str
+    help: str
+    is_model: bool = False
+    options: tuple[str, ...] = ()
+    citations: tuple[str, ...] = ()
+
+
+#: The row of all generators that are named by the hub name or the folder of a model.
+LANGUAGE_MODEL = "language model"
+
+#: The kinds of generators by the name that selects them.
+GENERATORS: dict[str, GeneratorKind] = {
+    "lexical": GeneratorKind(
+        build="beir_cocodr.generation.lexical:build",
+        help="Titles, salient sentences and terms by tf-idf, without a model, in any language.",
+    ),
+    LANGUAGE_MODEL: GeneratorKind(
+        build="beir_cocodr.generation.language_model:build",
+        help="Samples of a seq2seq or causal language model, by its hub name or folder.",
+        is_model=True,
+        options=("prefix", "prompt"),
+        citations=("ma2021qgen", "wu2023qc"),
+    ),
+}
+
+
+def generator_kind(name: str) -> GeneratorKind:
+    """Return the kind of the generator of some name."""
+    return GENERATORS.get(name, GENERATORS[LANGUAGE_MODEL])
+
+
+def build_generator(
+    name: str,
+    documents: Documents,
+    options: GenerationOptions,
+    device: str | None,
+) -> Generator:
+    """Build the generator of some name.
+
+    Args:
+        name: A name in :data:`GENERATORS`, or the hub name or folder of a language model.
+        documents: The corpus.
+        options: How queries are generated.
+        device: Device of a model. Default: a GPU if there is one.
+
+    Raises:
+        InputError: The generator cannot be loaded, or does not read an option that is set.
+    """
+    kind = generator_kind(name)
+    for other in GENERATORS.values():
+        for option in other.options:
+            if option not in kind.options and getattr(options, option) is not None:
+                raise InputError(f"the generator {name} does not read {option}; leave it out")
+    generator: Generator = load_object(kind.build)(name, documents, options, device)
+    return generator

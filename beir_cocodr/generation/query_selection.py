@@ -1,0 +1,226 @@
+"""From generated queries to a BEIR folder: they are cleaned, selected and written."""
+
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import compress, islice
+from pathlib import Path
+
+import numpy as np
+
+from beir_cocodr.arrays import Bools
+from beir_cocodr.data.beir_folder import link_beside
+from beir_cocodr.data.documents import Documents, hashes_of
+from beir_cocodr.generation.generators import Query
+from beir_cocodr.generation.shards import PassageQueries, QueryShards
+from beir_cocodr.io import atomic_writer
+from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.records import Json
+from beir_cocodr.retrieval.ranking import Ranker
+from beir_cocodr.retrieval.resources import Resources
+
+#: The prefix that BEIR's and GPL's loaders expect of generated files.
+QGEN_PREFIX = "qgen"
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+# No tokenizer has such long tokens on average: a text that is longer than its tokens allow is a
+# defect.
+_CHARACTERS_A_TOKEN = 16
+
+# Queries that the filter searches at a time, and passages whose ids are looked up at a time.
+_BLOCK = 10_000
+_CHUNK = 1_000
+
+
+def clean_queries(
+    queries: Sequence[Sequence[Query]],
+    max_length: int,
+) -> tuple[list[list[str]], dict[str, int]]:
+    """Put each query on one line, without control characters and surrounding space.
+
+    A text of more than 16 characters for each token of ``max_length`` is cut there.
+
+    Args:
+        queries: The queries of each passage.
+        max_length: Tokens of a query at most.
+
+    Returns:
+        The texts of each passage, "" where nothing is left; and the counts ``generated`` (all),
+        ``empty`` and ``cut`` (by a limit, the generator's or this one).
+    """
+    counts = {"generated": 0, "empty": 0, "cut": 0}
+    longest = _CHARACTERS_A_TOKEN * max_length
+    cleaned: list[list[str]] = []
+    for passage_queries in queries:
+        texts = []
+        for query in passage_queries:
+            line = " ".join(_CONTROL.sub(" ", query.text).split())
+            text = line[:longest].rstrip()
+            counts["generated"] += 1
+            if not text:
+                counts["empty"] += 1
+            elif query.cut or text != line:
+                counts["cut"] += 1
+            texts.append(text)
+        cleaned.append(texts)
+    return cleaned, counts
+
+
+class ConsistencyFilter:
+    """A filter that keeps a query if a retriever finds its document (round-trip consistency).
+
+    Args:
+        documents: The corpus to search.
+        retriever: Name of the retriever, as for ``evaluate``.
+        top: r, how many first documents the query's own has to be among.
+        search: How the retriever is loaded and searches.
+
+    Raises:
+        InputError: There is no such retriever. It is raised at once, before hours of generating.
+
+    References:
+        Dai et al., Promptagator, 2022, section 3.2, with r = 1.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        retriever: str,
+        top: int,
+        search: SearchOptions,
+    ) -> None:
+        """Check that the retriever can be loaded."""
+        self.documents = documents
+        self.retriever = retriever
+        self.top = min(top, len(documents))
+        self.search = search
+        with self._open(None):
+            pass
+
+    def keeps(self, queries: Iterable[tuple[int, str]], folder: Path) -> Iterator[Bools]:
+        """Yield which queries find their document, in blocks.
+
+        Args:
+            queries: The document's row and the text of each query.
+            folder: Where embeddings are written, and removed again.
+
+        Yields:
+            (n,) bool for each block.
+        """
+        stream = iter(queries)
+        with self._open(folder) as ranker:
+            while block := list(islice(stream, _BLOCK)):
+                texts = {str(number): text for number, (_, text) in enumerate(block)}
+                rows = np.array([row for row, _ in block])
+                ranking = ranker.search(texts, self.top)
+                yield (ranking.rows == rows[:, None]).any(axis=1)
+
+    @contextmanager
+    def _open(self, folder: Path | None) -> Iterator[Ranker]:
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            resources = Resources(self.documents, Path(temporary), self.search)
+            yield resources.ranker(self.retriever)
+
+
+def select_queries(
+    shards: QueryShards,
+    dedupe: bool,
+    consistency: ConsistencyFilter | None,
+) -> tuple[Bools, dict[str, int]]:
+    """Select the queries to keep.
+
+    Args:
+        shards: Shards, all finished.
+        dedupe: Keep only the first of equal texts. Texts are equal by a 64-bit hash: that two of
+            ten million texts share one by chance has a probability of three in a million.
+        consistency: Keep only queries that this filter keeps.
+
+    Returns:
+        (n,) bool over all generated queries in corpus order, true for those to keep; and the counts
+        ``duplicates`` and ``inconsistent`` of those that were left out.
+    """
+    kept = np.fromiter((bool(text) for _, text in shards.texts()), bool)
+    counts = {"duplicates": 0, "inconsistent": 0}
+    if dedupe:
+        hashes = hashes_of(text for _, text in shards.texts())
+        _, first_rows = np.unique(hashes, return_index=True)
+        is_first = np.zeros(len(kept), bool)
+        is_first[first_rows] = True
+        counts["duplicates"] = int((kept & ~is_first).sum())
+        kept &= is_first
+    if consistency is not None:
+        candidates = compress(shards.texts(), kept)
+        blocks = consistency.keeps(candidates, shards.folder)
+        consistent = np.concatenate([np.zeros(0, bool), *blocks])
+        counts["inconsistent"] = int((~consistent).sum())
+        kept[np.flatnonzero(kept)] = consistent
+    return kept, counts
+
+
+def write_queries(
+    shards: QueryShards,
+    kept: Bools,
+    documents: Documents,
+    output: Path,
+) -> dict[str, int]:
+    """Write ``queries.jsonl`` and ``qrels/train.tsv``, and link both by the names of qgen folders.
+
+    The metadata of a query name its document, the number of the passage in it, and the passage's
+    character range in the document's title and text joined.
+
+    Args:
+        shards: Shards, all finished.
+        kept: (n,) bool over all generated queries, true for those to write.
+        documents: The corpus.
+        output: The output folder.
+
+    Returns:
+        The counts ``queries`` and ``passages_without_query``.
+    """
+    queries_file = output / "queries.jsonl"
+    qrels_file = output / "qrels" / "train.tsv"
+    counts = Counter({"queries": 0, "passages_without_query": 0})
+    start = 0
+    with ExitStack() as stack:
+        queries = stack.enter_context(atomic_writer(queries_file))
+        qrels = stack.enter_context(atomic_writer(qrels_file))
+        qrels.write("query-id\tcorpus-id\tscore\n")
+        for passage, document in _with_ids(shards, documents):
+            is_kept = kept[start : start + len(passage.queries)]
+            start += len(passage.queries)
+            if not is_kept.any():
+                counts["passages_without_query"] += 1
+            for number in np.flatnonzero(is_kept).tolist():
+                query = _query_record(passage, document, number)
+                queries.write(json.dumps(query, ensure_ascii=False) + "\n")
+                qrels.write(f"{query['_id']}\t{document}\t1\n")
+                counts["queries"] += 1
+    link_beside(queries_file, f"{QGEN_PREFIX}-{queries_file.name}")
+    link_beside(qrels_file, f"../{QGEN_PREFIX}-qrels/{qrels_file.name}")
+    return dict(counts)
+
+
+def _query_record(passage: PassageQueries, document: str, number: int) -> Json:
+    """Return one query of a passage as a line of ``queries.jsonl``."""
+    return {
+        "_id": f"genQ{passage.row}-{passage.number}-{number}",
+        "text": passage.queries[number],
+        "metadata": {
+            "document": document,
+            "number": passage.number,
+            "start": passage.start,
+            "end": passage.end,
+        },
+    }
+
+
+def _with_ids(shards: QueryShards, documents: Documents) -> Iterator[tuple[PassageQueries, str]]:
+    """Yield all passages with the ids of their documents."""
+    stream = shards.passages()
+    while chunk := list(islice(stream, _CHUNK)):
+        ids = documents.ids([passage.row for passage in chunk])
+        yield from zip(chunk, ids, strict=True)
