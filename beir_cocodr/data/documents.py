@@ -1,5 +1,6 @@
-"""A corpus as one Arrow file: written as a stream, opened as a memory map; ids are found by hash,
-in 16 bytes each.
+"""A corpus as one Arrow file, written as a stream and opened as a memory map.
+
+An index looks ids up by their hashes, in 16 bytes each.
 """
 
 import hashlib
@@ -24,15 +25,17 @@ from beir_cocodr.errors import InputError
 
 
 def hashes_of(values: Iterable[str], hash_of: Callable[[str], int] = hash) -> Ints:
-    """64-bit hashes, int64 (N,); those of ``hash`` hold within this process only."""
-    return np.fromiter(map(hash_of, values), dtype=np.int64)
+    """Return 64-bit hashes, int64 (N,); those of ``hash`` hold within this process only."""
+    return np.fromiter((hash_of(value) for value in values), dtype=np.int64)
 
 
 def gather(column: pa.ChunkedArray, rows: Ints) -> list[str]:
-    """The values at the given rows, in that order, touching only those: ``ChunkedArray.take`` may
-    join all chunks.
+    """Return the values at some rows of a column, in the order of the rows.
+
+    Nothing else is touched: ``ChunkedArray.take`` may join all chunks.
     """
-    starts = np.cumsum([0, *map(len, column.chunks)])
+    sizes = [len(chunk) for chunk in column.chunks]
+    starts = np.cumsum([0, *sizes])
     chunk_of = np.searchsorted(starts, rows, side="right") - 1
     values = np.empty(len(rows), object)
     for number in np.unique(chunk_of).tolist():
@@ -43,36 +46,48 @@ def gather(column: pa.ChunkedArray, rows: Ints) -> list[str]:
 
 
 class IdIndex:
-    """Rows of ids, each of which stands once; exact: a hash only proposes a row, the id that stands
-    there decides.
+    """An index of unique ids to their rows.
+
+    It is exact: a hash only proposes a row, and the id in that row decides.
     """
 
     def __init__(self, ids: pa.ChunkedArray, hash_of: Callable[[str], int] = hash) -> None:
-        self._ids, self._hash_of = ids, hash_of
+        """Build the index.
+
+        Args:
+            ids: the ids, (N,).
+            hash_of: the hash function.
+        """
+        self._ids = ids
+        self._hash_of = hash_of
         parts = [hashes_of(chunk.to_pylist(), hash_of) for chunk in ids.chunks]
         hashes = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
         self._order = np.argsort(hashes, kind="stable")  # (N,)
         self._sorted = hashes[self._order]  # (N,)
 
     def row(self, id: str) -> int:
-        """The row of one id, -1 where it is unknown."""
+        """Return the row of one id, -1 where it is unknown."""
         wanted = np.int64(self._hash_of(id))
-        rows = self._order[
-            self._sorted.searchsorted(wanted) : self._sorted.searchsorted(wanted, "right")
-        ]
-        return next((row for row in rows.tolist() if self._ids[row].as_py() == id), -1)
+        first = self._sorted.searchsorted(wanted)
+        last = self._sorted.searchsorted(wanted, "right")
+        for row in self._order[first:last].tolist():
+            if self._ids[row].as_py() == id:
+                return int(row)
+        return -1
 
     def rows(self, ids: Sequence[str]) -> Ints:
-        """The rows of many ids, int64 (M,), -1 where an id is unknown."""
+        """Return the rows of many ids, int64 (M,), -1 where an id is unknown."""
         if not len(self._sorted) or not len(ids):
             return np.full(len(ids), -1, dtype=np.int64)
         wanted = hashes_of(ids, self._hash_of)
         positions = self._sorted.searchsorted(wanted).clip(max=len(self._sorted) - 1)
-        rows = np.where(self._sorted[positions] == wanted, self._order[positions], -1)
-        proposed = np.flatnonzero(rows >= 0)
-        for i, value in zip(proposed.tolist(), gather(self._ids, rows[proposed]), strict=True):
-            if ids[i] != value:  # two share a hash
-                rows[i] = self.row(ids[i])
+        is_proposed = self._sorted[positions] == wanted
+        rows = np.where(is_proposed, self._order[positions], -1)
+        proposed = np.flatnonzero(is_proposed)
+        values = gather(self._ids, rows[proposed])
+        for number, value in zip(proposed.tolist(), values, strict=True):
+            if ids[number] != value:  # two ids share a hash
+                rows[number] = self.row(ids[number])
         return rows
 
 
@@ -81,37 +96,46 @@ _STREAM_ROWS = 4096
 
 
 class Documents(Mapping[str, dict[str, str]]):
-    """A corpus in a memory-mapped Arrow table: also a drop-in BEIR corpus, id -> {"title": str,
-    "text": str}.
+    """A corpus in a memory-mapped Arrow table; also a BEIR corpus, id to ``title`` and ``text``.
 
-    Iterating, ``items()``, ``values()`` and `chunks` stream in corpus order; the corpus is never
-    held in memory as Python objects. The first lookup by id builds an index of 16 bytes a document.
-
-    Args:
-        table: columns ``id``, ``title`` and ``text``, large_string without nulls, ids unique.
-        content_hash: sha256 in hexadecimal over all (id, title, text) in order; empty where nobody
-            needs it.
-        path: the Arrow file behind the table. A pickled `Documents` with a path is opened again at
-            the other end, one without carries the whole table.
+    Iterating, ``items()``, ``values()`` and :meth:`chunks` stream in corpus order; the corpus is
+    never held in memory as Python objects. The first lookup by id builds an index of 16 bytes a
+    document.
     """
 
     def __init__(self, table: pa.Table, content_hash: str, path: Path | None = None) -> None:
-        self.table, self.content_hash, self.path = table, content_hash, path
+        """Wrap a table.
+
+        Args:
+            table: columns ``id``, ``title`` and ``text``, large_string without nulls; ids are
+                unique.
+            content_hash: sha256 in hexadecimal over all ids, titles and texts in order; empty where
+                nobody needs it.
+            path: the Arrow file behind the table. Documents with a path are pickled as that path,
+                others with the whole table.
+        """
+        self.table = table
+        self.content_hash = content_hash
+        self.path = path
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was counted when a file of :func:`write_arrow` was made."""
-        counts: dict[str, int] = json.loads((self.table.schema.metadata or {}).get(_COUNTS, "{}"))
+        """Return what was counted when a file of :func:`write_arrow` was made."""
+        metadata = self.table.schema.metadata or {}
+        counts: dict[str, int] = json.loads(metadata.get(_COUNTS, "{}"))
         return counts
 
     def __len__(self) -> int:
+        """Return N, the number of documents."""
         return int(self.table.num_rows)
 
     def __iter__(self) -> Iterator[str]:
+        """Stream the ids in corpus order."""
         for chunk in self.table.column("id").chunks:
             yield from chunk.to_pylist()
 
     def __getitem__(self, id: str) -> dict[str, str]:
+        """Return the title and text of a document."""
         row = self._index.row(id) if isinstance(id, str) else -1
         if row < 0:
             raise KeyError(id)
@@ -121,65 +145,74 @@ class Documents(Mapping[str, dict[str, str]]):
         }
 
     def __contains__(self, id: object) -> bool:
+        """Return whether the corpus has a document of this id."""
         return isinstance(id, str) and self._index.row(id) >= 0
 
     def items(self) -> ItemsView[str, dict[str, str]]:
-        """Pairs (id, {"title", "text"}) as a stream in corpus order, without lookups."""
+        """Stream pairs of id and document in corpus order, without lookups."""
         return _Items(self)
 
     def values(self) -> ValuesView[dict[str, str]]:
-        """The documents as a stream in corpus order, without lookups."""
+        """Stream the documents in corpus order, without lookups."""
         return _Values(self)
 
     def ids(self, rows: Rows | None = None) -> list[str]:
-        """The ids of the given rows in the given order, by default of all; ``IndexError`` if a row
-        is not in [0, N).
+        """Return the ids at some rows, in the order of the rows; without rows, all of them.
+
+        Raises:
+            IndexError: a row is not in [0, N).
         """
-        return list(self) if rows is None else gather(self.table.column("id"), self._checked(rows))
+        if rows is None:
+            return list(self)
+        return gather(self.table.column("id"), self._check_rows(rows))
 
     def rows(self, ids: Iterable[str]) -> Ints:
-        """The rows of the given ids, int64 (M,), -1 where an id is unknown."""
+        """Return the rows of ids, int64 (M,), -1 where an id is unknown."""
         return self._index.rows(list(ids))
 
     def chunks(self, size: int) -> Iterator[list[dict[str, str]]]:
-        """Stream the corpus as lists of at most ``size`` >= 1 documents {"_id", "title", "text"},
-        in corpus order.
+        """Stream the corpus in corpus order, as lists of documents.
+
+        Args:
+            size: the most documents of a list, at least 1.
+
+        Returns:
+            Lists of documents, each with ``_id``, ``title`` and ``text``.
         """
         if size < 1:
             raise ValueError(f"a chunk holds at least one document, not {size}")
         for start in range(0, len(self), size):
-            part = self.table.slice(start, size)
-            yield _documents(part.column(name).to_pylist() for name in _SCHEMA.names)
+            yield _as_dicts(self.table.slice(start, size))
 
     def take(self, rows: Rows) -> list[dict[str, str]]:
-        """The documents {"_id", "title", "text"} of the given rows, in their order; ``IndexError``
-        beyond [0, N).
+        """Return the documents at some rows, in the order of the rows.
+
+        Raises:
+            IndexError: a row is not in [0, N).
         """
-        checked = self._checked(rows)
-        if (
-            len(checked) > 1 and (np.diff(checked) == 1).all()
-        ):  # as they stand, which takes a third of the time
-            part = self.table.slice(int(checked[0]), len(checked))
-            return _documents(part.column(name).to_pylist() for name in _SCHEMA.names)
-        return _documents(gather(self.table.column(name), checked) for name in _SCHEMA.names)
+        checked = self._check_rows(rows)
+        # Neighbours are a slice, which takes a third of the time.
+        if len(checked) > 1 and (np.diff(checked) == 1).all():
+            return _as_dicts(self.table.slice(int(checked[0]), len(checked)))
+        columns = [gather(self.table.column(name), checked) for name in _SCHEMA.names]
+        return _join_columns(*columns)
 
     def tie_ranks(self) -> Ints:
-        """The position of every row when ids are sorted descending by their UTF-8 bytes, int64
-        (N,).
+        """Return each row's position when ids are sorted descending by UTF-8 bytes, int64 (N,).
 
         Among documents of equal score the one with the smaller tie rank comes first: trec_eval
-        breaks ties by descending document id. Computed once.
+        breaks ties by descending document id. The ranks are computed once.
         """
         return self._tie_ranks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (
-            (Documents, (self.table, self.content_hash))
-            if self.path is None
-            else (open_corpus, (self.path,))
-        )
+        """Pickle the path, or the table where there is no path."""
+        if self.path is None:
+            return Documents, (self.table, self.content_hash)
+        return open_corpus, (self.path,)
 
     def __repr__(self) -> str:
+        """Return the number of documents and the beginning of the content's hash."""
         return f"Documents({len(self)} documents, content {self.content_hash[:12]})"
 
     @cached_property
@@ -194,7 +227,7 @@ class Documents(Mapping[str, dict[str, str]]):
         ranks.flags.writeable = False
         return ranks
 
-    def _checked(self, rows: Rows) -> Ints:
+    def _check_rows(self, rows: Rows) -> Ints:
         checked = np.asarray(rows, dtype=np.int64)
         # A negative row is what `rows` returns for an unknown id; wrapping around would hide it.
         if len(checked) and (checked.min() < 0 or checked.max() >= len(self)):
@@ -205,7 +238,7 @@ class Documents(Mapping[str, dict[str, str]]):
 
 
 class _Items(ItemsView[str, dict[str, str]]):
-    _mapping: Documents  # what the base class keeps
+    _mapping: Documents  # an attribute of the base class
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, str]]]:
         for chunk in self._mapping.chunks(_STREAM_ROWS):
@@ -220,132 +253,163 @@ class _Values(ValuesView[dict[str, str]]):
         return (document for _, document in self._mapping.items())
 
 
-def _documents(columns: Iterable[list[str]]) -> list[dict[str, str]]:
-    return [
-        {"_id": id, "title": title, "text": text} for id, title, text in zip(*columns, strict=True)
-    ]
+def _as_dicts(table: pa.Table) -> list[dict[str, str]]:
+    return _join_columns(*(table.column(name).to_pylist() for name in _SCHEMA.names))
 
 
-# large_string has 64-bit offsets, so that whoever joins the batches of a big corpus does not
-# overflow.
+def _join_columns(ids: list[str], titles: list[str], texts: list[str]) -> list[dict[str, str]]:
+    rows = zip(ids, titles, texts, strict=True)
+    return [{"_id": id, "title": title, "text": text} for id, title, text in rows]
+
+
+# large_string has 64-bit offsets: joining the batches of a large corpus does not overflow.
 _SCHEMA = pa.schema(
-    [pa.field(name, pa.large_string(), nullable=False) for name in ("id", "title", "text")]
+    [
+        pa.field("id", pa.large_string(), nullable=False),
+        pa.field("title", pa.large_string(), nullable=False),
+        pa.field("text", pa.large_string(), nullable=False),
+    ]
 )
-_BATCH_ROWS, _BATCH_CHARACTERS = 16_384, 1 << 23
-_HASH, _COUNTS = b"content_hash", b"counts"
+_BATCH_ROWS = 16_384
+_BATCH_CHARACTERS = 1 << 23
+_HASH = b"content_hash"
+_COUNTS = b"counts"
 
 
 def write_arrow(
     path: Path, documents: Iterable[Document], counts: Mapping[str, int] | None = None
 ) -> tuple[str, Repeats]:
-    """Write a stream of documents to an Arrow file, in batches, and then what was counted on the
-    way; gives the content hash, and what knows repeated ids.
+    """Write a stream of documents to an Arrow file, in batches.
 
-    Of each document 16 bytes are kept, the hashes of its id and of its content. ``counts`` is read
-    after the last document, as reading fills it, and "duplicate texts" is added to what is written.
+    Of each document 16 bytes are kept in memory, the hashes of its id and of its content.
+
+    Args:
+        path: the file.
+        documents: the documents, with unique ids.
+        counts: what was counted on the way, read after the last document and written to the file;
+            "duplicate texts" is added to it.
+
+    Returns:
+        The content hash, and the repeated ids.
     """
-    digest, seen_ids, contents = hashlib.sha256(), Repeats(), Repeats()
+    digest = hashlib.sha256()
+    ids_seen = Repeats()
+    contents_seen = Repeats()
     with path.open("wb") as file:
         with pa.ipc.new_file(file, _SCHEMA) as writer:
             for ids, titles, texts in _batches(documents):
-                seen_ids.add(ids)
-                contents.add(pair for pair in zip(titles, texts, strict=True) if any(pair))
-                # The lengths say where each field ends: no two different corpora give the same
-                # bytes.
-                rows = zip(ids, titles, texts, strict=True)
-                framed = (
-                    f"{len(i)} {len(title)} {len(text)}\n{i}{title}{text}"
-                    for i, title, text in rows
-                )
-                digest.update("".join(framed).encode())
+                ids_seen.add(ids)
+                contents_seen.add(pair for pair in zip(titles, texts, strict=True) if any(pair))
+                digest.update(_framed(ids, titles, texts))
                 writer.write_batch(_record_batch(ids, titles, texts))
-            repeated = len(contents.repeated())
-            final = dict(counts or {}) | ({"duplicate texts": repeated} if repeated else {})
-            # The schema went out before anything was known; an empty batch at the end can carry it.
-            metadata = {_HASH: digest.hexdigest().encode(), _COUNTS: json.dumps(final).encode()}
+            all_counts = dict(counts or {})
+            duplicates = len(contents_seen.repeated())
+            if duplicates:
+                all_counts["duplicate texts"] = duplicates
+            # The schema went out before anything was counted; an empty batch at the end carries it.
+            metadata = {
+                _HASH: digest.hexdigest().encode(),
+                _COUNTS: json.dumps(all_counts).encode(),
+            }
             writer.write_batch(_record_batch([], [], []), custom_metadata=metadata)
         file.flush()
         os.fsync(file.fileno())
-    return digest.hexdigest(), seen_ids
+    return digest.hexdigest(), ids_seen
+
+
+def _framed(ids: list[str], titles: list[str], texts: list[str]) -> bytes:
+    """Return bytes that no other documents give: the lengths say where each field ends."""
+    rows = zip(ids, titles, texts, strict=True)
+    framed = (f"{len(id)} {len(title)} {len(text)}\n{id}{title}{text}" for id, title, text in rows)
+    return "".join(framed).encode()
 
 
 def open_corpus(path: Path) -> Documents:
-    """Map a file that :func:`write_arrow` wrote (any other is a ``ValueError``); nothing is read
-    before it is used.
+    """Map a file that :func:`write_arrow` wrote into memory; nothing is read before it is used.
 
-    The table of the documents carries ``content_hash`` and ``counts`` in its schema metadata.
+    The schema of the table carries ``content_hash`` and ``counts`` as its metadata.
+
+    Raises:
+        ValueError: the file is something else.
     """
     reader = pa.ipc.open_file(pa.memory_map(str(path)))
     batches = reader.num_record_batches
-    metadata = (
-        dict(reader.get_batch_with_custom_metadata(batches - 1).custom_metadata or {})
-        if batches
-        else {}
-    )
+    metadata = {}
+    if batches:
+        last = reader.get_batch_with_custom_metadata(batches - 1)
+        metadata = dict(last.custom_metadata or {})
     if _HASH not in metadata or not reader.schema.equals(_SCHEMA):
         raise ValueError(f"{path} is not a converted corpus")
-    return Documents(
-        reader.read_all().replace_schema_metadata(metadata), metadata[_HASH].decode(), path
-    )
+    table = reader.read_all().replace_schema_metadata(metadata)
+    return Documents(table, metadata[_HASH].decode(), path)
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[tuple[list[str], list[str], list[str]]]:
-    batch: tuple[list[str], list[str], list[str]] = [], [], []
+    ids: list[str] = []
+    titles: list[str] = []
+    texts: list[str] = []
     characters = 0
-    for _, *fields in documents:
-        for column, value in zip(batch, fields, strict=True):
-            column.append(value)
-        characters += len(fields[1]) + len(fields[2])
-        if len(batch[0]) == _BATCH_ROWS or characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = ([], [], []), 0
-    if batch[0]:
-        yield batch
+    for _, id, title, text in documents:
+        ids.append(id)
+        titles.append(title)
+        texts.append(text)
+        characters += len(title) + len(text)
+        if len(ids) == _BATCH_ROWS or characters >= _BATCH_CHARACTERS:
+            yield ids, titles, texts
+            ids = []
+            titles = []
+            texts = []
+            characters = 0
+    if ids:
+        yield ids, titles, texts
 
 
-def _record_batch(*columns: list[str]) -> pa.RecordBatch:
-    return pa.record_batch(
-        [pa.array(column, pa.large_string()) for column in columns], schema=_SCHEMA
-    )
+def _record_batch(ids: list[str], titles: list[str], texts: list[str]) -> pa.RecordBatch:
+    columns = [pa.array(column, pa.large_string()) for column in (ids, titles, texts)]
+    return pa.record_batch(columns, schema=_SCHEMA)
 
 
 def dataset_documents(dataset: Any) -> Documents:
-    """The corpus in a dataset of Hugging Face ``datasets``, which stays where it is, mapped into
-    memory. An InputError: a column is missing, an id is no string or stands there twice, or the
-    dataset is a stream. ``dataset``: columns ``id`` or ``_id``, ``text``, and ``title`` if there
-    are titles; a null is an empty text.
+    """Read the corpus in a dataset of Hugging Face ``datasets``.
+
+    The data stays where it is, mapped into memory.
+
+    Args:
+        dataset: columns ``id`` or ``_id``, ``text``, and ``title`` if there are titles; a null is
+            an empty text.
+
+    Raises:
+        InputError: a column is missing, an id is no string or is repeated, or the dataset is a
+            stream.
     """
     names = list(dataset.column_names or [])
     id = next((name for name in ("id", "_id") if name in names), None)
     if id is None or "text" not in names or not hasattr(dataset, "__len__"):
         raise InputError(
-            f"a dataset of columns {names} is no corpus: load it with id (or _id) and text, no stream"
+            f"a dataset of columns {names} is no corpus; load it with id (or _id) and text, "
+            "not as a stream"
         )
     table = dataset.with_format("arrow")[:]
     ids = table.column(id)
-    if ids.null_count or not (pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type)):
+    is_text = pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type)
+    if ids.null_count or not is_text:
         raise InputError(
             f"column {id!r} of the dataset holds {ids.type}, some of it null; cast it to strings"
         )
     if pc.count_distinct(ids).as_py() < len(ids):
-        raise InputError(
-            f"column {id!r} of the dataset has ids that stand there twice; keep one document of each"
-        )
-    columns = [
-        ids,
-        *(
-            table.column(name) if name in names else pa.nulls(len(ids))
-            for name in ("title", "text")
-        ),
-    ]
+        raise InputError(f"column {id!r} of the dataset repeats ids; keep one document of each")
+    columns = [ids]
+    for name in ("title", "text"):
+        columns.append(table.column(name) if name in names else pa.nulls(len(ids)))
     columns = [pc.fill_null(column.cast(pa.large_string()), "") for column in columns]
     return Documents(pa.table(columns, _SCHEMA), "")
 
 
 @contextmanager
 def hashed_documents(corpus: Mapping[str, Mapping[str, str | None]]) -> Iterator[Documents]:
-    """A corpus with its ``content_hash``; of one that has none yet, a file that is there within the
-    block.
+    """Give a corpus with its ``content_hash``.
+
+    A corpus that has none yet is written to a temporary file, which exists within the block.
     """
     if isinstance(corpus, Documents) and corpus.content_hash:
         yield corpus
