@@ -1,8 +1,8 @@
-"""Files that people have, as titles, sections and records: one reader for each format, by a library
-that is kept well.
+"""The formats of files that people have, each read by a well-kept library.
 
-A document (text, Markdown, reStructuredText, HTML, PDF, Word) becomes a title and sections; a table
-(CSV, TSV, JSON lines, parquet) becomes records, whose columns are found by their names.
+A document (text, Markdown, reStructuredText, HTML, PDF, Word) becomes a title and sections. A table
+(CSV, TSV, JSON lines, parquet) becomes records; the columns of text, title and id are recognised by
+their names.
 """
 
 import codecs
@@ -23,23 +23,21 @@ from beir_cocodr.errors import InputError, first_line
 
 
 class Section(NamedTuple):
-    """A part of a document: the headings that it stands below, outermost first, and its text in
-    paragraphs.
-    """
+    """A part of a document: the headings above it, outermost first, and its text in paragraphs."""
 
     headings: tuple[str, ...]
     text: str
 
 
 class Content(NamedTuple):
-    """What a document says: its title, "" where it has none, and its sections in order."""
+    """The content of a document: its title, "" where it has none, and its sections in order."""
 
     title: str
     sections: list[Section]
 
 
 class _Outline:
-    """Collects blocks of text below headings of levels."""
+    """A collector of blocks of text below headings of several levels."""
 
     def __init__(self) -> None:
         self.sections: list[Section] = []
@@ -47,34 +45,36 @@ class _Outline:
         self._blocks: list[str] = []
 
     def heading(self, level: int, text: str) -> None:
+        """Begin a section below a heading; it replaces those of its level and deeper ones."""
         self.end()
         self._headings = [(above, title) for above, title in self._headings if above < level]
-        if text := " ".join(text.split()):
+        text = " ".join(text.split())
+        if text:
             self._headings.append((level, text))
 
     def block(self, text: str) -> None:
+        """Add a block of text to the current section."""
         if text.strip():
             self._blocks.append(text.strip("\n"))
 
     def end(self) -> None:
+        """End the current section."""
         if self._blocks:
-            self.sections.append(
-                Section(tuple(text for _, text in self._headings), "\n\n".join(self._blocks))
-            )
+            headings = tuple(text for _, text in self._headings)
+            self.sections.append(Section(headings, "\n\n".join(self._blocks)))
         self._blocks = []
 
     def content(self, title: str = "") -> Content:
-        """The only heading of the lowest level is the title, where none is given, and stands in no
-        section then.
+        """Return all that was collected.
+
+        Where no title is given, a heading that is above all sections is the title; it is then left
+        out of the headings of the sections.
         """
         self.end()
-        first = {headings[0] for headings, _ in self.sections if headings}
-        if (
-            len(first) == 1
-            and all(headings for headings, _ in self.sections)
-            and (not title or title in first)
-        ):
-            [title] = first
+        outermost = {headings[0] for headings, _ in self.sections if headings}
+        has_headings = all(headings for headings, _ in self.sections)
+        if len(outermost) == 1 and has_headings and (not title or title in outermost):
+            [title] = outermost
             return Content(title, [Section(headings[1:], text) for headings, text in self.sections])
         return Content(" ".join(title.split()), self.sections)
 
@@ -87,7 +87,11 @@ _MARKS = (
 
 
 def _decode(data: bytes) -> str:
-    """UTF-8, or what a byte order mark names; a ``ValueError`` for all else."""
+    """Decode UTF-8, or what a byte order mark names.
+
+    Raises:
+        ValueError: the bytes are something else.
+    """
     encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
     return data.decode(encoding)
 
@@ -103,21 +107,20 @@ _TITLE_LINE = re.compile(r"^title:\s*['\"]?(.*?)['\"]?\s*$", re.MULTILINE)
 
 
 def _read_markdown(data: bytes) -> Content:
-    """CommonMark with tables, by markdown-it-py; the title of YAML front matter is the title."""
+    """Read CommonMark with tables by markdown-it-py; YAML front matter may give the title."""
     from markdown_it import MarkdownIt
 
-    text, title = _decode(data).replace("\r\n", "\n"), ""
-    if front := _FRONT_MATTER.match(text):
-        found = _TITLE_LINE.search(front[1])
-        title, text = found[1] if found else "", text[front.end() :]
-    outline, level = _Outline(), 0
+    title, text = _split_front_matter(_decode(data).replace("\r\n", "\n"))
+    outline = _Outline()
+    level = 0
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         if token.type == "heading_open":
             level = int(token.tag[1:])
-        elif token.type == "inline":
-            shown = _inline(token)
-            outline.heading(level, shown) if level else outline.block(shown)
+        elif token.type == "inline" and level:
+            outline.heading(level, _inline_text(token))
             level = 0
+        elif token.type == "inline":
+            outline.block(_inline_text(token))
         elif token.type in ("fence", "code_block"):
             outline.block(token.content)
         elif token.type == "html_block":
@@ -126,82 +129,121 @@ def _read_markdown(data: bytes) -> Content:
     return outline.content(title)
 
 
-def _inline(token: Any) -> str:
-    """The words of a run of Markdown: of links and pictures their text, of inline HTML nothing but
-    what it encloses.
-    """
-    breaks = {"softbreak": "\n", "hardbreak": "\n", "html_inline": ""}
-    return "".join(
-        breaks[child.type]
-        if child.type in breaks
-        else _inline(child)
-        if child.children
-        else child.content
-        for child in token.children or ()
-    )
+def _split_front_matter(text: str) -> tuple[str, str]:
+    """Return the title that the front matter of a Markdown file gives, and the rest of the file."""
+    front_matter = _FRONT_MATTER.match(text)
+    if front_matter is None:
+        return "", text
+    title = _TITLE_LINE.search(front_matter[1])
+    return "" if title is None else title[1], text[front_matter.end() :]
+
+
+# What inline marks of Markdown are read as: breaks of lines, and inline HTML, of which only what it
+# encloses is text.
+_INLINE_MARKS = {"softbreak": "\n", "hardbreak": "\n", "html_inline": ""}
+
+
+def _inline_text(token: Any) -> str:
+    """Return the words of a run of Markdown; links and pictures give their text."""
+    words = []
+    for child in token.children or ():
+        if child.type in _INLINE_MARKS:
+            words.append(_INLINE_MARKS[child.type])
+        elif child.children:
+            words.append(_inline_text(child))
+        else:
+            words.append(child.content)
+    return "".join(words)
 
 
 _HEADING = re.compile("h[1-6]")
 
 # Parts of a page that are read as lines of their own.
 _BLOCKS = frozenset(
-    "address article aside blockquote body caption dd details div dl dt fieldset figcaption figure footer form header "
-    "hr li main ol p pre section summary table tbody tfoot thead tr ul".split()
+    "address article aside blockquote body caption dd details div dl dt fieldset figcaption figure "
+    "footer form header hr li main ol p pre section summary table tbody tfoot thead tr ul".split()
 )
+
+# Parts of a page that hold no text of its own.
+_NO_TEXT = ["script", "style", "template", "noscript", "nav", "head"]
 
 
 def _read_html(data: bytes) -> Content:
-    """By Beautiful Soup, in the page's encoding: ``<main>``, or else all, without scripts, styles
-    and navigation.
+    """Read a page by Beautiful Soup, in its own encoding.
+
+    ``<main>`` is read where there is one, and else all except scripts, styles and navigation.
     """
     from bs4 import BeautifulSoup
-    from bs4.element import NavigableString
 
     page = BeautifulSoup(data, "html.parser")
     title = page.title.get_text() if page.title else ""
-    for part in page(["script", "style", "template", "noscript", "nav", "head"]):
+    for part in page(_NO_TEXT):
         part.decompose()
-    outline, line = _Outline(), [""]  # the line that is being read
+    reader = _HtmlReader()
+    reader.visit(page.main or page)
+    reader.end_line()
+    return reader.outline.content(title)
 
-    def flush() -> None:
-        outline.block("\n".join(" ".join(found.split()) for found in line[0].splitlines()))
-        line[0] = ""
 
-    def visit(node: Any) -> None:
+class _HtmlReader:
+    """A walk over the elements of a page, which collects their text."""
+
+    def __init__(self) -> None:
+        self.outline = _Outline()
+        self._line = ""
+
+    def end_line(self) -> None:
+        """Add what was read since the last block as a block."""
+        lines = (" ".join(line.split()) for line in self._line.splitlines())
+        self.outline.block("\n".join(lines))
+        self._line = ""
+
+    def visit(self, node: Any) -> None:
+        """Read all children of an element."""
+        from bs4.element import NavigableString
+
         for child in node.children:
             name = child.name
             if name is None:
-                if type(child) is NavigableString:  # and no comment, which is a kind of it
-                    line[0] += re.sub(r"\s+", " ", str(child))
+                # Comments are of a type below this one, and are no text.
+                if type(child) is NavigableString:
+                    self._line += re.sub(r"\s+", " ", str(child))
             elif _HEADING.fullmatch(name):
-                flush()
-                outline.heading(int(name[1]), child.get_text())
+                self.end_line()
+                self.outline.heading(int(name[1]), child.get_text())
             elif name == "pre":
-                flush()
-                outline.block(child.get_text())
+                self.end_line()
+                self.outline.block(child.get_text())
             elif name == "br":
-                line[0] += "\n"
+                self._line += "\n"
+            elif name in _BLOCKS:
+                self.end_line()
+                self.visit(child)
+                self.end_line()
             else:
-                block = name in _BLOCKS
-                flush() if block else None
-                line[0] += " " if name in ("td", "th") else ""
-                visit(child)
-                flush() if block else None
+                if name in ("td", "th"):
+                    self._line += " "
+                self.visit(child)
 
-    visit(page.main or page)
-    flush()
-    return outline.content(title)
+
+# docutils includes no other file, runs nothing and prints nothing.
+_RST_SETTINGS = {
+    "report_level": 5,
+    "halt_level": 6,
+    "warning_stream": False,
+    "file_insertion_enabled": False,
+    "raw_enabled": False,
+    "_disable_config": True,
+    "syntax_highlight": "none",
+    "doctitle_xform": False,
+}
 
 
 def _read_rst(data: bytes) -> Content:
-    """By docutils, which runs and includes nothing; what only Sphinx knows is read as it stands."""
+    """Read reStructuredText by docutils; what only Sphinx knows is read as it is written."""
     from docutils import nodes
     from docutils.core import publish_doctree
 
-    settings = {
-        "report_level": 5, "halt_level": 6, "warning_stream": False, "file_insertion_enabled": False,
-        "raw_enabled": False, "_disable_config": True, "syntax_highlight": "none", "doctitle_xform": False,
-    }  # fmt: skip
     outline = _Outline()
 
     def visit(node: Any, depth: int) -> None:
@@ -218,15 +260,16 @@ def _read_rst(data: bytes) -> Content:
             elif not isinstance(child, nodes.Invisible):
                 visit(child, depth)
 
-    visit(publish_doctree(_decode(data), settings_overrides=settings), 0)
+    visit(publish_doctree(_decode(data), settings_overrides=_RST_SETTINGS), 0)
     return outline.content()
 
 
 def _read_pdf(data: bytes) -> Content:
-    """By pypdf, a section a page; words that are parted at the end of a line are joined."""
+    """Read a PDF by pypdf, a section a page; words that a line end divides are joined."""
     from pypdf import PdfReader
 
-    reader, outline = PdfReader(io.BytesIO(data)), _Outline()
+    reader = PdfReader(io.BytesIO(data))
+    outline = _Outline()
     for number, page in enumerate(reader.pages, 1):
         outline.heading(1, f"page {number}")
         outline.block(re.sub(r"(?<=\w)-\n(?=[a-z])", "", page.extract_text()))
@@ -236,19 +279,22 @@ def _read_pdf(data: bytes) -> Content:
 
 
 def _read_docx(data: bytes) -> Content:
-    """By python-docx: paragraphs and tables, below headings by their styles."""
+    """Read a Word document by python-docx; the styles of paragraphs say which are headings."""
     from docx import Document
     from docx.table import Table
 
-    document, outline, title = Document(io.BytesIO(data)), _Outline(), ""
+    document = Document(io.BytesIO(data))
+    outline = _Outline()
+    title = ""
     for part in document.iter_inner_content():
         if isinstance(part, Table):
             for row in part.rows:
                 outline.block(" ".join(cell.text for cell in row.cells))
             continue
-        style = part.style.name or "" if part.style else ""
-        if style.startswith("Heading ") and style[8:].isdecimal():
-            outline.heading(int(style[8:]), part.text)
+        style = (part.style.name or "") if part.style else ""
+        level = style.removeprefix("Heading ")
+        if level != style and level.isdecimal():
+            outline.heading(int(level), part.text)
         elif style == "Title" and not title:
             title = part.text
         else:
@@ -256,8 +302,8 @@ def _read_docx(data: bytes) -> Content:
     return outline.content(title or document.core_properties.title or "")
 
 
-#: Suffixes of documents, and what reads them: bytes to content; it may raise of everything. Add a
-#: row for your own.
+#: Suffixes of documents, and their readers, from bytes to content. A reader may raise any
+#: exception. Add a row for a format of your own.
 DOCUMENTS: dict[str, Callable[[bytes], Content]] = {
     ".txt": _read_text,
     ".md": _read_markdown,
@@ -269,19 +315,22 @@ DOCUMENTS: dict[str, Callable[[bytes], Content]] = {
     ".docx": _read_docx,
 }
 
-#: Modules that some of them need from the extra ``files``.
+#: Modules of the extra ``files`` that some readers need.
 PACKAGES = {".pdf": "pypdf", ".docx": "docx"}
 
 
 def readable(path: Path) -> bool:
-    """Whether what reads a document is installed."""
+    """Return whether the library that reads a document is installed."""
     package = PACKAGES.get(path.suffix.lower())
     return package is None or find_spec(package) is not None
 
 
 def read_content(path: Path, report: Report) -> Content | None:
-    """A document by its suffix; None with the error "unreadable file" where its library cannot read
-    it.
+    """Read a document by its suffix.
+
+    Returns:
+        The content; None where its library cannot read it, and the error "unreadable file" is
+        reported.
     """
     try:
         return DOCUMENTS[path.suffix.lower()](path.read_bytes())
@@ -289,15 +338,10 @@ def read_content(path: Path, report: Report) -> Content | None:
         reason = "nested too deeply"
     except UnicodeDecodeError as cause:
         reason = f"not UTF-8 at byte {cause.start + 1}; convert it"
-    except Exception as cause:  # each library raises its own, on files that are broken
+    except Exception as cause:  # each library raises its own on broken files
         reason = f"{type(cause).__name__}: {first_line(cause)}"
-    report(
-        error(
-            "unreadable file",
-            str(path),
-            f"cannot be read ({reason}); mend it, or move it out of the folder",
-        )
-    )
+    message = f"cannot be read ({reason}); repair it, or move it out of the folder"
+    report(error("unreadable file", str(path), message))
     return None
 
 
@@ -307,7 +351,7 @@ _ROWS = 1_000
 #: Suffixes of tables.
 TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
 
-#: Names of columns, the first that is there counts; case does not.
+#: Names of columns, in any case; the first that a table has counts.
 TEXTS = ("text", "contents", "content", "body", "passage", "document", "abstract", "description")
 TITLES = ("title", "name", "heading", "headline", "subject")
 IDS = ("_id", "id", "docid", "doc_id", "document_id", "passage_id")
@@ -315,11 +359,12 @@ IDS = ("_id", "id", "docid", "doc_id", "document_id", "passage_id")
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table are read; empty and None for those that are found by name.
+    """The columns of a table that are read.
 
-    Args:
-        texts: several are joined, a line each.
-        title, id: "" for none.
+    Attributes:
+        texts: columns of the text, joined with a line each; empty: recognised by name.
+        title: column of the title; "" for none, None: recognised by name.
+        id: the same for the id.
     """
 
     texts: tuple[str, ...] = ()
@@ -327,34 +372,48 @@ class Columns:
     id: str | None = None
 
     def of(self, names: Sequence[str], where: str) -> "Columns":
-        """The columns of a table; an InputError where none is the text, or one that was named is
-        not there.
+        """Return the columns of one table, each by its name there.
+
+        Args:
+            names: names of all columns of the table.
+            where: the file, for messages.
+
+        Raises:
+            InputError: no column is the text, or one that was named does not exist.
         """
-        shown = ", ".join(map(repr, names[:20])) or "none"
+        existing = ", ".join(repr(name) for name in names[:20]) or "none"
         for name in (*self.texts, self.title, self.id):
             if name and name not in names:
-                raise InputError(f"{where}: no column {name!r}; there are {shown}")
-        texts = self.texts or _found(names, TEXTS) or (tuple(names) if len(names) == 1 else ())
+                raise InputError(f"{where}: no column {name!r}; there are {existing}")
+        texts = self.texts or _recognise(names, TEXTS)
+        if not texts and len(names) == 1:
+            texts = tuple(names)
         if not texts:
             raise InputError(
-                f"{where}: no column is called text or so; name it with --text-column; there are {shown}"
+                f"{where}: no column is recognised as the text; name it with --text-column; "
+                f"there are {existing}"
             )
-        title, id = (
-            given if given is not None else next(iter(_found(names, known)), "")
-            for given, known in ((self.title, TITLES), (self.id, IDS))
-        )
+        title = self._or_recognised(self.title, names, TITLES)
+        id = self._or_recognised(self.id, names, IDS)
         return Columns(texts, "" if title in texts else title, "" if id in texts else id)
 
+    @staticmethod
+    def _or_recognised(column: str | None, names: Sequence[str], known: Sequence[str]) -> str:
+        if column is not None:
+            return column
+        return next(iter(_recognise(names, known)), "")
 
-def _found(names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
+
+def _recognise(names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
     by_name = {name.strip().lower(): name for name in names}
-    return next(((by_name[name],) for name in known if name in by_name), ())
+    for name in known:
+        if name in by_name:
+            return (by_name[name],)
+    return ()
 
 
 class Row(NamedTuple):
-    """A record as it was read: its line or number, and raw values; None for an id that there is
-    not.
-    """
+    """A record as it was read: its line or number, and raw values; None for an absent id."""
 
     line: int
     id: Any
@@ -363,19 +422,14 @@ class Row(NamedTuple):
 
 
 def read_table(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
-    """Stream the records of a table by its suffix; what is wrong with the file is reported, and
-    ends the stream.
+    """Stream the records of a table, read by its suffix.
+
+    What is wrong with the file is reported, and ends the stream.
     """
     name = path.name.lower()
     try:
         if name.endswith(".parquet"):
-            import pyarrow.parquet as pq
-
-            with pq.ParquetFile(path) as file:
-                chosen = columns.of(file.schema_arrow.names, str(path))
-                wanted = [column for column in (*chosen.texts, chosen.title, chosen.id) if column]
-                batches = (batch.to_pylist() for batch in file.iter_batches(_ROWS, columns=wanted))
-                yield from record_rows((record for batch in batches for record in batch), chosen)
+            yield from _parquet_rows(path, columns)
         elif ".jsonl" in name:
             yield from _json_rows(path, columns, report)
         else:
@@ -383,30 +437,40 @@ def read_table(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
     except InputError as cause:
         report(error("no text field", str(path), str(cause).removeprefix(f"{path}: ")))
     except (OSError, EOFError, ValueError, csv.Error, zlib.error) as cause:
-        report(
-            error(
-                "unreadable file",
-                str(path),
-                f"cannot be read to its end ({first_line(cause)}); mend it",
-            )
-        )
+        message = f"cannot be read to its end ({first_line(cause)}); repair it"
+        report(error("unreadable file", str(path), message))
 
 
 def record_rows(records: Iterable[dict[str, Any]], columns: Columns) -> Iterator[Row]:
-    """Rows of records in order, numbered from 1."""
-    return (_row(number, record, columns) for number, record in enumerate(records, 1))
+    """Stream the rows of records in order, numbered from 1."""
+    for number, record in enumerate(records, 1):
+        yield _row(number, record, columns)
 
 
 def _row(line: int, record: Mapping[str, Any], columns: Columns) -> Row:
     texts = [record.get(name) for name in columns.texts]
-    text = (
-        texts[0] if len(texts) == 1 else "\n".join(str(part) for part in texts if part is not None)
-    )
-    return Row(line, record.get(columns.id or ""), record.get(columns.title or "", ""), text)
+    if len(texts) == 1:
+        text = texts[0]
+    else:
+        text = "\n".join(str(part) for part in texts if part is not None)
+    id = record.get(columns.id or "")
+    title = record.get(columns.title or "", "")
+    return Row(line, id, title, text)
+
+
+def _parquet_rows(path: Path, columns: Columns) -> Iterator[Row]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        chosen = columns.of(file.schema_arrow.names, str(path))
+        names = [name for name in (*chosen.texts, chosen.title, chosen.id) if name]
+        batches = file.iter_batches(_ROWS, columns=names)
+        records = (record for batch in batches for record in batch.to_pylist())
+        yield from record_rows(records, chosen)
 
 
 def _json_rows(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
-    """The columns are those of the first record; others may lack some."""
+    """Stream the records of JSON lines; the first record decides which columns are read."""
     chosen = None
     for line, record in json_records(path, report):
         if record is not None:
@@ -415,17 +479,22 @@ def _json_rows(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
 
 
 def _csv_rows(path: Path, columns: Columns) -> Iterator[Row]:
-    """By the csv module; the header line names the columns, and shows what parts them."""
+    """Stream the records of a CSV or TSV file by the csv module.
+
+    The header line names the columns and shows which character separates them.
+    """
     csv.field_size_limit(2**31 - 1)
-    with (gzip.open if path.suffix == ".gz" else open)(
-        path, "rt", encoding="utf-8-sig", newline=""
-    ) as file:
-        mark = "\t" if ".tsv" in path.name.lower() else max(",;\t|", key=file.readline().count)
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        header = file.readline()
         file.seek(0)
-        lines = csv.reader(file, delimiter=mark, strict=True)
+        marks = "\t" if ".tsv" in path.name.lower() else ",;\t|"
+        lines = csv.reader(file, delimiter=max(marks, key=header.count), strict=True)
         names = next(lines, [])
         chosen = columns.of(names, str(path))
-        for cells in filter(None, lines):
+        for cells in lines:
+            if not cells:
+                continue
             if len(cells) != len(names):
                 raise ValueError(
                     f"line {lines.line_num} has {len(cells)} cells for {len(names)} columns"

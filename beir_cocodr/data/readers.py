@@ -179,7 +179,9 @@ class RecordChecker:
         if has_title and not has_text:
             self.warning("title-only documents", "no text, only a title", line, checked_id)
         elif not has_text:
-            message = "neither title nor text; it stays in the corpus, and searches hardly return it"
+            message = (
+                "neither title nor text; it stays in the corpus, and searches hardly return it"
+            )
             self.warning("empty documents", message, line, checked_id)
         return line, checked_id, checked_title, checked_text
 
@@ -370,9 +372,7 @@ def read_query_file(path: Path) -> dict[str, str]:
     queries: dict[str, str] = {}
     for line, id, text in _lines_as_queries(path):
         if id in queries:
-            raise InputError(
-                f"{path}:{line}: query {id!r} is there a second time; correct the line"
-            )
+            raise InputError(f"{path}:{line}: query {id!r} is there twice; correct the line")
         if not text.strip():
             raise InputError(f"{path}:{line}: query {id!r} has no text; correct the line")
         queries[id] = text
