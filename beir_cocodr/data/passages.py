@@ -1,6 +1,4 @@
-"""Passages of documents: whole sentences in any language, up to a number of tokens, read some
-documents at a time.
-"""
+"""Passages of documents: whole sentences in any language, up to a number of tokens."""
 
 import logging
 import re
@@ -23,11 +21,12 @@ class Passage(NamedTuple):
     """A passage of a document.
 
     Attributes:
-        row: of the document in its corpus.
-        number: of the passage in the document, from 0.
-        start, end: character range in the text of the document, its title and text joined.
+        row: row of the document in its corpus.
+        number: number of the passage in the document, from 0.
+        start: first character in the text of the document, its title and text joined.
+        end: the character after the last.
         text: the passage itself.
-        title: of the document, "" where it has none.
+        title: title of the document, "" where it has none.
     """
 
     row: int
@@ -41,55 +40,73 @@ class Passage(NamedTuple):
 #: First character, and the one after the last.
 Range = tuple[int, int]
 
-# sentencex panics after a mark that is followed by white space of several bytes; one character
-# stands for another here, so that places in the text stay what they are.
+# sentencex panics after a mark that is followed by white space of several bytes. One character
+# replaces another here, so that positions in the text stay the same.
 _SPACES = (0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x202F, 0x205F, 0x3000)
 _PLAIN_SPACE = dict.fromkeys(_SPACES, " ") | {0x85: "\n", 0x2029: "\n"}
 
 
 def sentence_ranges(text: str, language: str = "en") -> list[Range]:
-    """The sentences of a text as character ranges, by Wikimedia's sentencex.
+    """Return the sentences of a text as character ranges, by Wikimedia's sentencex.
 
     Together they hold every character that is not white space, once and in order; none begins or
-    ends with white space. The marks that end sentences are known for all scripts whatever the
-    language is; the language, an ISO 639 code, says which abbreviations do not end one. For one
-    that sentencex does not know it takes a related language, or English.
+    ends with white space.
+
+    Args:
+        text: the text.
+        language: ISO 639 code; it says which abbreviations do not end a sentence. The marks that
+            end sentences are known for all scripts, whatever the language is. For a language that
+            sentencex does not know it takes a related one, or English.
     """
-    return [
-        _stripped(text, start, end)
-        for start, end in _cuts(text, language)
-        if text[start:end].strip()
-    ]
+    ranges = []
+    for start, end in _split_sentences(text, language):
+        if text[start:end].strip():
+            ranges.append(_stripped(text, start, end))
+    return ranges
 
 
-def _cuts(text: str, language: str) -> Iterator[Range]:
-    start = end = 0
+def _split_sentences(text: str, language: str) -> Iterator[Range]:
+    start = 0
+    end = 0
     text = text.translate(_PLAIN_SPACE)
     for sentence in segment(language, text):
         # What the segmenter leaves out between two sentences goes to the later one.
-        at = text.find(sentence, end)
-        if at < 0:
+        position = text.find(sentence, end)
+        if position < 0:
             continue
-        end = at + len(sentence)
+        end = position + len(sentence)
         yield start, end
         start = end
     yield start, len(text)
 
 
 def _stripped(text: str, start: int = 0, end: int | None = None) -> Range:
-    """A range, by default the whole text, without the white space around it."""
+    """Return a range, by default the whole text, without the white space around it."""
     part = text[start:end]
-    return start + len(part) - len(part.lstrip()), start + len(part.rstrip())
+    leading = len(part) - len(part.lstrip())
+    return start + leading, start + len(part.rstrip())
 
 
-#: A sentence, or a part of a long one, as first character, the one after the last, and tokens.
-_Unit = tuple[int, int, int]
+class _Unit(NamedTuple):
+    """A sentence, or a part of a long one.
+
+    Attributes:
+        start: its first character.
+        end: the character after its last.
+        tokens: its number of tokens, with those that the tokenizer adds.
+    """
+
+    start: int
+    end: int
+    tokens: int
+
+
 _WORD = re.compile(r"\S+")
 
 # A token is seldom longer than this; where it is, a part is only shorter than it could be.
 _CHARACTERS_A_TOKEN = 8
 
-# How far the next cut is looked for, so that a text without spaces is not read to its end for each.
+# How far the end of a part is looked for: a text without spaces is not read to its end each time.
 _WINDOW_A_TOKEN = 16
 
 
@@ -100,221 +117,251 @@ def split_passages(
     language: str = "en",
     titles: Sequence[int] | None = None,
 ) -> list[list[Range]]:
-    """Cut documents into consecutive passages of at most ``limit`` tokens, counted on the passage
-    itself: the character ranges of each.
+    """Split documents into consecutive passages of at most ``limit`` tokens.
 
-    Sentences are grouped greedily. One that is too long by itself is cut between words, and a word
-    that is too long (a text without spaces) between characters. No character but white space is
-    lost, the order is kept, and no passage begins or ends with white space; a blank text has no
-    passage.
+    Sentences are grouped greedily. One that is too long by itself is divided between words, and a
+    word that is too long (a text without spaces) between characters. No character except white
+    space is lost, the order is kept, and no passage begins or ends with white space; a blank text
+    has no passage.
 
     Args:
         texts: the documents.
-        count: tokens of a text, those included that a tokenizer adds to every text.
-        limit: the most tokens of a passage. A single character of more tokens stands alone.
-        language: of the sentences, see :func:`sentence_ranges`.
+        count: tokens of texts, with those that a tokenizer adds to every text; passages are counted
+            as they are.
+        limit: the most tokens of a passage. A single character of more tokens is a passage.
+        language: language of the sentences, see :func:`sentence_ranges`.
         titles: for each text the number of characters at its start that are a title, and so a
             sentence of their own; none by default.
 
-    Source: Wu et al., 2023 (Query-as-context Pre-training), section 4.1; published code groups one
-    sentence too many.
+    Returns:
+        The character ranges of the passages of each document.
+
+    References:
+        Wu et al., 2023 (Query-as-context Pre-training), section 4.1; published code groups one
+        sentence too many.
     """
     passages: list[list[Range]] = [[] for _ in texts]
     long: list[int] = []
-    for i, tokens in enumerate(count([text.strip() for text in texts])):
+    for row, tokens in enumerate(count([text.strip() for text in texts])):
         if tokens > limit:
-            long.append(i)
-        elif texts[i].strip():
-            passages[i] = [_stripped(texts[i])]
-    sentences = [_sentences(texts[i], titles[i] if titles else 0, language) for i in long]
+            long.append(row)
+        elif texts[row].strip():
+            passages[row] = [_stripped(texts[row])]
+    long_texts = [texts[row] for row in long]
+    sentences = [_sentences(texts[row], titles[row] if titles else 0, language) for row in long]
     [added] = count([""])
     groups: list[tuple[int, list[_Unit]]] = []
-    for i, units in zip(
-        long, _units([texts[i] for i in long], sentences, count, limit), strict=True
-    ):
-        groups += [(i, group) for group in _grouped(units, limit, added)]
-    lengths = count([texts[i][group[0][0] : group[-1][1]] for i, group in groups])
-    for (i, group), tokens in zip(groups, lengths, strict=True):
-        fits = [group] if tokens <= limit else _regrouped(texts[i], group, count, limit)
-        passages[i] += [(units[0][0], units[-1][1]) for units in fits]
+    for row, units in zip(long, _units(long_texts, sentences, count, limit), strict=True):
+        for group in _group(units, limit, added):
+            groups.append((row, group))
+    lengths = count([texts[row][group[0].start : group[-1].end] for row, group in groups])
+    for (row, group), tokens in zip(groups, lengths, strict=True):
+        fitting = [group] if tokens <= limit else _regroup(texts[row], group, count, limit)
+        for units in fitting:
+            passages[row].append((units[0].start, units[-1].end))
     return passages
 
 
 def fitting_prefix(text: str, count: Count, limit: int) -> str:
-    """The longest prefix of a text, up to a word's end where there is one, of at most ``limit``
-    tokens.
-    """
+    """Return the longest prefix of at most ``limit`` tokens, up to a word's end if possible."""
     start, end = _stripped(text)
-    return text[start : _cut(text, start, end, count, limit)[0]] if start < end else ""
+    if start >= end:
+        return ""
+    part = _first_part(text, start, end, count, limit)
+    return text[start : part.end]
 
 
 def _sentences(text: str, title: int, language: str) -> list[Range]:
-    head = [_stripped(text, 0, title)] if text[:title].strip() else []
-    return head + [
-        (title + start, title + end) for start, end in sentence_ranges(text[title:], language)
-    ]
+    ranges = [_stripped(text, 0, title)] if text[:title].strip() else []
+    for start, end in sentence_ranges(text[title:], language):
+        ranges.append((title + start, title + end))
+    return ranges
 
 
 def _units(
     texts: Sequence[str], sentences: Sequence[list[Range]], count: Count, limit: int
 ) -> Iterator[list[_Unit]]:
-    """For each text its sentences with their tokens, those that are too long in parts."""
-    flat = [
-        text[start:end]
-        for text, found in zip(texts, sentences, strict=True)
-        for start, end in found
-    ]
-    lengths = iter(count(flat))
-    for text, found in zip(texts, sentences, strict=True):
+    """Stream the sentences of each text with their tokens; those that are too long in parts."""
+    parts = []
+    for text, ranges in zip(texts, sentences, strict=True):
+        parts.extend(text[start:end] for start, end in ranges)
+    lengths = iter(count(parts))
+    for text, ranges in zip(texts, sentences, strict=True):
         units: list[_Unit] = []
-        for start, end in found:
+        for start, end in ranges:
             tokens = next(lengths)
-            units += (
-                [(start, end, tokens)]
-                if tokens <= limit
-                else _parts(text, start, end, count, limit)
-            )
+            if tokens <= limit:
+                units.append(_Unit(start, end, tokens))
+            else:
+                units.extend(_parts(text, start, end, count, limit))
         yield units
 
 
-def _grouped(units: Sequence[_Unit], limit: int, added: int) -> Iterator[list[_Unit]]:
-    """Greedy groups whose estimated tokens fit: the sum of their units, added tokens counted
-    once.
-    """
+def _group(units: Sequence[_Unit], limit: int, added: int) -> Iterator[list[_Unit]]:
+    """Group units greedily while the sum of their tokens fits; added tokens count once."""
     group: list[_Unit] = []
-    tokens = added
+    total = added
     for unit in units:
-        own = unit[2] - added
-        if group and tokens + own > limit:
+        tokens = unit.tokens - added
+        if group and total + tokens > limit:
             yield group
-            group, tokens = [], added
+            group = []
+            total = added
         group.append(unit)
-        tokens += own
+        total += tokens
     if group:
         yield group
 
 
-def _regrouped(text: str, group: list[_Unit], count: Count, limit: int) -> Iterator[list[_Unit]]:
-    """A group that joined is longer than the sum of its units, cut into groups that were
-    measured.
-    """
+def _regroup(text: str, group: list[_Unit], count: Count, limit: int) -> Iterator[list[_Unit]]:
+    """Divide a group that is longer than the sum of its units into groups that are measured."""
+
+    def fits(units: list[_Unit]) -> bool:
+        [tokens] = count([text[units[0].start : units[-1].end]])
+        return tokens <= limit
+
     while group:
-        fitting = (
-            n
-            for n in range(len(group) - 1, 1, -1)
-            if count([text[group[0][0] : group[n - 1][1]]])[0] <= limit
-        )
-        taken = next(fitting, 1)
-        yield group[:taken]
-        group = group[taken:]
-        if group and count([text[group[0][0] : group[-1][1]]])[0] <= limit:
+        size = len(group) - 1
+        while size > 1 and not fits(group[:size]):
+            size -= 1
+        size = max(size, 1)
+        yield group[:size]
+        group = group[size:]
+        if group and fits(group):
             yield group
             return
 
 
 def _parts(text: str, start: int, end: int, count: Count, limit: int) -> Iterator[_Unit]:
-    """A sentence that is too long, cut into parts that fit."""
+    """Divide a sentence that is too long into parts that fit."""
     while start < end:
-        cut, tokens = _cut(text, start, end, count, limit)
-        yield start, cut, tokens
-        following = _WORD.search(text, cut, end)
+        part = _first_part(text, start, end, count, limit)
+        yield part
+        following = _WORD.search(text, part.end, end)
         start = following.start() if following else end
 
 
-def _cut(text: str, start: int, end: int, count: Count, limit: int) -> tuple[int, int]:
-    """Where the first part of a range ends, and its tokens: after a word if any fits, else in the
-    first.
-    """
+def _first_part(text: str, start: int, end: int, count: Count, limit: int) -> _Unit:
+    """Return the first part of a range: it ends after a word if any fits, else within the first."""
     window = min(end, start + _WINDOW_A_TOKEN * limit)
-    ends = [match.end() for match in islice(_WORD.finditer(text, start, window), limit + 1)]
+    words = islice(_WORD.finditer(text, start, window), limit + 1)
+    ends = [match.end() for match in words]
     if len(ends) > 1 and ends[-1] == window < end:
-        ends.pop()  # its word may go on
-    fit = _last_fitting(text, start, ends, count, limit)
-    if fit is None:
+        ends.pop()  # its word may continue
+    part = _last_fitting(text, start, ends, count, limit)
+    if part is None:
         most = min(ends[0], start + _CHARACTERS_A_TOKEN * limit)
-        fit = _last_fitting(text, start, range(start + 1, most), count, limit)
-    return fit or (start + 1, count([text[start : start + 1]])[0])
+        part = _last_fitting(text, start, range(start + 1, most), count, limit)
+    if part is None:
+        [tokens] = count([text[start : start + 1]])
+        part = _Unit(start, start + 1, tokens)
+    return part
 
 
 def _last_fitting(
     text: str, start: int, ends: Sequence[int], count: Count, limit: int
-) -> tuple[int, int] | None:
-    """The last of ascending ends up to which the text fits, by bisection, and its tokens, if any
-    does.
-    """
+) -> _Unit | None:
+    """Return the longest part that fits and ends at one of some ascending ends, by bisection."""
 
     def tokens(end: int) -> int:
         return count([text[start:end]])[0]
 
     fitting = bisect_right(ends, limit, key=tokens)
-    return (ends[fitting - 1], tokens(ends[fitting - 1])) if fitting else None
+    if fitting == 0:
+        return None
+    end = ends[fitting - 1]
+    return _Unit(start, end, tokens(end))
 
 
 log = logging.getLogger(__name__)
+
 _COUNTS = "passages_per_document.npy"
+
+# Documents that are split at a time.
 _CHUNK = 1000
 
 
 class PassageReader:
-    """Splits documents by :func:`split_passages`, and keeps all passages or a random sample."""
+    """A reader of the passages of a corpus: all of them, or a random sample."""
 
     def __init__(
         self, documents: Documents, text_format: TextFormat, count: Count, limit: int, language: str
     ) -> None:
-        self.documents, self.text_format = documents, text_format
-        self.count, self.limit, self.language = count, limit, language
+        """Read the passages of documents.
+
+        Args:
+            documents: the corpus.
+            text_format: joins titles and texts.
+            count: see :func:`split_passages`.
+            limit: the most tokens of a passage.
+            language: language of the sentences.
+        """
+        self.documents = documents
+        self.text_format = text_format
+        self.count = count
+        self.limit = limit
+        self.language = language
+        # (N + 1,) numbers of passages before each document, and the drawn ones, ascending.
         self._sample: tuple[Ints, Ints] | None = None
 
     def draw(self, size: int, seed: int, folder: Path) -> None:
-        """Keep a uniform random sample of ``size`` passages of the corpus from now on. Reads the
-        corpus once, to count passages, unless another process has left the counts in ``folder``.
+        """Keep a uniform random sample of the passages from now on.
+
+        The corpus is read once to count its passages, unless another process left the counts.
+
+        Args:
+            size: number of passages.
+            seed: seed of the draw.
+            folder: where the counts are kept.
         """
-        saved = folder / _COUNTS
-        if not saved.is_file():
-            log.info("counting the passages of %d documents", len(self.documents))
-            counts = np.zeros(len(self.documents), np.int64)
-            for start in range(0, len(counts), _CHUNK):
-                for passage in self._split(range(start, min(start + _CHUNK, len(counts)))):
-                    counts[passage.row] += 1
-            save_array(saved, counts)
-        first = np.concatenate(
-            [[0], np.cumsum(np.load(saved))]
-        )  # (N + 1,) number of passages before a document
-        total = int(first[-1])
+        file = folder / _COUNTS
+        if not file.is_file():
+            save_array(file, self._count_passages())
+        before = np.concatenate([[0], np.cumsum(np.load(file))])
+        total = int(before[-1])
         rng = np.random.default_rng(seed)
-        self._sample = first, np.sort(rng.choice(total, min(size, total), replace=False))
+        chosen = rng.choice(total, min(size, total), replace=False)
+        self._sample = before, np.sort(chosen)
 
     def read(self, rows: Sequence[int]) -> tuple[list[Passage], dict[str, int]]:
-        """The passages of documents, and counts: documents, those without text, passages, those
-        left out.
-        """
-        found = self._split(rows)
-        kept = list(filter(self._is_kept, found))
+        """Return the passages of documents, and counts of documents and passages."""
+        passages = self._split(rows)
+        kept = [passage for passage in passages if self._is_kept(passage)]
+        with_text = {passage.row for passage in passages}
         counts = {
             "documents": len(rows),
-            "documents_without_text": len(rows) - len({passage.row for passage in found}),
+            "documents_without_text": len(rows) - len(with_text),
             "passages": len(kept),
-            "passages_left_out": len(found) - len(kept),
+            "passages_left_out": len(passages) - len(kept),
         }
         return kept, counts
+
+    def _count_passages(self) -> Ints:
+        """Return the number of passages of each document, (N,)."""
+        log.info("counting the passages of %d documents", len(self.documents))
+        counts = np.zeros(len(self.documents), np.int64)
+        for start in range(0, len(counts), _CHUNK):
+            stop = min(start + _CHUNK, len(counts))
+            for passage in self._split(range(start, stop)):
+                counts[passage.row] += 1
+        return counts
 
     def _split(self, rows: Sequence[int]) -> list[Passage]:
         documents = self.documents.take(rows)
         texts = [self.text_format.document(document) for document in documents]
         titles = [document["title"].strip() for document in documents]
-        ranges = split_passages(
-            texts, self.count, self.limit, self.language, list(map(len, titles))
-        )
-        return [
-            Passage(row, number, start, end, text[start:end], title)
-            for row, text, title, found in zip(rows, texts, titles, ranges, strict=True)
-            for number, (start, end) in enumerate(found)
-        ]
+        lengths = [len(title) for title in titles]
+        ranges = split_passages(texts, self.count, self.limit, self.language, lengths)
+        passages = []
+        for row, text, title, parts in zip(rows, texts, titles, ranges, strict=True):
+            for number, (start, end) in enumerate(parts):
+                passages.append(Passage(row, number, start, end, text[start:end], title))
+        return passages
 
     def _is_kept(self, passage: Passage) -> bool:
         if self._sample is None:
             return True
-        first, chosen = self._sample
-        place = first[passage.row] + passage.number
-        at = np.searchsorted(chosen, place)
-        return bool(at < len(chosen) and chosen[at] == place)
+        before, chosen = self._sample
+        number = before[passage.row] + passage.number
+        position = np.searchsorted(chosen, number)
+        return bool(position < len(chosen) and chosen[position] == number)

@@ -14,6 +14,7 @@ import numpy as np
 
 #: A sentence ends at a terminal mark followed by white space, at a CJK mark, or at a blank line.
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|(?<=[。！？；])|\n\s*\n")
+
 Range = tuple[int, int]
 
 
@@ -24,22 +25,22 @@ def span_ranges(
     flush_probability: float = 0.0,
     rng: np.random.Generator | None = None,
 ) -> list[Range]:
-    """Cut one text into consecutive spans of at most ``span_tokens`` tokens: token ranges that
-    cover all of them.
+    """Divide a text into consecutive spans of at most ``span_tokens`` tokens.
 
     Sentences are grouped greedily; a span ends when the next sentence would make it too long, or at
-    random after a sentence with ``flush_probability``. A sentence that is longer by itself is cut
-    into windows of about equal size, at white space where there is any. A text of more than
+    random after a sentence with ``flush_probability``. A sentence that is too long by itself is
+    divided into windows of about equal size, at white space where there is any. A text of more than
     ``span_tokens`` tokens has at least two spans.
 
     Args:
         text: the document.
         offsets: (n,) character ranges of its tokens, without special tokens.
-        span_tokens: the most tokens in a span (published code: 30).
+        span_tokens: the most tokens of a span (published code: 30).
         flush_probability: chance of an early end after each sentence (published code: 0.1).
         rng: needed with ``flush_probability``.
 
-    Source: COCO-DR, section 4.1.
+    Returns:
+        The token ranges of the spans, which cover all tokens.
 
     Example:
         >>> import re
@@ -48,24 +49,28 @@ def span_ranges(
         >>> tokens = [word.span() for word in re.finditer(r"[a-z]+|[.]", text, re.IGNORECASE)]
         >>> span_ranges(text, tokens, span_tokens=9)
         [(0, 9), (9, 14)]
+
+    References:
+        COCO-DR, section 4.1.
     """
     spans: list[Range] = []
     begin = 0
-    for sentence in _sentences(text, offsets):
-        for start, end in _windows(offsets, *sentence, span_tokens):
+    for sentence_start, sentence_end in _sentences(text, offsets):
+        windows = _windows(offsets, sentence_start, sentence_end, span_tokens)
+        for start, end in windows:
             if end - begin > span_tokens:
                 spans.append((begin, start))
                 begin = start
         if rng is not None and flush_probability and rng.random() < flush_probability:
-            spans.append((begin, sentence[1]))
-            begin = sentence[1]
+            spans.append((begin, sentence_end))
+            begin = sentence_end
     if begin < len(offsets):
         spans.append((begin, len(offsets)))
     return spans
 
 
 def _sentences(text: str, offsets: Sequence[Range]) -> Iterator[Range]:
-    """Token ranges of the sentences, consecutive and covering all tokens."""
+    """Stream the token ranges of the sentences, which cover all tokens."""
     start = 0
     for match in _SENTENCE_END.finditer(text):
         end = bisect_left(offsets, match.start(), start, key=itemgetter(0))
@@ -77,64 +82,76 @@ def _sentences(text: str, offsets: Sequence[Range]) -> Iterator[Range]:
 
 
 def _windows(offsets: Sequence[Range], start: int, end: int, span_tokens: int) -> Iterator[Range]:
-    """A sentence in windows of about equal size, at most ``span_tokens`` each, at white space if
-    possible.
-    """
+    """Divide a sentence into windows of about equal size, at white space if possible."""
     while end - start > span_tokens:
-        windows = -(-(end - start) // span_tokens)
-        limit = start - (start - end) // windows
-        cut = next(
-            (at for at in range(limit, start, -1) if offsets[at][0] > offsets[at - 1][1]), limit
-        )
-        yield start, cut
-        start = cut
+        count = -(-(end - start) // span_tokens)
+        limit = start - (start - end) // count
+        stop = limit
+        for token in range(limit, start, -1):
+            if offsets[token][0] > offsets[token - 1][1]:
+                stop = token
+                break
+        yield start, stop
+        start = stop
     yield start, end
 
 
 # Scripts that are written without spaces: Thai and Lao, Myanmar, Khmer, kana, Han.
-_SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_SPACELESS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff"
+    "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
 
 #: A word: one character of such a script, a run of other letters and digits, or any other mark
 #: alone.
 _WORD = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+|\S")
-_ALONE = re.compile(rf"[{_SPACELESS}]")
+_IS_SPACELESS = re.compile(rf"[{_SPACELESS}]")
 
 
 def delete_words(text: str, ratio: float, rng: np.random.Generator) -> str:
-    """``text`` without about ``ratio`` of its words, each deleted independently; one of them always
-    stays.
+    """Delete about ``ratio`` of the words of a text, each independently; one always stays.
 
-    Needs no tokenizer and no language: where a script has no spaces, characters are deleted. What
-    was not adjacent in the text stays apart by a space, except characters of such a script. TSDAE
-    deletes with probability 0.6.
+    This needs no tokenizer and no language: where a script has no spaces, characters are deleted.
+    Words that were not adjacent in the text stay separated by a space, except characters of such a
+    script. TSDAE deletes with probability 0.6.
 
-    Source: TSDAE (Wang et al., 2021), section 3.
+    References:
+        TSDAE (Wang et al., 2021), section 3.
     """
     words = list(_WORD.finditer(text))
     if not words:
         return text
-    kept = rng.random(len(words)) >= ratio
-    if not kept.any():
-        kept[rng.integers(len(words))] = True
-    made, end = "", None
-    for word in compress(words, kept):
-        made += word.group() if end is None else _between(text, end, word.start()) + word.group()
+    is_kept = rng.random(len(words)) >= ratio
+    if not is_kept.any():
+        is_kept[rng.integers(len(words))] = True
+    parts = []
+    end = None
+    for word in compress(words, is_kept):
+        if end is not None:
+            parts.append(_separator(text, end, word.start()))
+        parts.append(word.group())
         end = word.end()
-    return made
+    return "".join(parts)
 
 
-def _between(text: str, end: int, start: int) -> str:
-    """What separates two kept words that end and start there."""
+def _separator(text: str, end: int, start: int) -> str:
+    """Return what separates two kept words, of which one ends and the other starts there."""
     if end == start:
         return ""
-    dense = _ALONE.match(text[end - 1]) and _ALONE.match(text[start])
-    return "" if dense and not any(map(str.isspace, text[end:start])) else " "
+    has_space = any(character.isspace() for character in text[end:start])
+    are_spaceless = _IS_SPACELESS.match(text[end - 1]) and _IS_SPACELESS.match(text[start])
+    return "" if are_spaceless and not has_space else " "
 
 
 @dataclass(frozen=True)
 class SpannedText:
-    """A text with (n,) character ranges of its tokens and the token ranges of its consecutive
-    spans, at least one; a view may have ``max_tokens``, special tokens and prompt not counted.
+    """A text in spans.
+
+    Attributes:
+        text: the text.
+        offsets: (n,) character ranges of its tokens.
+        ranges: token ranges of its consecutive spans, at least one.
+        max_tokens: the most tokens of a view, special tokens and prompt not counted.
     """
 
     text: str
@@ -143,36 +160,36 @@ class SpannedText:
     max_tokens: int
 
     def cut(self, first: int, last: int) -> str:
-        """The text from span ``first`` up to, but without, span ``last``; empty where there is
-        none.
-        """
+        """Return the text of the spans from ``first`` to before ``last``; "" where none is."""
         if first >= last:
             return ""
-        return self.text[
-            self.offsets[self.ranges[first][0]][0] : self.offsets[self.ranges[last - 1][1] - 1][1]
-        ]
+        first_token = self.ranges[first][0]
+        last_token = self.ranges[last - 1][1] - 1
+        return self.text[self.offsets[first_token][0] : self.offsets[last_token][1]]
 
     def tokens(self, first: int, last: int) -> int:
+        """Return the number of tokens of the spans from ``first`` to before ``last``."""
         return self.ranges[last - 1][1] - self.ranges[first][0]
 
 
 def span_pair(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
-    """Two different spans in random order, drawn without replacement (COCO); a single one is its
-    own partner.
-    """
-    if len(document.ranges) == 1:
-        return document.cut(0, 1), document.cut(0, 1)
-    first, second = rng.choice(len(document.ranges), size=2, replace=False).tolist()
+    """Draw two different spans in random order (COCO); a single span is its own partner."""
+    count = len(document.ranges)
+    if count == 1:
+        text = document.cut(0, 1)
+        return text, text
+    first, second = rng.choice(count, size=2, replace=False).tolist()
     return document.cut(first, first + 1), document.cut(second, second + 1)
 
 
 def window(document: SpannedText, rng: np.random.Generator) -> tuple[str]:
-    """The document, or consecutive spans of it that fit (Condenser, masked language modelling)."""
-    return (document.cut(*draw_window(document, rng)),)
+    """Return the document, or consecutive spans of it that fit (Condenser, masked LM)."""
+    first, last = draw_window(document, rng)
+    return (document.cut(first, last),)
 
 
 def twice(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
-    """One window two times: only dropout makes the two differ (SimCSE)."""
+    """Return one window two times: only dropout makes the two differ (SimCSE)."""
     (text,) = window(document, rng)
     return text, text
 
@@ -180,33 +197,39 @@ def twice(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
 def inverse_cloze(
     document: SpannedText, rng: np.random.Generator, keep_query: float = 0.1
 ) -> tuple[str, str]:
-    """One random span of a window of at least two as the query, the rest of the window as its
-    passage (ICT); with probability ``keep_query`` the query stays there, so exact words count too.
-    Source: Lee et al., 2019, section 3.
+    """Draw a span of a window as the query, and the rest of the window as its passage (ICT).
+
+    The window has at least two spans. With probability ``keep_query`` the query stays in the
+    passage, so that exact words count too.
+
+    References:
+        Lee et al., 2019, section 3.
     """
     first, last = draw_window(document, rng, least=2)
-    at = int(rng.integers(first, last))
-    query = document.cut(at, at + 1)
+    chosen = int(rng.integers(first, last))
+    query = document.cut(chosen, chosen + 1)
     if rng.random() < keep_query:
         return query, document.cut(first, last)
-    rest = [part for part in (document.cut(first, at), document.cut(at + 1, last)) if part]
-    return query, " ".join(rest)
+    parts = [document.cut(first, chosen), document.cut(chosen + 1, last)]
+    return query, " ".join(part for part in parts if part)
 
 
 def damaged(
     document: SpannedText, rng: np.random.Generator, deletion: float = 0.6
 ) -> tuple[str, str]:
-    """A window with words deleted, and the window (TSDAE)."""
+    """Return a window with words deleted, and the window (TSDAE)."""
     (text,) = window(document, rng)
     return delete_words(text, deletion, rng), text
 
 
 def draw_window(document: SpannedText, rng: np.random.Generator, least: int = 1) -> Range:
-    """A random run of consecutive spans of at most ``max_tokens`` tokens, but of ``least`` spans:
-    first, last + 1.
+    """Draw consecutive spans that fit, or ``least`` spans whatever their size.
 
-    It grows from a random span to random sides until no neighbour fits, so that it is always about
-    full. A document that fits is taken whole.
+    The window grows from a random span to random sides until no neighbour fits, so that it is
+    always about full. A document that fits is taken whole.
+
+    Returns:
+        The first span, and the one after the last.
     """
     count = len(document.ranges)
     if document.tokens(0, count) <= document.max_tokens:
@@ -214,12 +237,13 @@ def draw_window(document: SpannedText, rng: np.random.Generator, least: int = 1)
     first = int(rng.integers(count))
     last = first + 1
     while True:
-        larger = [(first - 1, last)] * (first > 0) + [(first, last + 1)] * (last < count)
-        fitting = [
-            wider
-            for wider in larger
-            if last - first < least or document.tokens(*wider) <= document.max_tokens
-        ]
-        if not fitting:
+        larger = []
+        if first > 0:
+            larger.append((first - 1, last))
+        if last < count:
+            larger.append((first, last + 1))
+        if last - first >= least:
+            larger = [w for w in larger if document.tokens(*w) <= document.max_tokens]
+        if not larger:
             return first, last
-        first, last = fitting[int(rng.integers(len(fitting)))]
+        first, last = larger[int(rng.integers(len(larger)))]
