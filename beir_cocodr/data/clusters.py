@@ -13,18 +13,21 @@ from beir_cocodr.arrays import Floats, Ints, check_finite, unit_rows
 from beir_cocodr.errors import InputError, check_count, explained, listed
 
 log = logging.getLogger(__name__)
+
 Method = Literal["faiss", "scikit-learn"]
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Queries in K clusters. A folded cluster keeps its number and its centroid and has size 0.
+    """Queries in K clusters.
+
+    A folded cluster keeps its number and its centroid, and has size 0.
 
     Attributes:
         labels: (Q,) int64 in 0..K-1, after folding.
-        centroids: (K, d) float32 as K-means left them, those of folded clusters included.
+        centroids: (K, d) float32 as K-means left them, with those of folded clusters.
         sizes: (K,) int64 numbers of queries, after folding; they sum to Q.
-        folded_clusters: clusters that had fewer than ``min_size`` queries, but some.
+        folded_clusters: number of clusters that had fewer than ``min_size`` queries, but some.
     """
 
     labels: Ints
@@ -33,46 +36,89 @@ class Clusters:
     folded_clusters: int
 
 
+@dataclass(frozen=True)
+class KMeans:
+    """How K-means runs.
+
+    Attributes:
+        max_points_per_centroid: K-means runs on at most this many queries times K, drawn at random;
+            every query is assigned in any case.
+        iterations: iterations of Lloyd's algorithm (faiss's default).
+        restarts: number of runs from different seeds; the one with the smallest sum of squared
+            distances is taken.
+        method: the library. Default: faiss where it is installed.
+    """
+
+    max_points_per_centroid: int = 16_384
+    iterations: int = 25
+    restarts: int = 1
+    method: Method | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_count("max_points_per_centroid", self.max_points_per_centroid)
+        check_count("iterations", self.iterations)
+        check_count("restarts", self.restarts)
+
+    def centroids(self, points: Floats, k: int, seed: int) -> Floats:
+        """Return the (K, d) centroids of (Q, d) points."""
+        sample = self._sample(points, k, seed)
+        method = self.method or ("faiss" if find_spec("faiss") else "scikit-learn")
+        run = _faiss if method == "faiss" else _scikit_learn
+        best = None
+        smallest = np.inf
+        for run_seed in range(seed, seed + self.restarts):
+            first = _first_centroids(sample, k, run_seed)
+            centroids, distances = run(sample, first, run_seed, self.iterations)
+            if best is None or distances < smallest:
+                best = centroids
+                smallest = distances
+        assert best is not None  # there is at least one run
+        return best
+
+    def _sample(self, points: Floats, k: int, seed: int) -> Floats:
+        most = k * self.max_points_per_centroid
+        if len(points) <= most:
+            return points
+        rows = np.random.default_rng(seed).choice(len(points), most, replace=False)
+        return points[np.sort(rows)]
+
+
+_DEFAULTS = KMeans()
+
+
 def cluster_queries(
     embeddings: Floats,
     k: int,
     seed: int = 42,
+    *,
     normalize: bool = False,
     ids: Sequence[str] | None = None,
     min_size: int = 2,
-    max_points_per_centroid: int = 16_384,
-    iterations: int = 25,
-    restarts: int = 1,
-    method: Method | None = None,
+    kmeans: KMeans = _DEFAULTS,
 ) -> Clusters:
-    """Cluster queries by Euclidean K-means from k-means++ seeds. An InputError: NaN or infinite
-    embeddings; ``k`` or another number below 1; more clusters than distinct queries; no cluster of
-    ``min_size`` queries; faiss absent.
+    """Cluster queries by Euclidean K-means from k-means++ seeds.
 
     The same arguments give the same clusters on one machine. Small clusters are folded: each of
     their queries goes to the nearest centroid of a cluster that is large enough, and a warning
     names them.
 
-    Published code has faiss choose random queries as first centroids, which leave groups merged
-    that k-means++ separates, and runs 5 times 500 iterations on a random 256 queries a centroid.
+    In published code faiss takes random queries as first centroids, which leave groups merged that
+    k-means++ separates, and runs 5 times 500 iterations on a random 256 queries a centroid.
 
     Args:
         embeddings: (Q, d) float32.
-        k: clusters, K.
-        seed: of the sample, the first centroids and the library.
+        k: number of clusters, K.
+        seed: seed of the sample, the first centroids and the library.
         normalize: scale every embedding to length 1 first, for models that compare by cosine; a
             zero vector stays zero. Centroids are the means of what was clustered, and not scaled.
         ids: (Q,) query ids, to name queries in messages; row numbers without them.
-        min_size: queries that a cluster must have to stand; 1 folds none.
-        max_points_per_centroid: K-means runs on at most this many queries times ``k``, drawn at
-            random; every query is assigned in any case.
-        iterations: of Lloyd's algorithm; faiss's default.
-        restarts: runs from other seeds, of which that with the smallest sum of squared distances is
-            taken.
-        method: "faiss" or "scikit-learn"; by default faiss where it is installed.
+        min_size: the fewest queries of a cluster that is not folded; 1 folds none.
+        kmeans: how K-means runs.
 
-    Source: COCO-DR, section 4.2 (K = 50, on query embeddings of the current model, anew in each
-    episode).
+    Raises:
+        InputError: embeddings are NaN or infinite; a number is below 1; there are more clusters
+            than distinct queries; no cluster has ``min_size`` queries; or faiss is not installed.
 
     Example:
         >>> import numpy as np
@@ -81,39 +127,26 @@ def cluster_queries(
         >>> labels = cluster_queries(embeddings, 2).labels.tolist()
         >>> labels in ([0, 0, 1, 1], [1, 1, 0, 0])
         True
+
+    References:
+        COCO-DR, section 4.2 (K = 50, on query embeddings of the current model, anew in each
+        episode).
     """
     if embeddings.ndim != 2 or (ids is not None and len(ids) != len(embeddings)):
         raise ValueError(
             f"embeddings of shape {embeddings.shape} do not fit {ids and len(ids)} ids"
         )
-    given = {
-        "clusters": k,
-        "min_size": min_size,
-        "max_points_per_centroid": max_points_per_centroid,
-    }
-    given |= {"iterations": iterations, "restarts": restarts}
-    for name, value in given.items():
-        check_count(name, value)
+    check_count("clusters", k)
+    check_count("min_size", min_size)
     # In float64 a sum is finite exactly when all its float32 terms are.
     sums = embeddings.sum(axis=1, keepdims=True, dtype=np.float64)
     check_finite(sums, range(len(sums)) if ids is None else ids, "queries")
     points = unit_rows(embeddings) if normalize else np.ascontiguousarray(embeddings, np.float32)
     _check_enough_points(k, points)
-    seed %= 2**31  # what both libraries take
-    sample, most = points, k * max_points_per_centroid
-    if len(points) > most:
-        sample = points[
-            np.sort(np.random.default_rng(seed).choice(len(points), most, replace=False))
-        ]
-    method = method or ("faiss" if find_spec("faiss") else "scikit-learn")
-    run = _faiss if method == "faiss" else _scikit_learn
-    runs = (
-        run(sample, _first_centroids(sample, k, s), s, iterations)
-        for s in range(seed, seed + restarts)
-    )
-    centroids = min(runs, key=lambda found: found[1])[0]
+    centroids = kmeans.centroids(points, k, seed % 2**31)  # both libraries take such seeds
     labels = _nearest(points, centroids)
-    if empty := k - len(np.unique(labels)):
+    empty = k - len(np.unique(labels))
+    if empty:
         log.warning("%d of %d clusters are empty; lower --clusters", empty, k)
     folded = _fold(points, centroids, labels, min_size, ids)
     return Clusters(labels, centroids, np.bincount(labels, minlength=k), folded)
@@ -122,31 +155,39 @@ def cluster_queries(
 def _fold(
     points: Floats, centroids: Floats, labels: Ints, min_size: int, ids: Sequence[str] | None
 ) -> int:
-    """Move the queries of small clusters, in ``labels`` itself; the number of such clusters."""
+    """Move the queries of small clusters, in ``labels`` itself; return the number of these."""
     sizes = np.bincount(labels, minlength=len(centroids))
     small = np.flatnonzero((sizes > 0) & (sizes < min_size))
     if not len(small):
         return 0
     large = np.flatnonzero(sizes >= min_size)
     if not len(large):
-        found = f"{len(centroids)} clusters for {len(points)} queries"
-        raise InputError(f"{found}: none has {min_size} queries or more; lower --clusters")
-    named = [
-        f"cluster {cluster} ({_listed(np.flatnonzero(labels == cluster), ids)})"
-        for cluster in small.tolist()
-    ]
+        raise InputError(
+            f"{len(centroids)} clusters for {len(points)} queries: none has {min_size} queries or "
+            "more; lower --clusters"
+        )
+    names = []
+    for cluster in small.tolist():
+        rows = np.flatnonzero(labels == cluster)
+        names.append(f"cluster {cluster} ({_describe_queries(rows, ids)})")
     moved = np.flatnonzero(np.isin(labels, small))
     labels[moved] = large[_nearest(points[moved], centroids[large])]
     log.warning(
-        "%d of %d clusters have fewer than %d queries and are folded into the nearest others: %s; lower --clusters, or "
-        "set min_size to 1 to keep them",
-        *(len(small), len(centroids), min_size, ", ".join(named)),
+        "%d of %d clusters have fewer than %d queries and are folded into the nearest others: %s; "
+        "lower --clusters, or set min_size to 1 to keep them",
+        len(small),
+        len(centroids),
+        min_size,
+        ", ".join(names),
     )
     return len(small)
 
 
 def _first_centroids(sample: Floats, k: int, seed: int) -> Floats:
-    """(k, d) by k-means++, the same for both libraries; faiss has none of its own before 1.13."""
+    """Choose (K, d) first centroids by k-means++, the same for both libraries.
+
+    faiss has no k-means++ before 1.13.
+    """
     from sklearn.cluster import kmeans_plusplus
 
     chosen, _ = kmeans_plusplus(sample, k, random_state=seed)
@@ -154,10 +195,9 @@ def _first_centroids(sample: Floats, k: int, seed: int) -> Floats:
 
 
 def _faiss(sample: Floats, first: Floats, seed: int, iterations: int) -> tuple[Floats, float]:
-    """Centroids, and the sum of squared distances to the nearest ones before the last move."""
-    with explained(
-        "clustering with faiss needs it", "pip install 'beir-cocodr[faiss-cpu]'", ImportError
-    ):
+    """Return centroids, and the squared distances to the nearest before the last move, summed."""
+    way_out = "pip install 'beir-cocodr[faiss-cpu]'"
+    with explained("clustering with faiss needs it", way_out, ImportError):
         import faiss
 
     kmeans = faiss.Kmeans(
@@ -181,7 +221,7 @@ def _scikit_learn(
     from threadpoolctl import threadpool_limits
 
     kmeans = KMeans(len(first), init=first, n_init=1, max_iter=iterations, random_state=seed)
-    # Threads add up their parts of a mean in the order they happen to finish.
+    # Threads would add up their parts of a mean in the order in which they finish.
     with threadpool_limits(1, user_api="openmp"), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         kmeans.fit(sample)
@@ -189,8 +229,10 @@ def _scikit_learn(
 
 
 def _nearest(points: Floats, centroids: Floats) -> Ints:
-    """(Q,) nearest of (K, d) centroids, a chunk at a time in float64: vectors far from the origin
-    cancel in float32.
+    """Return the (Q,) nearest of (K, d) centroids.
+
+    scikit-learn computes them a chunk at a time in float64: vectors far from the origin cancel in
+    float32.
     """
     from sklearn.metrics import pairwise_distances_argmin
 
@@ -204,10 +246,11 @@ def _check_enough_points(k: int, points: Floats) -> None:
         distinct.add((point + 0.0).tobytes())  # -0.0 becomes 0.0, to which it is equal
         if len(distinct) >= k:
             return
-    of_those = "" if len(distinct) == len(points) else f", {len(distinct)} of them distinct"
-    raise InputError(f"{k} clusters for {len(points)} queries{of_those}: lower --clusters")
+    repeated = "" if len(distinct) == len(points) else f", {len(distinct)} of them distinct"
+    raise InputError(f"{k} clusters for {len(points)} queries{repeated}; lower --clusters")
 
 
-def _listed(rows: Ints, ids: Sequence[str] | None) -> str:
-    shown = listed([f"row {row}" if ids is None else repr(ids[row]) for row in rows.tolist()])
-    return f"{'query' if len(rows) == 1 else 'queries'} {shown}"
+def _describe_queries(rows: Ints, ids: Sequence[str] | None) -> str:
+    names = [f"row {row}" if ids is None else repr(ids[row]) for row in rows.tolist()]
+    noun = "query" if len(rows) == 1 else "queries"
+    return f"{noun} {listed(names)}"

@@ -14,7 +14,7 @@ from transformers import TrainerCallback, TrainerState, set_seed
 
 from beir_cocodr import load_object
 from beir_cocodr.arrays import Floats
-from beir_cocodr.data.clusters import cluster_queries
+from beir_cocodr.data.clusters import KMeans, cluster_queries
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.distributed import do_each, join_processes, on_main, rank, world_size
 from beir_cocodr.errors import InputError
@@ -382,10 +382,18 @@ def training_clusters(
                 f"{file} has other queries than this run; delete it, or choose another --output"
             )
         return {query: int(cluster) for query, cluster in saved}
-    least, points = options.min_cluster_size, options.kmeans_points
-    runs = options.kmeans_iterations, options.kmeans_restarts
     clusters = cluster_queries(
-        embeddings, options.clusters, options.seed, normalize, ids, least, points, *runs
+        embeddings,
+        options.clusters,
+        options.seed,
+        normalize=normalize,
+        ids=ids,
+        min_size=options.min_cluster_size,
+        kmeans=KMeans(
+            max_points_per_centroid=options.kmeans_points,
+            iterations=options.kmeans_iterations,
+            restarts=options.kmeans_restarts,
+        ),
     )
     np.save(folder / CENTROIDS_FILE, clusters.centroids)
     with atomic_writer(file) as out:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from sklearn.metrics import adjusted_rand_score
 
 from beir_cocodr.data import clusters
-from beir_cocodr.data.clusters import cluster_queries
+from beir_cocodr.data.clusters import KMeans
 from beir_cocodr.errors import InputError
 
 METHODS = ["faiss", "scikit-learn"]
@@ -24,6 +25,13 @@ both = pytest.mark.parametrize("method", METHODS)
 def needs_faiss(request):
     if "faiss" in request.node.name:
         pytest.importorskip("faiss")
+
+
+def cluster_queries(points, k, seed=42, **options):
+    """Settings of K-means are named beside the others."""
+    names = [field.name for field in fields(KMeans) if field.name in options]
+    kmeans = KMeans(**{name: options.pop(name) for name in names})
+    return clusters.cluster_queries(points, k, seed, kmeans=kmeans, **options)
 
 
 def blobs(sizes, seed=0, dimensions=6, spread=0.1):
