@@ -31,9 +31,10 @@ from harness.script import add_work, option_parser, origin, write_results
 from harness.texts import SOURCES, pieces_with_ids, write_corpus
 
 from beir_cocodr import load_collection
-from beir_cocodr.retrieval.bm25 import BM25, Postings
+from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid, weighted_mean, z_normalize
+from beir_cocodr.retrieval.postings import Postings
 from beir_cocodr.retrieval.ranking import best_rows
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, StoreRecord
 from beir_cocodr.retrieval.store.shard import pack

@@ -33,6 +33,12 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     lexical_queries,
 )
 from beir_cocodr.models.spec import ModelSpec, calibration_kind
+from beir_cocodr.models.term_weights import (
+    K1,
+    B,
+    inverse_document_frequencies,
+    length_norms,
+)
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
@@ -246,13 +252,13 @@ def resample(parent: Parent, seed: int) -> Iterator[Part]:
             yield Part(name, documents, np.array(kept), **pseudo, qrels=[found[q] for q in kept])
 
 
-def bm25_weights(counts: sp.csr_matrix, k1: float = 0.9, b: float = 0.4) -> sp.csr_matrix:
+def bm25_weights(counts: sp.csr_matrix, k1: float = K1, b: float = B) -> sp.csr_matrix:
     """(n, T) BM25 weights of term counts, as Lucene has them."""
     frequency = np.bincount(counts.indices, minlength=counts.shape[1])
     lengths = np.asarray(counts.sum(axis=1)).ravel()
-    idf = np.log(1 + (len(lengths) - frequency + 0.5) / (frequency + 0.5))
+    idf = inverse_document_frequencies(frequency, len(lengths))
     cells = counts.tocoo()
-    norms = k1 * (1 - b + b * lengths[cells.row] / lengths.mean())
+    norms = length_norms(lengths[cells.row], lengths.mean(), k1, b)
     return sp.csr_matrix(
         (
             (idf[cells.col] * cells.data / (cells.data + norms)).astype(np.float32),

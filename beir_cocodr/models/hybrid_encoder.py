@@ -1,6 +1,6 @@
 """The hybrid encoder: a dense encoder and BM25 as one vector, whose dot product is their fusion.
 
-What it applies is fitted to a corpus by :mod:`beir_cocodr.retrieval.fuse`.
+:mod:`beir_cocodr.retrieval.fuse` fits it to a corpus.
 """
 
 from collections import Counter
@@ -21,47 +21,32 @@ from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR, TwoSidedEncoder, check_task
 from beir_cocodr.models.hub import PLACES
 from beir_cocodr.models.saved_module import SavedModule
+from beir_cocodr.models.term_weights import length_norms
 
 # The vocabulary of a saved head, a term a line.
 _TERMS_FILE = "terms.txt"
 
-# Below this share of the largest deviation that a query could have, it has none but rounding.
+# A deviation below this share of the largest that a query could have comes from rounding alone.
 _NO_DEVIATION = 1e-6
 
-#: Weight of BM25 by the query's length: so much a content term, at least and at most.
+#: Weight of BM25 by the query's length: for each content term, at least, and at most.
 BY_LENGTH = (0.05, 0.2, 0.6)
 
 
 class HybridHead(SavedModule):
-    """Appends BM25's part to the vectors of a dense encoder, and scales both so that a dot product
-    is their fusion.
+    """Appends BM25's part to the vectors of a dense encoder, so that a dot product fuses both.
 
-    With BM25's weights A_d of a document's terms and a query's term counts c_q, BM25's score is c_q
-    · A_d. Both are projected to x_d = Vᵀ A_d and y_q = Vᵀ c_q (truncated SVD), and what that loses
-    is added by signed feature hashing. Then
+    With BM25's weights A_d of a document's terms and a query's term counts c_q, BM25's score is
+    c_q · A_d. Both are projected to x_d = Vᵀ A_d and y_q = Vᵀ c_q (truncated SVD), and what that
+    loses is added by signed feature hashing. Then
 
-        query [e_q / s_S, w y_q / s_B] / (1 + w)      document [e_d, x_d] s_S² = e_qᵀ C e_q, s_B² =
-        y_qᵀ G y_q          C, G: covariances of e_d and x_d over the corpus
+        query [e_q / s_S, w y_q / s_B] / (1 + w)      document [e_d, x_d]
+        s_S² = e_qᵀ C e_q, s_B² = y_qᵀ G y_q          C, G: covariances of e_d and x_d
 
     has the dot product of the z-normalised fusion, up to a term of the query. The mean of x_d is
-    such a term and taken out, and a factor is moved from the query to x_d, so that both parts of a
+    such a term and is subtracted. A factor moves from the query to x_d, so that both parts of a
     document have numbers of like size and lose as little in fp16 and int8. A part whose deviation
-    is 0 is 0.
-
-    Args:
-        dimension: d, of the dense part.
-        terms: T, of the vocabulary.
-        components: r, of the SVD; may be 0.
-        hashed: buckets of what the SVD loses, or of everything without one; may be 0.
-        normalize: whether the dense part is scaled to unit length, as for encoders that compare by
-            cosine.
-        analyzer: of BM25, "english" or "none".
-        k1, b, mean_length: of BM25; the mean length is the corpus's, in terms.
-        bm25_weight: w, of BM25 against 1 of the dense part.
-        weight_by_length: w is 0.05 for each content term of the query instead, at least 0.2 and at
-            most 0.6.
-        analysis: a hash of the vocabulary and of what the analyzer makes of it.
-        hashed_weight: of what the SVD loses, whose hashing is noisy, against 1 of the SVD.
+    is 0 becomes 0.
 
     References:
         Salton and Buckley, 1988, and Deerwester et al., 1990 (truncated SVD of term weights);
@@ -71,7 +56,7 @@ class HybridHead(SavedModule):
 
     forward_kwargs = {"task", "parts"}  # noqa: RUF012 - the host's way to declare it
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the host saves and restores a module's options by name
         self,
         dimension: int,
         terms: int,
@@ -87,70 +72,91 @@ class HybridHead(SavedModule):
         analysis: str = "",
         hashed_weight: float = 1.0,
     ) -> None:
+        """Make a head whose projection, means and covariances are 0.
+
+        Args:
+            dimension: Numbers of the dense part, d.
+            terms: Terms of the vocabulary, T.
+            components: Components of the SVD, r; may be 0.
+            hashed: Buckets for what the SVD loses, or for everything without an SVD; may be 0.
+            normalize: Scale the dense part to unit length, for encoders that compare by cosine.
+            analyzer: Analyzer of BM25, "english" or "none".
+            k1: Parameter of BM25.
+            b: Parameter of BM25.
+            mean_length: Terms of a document of the corpus, on average.
+            bm25_weight: Weight w of BM25, against 1 of the dense part.
+            weight_by_length: Set w to 0.05 for each content term of the query, at least 0.2 and at
+                most 0.6.
+            analysis: A hash of the vocabulary and of how the analyzer reads it.
+            hashed_weight: Weight of what the SVD loses, which hashing makes noisy, against 1 of the
+                SVD.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
-        self.dimension, self.terms, self.components, self.hashed = (
-            dimension,
-            terms,
-            components,
-            hashed,
-        )
-        self.normalize, self.analyzer, self.k1, self.b, self.mean_length = (
-            normalize,
-            analyzer,
-            k1,
-            b,
-            mean_length,
-        )
-        self.bm25_weight, self.weight_by_length, self.analysis = (
-            bm25_weight,
-            weight_by_length,
-            analysis,
-        )
+        self.dimension = dimension
+        self.terms = terms
+        self.components = components
+        self.hashed = hashed
+        self.normalize = normalize
+        self.analyzer = analyzer
+        self.k1 = k1
+        self.b = b
+        self.mean_length = mean_length
+        self.bm25_weight = bm25_weight
+        self.weight_by_length = weight_by_length
+        self.analysis = analysis
         self.hashed_weight = hashed_weight
         width = components + hashed
-        for name, shape in (
-            ("idf", (terms,)),
-            ("projection", (terms, components)),
-            ("hashed_projection", (components, hashed)),
-            ("mean", (width,)),
-            ("scale", (width,)),
-            ("dense_spread", (dimension, dimension)),
-            ("lexical_spread", (width, width)),
-        ):
-            self.register_buffer(name, torch.zeros(shape))
+        self.register_buffer("idf", torch.zeros(terms))
+        self.register_buffer("projection", torch.zeros(terms, components))
+        self.register_buffer("hashed_projection", torch.zeros(components, hashed))
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("scale", torch.zeros(width))
+        self.register_buffer("dense_spread", torch.zeros(dimension, dimension))
+        self.register_buffer("lexical_spread", torch.zeros(width, width))
         self.analyze = Analyzer(analyzer)
         self.vocabulary: dict[str, int] = {}
 
     def set_vocabulary(self, terms: Sequence[str]) -> None:
         """Take (T,) terms; their buckets and signs follow from their text alone."""
         self.vocabulary = {term: number for number, term in enumerate(terms)}
-        self._buckets, self._signs = (
-            hash_terms(terms, self.hashed) if self.hashed else (torch.zeros(0), torch.zeros(0))
-        )
+        self._buckets = torch.zeros(0)
+        self._signs = torch.zeros(0)
+        if self.hashed:
+            self._buckets, self._signs = hash_terms(terms, self.hashed)
 
     def analysis_of(self, terms: Sequence[str]) -> str:
-        """A hash of a vocabulary, and of what the analyzer makes of it now."""
-        return json_sha256(
-            [list(terms), self.analyze(" ".join(terms)), sorted(self.analyze.stop_words)]
-        )
+        """Return a hash of a vocabulary, and of how the analyzer reads it now."""
+        stop_words = sorted(self.analyze.stop_words)
+        return json_sha256([list(terms), self.analyze(" ".join(terms)), stop_words])
 
     def features(self, texts: Sequence[str], task: str) -> dict[str, Tensor]:
-        """Of (n,) texts the known terms and their weights, flat, where each text begins, and its
-        content terms.
+        """Return the known terms of (n,) texts.
+
+        Args:
+            texts: The texts.
+            task: "query" or "document".
+
+        Returns:
+            The numbers of all terms and their weights, where each text begins, and how many content
+            terms each text has.
         """
         numbers: list[int] = []
         weights: list[float] = []
-        starts, lengths = [], []
+        starts: list[int] = []
+        lengths: list[int] = []
         for text in texts:
-            found = self.analyze(text)
-            counts = Counter(
-                number for term in found if (number := self.vocabulary.get(term)) is not None
-            )
-            share = self.k1 * (1 - self.b + self.b * max(1, len(found)) / self.mean_length)
+            terms = self.analyze(text)
+            known = (self.vocabulary.get(term) for term in terms)
+            counts = Counter(number for number in known if number is not None)
             starts.append(len(numbers))
-            lengths.append(len(found))
+            lengths.append(len(terms))
             numbers += counts
-            weights += (n if task == "query" else n / (n + share) for n in counts.values())
+            if task == "query":
+                weights += counts.values()
+            else:
+                length = float(max(1, len(terms)))
+                norm = length_norms(length, self.mean_length, self.k1, self.b)
+                weights += (count / (count + norm) for count in counts.values())
         return {
             "terms": torch.tensor(numbers, dtype=torch.long),
             "term_weights": torch.tensor(weights, dtype=torch.float32),
@@ -159,42 +165,63 @@ class HybridHead(SavedModule):
         }
 
     def lexical(self, features: dict[str, Tensor], task: str) -> Tensor:
-        """What :meth:`features` gives to (n, r + hashed): y_q, or x_d before its mean and scale."""
-        numbers, weights, starts = (
-            features[name] for name in ("terms", "term_weights", "term_starts")
-        )
+        """Return the (n, r + hashed) vectors of what :meth:`features` gives.
+
+        They are y_q for queries, and x_d before its mean and scale for documents.
+        """
+        numbers = features["terms"]
+        weights = features["term_weights"]
+        starts = features["term_starts"]
         if task == "document":
             weights = weights * self.idf[numbers]
         parts = [torch.zeros(len(starts), 0, device=starts.device)]
         if self.components:
             bag = F.embedding_bag(
-                numbers, self.projection, starts, mode="sum", per_sample_weights=weights
+                numbers,
+                self.projection,
+                starts,
+                mode="sum",
+                per_sample_weights=weights,
             )
             parts.append(bag)
         if self.hashed:
-            buckets, signs = self._buckets.to(starts.device), self._signs.to(starts.device)
-            ends = torch.cat([starts[1:], starts.new_tensor([len(numbers)])])
-            rows = torch.repeat_interleave(
-                torch.arange(len(starts), device=starts.device), ends - starts
-            )
-            flat = torch.zeros(len(starts) * self.hashed, device=starts.device)
-            flat.index_add_(0, rows * self.hashed + buckets[numbers], weights * signs[numbers])
-            lost = flat.reshape(len(starts), self.hashed)
+            lost = self._hashed_sums(numbers, weights, starts)
             if self.components:
                 lost = (lost - parts[-1] @ self.hashed_projection) * self.hashed_weight**0.5
             parts.append(lost)
         return torch.cat(parts, dim=1)
 
+    def _hashed_sums(self, numbers: Tensor, weights: Tensor, starts: Tensor) -> Tensor:
+        """Return the (n, hashed) sums of signed term weights in their buckets."""
+        device = starts.device
+        count = len(starts)
+        buckets = self._buckets.to(device)
+        signs = self._signs.to(device)
+        ends = torch.cat([starts[1:], starts.new_tensor([len(numbers)])])
+        rows = torch.repeat_interleave(torch.arange(count, device=device), ends - starts)
+        sums = torch.zeros(count * self.hashed, device=device)
+        sums.index_add_(0, rows * self.hashed + buckets[numbers], weights * signs[numbers])
+        return sums.reshape(count, self.hashed)
+
     def forward(
         self, features: Features, task: str | None = None, parts: bool = False, **kwargs: Any
     ) -> Features:
-        """Set ``sentence_embedding``: (B, d + r + hashed) float32; ``parts``: [e_q, y_q, w], see
-        :meth:`join`.
+        """Set ``sentence_embedding`` to (B, d + r + hashed) float32 vectors.
+
+        Args:
+            features: What the dense encoder gives, and :meth:`features`.
+            task: "query" or "document".
+            parts: Give [e_q, y_q, w] of queries, for :meth:`join`.
+            **kwargs: Ignored.
+
+        Raises:
+            InputError: There is no task, or the features have no terms.
         """
         task = check_task(task or features.get("task"), HybridEncoder.kind)
         if "terms" not in features:
             raise InputError(
-                "a hybrid encoder reads the terms of texts, too: load it with beir_cocodr.load_encoder"
+                "a hybrid encoder also reads the terms of texts: load it with "
+                "beir_cocodr.load_encoder"
             )
         dense = features["sentence_embedding"].float()
         with torch.autocast(dense.device.type, enabled=False):
@@ -203,24 +230,25 @@ class HybridHead(SavedModule):
             if task == "document":
                 vectors = torch.cat([dense, (lexical - self.mean) * self.scale], dim=-1)
             else:
-                weight = torch.full_like(dense[:, :1], self.bm25_weight)
-                if self.weight_by_length:
-                    each, least, most = BY_LENGTH
-                    weight = (each * features["content_terms"][:, None]).clamp(least, most)
+                weight = self._query_weights(dense, features)
                 vectors = torch.cat([dense, lexical, weight], dim=-1)
                 vectors = vectors if parts else self.join(vectors)
         features["sentence_embedding"] = vectors
         return features
 
+    def _query_weights(self, dense: Tensor, features: Features) -> Tensor:
+        """Return w of (B,) queries, (B, 1)."""
+        if not self.weight_by_length:
+            return torch.full_like(dense[:, :1], self.bm25_weight)
+        of_term, least, most = BY_LENGTH
+        weights: Tensor = (of_term * features["content_terms"][:, None]).clamp(least, most)
+        return weights
+
     def join(self, parts: Tensor) -> Tensor:
-        """(Q, d + r + hashed + 1) [e_q, y_q, w] of queries to the vectors that are searched
-        with.
-        """
-        dense, lexical, weight = (
-            parts[:, : self.dimension],
-            parts[:, self.dimension : -1],
-            parts[:, -1:],
-        )
+        """Return the vectors to search with, from (Q, d + r + hashed + 1) parts [e_q, y_q, w]."""
+        dense = parts[:, : self.dimension]
+        lexical = parts[:, self.dimension : -1]
+        weight = parts[:, -1:]
         joined = [
             over_deviation(dense, self.dense_spread) / (1 + weight),
             over_deviation(lexical, self.lexical_spread) * weight / (1 + weight) / self.scale,
@@ -228,41 +256,45 @@ class HybridHead(SavedModule):
         return torch.cat(joined, dim=-1)
 
     def document_part(self, texts: Sequence[str]) -> Tensor:
-        """The part of (n,) documents that stands behind their dense vectors, (n, r + hashed) on the
-        CPU.
-        """
-        found = {
-            name: part.to(self.idf.device)
-            for name, part in self.features(texts, "document").items()
-        }
-        part: Tensor = (self.lexical(found, "document") - self.mean) * self.scale
+        """Return what follows the dense vectors of (n,) documents, (n, r + hashed) on the CPU."""
+        features = self.features(texts, "document")
+        on_device = {name: part.to(self.idf.device) for name, part in features.items()}
+        part: Tensor = (self.lexical(on_device, "document") - self.mean) * self.scale
         return part.cpu()
 
     def get_embedding_dimension(self) -> int:
+        """Return the width of the vectors."""
         return self.dimension + self.components + self.hashed
 
     def save(
         self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any
     ) -> None:
+        """Write the head and its vocabulary to a folder."""
         super().save(output_path, *args, safe_serialization=safe_serialization, **kwargs)
-        (Path(output_path) / _TERMS_FILE).write_text(
-            "".join(f"{term}\n" for term in self.vocabulary), encoding="utf-8"
-        )
+        lines = "".join(f"{term}\n" for term in self.vocabulary)
+        (Path(output_path) / _TERMS_FILE).write_text(lines, encoding="utf-8")
 
     @classmethod
     def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> Self:
+        """Read what :meth:`save` wrote, from a folder or the hub.
+
+        Raises:
+            InputError: The vocabulary is missing, or the analyzer no longer reads it as it did.
+        """
         head = super().load(model_name_or_path, *args, **kwargs)
         places = {name: value for name, value in kwargs.items() if name in ("subfolder", *PLACES)}
         path = load_file_path(model_name_or_path, _TERMS_FILE, **places)
         if path is None:
             raise InputError(
-                f"{model_name_or_path} has lost {_TERMS_FILE}, the terms of its BM25 part; fuse it again"
+                f"{model_name_or_path} has lost {_TERMS_FILE}, the terms of its BM25 part; "
+                "fuse it again"
             )
         terms = Path(path).read_text(encoding="utf-8").split("\n")[:-1]
         if len(terms) != head.terms or head.analysis_of(terms) != head.analysis:
             raise InputError(
-                f"{path}: {len(terms)} terms, which the analyzer does not read as it did when the model was fused: the "
-                "file is damaged, or bm25s or PyStemmer are of another version; fuse it again"
+                f"{path}: the analyzer does not read its {len(terms)} terms as it did when the "
+                "model was fused; the file is damaged, or bm25s or PyStemmer are of another "
+                "version; fuse it again"
             )
         head.set_vocabulary(terms)
         return head
@@ -273,49 +305,48 @@ HYBRID_CLASS = f"{HybridHead.__module__}.{HybridHead.__name__}"
 
 
 def hash_terms(terms: Sequence[str], buckets: int) -> tuple[Tensor, Tensor]:
-    """(T,) terms to a bucket each, int64, and a sign, float32: by scikit-learn's feature
-    hashing.
+    """Return an int64 bucket and a float32 sign for each of (T,) terms.
+
+    They are those of scikit-learn's feature hashing.
     """
     from sklearn.feature_extraction import FeatureHasher
 
-    rows = FeatureHasher(buckets, input_type="string").transform([term] for term in terms).tocsr()
+    hasher = FeatureHasher(buckets, input_type="string")
+    rows = hasher.transform([term] for term in terms).tocsr()
     return torch.from_numpy(rows.indices).long(), torch.from_numpy(rows.data).float()
 
 
 def over_deviation(vectors: Tensor, spread: Tensor) -> Tensor:
-    """(Q, m) vectors q over the deviation of their dot products with the documents, |q S|; 0 where
-    that is 0. ``spread`` is (m, m) S with S Sᵀ the covariance of the documents; a root keeps in
-    float32 what the covariance loses.
+    """Divide queries by the deviation of their dot products with the documents, |q S|.
+
+    A query whose deviation is 0 becomes 0.
+
+    Args:
+        vectors: (Q, m) queries q.
+        spread: (m, m) S with S Sᵀ the covariance of the documents. A root keeps in float32 what the
+            covariance loses.
     """
     deviation = (vectors @ spread).norm(dim=-1, keepdim=True)
-    none = deviation <= _NO_DEVIATION * vectors.norm(dim=-1, keepdim=True) * spread.norm()
-    return torch.where(
-        none,
-        torch.zeros_like(vectors),
-        vectors / deviation.clamp(min=torch.finfo(torch.float32).tiny),
-    )
+    rounding = _NO_DEVIATION * vectors.norm(dim=-1, keepdim=True) * spread.norm()
+    tiny = torch.finfo(torch.float32).tiny
+    divided = vectors / deviation.clamp(min=tiny)
+    return torch.where(deviation <= rounding, torch.zeros_like(vectors), divided)
 
 
 def covariance_root(covariance: Doubles) -> Doubles:
-    """The symmetric square root of an (m, m) covariance."""
+    """Return the symmetric square root of an (m, m) covariance."""
     values, axes = np.linalg.eigh(covariance)
     root: Doubles = (axes * np.sqrt(values.clip(min=0))) @ axes.T
     return root
 
 
 class HybridEncoder(TwoSidedEncoder):
-    """A dense encoder fused with BM25: one vector whose dot product ranks as the z-normalised
-    fusion does. An InputError: it is not found, damaged, or no hybrid encoder.
+    """A dense encoder fused with BM25: one vector whose dot product ranks as their fusion does.
 
-    Made by :func:`beir_cocodr.fuse` from any encoder and a corpus; this loads what that saved.
-    Queries and documents have different vectors: plain ``encode`` is an error, and so is what
-    changes vectors afterwards (normalisation, truncation). The dense part is the first
-    ``head.dimension`` numbers of a document's vector.
-
-    Args:
-        model_name_or_path: a saved hybrid encoder, a folder or hub name.
-        head: for what fits one, with ``model_name_or_path`` the dense encoder.
-        **kwargs: as for :class:`COCODR`.
+    :func:`beir_cocodr.fuse` makes it from any encoder and a corpus; this class loads what that
+    saved. Queries and documents have different vectors: plain ``encode`` is an error, and so is
+    what changes vectors afterwards, such as normalisation and truncation. The dense part is the
+    first ``head.dimension`` numbers of a document's vector.
 
     Example:
         >>> from tempfile import mkdtemp
@@ -343,13 +374,23 @@ class HybridEncoder(TwoSidedEncoder):
         head: HybridHead | None = None,
         **kwargs: Any,
     ) -> None:
+        """Load a hybrid encoder, or fuse a dense encoder with a fitted head.
+
+        Args:
+            model_name_or_path: A saved hybrid encoder, a folder or hub name; with ``head``, the
+                dense encoder.
+            head: A fitted head.
+            **kwargs: As for :class:`COCODR`.
+
+        Raises:
+            InputError: The model is not found, damaged, or no hybrid encoder.
+        """
         super().__init__(model_name_or_path, **kwargs)
         if head is not None:
             self.append(head.to(self.device))
             self.module_kwargs = None
-            self._model_card_text = (
-                None  # the host's private name for the base's card, which is not that of a fusion
-            )
+            # The host's private name for the base's card, which does not describe a fusion.
+            self._model_card_text = None
         if not isinstance(self[-1], HybridHead):
             raise InputError(
                 f"{model_name_or_path} is no hybrid encoder; make one of it by beir-cocodr fuse"
@@ -359,6 +400,7 @@ class HybridEncoder(TwoSidedEncoder):
 
     @property
     def head(self) -> HybridHead:
+        """Return the head."""
         head = self[-1]
         assert isinstance(head, HybridHead)
         return head
@@ -375,7 +417,7 @@ class HybridEncoder(TwoSidedEncoder):
         )
 
     def dense_part(self) -> COCODR:
-        """The encoder that was fused, of the same modules."""
+        """Return the encoder that was fused, whose modules are shared."""
         return COCODR(
             modules=[*self][:-1],
             prompts=self.prompts,
@@ -385,30 +427,25 @@ class HybridEncoder(TwoSidedEncoder):
         )
 
     def preprocess(self, inputs: Any, prompt: str | None = None, **kwargs: Any) -> Any:
-        """The dense encoder's features of texts, and BM25's, which reads whole texts and no
-        prompt.
-        """
+        """Return the dense encoder's features of texts and BM25's, which ignore the prompt."""
         features = super().preprocess(inputs, prompt=prompt, **kwargs)
         if len(self) and isinstance(self[-1], HybridHead):
-            features |= self.head.features(
-                [str(text) for text in inputs], check_task(kwargs.get("task"), self.kind)
-            )
+            task = check_task(kwargs.get("task"), self.kind)
+            features |= self.head.features([str(text) for text in inputs], task)
         return features
 
     def encode_query_parts(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
-        """(Q,) texts to (Q, d + r + hashed + 1) [e_q, y_q, w], for :meth:`HybridHead.join`, on the
-        CPU.
-        """
-        found: Any = self.encode_query(
+        """Return the (Q, d + r + hashed + 1) parts [e_q, y_q, w] of (Q,) queries, on the CPU."""
+        encoded: Any = self.encode_query(
             list(texts),
             batch_size=batch_size,
             convert_to_tensor=True,
             show_progress_bar=False,
             parts=True,
         )
-        parts: Tensor = found.float().cpu()
+        parts: Tensor = encoded.float().cpu()
         return parts
 
     def join(self, parts: Tensor) -> Tensor:
-        """:meth:`HybridHead.join` on the model's device, back on the CPU."""
+        """Return :meth:`HybridHead.join`, computed on the model's device, on the CPU."""
         return self.head.join(parts.to(self.device)).cpu()

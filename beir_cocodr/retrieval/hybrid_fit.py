@@ -23,7 +23,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.hybrid_encoder import HybridHead, covariance_root, hash_terms
 from beir_cocodr.models.spec import FuseOptions
-from beir_cocodr.retrieval.bm25 import K1, B, inverse_document_frequencies
+from beir_cocodr.models.term_weights import K1, B, inverse_document_frequencies
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.fusion import z_normalize
 from beir_cocodr.retrieval.ranking import overlap

@@ -1,6 +1,4 @@
-"""Work for processes that may die: how tasks reach them, on which devices, and with how many CPU
-threads.
-"""
+"""Work for processes that may die: how tasks reach them, on which devices, with which threads."""
 
 import logging
 import multiprocessing
@@ -21,31 +19,45 @@ from beir_cocodr.progress import Bar
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-#: How tasks are shared out: :func:`share_out`, or the like of it elsewhere.
+#: How tasks are shared out: :func:`share_out`, or a function of the same arguments elsewhere.
 ShareOut = Callable[
     [Sequence[Any], Callable[[str], Callable[[Any], Any]], Sequence[str]], Iterator[Any]
 ]
 
-#: How often work goes on after processes died without any of it having been finished in between.
+# How often processes may die before a task is finished in between.
 _ATTEMPTS = 3
+
+# Work of fewer seconds is done before processes for it have started.
+_WORTH = 10.0
+
+# The most processes, and the most threads of one.
+_MOST = 1_024
+
 log = logging.getLogger(__name__)
 
 
 def share_out(
-    tasks: Sequence[Task], start: Callable[[str], Callable[[Task], Result]], devices: Sequence[str]
+    tasks: Sequence[Task],
+    start: Callable[[str], Callable[[Task], Result]],
+    devices: Sequence[str],
 ) -> Iterator[Result]:
-    """Do tasks in one new process for each device, and yield the results in the order in which they
-    come.
+    """Do tasks in one new process for each device, and yield their results as they come.
 
-    When a process dies, of a signal or for want of memory, all are started again and what was not
-    finished is done again, so a task may be done twice; after three deaths without a task done in
-    between, an InputError. Whatever a task raises is raised after the tasks under way. Processes
-    are spawned: scripts need ``if __name__ == "__main__"``.
+    When a process dies, from a signal or because memory ran out, all are started again, and
+    unfinished tasks are done again: a task may be done twice. An exception of a task is raised
+    after the tasks under way. Processes are spawned: scripts need ``if __name__ == "__main__"``.
 
-    ``start`` is called in each process with its device, and returns what does a task there; it and
-    the tasks, which are held in a list, are picklable.
+    Args:
+        tasks: The tasks, which must be picklable.
+        start: Called in each process with its device; returns the function that does a task there.
+            It must be picklable.
+        devices: A device for each process.
+
+    Raises:
+        InputError: Processes died three times without a finished task in between.
     """
-    left, deaths = list(tasks), 0
+    left = list(tasks)
+    deaths = 0
     while left:
         try:
             for task, result in _attempt(tuple(left), start, devices):
@@ -56,14 +68,11 @@ def share_out(
             deaths += 1
             if deaths == _ATTEMPTS:
                 raise InputError(
-                    f"a process died {deaths} times with the same work, of which {len(left)} parts are left: "
-                    "most likely memory ran out; lower --processes, the shard size or the token budget"
+                    f"a process died {deaths} times in the same work, of which {len(left)} parts "
+                    "are left: most likely memory ran out; lower --processes, the shard size or "
+                    "the token budget"
                 ) from None
-            log.warning("a process died; %d parts of the work are left and go on", len(left))
-
-
-# Work of fewer seconds is done before processes for it have started.
-_WORTH = 10.0
+            log.warning("a process died; %d parts of the work are left and continue", len(left))
 
 
 def share_over_ranks(
@@ -73,50 +82,67 @@ def share_over_ranks(
     seconds: float,
     desc: str | None = None,
 ) -> None:
-    """Do the tasks that are not done, each by one of the processes of a run that ``torchrun``
-    started, all of which call this; long work, by the ``seconds`` that a task may take on one core,
-    is shared out to the CPU cores of each. A task leaves a file, by which the others know;
-    ``is_done`` tells whether it is there, on this machine.
+    """Do the tasks that are not done, each by one process of a run that ``torchrun`` started.
+
+    All processes of the run call this. Long work is also shared out to the CPU cores of each.
+
+    Args:
+        tasks: The tasks; each leaves a file, by which other processes know that it is done.
+        start: As for :func:`share_out`.
+        is_done: Returns true if a task's file exists on this machine.
+        seconds: Seconds that a task takes on one core.
+        desc: Label of a progress bar; without it none is shown.
     """
-    # The second time there is work only for processes that do not share a disk.
+    # In the second round there is work only for processes that do not share a disk.
     for mine in (tasks[rank() :: world_size()], tasks):
         left = [task for task in mine if not is_done(task)]
-        cores = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        many = len(left) * seconds >= _WORTH and min(cores, len(left)) > 1
-        done = (
-            share_out(left, start, ["cpu"] * min(cores, len(left)))
-            if many
-            else map(start("cpu"), left)
-        )
+        done = _do_here(left, start, seconds)
         for _ in Bar(done, total=len(left), desc=desc, disable=desc is None or not left):
             pass
         wait_for_all()
 
 
+def _do_here(
+    tasks: Sequence[Task],
+    start: Callable[[str], Callable[[Task], Any]],
+    seconds: float,
+) -> Iterator[Any]:
+    """Do tasks in this process, or, if they take long, on the CPU cores that it may use."""
+    cores = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    processes = min(cores, len(tasks))
+    if len(tasks) * seconds >= _WORTH and processes > 1:
+        return share_out(tasks, start, ["cpu"] * processes)
+    return map(start("cpu"), tasks)
+
+
 def _attempt(
-    tasks: Sequence[Task], start: Callable[[str], Callable[[Task], Result]], devices: Sequence[str]
+    tasks: Sequence[Task],
+    start: Callable[[str], Callable[[Task], Result]],
+    devices: Sequence[str],
 ) -> Iterator[tuple[Task, Result]]:
-    context, devices = _context(start), devices[: len(tasks)]
+    """Yield tasks with their results, until a process dies."""
+    context = _context(start)
+    used = devices[: len(tasks)]
     waiting = context.Queue()
-    for device in devices:
+    for device in used:
         waiting.put(device)
-    together = context.Barrier(len(devices))
-    executor = ProcessPoolExecutor(
-        len(devices), context, _initialize, (start, waiting, together, dict(os.environ))
-    )
+    arguments = (start, waiting, context.Barrier(len(used)), dict(os.environ))
+    executor = ProcessPoolExecutor(len(used), context, _initialize, arguments)
     pending: dict[Future[Result], Task] = {}
     remaining = iter(tasks)
     try:
         while True:
             # Results wait in memory until they are taken, so no more are asked for than keeps all
             # busy.
-            while len(pending) < 2 * len(devices) and (task := next(remaining, None)) is not None:
+            while len(pending) < 2 * len(used):
+                task = next(remaining, None)
+                if task is None:
+                    break
                 pending[executor.submit(_work, task)] = task
             if not pending:
                 return
             for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                task = pending.pop(future)
-                yield task, future.result()
+                yield pending.pop(future), future.result()
     finally:
         executor.shutdown(cancel_futures=True)
         waiting.cancel_join_thread()
@@ -124,9 +150,10 @@ def _attempt(
 
 
 def _context(start: Any) -> Any:
-    """Processes that are forked from a server, where the system has one: libraries are imported
-    once for all of them, and a process that died is replaced at once. The server has no device, and
-    nothing else of this process.
+    """Return how processes are started: forked from a server, where the system has one.
+
+    Libraries are then imported once for all of them, and a process that died is replaced at once.
+    The server has no device, and nothing else of this process.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -135,8 +162,7 @@ def _context(start: Any) -> Any:
     return context
 
 
-# What a spawned process is to do: how it starts, on which device, and what does a task once it has
-# started.
+# What a spawned process does: how it starts, on which device, and what does a task after that.
 _start: Any = None
 _device: Any = None
 _do: Any = None
@@ -146,8 +172,10 @@ def _initialize(start: Any, waiting: Any, together: Any, environment: Mapping[st
     global _start, _device
     # Python 3.11 waits forever for a process that it starts while another one dies.
     together.wait()
-    os.environ.update(environment)  # the server's own is of the time when it began
-    _start, _device = start, waiting.get()
+    # The server's own environment is of the time when it began.
+    os.environ.update(environment)
+    _start = start
+    _device = waiting.get()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -159,7 +187,7 @@ def _work(task: Any) -> Any:
 
 
 def _end_with_parent() -> None:
-    """A parent that was killed cannot end its processes, and they would wait for work forever."""
+    """End this process with its parent: a killed parent cannot, and it would wait forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait_for_end([parent.sentinel])
@@ -167,27 +195,36 @@ def _end_with_parent() -> None:
 
 
 def available_cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def warn_if_crowded(devices: Sequence[str], threads: int) -> None:
-    """Say that processes on the CPU will be in each other's way."""
-    wanted, cores = threads * sum(device == "cpu" for device in devices), available_cores()
+    """Warn if processes on the CPU would slow each other down."""
+    cores = available_cores()
+    wanted = threads * sum(device == "cpu" for device in devices)
     if len(devices) > 1 and wanted > cores:
         log.warning(
-            "%d processes of %d threads share %d cores: --threads %d is faster, with other last bits",
-            len(devices), threads, cores, max(1, cores // len(devices)),
-        )  # fmt: skip
-
-
-# Processes, and threads of each.
-_MOST = 1_024
+            "%d processes of %d threads share %d cores: --threads %d is faster, with other last "
+            "bits",
+            len(devices),
+            threads,
+            cores,
+            max(1, cores // len(devices)),
+        )
 
 
 def device_list(device: str | None, processes: int) -> list[str]:
-    """A device for each process, at least 1: GPUs in turn where none is named, or just "cuda"; else
-    all on the same.
+    """Return a device for each process.
+
+    Args:
+        device: A device for all; None or "cuda" takes the GPUs in turn if there are some.
+        processes: The number of processes, at least 1.
+
+    Raises:
+        InputError: The number is out of range, or there is no such device.
     """
     if processes < 1:
         raise InputError(f"{processes} processes can do nothing; give at least 1")
@@ -197,7 +234,8 @@ def device_list(device: str | None, processes: int) -> list[str]:
     import torch
 
     if device in (None, "cuda") and torch.cuda.is_available():
-        return [f"cuda:{number % torch.cuda.device_count()}" for number in range(processes)]
+        count = torch.cuda.device_count()
+        return [f"cuda:{number % count}" for number in range(processes)]
     if device is None:
         device = "mps" if torch.backends.mps.is_available() else "cpu"
     return [device] * processes
@@ -205,8 +243,10 @@ def device_list(device: str | None, processes: int) -> list[str]:
 
 @contextmanager
 def torch_threads(threads: int | None) -> Iterator[int]:
-    """Let PyTorch use that many CPU threads inside, at least 1, and yield their number; None
-    changes nothing.
+    """Let PyTorch use a number of CPU threads inside, and yield it.
+
+    Args:
+        threads: The number, at least 1; None changes nothing.
     """
     import torch
 

@@ -13,7 +13,9 @@ from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.retrieval import bm25 as module
-from beir_cocodr.retrieval.bm25 import BM25, Block, Postings
+from beir_cocodr.retrieval import postings
+from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.postings import Block, Postings
 
 
 @pytest.mark.parametrize("analyzer", ["english", "none", "german", "words"])
@@ -58,8 +60,8 @@ def test_the_best_are_those_of_all_scores(ids, query, depth, data):
         block.terms.index(word) for term in query if (word := 2 * "abcdef"[term]) in block.terms
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_NARROWEST", narrowest)
-        patch.setattr(module, "_GRID", 2)
+        patch.setattr(postings, "_NARROWEST", narrowest)
+        patch.setattr(postings, "_GRID", 2)
         index = Postings.build(lambda: [block], 0.9, 0.4)
         ties = np.random.default_rng(depth).permutation(len(ids))
         [(rows, scores)] = index.search([query], min(depth, len(ids)), ties)

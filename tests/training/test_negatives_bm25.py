@@ -12,7 +12,8 @@ import pytest
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.retrieval import bm25, pool
-from beir_cocodr.retrieval.bm25 import BM25, Postings
+from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.postings import Postings
 from beir_cocodr.training import negatives
 
 
