@@ -1,6 +1,4 @@
-"""A FAISS index of each kind: trained and filled with the vectors of a corpus, written to a folder
-and read back.
-"""
+"""Training, filling, writing and reading of FAISS indexes of every kind."""
 
 import json
 import logging
@@ -25,42 +23,56 @@ from beir_cocodr.retrieval.faiss.transform import (
 from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import NonFiniteScores, as_matrix
 
+logger = logging.getLogger(__name__)
+
 #: Embeddings, or an (N, w) array of any floating type, memory-mapped or not.
 Vectors = Embeddings | Array
 
-# What FAISS's GPU code takes for top_k.
+#: The largest top_k that FAISS's GPU code takes.
 GPU_DEPTH = 2_048
 
-# Vectors handled at a time: 50 MiB in float64 where there are 768 dimensions.
+# Vectors handled at a time: 50 MiB in float64 at 768 dimensions.
 _BLOCK = 8_192
 
-# Documents that stand in for queries, and documents decoded at a time.
+# The most documents that stand in for queries, and documents decoded at a time.
 _SAMPLE = 10_000
-SETTINGS, INDEX, TRANSFORM, REMAINDERS = (
-    "settings.json",
-    "index.faiss",
-    "transform.safetensors",
-    "prior.npy",
-)
+
+SETTINGS = "settings.json"
+INDEX = "index.faiss"
+TRANSFORM = "transform.safetensors"
+REMAINDERS = "prior.npy"
+
 _FORMAT = 1
+_FIELDS = {
+    "format",
+    "count",
+    "width",
+    "options",
+    "layout",
+    "prior_apart",
+    "key",
+    "recall",
+    "faiss",
+}
 _CLASSES = {
     "flat": "IndexFlat",
     "hnsw": "IndexHNSWFlat",
     "ivfpq": "IndexIVFPQ",
     "sq8": "IndexScalarQuantizer",
 }
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
 class IndexParts:
-    """What an index is made of.
+    """The parts of an index.
 
     Args:
-        index: FAISS's own.
-        transform, layout: what was done to the vectors in it.
-        options: it was built with.
-        remainders: (N,) float32, what its codes lack of MRL's folded prior; None where they do not.
+        index: FAISS's own index.
+        transform: the transform of the vectors in it.
+        layout: the layout of the vectors in it.
+        options: the settings that it was built with, all numbers chosen.
+        remainders: (N,) float32, the part of MRL's folded prior that the codes lose; None if no
+            codes lose any.
         record: ``key``, ``recall`` and the version of FAISS.
     """
 
@@ -73,68 +85,27 @@ class IndexParts:
 
 
 def import_faiss() -> Any:
-    """FAISS itself; an InputError where it is not installed."""
+    """Import FAISS.
+
+    Raises:
+        InputError: If FAISS is not installed.
+    """
     way_out = "pip install 'beir-cocodr[faiss-cpu]', or [faiss-gpu] where there is a GPU"
     with explained("approximate search needs FAISS", way_out, ImportError):
         import faiss
     return faiss
 
 
-def _new_index(options: FaissOptions, layout: Layout, sample: Floats) -> Any:
-    """An index that vectors can be added to; "sq8" and "ivfpq" are trained on (n, width)
-    vectors.
-    """
-    faiss = import_faiss()
-    if options.kind == "flat":
-        return faiss.IndexFlatIP(layout.width)
-    if options.kind == "hnsw":
-        metric = faiss.METRIC_L2 if options.reduction else faiss.METRIC_INNER_PRODUCT
-        index = faiss.IndexHNSWFlat(layout.width, options.hnsw_m, metric)
-        index.hnsw.efConstruction = options.ef_construction
-        return index
-    metric = faiss.METRIC_INNER_PRODUCT
-    if options.kind == "sq8":
-        index = faiss.IndexScalarQuantizer(layout.width, faiss.ScalarQuantizer.QT_8bit, metric)
-    else:
-        # Lists of documents that are near each other; by inner product long documents would draw
-        # all to them.
-        lists = faiss.IndexFlatL2(layout.width)
-        index = faiss.IndexIVFPQ(
-            lists, layout.width, options.nlist, options.pq_m, options.pq_bits, metric
-        )
-        index.cp.spherical = False
-        for clustering in (index.cp, index.pq.cp):
-            clustering.seed = options.seed % 2**31
-            clustering.min_points_per_centroid = (
-                1  # below it, faiss writes a warning past Python's stderr
-            )
-    index.train(sample)
-    return index
-
-
-def _read_lists_by_inner_product(faiss: Any, index: Any) -> None:
-    """Once everything is in an "ivfpq" index: a query reads the lists whose mean document it scores
-    best.
-    """
-    means = faiss.IndexFlatIP(index.d)
-    means.add(index.quantizer.reconstruct_n(0, index.nlist))
-    index.quantizer = means
-    means.this.disown()
-    index.own_fields = True
-
-
 def on_gpu(index: Any, kind: str) -> Any:
-    """A copy on the first GPU, where FAISS finds one and has this kind there; else the index
-    itself.
-    """
+    """Return a copy on the first GPU, or the index itself where FAISS cannot search it there."""
     faiss = import_faiss()
     if kind not in ("flat", "ivfpq") or faiss.get_num_gpus() == 0:
         return index
     try:
         return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
-    except RuntimeError as error:  # faiss's GPU code knows few widths and numbers of codes
+    except RuntimeError as error:  # FAISS's GPU code knows few widths and numbers of codes
         logger.warning(
-            "the %s index stays on the CPU, FAISS's GPU code does not take it: %s",
+            "the %s index stays on the CPU, because FAISS's GPU code does not take it: %s",
             kind,
             first_line(error),
         )
@@ -142,152 +113,245 @@ def on_gpu(index: Any, kind: str) -> Any:
 
 
 def as_embeddings(vectors: Vectors) -> Embeddings:
-    """Arrays as embeddings too, not copied; they have to be two-dimensional."""
-    return (
-        vectors
-        if isinstance(vectors, Embeddings)
-        else MemoryEmbeddings(as_matrix(vectors, "vectors"))
-    )
+    """Return two-dimensional arrays as embeddings, without a copy."""
+    if isinstance(vectors, Embeddings):
+        return vectors
+    return MemoryEmbeddings(as_matrix(vectors, "vectors"))
 
 
 def blocks(vectors: Embeddings) -> Iterator[Array]:
-    """The corpus in blocks of one size, whatever its shards: what is built from it depends only on
-    its rows.
-    """
-    return (block.numpy() for block in vectors.blocks(_BLOCK))
+    """Yield the corpus in blocks of one size, so that an index depends only on its rows."""
+    for block in vectors.blocks(_BLOCK):
+        yield block.numpy()
 
 
 def sample_rows(count: int, most: int, seed: int) -> Ints:
-    """Ascending rows, drawn without replacement; all of them where there are no more than
-    ``most``.
+    """Draw ``most`` of ``count`` rows without replacement, or take all; in ascending order."""
+    drawn = np.random.default_rng(seed).choice(count, min(count, most), replace=False)
+    return np.sort(drawn)
+
+
+def check_queries(queries: Array, width: int) -> Array:
+    """Return queries as a (Q, w) array.
+
+    Raises:
+        InputError: If the shape does not fit, or there are no queries.
+        NonFiniteScores: If queries are NaN or infinite. It names their rows.
     """
-    return np.sort(np.random.default_rng(seed).choice(count, min(count, most), replace=False))
+    array = np.asarray(queries)
+    if array.ndim != 2 or array.shape[1] != width:
+        raise InputError(f"queries have the shape {array.shape}, this index needs (Q, {width})")
+    if not len(array):
+        raise InputError("there are no queries to search for; give at least one")
+    wrong = non_finite_rows(array)
+    if len(wrong):
+        raise NonFiniteScores([], wrong.tolist())
+    return array
 
 
 def build_parts(
     vectors: Embeddings, options: FaissOptions, queries: Array | None, key: Mapping[str, Any] | None
 ) -> tuple[IndexParts, Array]:
-    """The index, nothing measured, and (n, w) queries to measure it with: those given, or
-    stand-ins.
+    """Build an index without measuring it.
+
+    Returns:
+        The parts, and (n, w) queries to measure recall with: those given, or documents in their
+        place.
     """
     faiss = import_faiss()
-    mean = _mean(vectors)
+    mean = _checked_mean(vectors)
     options = options.fitted(len(vectors), vectors.dimensions)
-    sample = (
-        _stand_ins(vectors, options)
-        if queries is None
-        else check_queries(queries, vectors.dimensions)
-    )
-    transform: Centring
-    if options.transform == "folding":
-        transform = Folding.fit(
-            sample, mean[None]
-        )  # folding is linear: of the mean, it gives the mean
+    if queries is None:
+        sample = _documents_in_place_of_queries(vectors, options)
     else:
-        transform = Centring(mean if options.transform == "centring" else np.zeros_like(mean))
-    layout, index = _trained(vectors, options, transform)
+        sample = check_queries(queries, vectors.dimensions)
+    transform = _fitted_transform(options, mean, sample)
+    layout = _layout(vectors, options, transform)
+    index = _trained_index(vectors, options, transform, layout)
     remainders = _fill(index, vectors, options, transform, layout)
     record = {"key": dict(key or {}), "recall": None, "faiss": faiss.__version__}
     return IndexParts(index, transform, layout, options, remainders, record), sample
 
 
-def _mean(vectors: Embeddings) -> Doubles:
-    """(w,), and a check of all vectors."""
-    total, count = np.zeros(vectors.dimensions), 0
+def _checked_mean(vectors: Embeddings) -> Doubles:
+    """Return the (w,) mean of all vectors, and check that they are finite."""
+    total = np.zeros(vectors.dimensions)
+    count = 0
     for block in blocks(vectors):
-        if len(wrong := non_finite_rows(block)):
+        wrong = non_finite_rows(block)
+        if len(wrong):
             raise NonFiniteScores((count + wrong).tolist(), [])
         total += block.sum(axis=0, dtype=np.float64)
         count += len(block)
     if not count:
-        raise InputError("there are no vectors to index")
+        raise InputError("there are no vectors to index; encode the corpus first")
     return total / count
 
 
-def check_queries(queries: Array, width: int) -> Array:
-    """(Q, w) as an array, Q > 0, else an InputError; NonFiniteScores names rows with NaN or
-    infinite values.
-    """
-    array = np.asarray(queries)
-    if array.ndim != 2 or array.shape[1] != width:
-        raise InputError(f"queries are of shape {array.shape}, this index needs (Q, {width})")
-    if not len(array):
-        raise InputError("there are no queries to search for")
-    if len(wrong := non_finite_rows(array)):
-        raise NonFiniteScores([], wrong.tolist())
-    return array
-
-
-def _trained(vectors: Embeddings, options: FaissOptions, transform: Centring) -> tuple[Layout, Any]:
-    """Layout and trained index, empty still."""
-    longest = None
-    if options.kind == "hnsw" and options.reduction:
-        longest = max(
-            float((part**2).sum(axis=1).max()) for part in _transformed(vectors, transform)
-        )
-    layout = Layout.of(options, vectors.dimensions, longest)
-    sample = np.empty((0, layout.width), np.float32)
-    if options.kind == "sq8":
-        placed = (layout.documents(part) for part in _transformed(vectors, transform))
-        least, largest = zip(
-            *((part.min(axis=0), part.max(axis=0)) for part in placed), strict=True
-        )
-        sample = np.stack([np.min(least, axis=0), np.max(largest, axis=0)])
-    if options.kind == "ivfpq":
-        drawn = vectors.select(sample_rows(len(vectors), options.train_size, options.seed))
-        sample = np.concatenate([layout.documents(part) for part in _transformed(drawn, transform)])
-    return layout, _new_index(options, layout, sample)
-
-
-def _fill(
-    index: Any, vectors: Embeddings, options: FaissOptions, transform: Centring, layout: Layout
-) -> Floats | None:
-    """Add everything; (N,) what codes lose of MRL's prior, for kinds that quantise."""
-    keeps = options.kind in QUANTISED and options.transform == "folding"
-    priors = []
-    for part in _transformed(vectors, transform):
-        placed = layout.documents(part)
-        index.add(placed)
-        if keeps:
-            priors.append(placed[:, 0].copy())
-    if options.kind == "ivfpq":
-        _read_lists_by_inner_product(import_faiss(), index)
-    return _lost(index, np.concatenate(priors)) if keeps else None
-
-
-def _lost(index: Any, priors: Floats) -> Floats:
-    """(N,) priors less what their codes say."""
-    faiss = import_faiss()
-    lists = isinstance(index, faiss.IndexIVF)
-    if lists:
-        index.make_direct_map()
-    for start in range(0, len(priors), _SAMPLE):
-        part = priors[start : start + _SAMPLE]
-        part -= index.reconstruct_n(start, len(part))[:, 0]
-    if lists:
-        index.set_direct_map_type(faiss.DirectMap.NoMap)
-    return priors
-
-
-def _transformed(vectors: Embeddings, transform: Centring) -> Iterator[Doubles]:
-    return (transform.transform_documents(block, np.float64) for block in blocks(vectors))
-
-
-def _stand_ins(vectors: Embeddings, options: FaissOptions) -> Array:
-    """A sample of documents, as queries; none where nobody needs them."""
+def _documents_in_place_of_queries(vectors: Embeddings, options: FaissOptions) -> Array:
+    """Return a sample of documents as queries, or none where they would not be used."""
     if options.transform != "folding" and not options.recall_queries:
         return np.empty((0, vectors.dimensions))
     documents = vectors.rows(sample_rows(len(vectors), _SAMPLE, options.seed)).numpy()
     return documents_as_queries(documents) if options.transform == "folding" else documents
 
 
+def _fitted_transform(options: FaissOptions, mean: Doubles, queries: Array) -> Centring:
+    if options.transform == "folding":
+        # Folding is linear: of the mean document it gives the mean of the folded documents.
+        return Folding.fit(queries, mean[None])
+    if options.transform == "centring":
+        return Centring(mean)
+    return Centring(np.zeros_like(mean))
+
+
+def _transformed(vectors: Embeddings, transform: Centring) -> Iterator[Doubles]:
+    for block in blocks(vectors):
+        yield transform.transform_documents(block, np.float64)
+
+
+def _layout(vectors: Embeddings, options: FaissOptions, transform: Centring) -> Layout:
+    longest = None
+    if options.kind == "hnsw" and options.reduction:
+        longest = 0.0
+        for part in _transformed(vectors, transform):
+            longest = max(longest, float((part**2).sum(axis=1).max()))
+    return Layout.of(options, vectors.dimensions, longest)
+
+
+def _trained_index(
+    vectors: Embeddings, options: FaissOptions, transform: Centring, layout: Layout
+) -> Any:
+    """Return an index that is trained and empty."""
+    if options.kind == "flat":
+        return import_faiss().IndexFlatIP(layout.width)
+    if options.kind == "hnsw":
+        return _new_graph(options, layout)
+    if options.kind == "sq8":
+        index = _new_scalar_quantiser(layout)
+        index.train(_extremes(vectors, transform, layout))
+        return index
+    index = _new_product_quantiser(options, layout)
+    rows = sample_rows(len(vectors), options.train_size, options.seed)
+    parts = _transformed(vectors.select(rows), transform)
+    index.train(np.concatenate([layout.documents(part) for part in parts]))
+    return index
+
+
+def _new_graph(options: FaissOptions, layout: Layout) -> Any:
+    faiss = import_faiss()
+    metric = faiss.METRIC_L2 if options.reduction else faiss.METRIC_INNER_PRODUCT
+    index = faiss.IndexHNSWFlat(layout.width, options.hnsw_m, metric)
+    index.hnsw.efConstruction = options.ef_construction
+    return index
+
+
+def _new_scalar_quantiser(layout: Layout) -> Any:
+    faiss = import_faiss()
+    return faiss.IndexScalarQuantizer(
+        layout.width, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
+    )
+
+
+def _extremes(vectors: Embeddings, transform: Centring, layout: Layout) -> Floats:
+    """Return the (2, width) smallest and largest numbers of each dimension."""
+    smallest = np.full(layout.width, np.inf, np.float32)
+    largest = np.full(layout.width, -np.inf, np.float32)
+    for part in _transformed(vectors, transform):
+        placed = layout.documents(part)
+        np.minimum(smallest, placed.min(axis=0), out=smallest)
+        np.maximum(largest, placed.max(axis=0), out=largest)
+    return np.stack([smallest, largest])
+
+
+def _new_product_quantiser(options: FaissOptions, layout: Layout) -> Any:
+    faiss = import_faiss()
+    # Lists hold documents that are near each other. By inner product, long documents would draw all
+    # others to them.
+    lists = faiss.IndexFlatL2(layout.width)
+    index = faiss.IndexIVFPQ(
+        lists,
+        layout.width,
+        options.nlist,
+        options.pq_m,
+        options.pq_bits,
+        faiss.METRIC_INNER_PRODUCT,
+    )
+    index.cp.spherical = False
+    for clustering in (index.cp, index.pq.cp):
+        clustering.seed = options.seed % 2**31
+        # Below this number FAISS writes a warning past Python's stderr.
+        clustering.min_points_per_centroid = 1
+    return index
+
+
+def _fill(
+    index: Any, vectors: Embeddings, options: FaissOptions, transform: Centring, layout: Layout
+) -> Floats | None:
+    """Add all vectors; return the (N,) part of MRL's prior that the codes lose, if there is one."""
+    loses_prior = options.kind in QUANTISED and options.transform == "folding"
+    priors = []
+    for part in _transformed(vectors, transform):
+        placed = layout.documents(part)
+        index.add(placed)
+        if loses_prior:
+            priors.append(placed[:, 0].copy())
+    if options.kind == "ivfpq":
+        _read_lists_by_inner_product(index)
+    return _lost_priors(index, np.concatenate(priors)) if loses_prior else None
+
+
+def _read_lists_by_inner_product(index: Any) -> None:
+    """Let a query read the lists whose mean document it scores best.
+
+    The index, of kind "ivfpq", must already hold all documents.
+    """
+    faiss = import_faiss()
+    means = faiss.IndexFlatIP(index.d)
+    means.add(index.quantizer.reconstruct_n(0, index.nlist))
+    index.quantizer = means
+    means.this.disown()
+    index.own_fields = True
+
+
+def _lost_priors(index: Any, priors: Floats) -> Floats:
+    """Return (N,) priors less what their codes hold."""
+    faiss = import_faiss()
+    has_lists = isinstance(index, faiss.IndexIVF)
+    if has_lists:
+        index.make_direct_map()
+    for start in range(0, len(priors), _SAMPLE):
+        part = priors[start : start + _SAMPLE]
+        part -= index.reconstruct_n(start, len(part))[:, 0]
+    if has_lists:
+        index.set_direct_map_type(faiss.DirectMap.NoMap)
+    return priors
+
+
 def write_parts(folder: Path, parts: IndexParts) -> None:
-    """To a new folder, or in place of an index, which stays whole until the new one is."""
+    """Write an index to a new folder, or in place of an index, which stays whole until then.
+
+    Raises:
+        InputError: If the folder holds something else, or cannot be written.
+    """
     replaceable = folder.is_dir() and ((folder / SETTINGS).is_file() or not any(folder.iterdir()))
     if folder.exists() and not replaceable:
         raise InputError(
-            f"{folder} is there and is no index: choose another folder, nothing was written"
+            f"{folder} is there and is no index; nothing was written: choose another folder"
         )
+    try:
+        with draft_folder(folder, replace=True) as draft:
+            _write_files(draft, parts)
+    except DiskFull:
+        raise
+    except (OSError, RuntimeError) as error:  # FAISS reports a failed write as a RuntimeError
+        raise InputError(
+            f"{folder} cannot be written: {first_line(error)}; choose another folder"
+        ) from error
+
+
+def _write_files(folder: Path, parts: IndexParts) -> None:
+    faiss = import_faiss()
     settings = {
         "format": _FORMAT,
         "count": int(parts.index.ntotal),
@@ -297,91 +361,96 @@ def write_parts(folder: Path, parts: IndexParts) -> None:
         "prior_apart": parts.remainders is not None,
         **parts.record,
     }
-    try:
-        with draft_folder(folder, replace=True) as draft:
-            faiss = import_faiss()
-            with (draft / INDEX).open(
-                "wb"
-            ) as file:  # on a full disk faiss itself would write to stderr, too
-                faiss.write_index(parts.index, faiss.PyCallbackIOWriter(file.write))
-            parts.transform.save(draft / TRANSFORM)
-            if parts.remainders is not None:
-                np.save(draft / REMAINDERS, parts.remainders)
-            (draft / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
-            checksums.add_checksums(draft, [path.name for path in draft.iterdir()])
-    except DiskFull:
-        raise
-    except (OSError, RuntimeError) as error:  # faiss reports a failed write as a RuntimeError
-        raise InputError(
-            f"{folder} cannot be written: {first_line(error)}; choose another folder"
-        ) from error
+    # On a full disk FAISS itself would also write to stderr, so Python writes the file.
+    with (folder / INDEX).open("wb") as file:
+        faiss.write_index(parts.index, faiss.PyCallbackIOWriter(file.write))
+    parts.transform.save(folder / TRANSFORM)
+    if parts.remainders is not None:
+        np.save(folder / REMAINDERS, parts.remainders)
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
+    checksums.add_checksums(folder, [path.name for path in folder.iterdir()])
 
 
 def read_parts(
     folder: Path, key: Mapping[str, Any] | None = None, verify: bool = True
 ) -> IndexParts:
-    """What :func:`write_parts` wrote, if the values of its key are those of ``key``."""
-    for path in (folder / name for name in (SETTINGS, INDEX, TRANSFORM, REMAINDERS) if verify):
-        if path.exists():
-            checksums.verify(
-                path, "delete the folder of this index, and the next search builds it again"
-            )
-    settings = _settings(folder)
-    saved = settings["key"]
-    for name, value in (key or {}).items():
-        if name not in saved or saved[name] != value:
-            raise InputError(
-                f"the index in {folder} is of {name} {saved.get(name)!r}, not {value!r}: build it again"
-            )
+    """Read an index that :func:`write_parts` wrote.
+
+    Args:
+        folder: the folder of the index.
+        key: values that the saved key must have.
+        verify: compare the files with their checksums.
+
+    Raises:
+        InputError: If there is no index, it is damaged, or its key differs.
+    """
+    if verify:
+        _verify_files(folder)
+    settings = _read_settings(folder)
+    _check_key(folder, settings["key"], key or {})
     faiss = import_faiss()
     kinds = (OSError, RuntimeError, TypeError, ValueError)
     with explained(f"the index in {folder} cannot be read", "build it again", *kinds):
-        options, layout = FaissOptions(**settings["options"]), Layout(**settings["layout"])
+        options = FaissOptions(**settings["options"])
+        layout = Layout(**settings["layout"])
         index = faiss.read_index(str(folder / INDEX))
         remainders = np.load(folder / REMAINDERS) if settings["prior_apart"] else None
-    transform = (Folding if options.transform == "folding" else Centring).load(folder / TRANSFORM)
-    count, width = settings["count"], settings["width"]
-    pairs = {
-        "kind": (type(index).__name__.removesuffix("IP"), _CLASSES[options.kind]),
-        "documents": (index.ntotal, count),
-        "dimensions of the index": (index.d, layout.width),
-        "dimensions": (layout.dimensions, width),
-        "dimensions of the transform": (len(transform.document_mean), width),
-        "priors": (count if remainders is None else len(remainders), count),
-    }
-    for what, (found, due) in pairs.items():
-        if found != due:
-            problem = (
-                f"the files in {folder} do not belong together, {what}: {found} where {due} is due"
-            )
-            raise InputError(f"{problem}; build the index again")
+    transform_class = Folding if options.transform == "folding" else Centring
+    transform = transform_class.load(folder / TRANSFORM)
     record = {name: settings[name] for name in ("key", "recall", "faiss")}
-    return IndexParts(index, transform, layout, options, remainders, record)
+    parts = IndexParts(index, transform, layout, options, remainders, record)
+    _check_parts(folder, parts, settings["count"], settings["width"])
+    return parts
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def _verify_files(folder: Path) -> None:
+    way_out = "delete the folder of this index, and the next search builds it again"
+    for name in (SETTINGS, INDEX, TRANSFORM, REMAINDERS):
+        if (folder / name).exists():
+            checksums.verify(folder / name, way_out)
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
     path = folder / SETTINGS
     try:
         settings = parse_json(path.read_text())
-        known = {
-            "format",
-            "count",
-            "width",
-            "options",
-            "layout",
-            "prior_apart",
-            "key",
-            "recall",
-            "faiss",
-        }
-        if settings["format"] != _FORMAT or not known <= set(settings):
+        if settings["format"] != _FORMAT or not set(settings) >= _FIELDS:
             raise KeyError("format")
     except OSError as error:
         raise InputError(
-            f"there is no index in {folder} ({path.name}: {error.strerror})"
+            f"there is no index in {folder} ({path.name}: {error.strerror}); build one"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path} is not that of an index of this version: build the index again"
+            f"{path} is not that of an index of this version; build the index again"
         ) from error
     return dict(settings)
+
+
+def _check_key(folder: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    for name, value in wanted.items():
+        if name not in saved or saved[name] != value:
+            raise InputError(
+                f"the index in {folder} is of {name} {saved.get(name)!r}, not {value!r}; build it "
+                "again"
+            )
+
+
+def _check_parts(folder: Path, parts: IndexParts, count: int, width: int) -> None:
+    """Check that the files of an index belong together."""
+    class_name = type(parts.index).__name__.removesuffix("IP")
+    priors = count if parts.remainders is None else len(parts.remainders)
+    values_and_expected = {
+        "kind": (class_name, _CLASSES[parts.options.kind]),
+        "documents": (parts.index.ntotal, count),
+        "dimensions of the index": (parts.index.d, parts.layout.width),
+        "dimensions": (parts.layout.dimensions, width),
+        "dimensions of the transform": (len(parts.transform.document_mean), width),
+        "priors": (priors, count),
+    }
+    for name, (value, expected) in values_and_expected.items():
+        if value != expected:
+            raise InputError(
+                f"the files in {folder} do not belong together, {name}: {value} in place of "
+                f"{expected}; build the index again"
+            )

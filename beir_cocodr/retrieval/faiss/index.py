@@ -1,6 +1,4 @@
-"""Approximate search by FAISS over the vectors of a corpus, MRL's too, and how much of exact search
-it finds.
-"""
+"""Approximate search with FAISS over the vectors of a corpus, with its recall of exact search."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,7 +18,13 @@ from beir_cocodr.retrieval.ranking import overlap
 from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import as_matrix, search_chunks
 
+logger = logging.getLogger(__name__)
+
 _DEPTHS = (10, 100)
+
+# Documents beyond top_k that show whether a tie crosses the last place.
+_TIES = 16
+_NOWHERE = np.iinfo(np.int64).max
 
 
 def recall_against_exact(
@@ -31,53 +35,63 @@ def recall_against_exact(
     sample: int = 100,
     seed: int = 0,
 ) -> dict[str, float]:
-    """The share of the exact top k that an index has in its own top k, over a sample of queries:
-    ``recall@k`` for every depth k, or all documents where there are fewer, means over queries; and
-    ``queries``, how many those were.
+    """Measure how much of the exact top k an index has in its own top k.
 
-    The index's ``search(queries, top_k)`` gives (Q, top_k) scores and rows for (Q, w) queries, an
-    InputError where there are none, or no depths; ``vectors`` are what it was built from, read
-    once.
+    Args:
+        index: anything whose ``search(queries, top_k)`` returns (Q, top_k) scores and rows for
+            (Q, w) queries.
+        queries: (Q, w) query vectors.
+        vectors: the vectors that the index was built from. They are read once.
+        depths: the values of k.
+        sample: the most queries that are searched.
+        seed: seed of the sample.
+
+    Returns:
+        ``recall@k`` for every k, averaged over queries, and ``queries``, their number. In a corpus
+        of fewer than k documents all of them count.
+
+    Raises:
+        InputError: If there are no queries or no depths.
     """
     if not len(queries) or not sample or not depths:
         raise InputError("recall needs at least one query and one depth")
     drawn = np.asarray(queries)[building.sample_rows(len(queries), sample, seed)]
-    exact = search_chunks(drawn, building.blocks(building.as_embeddings(vectors)), max(depths))[
-        1
-    ].numpy()
-    found = index.search(drawn, exact.shape[1])[1]
-    return {f"recall@{k}": float(overlap(found, exact, k).mean()) for k in depths} | {
-        "queries": len(drawn)
-    }
-
-
-# Documents beyond top_k that are looked at to see whether a tie runs across the last place.
-_TIES = 16
-_NOWHERE = np.iinfo(np.int64).max
-logger = logging.getLogger(__name__)
+    corpus = building.blocks(building.as_embeddings(vectors))
+    _, exact = search_chunks(drawn, corpus, max(depths))
+    exact_rows = exact.numpy()
+    _, index_rows = index.search(drawn, exact_rows.shape[1])
+    recall: dict[str, float] = {}
+    for k in depths:
+        recall[f"recall@{k}"] = float(overlap(index_rows, exact_rows, k).mean())
+    recall["queries"] = len(drawn)
+    return recall
 
 
 class FaissIndex:
     """A FAISS index over N vectors, searched by inner product.
 
-    "flat" is exact. "hnsw" keeps all vectors too, and what it finds has its exact score. "sq8" and
-    "ivfpq" keep codes: their scores are approximate, except for MRL's prior γ', which stays
-    float32; given the ``vectors``, a search scores candidates exactly. Cosine models: normalise,
-    then it is inner product.
+    "flat" is exact. "hnsw" keeps all vectors too and returns exact scores. "sq8" and "ivfpq" keep
+    codes, so their scores are approximate, except for MRL's prior γ', which stays float32; a search
+    that is given the ``vectors`` scores its candidates exactly. Normalise the vectors of cosine
+    models: their cosine is then the inner product.
 
-    Made by :meth:`build` or :meth:`load`. On a GPU, "flat" and "ivfpq" are searched where FAISS
-    finds one.
+    Make an index with :meth:`build` or :meth:`load`. Where FAISS finds a GPU, it searches "flat"
+    and "ivfpq" there.
 
     Attributes:
-        options: with all numbers that were chosen.
-        count, width: N and w.
-        record: ``key``, ``recall`` against exact search (None where not measured), FAISS's version.
+        options: the settings, with all numbers chosen.
+        count: N, the number of vectors.
+        width: w, their dimensions.
+        record: ``key``, ``recall`` of exact search (None if not measured) and the version of FAISS.
     """
 
     def __init__(self, parts: building.IndexParts) -> None:
+        """Wrap the parts of a built index."""
         self._parts = parts
-        self.options, self.record = parts.options, parts.record
-        self.count, self.width = int(parts.index.ntotal), parts.layout.dimensions
+        self.options = parts.options
+        self.record = parts.record
+        self.count = int(parts.index.ntotal)
+        self.width = parts.layout.dimensions
         self._searched = building.on_gpu(parts.index, parts.options.kind)
 
     @classmethod
@@ -88,29 +102,29 @@ class FaissIndex:
         queries: Array | None = None,
         key: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Index a corpus, block by block, and measure what the index finds of exact search.
+        """Index a corpus block by block, and measure its recall of exact search.
 
         Args:
-            vectors: N of width w, read three to five times.
-            options: by default those of "flat".
-            queries: (Q, w) a sample of queries. Recall is measured with some of them, and a folding
-                takes their mean. Without, documents stand in: those of MRL as queries of the same
-                distributions. Any mean is right; recall, though, is then that of queries that
-                resemble documents.
-            key: what the vectors are (model, corpus, ...), in JSON's types; saved, and checked by
-                `load`.
+            vectors: N vectors of width w. They are read three to five times.
+            options: the settings. Default: those of "flat".
+            queries: (Q, w) sample of queries. Some of them measure recall, and a folding uses their
+                mean. Without queries, documents stand in for them: documents of an MRL as queries
+                of the same distributions. The rankings are right with any mean, but recall is then
+                that of queries that resemble documents.
+            key: what identifies the vectors (model, corpus and so on), as JSON. It is saved, and
+                :meth:`load` checks it.
 
         Raises:
-            InputError: no vectors, queries that do not fit them, or what `FaissOptions.fitted`
-                refuses.
-            NonFiniteScores: NaN or infinite vectors; names rows.
+            InputError: If there are no vectors, queries do not fit them, or
+                :meth:`FaissOptions.fitted` refuses the settings.
+            NonFiniteScores: If vectors are NaN or infinite. It names their rows.
         """
         embeddings = building.as_embeddings(vectors)
         parts, sample = building.build_parts(embeddings, options or FaissOptions(), queries, key)
-        built = cls(parts)
+        index = cls(parts)
         if parts.options.recall_queries:
-            built._measure(embeddings, sample, "documents" if queries is None else "given")
-        return built
+            index._measure(embeddings, sample, "documents" if queries is None else "given")
+        return index
 
     def search(
         self,
@@ -119,35 +133,29 @@ class FaissIndex:
         tie_ranks: Array | None = None,
         vectors: Vectors | None = None,
     ) -> tuple[Floats, Ints]:
-        """The best documents of every query.
+        """Return the k = min(top_k, N) best documents of every query.
 
         Args:
-            queries: (Q, w), as the model made them.
-            top_k: documents wanted for each; k = min(top_k, N).
-            tie_ranks: (N,) integers, the smaller comes first of equal scores, see `search_chunks`;
-                default: the row.
-            vectors: what was indexed: candidates are scored with it exactly.
+            queries: (Q, w) vectors as the model made them.
+            top_k: the number of documents of a query.
+            tie_ranks: (N,) integers; of equal scores the smaller comes first, see
+                :func:`~beir_cocodr.retrieval.topk.search_chunks`. Default: the row.
+            vectors: the vectors that were indexed, to score candidates exactly.
 
         Returns:
-            scores (Q, k) float32 descending and rows (Q, k) int64. Scores are those of the vectors
-            given, not of transformed ones. Where fewer are found, the last places are -inf and -1.
+            (Q, k) float32 scores in descending order and (Q, k) int64 rows. The scores are those of
+            the given vectors, not of transformed ones. If fewer documents are found, the last
+            places are -inf and -1.
 
         Raises:
-            InputError: top_k < 1, no queries, or shapes that do not fit.
-            NonFiniteScores: NaN or infinite queries; names rows.
+            InputError: If ``top_k`` is below 1, there are no queries, or shapes do not fit.
+            NonFiniteScores: If queries are NaN or infinite. It names their rows.
         """
         if top_k < 1:
-            raise InputError(f"top_k is {top_k}: ask for at least one document")
+            raise InputError(f"top_k is {top_k}; ask for at least one document")
         raw = building.check_queries(queries, self.width)
-        ties = None if tie_ranks is None else np.asarray(tie_ranks)
-        if ties is not None and ties.shape != (self.count,):
-            raise InputError(f"there are {len(ties)} tie ranks for {self.count} documents")
-        stored = None if vectors is None else building.as_embeddings(vectors)
-        if stored is not None and (shape := (len(stored), stored.dimensions)) != (
-            self.count,
-            self.width,
-        ):
-            raise InputError(f"vectors are {shape}, this index is of {(self.count, self.width)}")
+        ties = self._checked_ties(tie_ranks)
+        stored = self._checked_vectors(vectors)
         k = min(top_k, self.count)
         transform = self._parts.transform
         changed = transform.transform_queries(raw, np.float64)
@@ -161,19 +169,26 @@ class FaissIndex:
     def tuned(
         self, ef_search: int | None = None, nprobe: int | None = None, over_fetch: int | None = None
     ) -> Self:
-        """The same index, searched more or less thoroughly; its recall is not measured again."""
+        """Return the same index, searched more or less thoroughly.
+
+        Its recall is not measured again.
+        """
         changes = {"ef_search": ef_search, "nprobe": nprobe, "over_fetch": over_fetch}
-        given: dict[str, Any] = {
-            name: value for name, value in changes.items() if value is not None
-        }
-        other = copy(self)  # the index itself, on a GPU perhaps, is one for both
-        other.options, other.record = replace(self.options, **given), self.record | {"recall": None}
+        set_changes: dict[str, Any] = {}
+        for name, value in changes.items():
+            if value is not None:
+                set_changes[name] = value
+        other = copy(self)  # both share the index itself, which may be on a GPU
+        other.options = replace(self.options, **set_changes)
+        other.record = self.record | {"recall": None}
         other._parts = replace(self._parts, options=other.options, record=other.record)
         return other
 
     def save(self, folder: str | Path) -> None:
-        """Write the index, its transform and its settings to a folder, in one step; a folder of
-        anything else stays.
+        """Write the index, its transform and its settings to a folder, in one step.
+
+        Raises:
+            InputError: If the folder holds anything but an index, or cannot be written.
         """
         building.write_parts(Path(folder), self._parts)
 
@@ -181,22 +196,49 @@ class FaissIndex:
     def load(
         cls, folder: str | Path, key: Mapping[str, Any] | None = None, verify: bool = True
     ) -> Self:
-        """Read what :meth:`save` wrote; an InputError where it is not there, broken, or of another
-        key.
+        """Read an index that :meth:`save` wrote.
 
         Args:
-            folder: where.
+            folder: the folder of the index.
             key: values that the saved key must have.
             verify: compare the files with their checksums.
+
+        Raises:
+            InputError: If there is no index, it is damaged, or its key differs.
         """
         return cls(building.read_parts(Path(folder), key, verify))
 
+    def _checked_ties(self, tie_ranks: Array | None) -> Array | None:
+        if tie_ranks is None:
+            return None
+        ties = np.asarray(tie_ranks)
+        if ties.shape != (self.count,):
+            raise InputError(
+                f"there are {len(ties)} tie ranks for {self.count} documents; give one for each"
+            )
+        return ties
+
+    def _checked_vectors(self, vectors: Vectors | None) -> Embeddings | None:
+        if vectors is None:
+            return None
+        stored = building.as_embeddings(vectors)
+        shape = (len(stored), stored.dimensions)
+        indexed = (self.count, self.width)
+        if shape != indexed:
+            raise InputError(
+                f"vectors have the shape {shape}, but this index holds {indexed}; give the vectors "
+                "that it was built from"
+            )
+        return stored
+
     def _candidates(self, placed: Floats, k: int, ties: Array | None) -> tuple[Doubles, Ints]:
-        """Scores of transformed vectors, and rows, at least k of each."""
-        kind, parts = self.options.kind, self._parts
-        depth = min(self.count, self.options.over_fetch * k if kind in QUANTISED else k + _TIES)
-        searched = parts.index if depth > building.GPU_DEPTH else self._searched
-        scores, rows = searched.search(placed, depth, params=self._parameters())
+        """Return scores of transformed vectors, and rows, at least k of each."""
+        kind = self.options.kind
+        parts = self._parts
+        wanted = self.options.over_fetch * k if kind in QUANTISED else k + _TIES
+        depth = min(self.count, wanted)
+        index = parts.index if depth > building.GPU_DEPTH else self._searched
+        scores, rows = index.search(placed, depth, params=self._parameters())
         if kind == "hnsw":
             return _inner_products(placed, _stored(parts.index.storage), rows), rows
         wide = scores.astype(np.float64)
@@ -205,60 +247,78 @@ class FaissIndex:
         if kind == "flat" and depth > k:
             tied = np.flatnonzero(scores[:, k - 1] == scores[:, -1])
             if len(tied):
-                exact = search_chunks(placed[tied], _stored(parts.index).chunks(), k, ties)
-                wide[tied], rows[tied] = -np.inf, -1
-                wide[tied, :k], rows[tied, :k] = exact[0].numpy(), exact[1].numpy()
+                self._settle_ties(placed, k, ties, tied, (wide, rows))
         return wide, rows
+
+    def _settle_ties(
+        self, placed: Floats, k: int, ties: Array | None, tied: Ints, best: tuple[Doubles, Ints]
+    ) -> None:
+        """Replace the candidates of queries whose tie crosses all places by the exact best."""
+        scores, rows = best
+        corpus = _stored(self._parts.index).chunks()
+        exact_scores, exact_rows = search_chunks(placed[tied], corpus, k, ties)
+        scores[tied] = -np.inf
+        rows[tied] = -1
+        scores[tied, :k] = exact_scores.numpy()
+        rows[tied, :k] = exact_rows.numpy()
 
     def _parameters(self) -> Any:
         faiss = building.import_faiss()
         if self.options.kind == "hnsw":
             return faiss.SearchParametersHNSW(efSearch=self.options.ef_search)
-        return (
-            faiss.SearchParametersIVF(nprobe=self.options.nprobe)
-            if self.options.kind == "ivfpq"
-            else None
-        )
+        if self.options.kind == "ivfpq":
+            return faiss.SearchParametersIVF(nprobe=self.options.nprobe)
+        return None
 
-    def _measure(self, vectors: Embeddings, queries: Array, which: str) -> None:
-        options = self.options
+    def _measure(self, vectors: Embeddings, queries: Array, source: str) -> None:
         recall = recall_against_exact(
-            self, queries, vectors, sample=options.recall_queries, seed=options.seed
+            self,
+            queries,
+            vectors,
+            sample=self.options.recall_queries,
+            seed=self.options.seed,
         )
-        self.record["recall"] = recall | {"of": which}
-        shares = ", ".join(
-            f"{name} {value:.3f}" for name, value in recall.items() if name != "queries"
-        )
+        self.record["recall"] = recall | {"of": source}
+        shares = [f"{name} {value:.3f}" for name, value in recall.items() if name != "queries"]
+        origin = "documents in their place" if source == "documents" else "drawn from those given"
         logger.info(
             "%s over %d documents finds of exact search: %s (%d queries, %s)",
-            options.kind, self.count, shares, recall["queries"],
-            "documents stood in for them" if which == "documents" else "drawn from those given",
-        )  # fmt: skip
+            self.options.kind,
+            self.count,
+            ", ".join(shares),
+            recall["queries"],
+            origin,
+        )
 
 
 def _stored(index: Any) -> Embeddings:
-    """The vectors in a flat index themselves, not a copy."""
+    """Return the vectors inside a flat index, without a copy."""
     faiss = building.import_faiss()
     flat = faiss.downcast_index(index)
-    held = faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d).reshape(flat.ntotal, flat.d)
-    return MemoryEmbeddings(as_matrix(held, "vectors"))
+    numbers = faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d)
+    return MemoryEmbeddings(as_matrix(numbers.reshape(flat.ntotal, flat.d), "vectors"))
 
 
 def _inner_products(queries: Array, vectors: Embeddings, rows: Ints) -> Doubles:
-    """(Q, c) scores of the (Q, c) rows, summed in float64; without meaning where a row is -1."""
+    """Return (Q, c) scores of (Q, c) rows, summed in float64; a row of -1 has no meaningful one."""
     scores = np.empty(rows.shape)
     for query, row, score in zip(queries.astype(np.float64), rows.clip(min=0), scores, strict=True):
-        # Not by BLAS: its sums depend on where in the matrix a vector stands, and equal ones should
-        # tie.
-        np.einsum("cw,w->c", vectors.rows(row).numpy().astype(np.float64), query, out=score)
+        candidates = vectors.rows(row).numpy().astype(np.float64)
+        # Not with BLAS: its sums depend on the place of a vector in the matrix, and equal vectors
+        # must tie.
+        np.einsum("cw,w->c", candidates, query, out=score)
     return scores
 
 
 def best_candidates(scores: Doubles, rows: Ints, k: int, ties: Array | None) -> tuple[Floats, Ints]:
-    """(Q, c) candidates to the (Q, k) best by float32 score descending, then tie rank; rows of -1
-    come last.
+    """Return the (Q, k) best of (Q, c) candidates.
+
+    The order is float32 score descending, then tie rank. Rows of -1 come last.
     """
-    narrow = np.where(rows < 0, -np.inf, scores).astype(np.float32) + np.float32(0)  # no -0.0
-    ranks = np.where(rows < 0, _NOWHERE, rows if ties is None else ties[rows])
+    missing = rows < 0
+    narrow = np.where(missing, -np.inf, scores).astype(np.float32)
+    narrow += np.float32(0)  # -0.0 becomes 0.0, to which it is equal
+    tie_ranks = rows if ties is None else ties[rows]
+    ranks = np.where(missing, _NOWHERE, tie_ranks)
     best = np.lexsort((ranks, -narrow), axis=-1)[:, :k]
     return np.take_along_axis(narrow, best, axis=1), np.take_along_axis(rows, best, axis=1)

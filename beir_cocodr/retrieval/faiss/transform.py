@@ -1,6 +1,7 @@
-"""What kind of FAISS index is built, and what is done to vectors before it sees them and undone in
-its scores: MRL's are folded and centred, which makes them small, so that less of them is lost;
-dimensions are laid out for each kind.
+"""Settings of a FAISS index, and how vectors are changed before they enter it.
+
+The vectors of an MRL are folded and centred, which makes them small, so that quantisation loses
+less of them. The dimensions are then laid out as each kind of index needs them.
 """
 
 import logging
@@ -15,49 +16,58 @@ from beir_cocodr.models.spec import Options, option
 
 logger = logging.getLogger(__name__)
 
-#: "flat": all float32 vectors, exact. "hnsw": the same in a graph. "sq8": one byte a dimension, all
-#: compared. "ivfpq": product quantisation in inverted lists, the smallest.
+#: "flat" keeps all float32 vectors and is exact. "hnsw" keeps them in a graph. "sq8" keeps one byte
+#: a dimension and compares all. "ivfpq" is product quantisation in inverted lists, the smallest.
 Kind = Literal["flat", "hnsw", "ivfpq", "sq8"]
 
-#: "folding" is for MRL alone, see :class:`~beir_cocodr.models.folding.Folding`; "centring"
-#: subtracts the mean document. Both leave exact rankings as they are.
+#: "folding" is for MRL only, see :class:`~beir_cocodr.models.folding.Folding`. "centring" subtracts
+#: the mean document. Both leave exact rankings unchanged.
 Transform = Literal["none", "centring", "folding"]
 
 #: Kinds that do not keep the vectors themselves.
 QUANTISED: tuple[Kind, ...] = ("ivfpq", "sq8")
 
-# Below this k-means still works but describes its sample rather than the corpus; faiss's own
-# threshold.
+# FAISS's own threshold. With fewer, k-means works but describes its sample rather than the corpus.
 _POINTS_PER_CENTROID = 39
+
+# Dimensions that one code of product quantisation covers by default.
+_DIMENSIONS_PER_CODE = 8
+
+# Numbers that a vector unit of the processor takes at a time.
+_LANES = 8
 
 
 @dataclass(frozen=True)
 class FaissOptions(Options):
-    """Settings of a :class:`~beir_cocodr.retrieval.faiss.index.FaissIndex`; those without a number
-    are chosen by the size of the corpus, and is logged. An InputError: an unknown kind or
-    transform, or a number that is too small.
+    """Settings of a :class:`~beir_cocodr.retrieval.faiss.index.FaissIndex`.
+
+    Numbers that are None are chosen by the size of the corpus and logged, see :meth:`fitted`.
 
     Args:
         kind: "flat", "hnsw", "ivfpq" or "sq8".
-        transform: "none", "centring", or "folding" for MRL's vectors.
-        hnsw_m: links of a document in the graph, M.
+        transform: "none", "centring", or "folding" for the vectors of an MRL.
+        hnsw_m: M, the links of a document in the graph.
         ef_construction: candidates held while the graph is built.
-        ef_search: candidates held in a search, at least ``top_k``.
-        reduction: build the graph of "hnsw" by distances in which the nearest documents are the
-            best, see :class:`~beir_cocodr.retrieval.faiss.transform.Layout`. Off, its links are by
-            inner product: where documents differ in length, as MRL's do before folding, it then
-            finds next to nothing.
-        nlist: inverted lists; 4 √N by default, fewer where that leaves less than 39 training
-            vectors a list.
-        nprobe: lists read in a search; a sixteenth of them by default, at least 8.
-        pq_m: codes of a vector, bytes where ``pq_bits`` is 8; one for eight dimensions by default.
-        pq_bits: of a code, 1..16; 8 by default, fewer where there are not 2^8 training vectors.
-        over_fetch: kinds that quantise find this many times ``top_k`` candidates and score those
+        ef_search: candidates held during a search, at least ``top_k``.
+        reduction: build the graph of "hnsw" from distances in which the nearest documents are the
+            best, see :class:`Layout`. Without it the links follow inner products, which finds next
+            to nothing where documents differ in length, as those of an MRL do before folding.
+        nlist: inverted lists. Default: 4 √N, or fewer if a list would get less than 39 training
+            vectors.
+        nprobe: lists read in a search. Default: a sixteenth of them, at least 8.
+        pq_m: codes of a vector; each is a byte if ``pq_bits`` is 8. Default: one for eight
+            dimensions.
+        pq_bits: bits of a code, 1 to 16. Default: 8, or fewer if there are less than 2^8 training
+            vectors.
+        over_fetch: "sq8" and "ivfpq" find this many times ``top_k`` candidates and score them
             again.
-        train_size: the most vectors that k-means sees, a seeded sample; "ivfpq" only.
-        recall_queries: the most queries that recall is measured with when an index is built; 0 for
-            none.
-        seed: of all samples and of k-means.
+        train_size: the most vectors that k-means sees, a seeded sample ("ivfpq" only).
+        recall_queries: the most queries that recall is measured with when an index is built; 0
+            measures none.
+        seed: seed of all samples and of k-means.
+
+    Raises:
+        InputError: If a kind or transform is unknown, or a number is out of its range.
     """
 
     kind: Kind = option("flat")
@@ -76,62 +86,82 @@ class FaissOptions(Options):
     seed: int = option(0, min=0, max=SEED_MAX)
 
     def fitted(self, count: int, width: int) -> "FaissOptions":
-        """A copy with all numbers, for ``count`` vectors of ``width`` dimensions; an InputError
-        where there are more lists, or more codes, than training vectors, or more code bytes than
-        dimensions.
+        """Return a copy in which every number is chosen.
+
+        Args:
+            count: the number of vectors.
+            width: their dimensions.
+
+        Raises:
+            InputError: If there are more lists or codes than training vectors, or more codes than
+                dimensions.
         """
         if self.kind != "ivfpq":
             return self
         training = min(count, self.train_size)
-        nlist = self.nlist or max(1, min(round(4 * count**0.5), training // _POINTS_PER_CENTROID))
+        nlist = self.nlist or _default_lists(count, training)
         bits = self.pq_bits or max(1, min(8, training.bit_length() - 1))
-        for name, centroids in {"nlist": nlist, "pq_bits": 2**bits}.items():
-            if centroids > training:
-                raise InputError(
-                    f"{name} {getattr(self, name)} makes {centroids} centroids of {training} training "
-                    f"vectors: lower it, or leave {name} out to have it chosen"
-                )
-        pq_m = self.pq_m or -(-width // 8)
-        if pq_m > width:
-            raise InputError(f"pq_m {pq_m} is more than the {width} dimensions it divides")
-        nprobe = self.nprobe or max(8, nlist // 16)
-        chosen = replace(self, nlist=nlist, nprobe=min(nprobe, nlist), pq_m=pq_m, pq_bits=bits)
+        self._check_centroids("nlist", nlist, training)
+        self._check_centroids("pq_bits", 2**bits, training)
+        codes = self.pq_m or -(-width // _DIMENSIONS_PER_CODE)
+        if codes > width:
+            raise InputError(
+                f"pq_m {codes} is more than the {width} dimensions that it divides; lower it"
+            )
+        nprobe = min(self.nprobe or max(8, nlist // 16), nlist)
         logger.info(
-            "ivfpq over %d vectors: %d lists, %d of them read, %d codes of %d bits (training vectors: %d)",
-            count, nlist, chosen.nprobe, pq_m, bits, training,
-        )  # fmt: skip
+            "ivfpq over %d vectors: %d lists, %d of them read, %d codes of %d bits, %d training "
+            "vectors",
+            count,
+            nlist,
+            nprobe,
+            codes,
+            bits,
+            training,
+        )
         if training < _POINTS_PER_CENTROID * 2**bits:
             logger.warning(
-                "%d training vectors are few for %d codes: quantisation will describe the corpus badly; kind "
-                "sq8 or hnsw suits a corpus of this size better", training, 2**bits,
-            )  # fmt: skip
-        return chosen
+                "%d training vectors are few for %d codes: quantisation will describe the corpus "
+                "badly; kind sq8 or hnsw suits a corpus of this size better",
+                training,
+                2**bits,
+            )
+        return replace(self, nlist=nlist, nprobe=nprobe, pq_m=codes, pq_bits=bits)
+
+    def _check_centroids(self, name: str, centroids: int, training: int) -> None:
+        if centroids > training:
+            raise InputError(
+                f"{name} {getattr(self, name)} makes {centroids} centroids of {training} training "
+                f"vectors; lower it, or leave {name} out to have it chosen"
+            )
 
 
-# Numbers that a vector unit takes at a time.
-_LANES = 8
+def _default_lists(count: int, training: int) -> int:
+    """Return 4 √N, or fewer where a list would get too few training vectors."""
+    return max(1, min(round(4 * count**0.5), training // _POINTS_PER_CENTROID))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The vectors of an index: those of the corpus, made wider where its kind needs it.
+    """How the vectors of a corpus are laid out in an index, wider where its kind needs it.
 
-    A graph finds neighbours by distance, and the inner product is none: a document that is long is
-    near to everything. One more dimension √(M² − |d|²), M the longest document's length, and 0 for
-    queries, makes |q − d|² = |q|² + M² − 2 q·d, so that the nearest documents are the best ones.
+    A graph finds neighbours by distance, which ranks differently from inner products: a long
+    document would be near to everything. With M the length of the longest document, one more
+    dimension √(M² − |d|²), 0 for queries, makes |q − d|² = |q|² + M² − 2 q·d. The nearest documents
+    are then the best ones.
 
-    Product quantisation needs a width that its codes divide: zeros fill it up. So they do in a flat
-    index, up to a multiple of 8: MRL's odd width 2k + 1 takes 7% longer to multiply than the even
-    one above it.
+    Product quantisation needs a width that its codes divide, and zeros fill it up. They also fill a
+    flat index up to a multiple of 8: the odd width 2k + 1 of an MRL takes 7% longer to multiply
+    than the next even one.
 
     Args:
-        dimensions: w, of the vectors given.
-        width: of the index.
-        longest: M², where the last column is to make distances of inner products.
+        dimensions: w, the width of the vectors of the corpus.
+        width: the width of the index.
+        longest: M², if the last column turns distances into inner products; else None.
 
-    Source: Bachrach et al., Speeding Up the Xbox Recommender System Using a Euclidean
-    Transformation for Inner-Product
-        Spaces (2014), section 3 for the additional dimension.
+    References:
+        Bachrach et al., Speeding Up the Xbox Recommender System Using a Euclidean Transformation
+        for Inner-Product Spaces, 2014, section 3.
     """
 
     dimensions: int
@@ -140,39 +170,58 @@ class Layout:
 
     @classmethod
     def of(cls, options: FaissOptions, dimensions: int, longest: float | None) -> "Layout":
-        """For fitted options; ``longest`` where there is to be one more dimension."""
-        divisor = {"ivfpq": options.pq_m, "flat": _LANES}.get(options.kind) or 1
-        return cls(dimensions, -(-dimensions // divisor) * divisor + (longest is not None), longest)
+        """Return the layout for fitted options; ``longest`` adds the dimension of distances."""
+        divisor = 1
+        if options.kind == "ivfpq" and options.pq_m is not None:
+            divisor = options.pq_m
+        if options.kind == "flat":
+            divisor = _LANES
+        width = -(-dimensions // divisor) * divisor
+        if longest is not None:
+            width += 1
+        return cls(dimensions, width, longest)
 
     def documents(self, vectors: Doubles) -> Floats:
-        """(n, w) to (n, width) float32."""
+        """Lay out (n, w) document vectors as (n, width) float32."""
         placed = self.queries(vectors)
         if self.longest is not None:
-            placed[:, -1] = np.sqrt((self.longest - (vectors**2).sum(axis=1)).clip(min=0))
+            squares = (vectors**2).sum(axis=1)
+            placed[:, -1] = np.sqrt((self.longest - squares).clip(min=0))
         return placed
 
     def queries(self, vectors: Doubles) -> Floats:
-        """(n, w) to (n, width) float32."""
+        """Lay out (n, w) query vectors as (n, width) float32."""
         placed = np.zeros((len(vectors), self.width), dtype=np.float32)
         placed[:, : self.dimensions] = vectors
         return placed
 
 
 def documents_as_queries(documents: Array) -> Doubles:
-    """The queries that have the distributions of the given MRL documents: (n, w) to (n, w); an
-    InputError for others.
+    """Return the query vectors that have the distributions of MRL documents.
 
-    A document's variances and means can be read from its vector, and queries are made of the same.
-    They stand in for queries where there are none: one encoder with shared projections places both.
+    The vector of a document determines its variances and means, and a query vector is made of the
+    same numbers. Such queries stand in where there are none: one encoder with shared projections
+    places both.
 
-    Source: MRL, Eq. 13 and 14; widths 2k + 1 are of the exact divergence, 2k + 2 of the paper's
-    formula.
+    Args:
+        documents: (n, w) document vectors of an MRL. w is 2k + 1 for the exact divergence and
+            2k + 2 for the paper's formula.
+
+    Returns:
+        (n, w) query vectors.
+
+    Raises:
+        InputError: If the vectors are not those of an MRL's documents.
+
+    References:
+        MRL, Eq. 13 and 14.
     """
     wide = documents.astype(np.float64)
     k = (wide.shape[1] - 1) // 2
     if not k or not (wide[:, -2 * k : -k] < 0).all():
         raise InputError(
-            "these vectors are no documents of MRL, whose variances make negative numbers"
+            "these are no document vectors of an MRL, whose variances make negative numbers; use "
+            "another transform than folding"
         )
     variance = -1 / wide[:, -2 * k : -k]
     mean = wide[:, -k:] * variance / 2
