@@ -220,7 +220,7 @@ def documents_as_queries(documents: Array) -> Doubles:
     k = (wide.shape[1] - 1) // 2
     if not k or not (wide[:, -2 * k : -k] < 0).all():
         raise InputError(
-            "these are no document vectors of an MRL, whose variances make negative numbers; use "
+            "the vectors are not documents of an MRL, whose variances make negative numbers; use "
             "another transform than folding"
         )
     variance = -1 / wide[:, -2 * k : -k]

@@ -154,9 +154,7 @@ def test_lengths_and_separator_are_those_of_the_store(folder, tiny_bert, tmp_pat
 def test_queries_of_another_model_are_refused_and_a_moved_one_is_not(
     folder, store, tiny_bert, tiny_mlm, tmp_path
 ):
-    with pytest.raises(
-        InputError, match=r"another model: weights \w{16} .*\w{16} .*--model"
-    ) as caught:
+    with pytest.raises(InputError, match=r"weights \w{16} there, \w{16} now.*--model") as caught:
         search(store, str(folder), tmp_path / "run", model=str(tiny_mlm))
     assert str(tiny_bert) in str(caught.value)
     assert not (tmp_path / "run").exists()
@@ -173,7 +171,7 @@ def test_a_model_that_changed_in_its_place_is_refused(folder, tiny_bert, tmp_pat
     with torch.no_grad():
         next(model.parameters()).mul_(1.01)
     model.save_pretrained(str(place))
-    with pytest.raises(InputError, match=r"another model.*weights"):
+    with pytest.raises(InputError, match=r"weights \w{16} there"):
         search(tmp_path / "store", str(folder), tmp_path / "run")
 
 
