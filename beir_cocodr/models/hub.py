@@ -1,8 +1,11 @@
 """Where a model's files are: an alias, a folder, or the Hugging Face hub and its cache."""
 
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
@@ -88,3 +91,51 @@ def find_file(name: str, file: str, places: dict[str, Any]) -> str | None:
     problem = f"model {name!r} cannot be read"
     with explained(problem, "download it again, or name another", OSError, ValueError):
         return load_file_path(name, file, **places)
+
+
+def local_folder(name: str) -> Path | None:
+    """Return the folder of a model's files, as far as they are on this machine."""
+    try:
+        if Path(name).is_dir():
+            return Path(name)
+        cached = try_to_load_from_cache(name, "config.json")
+    except (HFValidationError, OSError):  # not the name of a model, or too long for one
+        return None
+    return Path(cached).parent if isinstance(cached, str) else None
+
+
+def settings_folder(name: str, places: Mapping[str, Any]) -> Path | None:
+    """Return the folder of a model's settings; those on the hub are downloaded first.
+
+    A host that downloads a model reads its settings at once: they are checked before that, in the
+    version that the host is about to read.
+
+    Args:
+        name: A folder or a hub name.
+        places: Where to look, see :data:`PLACES`.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    if not places.get("local_files_only"):
+        with suppress(Exception):  # no such model, or no network: the host reports it
+            return _download_settings(name, places)
+    return local_folder(name)
+
+
+def _download_settings(name: str, places: Mapping[str, Any]) -> Path | None:
+    token = places.get("token")
+    api = HfApi(token=token)
+    model = api.model_info(name, revision=places.get("revision"), timeout=_TIMEOUT)
+    folder = None
+    for sibling in model.siblings or ():
+        file = PurePosixPath(sibling.rfilename)
+        if file.suffix == ".json":
+            path = hf_hub_download(
+                name,
+                str(file),
+                revision=model.sha,
+                token=token,
+                cache_dir=places.get("cache_folder"),
+            )
+            folder = Path(path).parents[len(file.parts) - 1]
+    return folder
