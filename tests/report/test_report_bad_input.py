@@ -52,7 +52,7 @@ def test_what_is_not_ours_is_left_alone(two_models, tmp_path, capsys):
     with pytest.raises(SystemExit) as status:
         main(["report", str(folder)])
     assert status.value.code == 2
-    assert "is no report of ours" in capsys.readouterr().err
+    assert "is not a report of ours" in capsys.readouterr().err
     assert (folder / "report.html").read_text() == "<p>mine</p>"
     assert not list(folder.glob(".report*"))
     with pytest.raises(InputError, match="a folder"):
@@ -62,7 +62,7 @@ def test_what_is_not_ours_is_left_alone(two_models, tmp_path, capsys):
 def test_nothing_to_report(tmp_path):
     for name, content, message in (
         ("empty", None, "empty.*--output"),
-        ("other", "notes.txt", "nothing"),
+        ("other", "notes.txt", "no results"),
         ("runs", "a.run", "runs .*no results.json"),
     ):
         folder = tmp_path / name
@@ -72,7 +72,7 @@ def test_nothing_to_report(tmp_path):
         with pytest.raises(InputError, match=message):
             write_report(folder)
         assert not (folder / "report.html").exists()
-    with pytest.raises(InputError, match="no folder"):
+    with pytest.raises(InputError, match="not a folder"):
         write_report(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
 
@@ -100,7 +100,7 @@ def test_broken_files(name, content, message, tmp_path):
 def test_an_adaptation_without_what_it_found(adapted, tmp_path):
     content = json.loads((adapted / "adapt.json").read_text())
     (tmp_path / "adapt.json").write_text(json.dumps(content | {"results": None}))
-    with pytest.raises(InputError, match=r"adapt.json: .*neither results nor a comparison"):
+    with pytest.raises(InputError, match=r"adapt.json .*neither results nor a comparison"):
         write_report(tmp_path)
 
 
@@ -142,12 +142,12 @@ def test_a_run_without_queries_that_were_scored(two_models, tmp_path, caplog):
     first = (folder / "bm25.run").read_text().splitlines()[0]
     (folder / "bm25.run").write_text(first + "\n")
     write_report(folder)
-    assert "bm25.run is not whole" in caplog.text
+    assert "bm25.run is not complete" in caplog.text
 
 
 def test_another_collection_than_was_judged(two_models, tmp_path):
     other = write_beir(tmp_path / "other", seed=5)
-    with pytest.raises(InputError, match="not the collection"):
+    with pytest.raises(InputError, match="not the recorded collection"):
         write_report(two_models, tmp_path / "r.html", dataset=str(other))
     with pytest.raises(InputError, match="nowhere"):
         write_report(two_models, tmp_path / "r.html", dataset="nowhere/to/be")

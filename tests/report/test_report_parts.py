@@ -25,8 +25,8 @@ from beir_cocodr.evaluation.runs import run_tops
 from beir_cocodr.report.html.headline import label_free_headline
 from beir_cocodr.report.html.page import page
 from beir_cocodr.report.html.pictures import cluster_pictures, picture, plain, reliability_picture
+from beir_cocodr.report.html.queries import chosen_queries, list_spread, score_spread
 from beir_cocodr.report.html.results_folder import ClusterWeights, LabelledEvaluation
-from beir_cocodr.report.html.sections import chosen_queries, list_spread, score_spread
 from beir_cocodr.report.wording import collection_name, meaning, p_value, short_names, signed, span
 
 
@@ -270,7 +270,7 @@ def test_packaged_published_figures_are_those_of_the_benchmarks():
     from importlib import resources
     from pathlib import Path
 
-    from beir_cocodr.report.html.tables import PACKAGE
+    from beir_cocodr.report.html.published import PACKAGE
 
     folder = Path(__file__).parents[2] / "benchmarks" / "published"
     for file in folder.glob("*.json"):

@@ -1,48 +1,44 @@
-"""The verdict in one sentence: with labels, without, and where nothing was judged."""
+"""The head of the page: the verdict in one sentence, and what to do now."""
 
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from beir_cocodr.evaluation.annotation import LABELS_FILE
 from beir_cocodr.evaluation.chains import BASE
 from beir_cocodr.evaluation.recommendation import TRAINING
-from beir_cocodr.evaluation.results import ComparisonRecord, PairedTest, Recommendation
+from beir_cocodr.evaluation.results import (
+    ComparisonRecord,
+    Estimate,
+    PairedTest,
+    PairVerdict,
+    Recommendation,
+)
 from beir_cocodr.report.html.results_folder import LabelledEvaluation, ResultsFolder
 from beir_cocodr.report.wording import UNLIKE, capitalized, collection_name, p_value, signed, span
 
-CANNOT_TELL, NO_DIFFERENCE, NOT_JUDGED = "cannot tell", "no difference", "not judged"
+BETTER = "better"
+CANNOT_TELL = "cannot tell"
+NO_DIFFERENCE = "no difference"
+NOT_JUDGED = "not judged"
 
-
-@dataclass(frozen=True)
-class Advice:
-    """What to do now and why, by commands for a shell, and by code in Python where there is
-    some.
-    """
-
-    title: str
-    text: str
-    commands: list[str]
-    code: str = ""
-
-
-_CODE = """from beir_cocodr import Searcher
-
-searcher = Searcher({}, {})
-for hit in searcher.search("a question"):
-    print(hit.rank, hit.place, hit.snippet)"""
+#: Label to the name that the page shows.
+Names = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Headline:
-    """What stands at the top of the page.
+    """The top of the page.
 
     Attributes:
         verdict: "better", "worse", "no difference", "cannot tell" or "not judged".
-        sentence, facts: the whole of it, and the same as terms and values.
-        notes, reasons: what has to be known beside it, and what a recommendation rests on.
-        pair: (a, b), the labels it is about.
+        sentence: the verdict in one sentence.
+        facts: the same as terms and values.
+        notes: sentences that qualify it.
+        reasons: the reasons of a recommendation.
+        pair: labels a and b of the models that it is about.
     """
 
     verdict: str
@@ -53,117 +49,172 @@ class Headline:
     pair: tuple[str, str] | None = None
 
 
-def headline_of(found: ResultsFolder, names: Mapping[str, str]) -> Headline:
-    """The verdict of an output folder; ``names`` has label to the name that is shown."""
-    recommendation = found.adaptation.recommendation if found.adaptation is not None else None
-    if found.evaluation is not None:
-        return _labelled_headline(found.evaluation, names, recommendation)
-    if found.comparison is not None:
-        return label_free_headline(found.comparison, names, found.candidates, recommendation)
-    return _unjudged_headline(found)
+@dataclass(frozen=True)
+class Advice:
+    """What to do now.
 
-
-def recommended_use(found: ResultsFolder, names: Mapping[str, str]) -> Advice | None:
-    """The model to use now, and how: what an adaptation or a comparison recommends, else the best
-    of an evaluation's models that are significantly better than the first, or the first. None where
-    nothing, or runs alone, were judged.
+    Attributes:
+        title: the advice in a few words.
+        text: the reason.
+        commands: lines for a shell.
+        code: the same in Python, if it can be done there.
     """
-    evaluation, adaptation = found.evaluation, found.adaptation
-    if adaptation is not None:
-        label, model = adaptation.recommendation.model, adaptation.path
-        why = adaptation.recommendation.choice
-    elif found.comparison is not None:
-        label, why = found.comparison.best.model, _with_names(found.comparison.best.reason, names)
-        model = label
-    elif evaluation is not None:
-        first = evaluation.reference
-        better = [
-            label
-            for label in names
-            if (t := evaluation.test(first, label)) and t.verdict == "better"
-        ]
-        label = max(better, key=evaluation.value, default=first)
-        model = evaluation.results.models[label].model
-        why = (
-            f"{'It' if better else 'Nothing'} is significantly better than {names[first]}."
-            if len(names) > 1
-            else ""
-        )
-    else:
+
+    title: str
+    text: str
+    commands: list[str]
+    code: str = ""
+
+
+def headline_of(output: ResultsFolder, names: Names) -> Headline:
+    """Return the verdict of an output folder."""
+    recommendation = None if output.adaptation is None else output.adaptation.recommendation
+    if output.evaluation is not None:
+        return _labelled_headline(output.evaluation, names, recommendation)
+    if output.comparison is not None:
+        return label_free_headline(output.comparison, names, output.candidates, recommendation)
+    return _unjudged_headline(output)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The model to use: its label, its name, and the reason in a sentence."""
+
+    label: str
+    model: str
+    reason: str
+
+
+_CODE = """from beir_cocodr import Searcher
+
+searcher = Searcher({}, {})
+for hit in searcher.search("a question"):
+    print(hit.rank, hit.place, hit.snippet)"""
+
+
+def recommended_use(output: ResultsFolder, names: Names) -> Advice | None:
+    """Return which model to use now, and how; None if only runs were judged, or nothing.
+
+    It is the model that an adaptation or a comparison recommends. Among the models of an
+    evaluation, it is the best of those that are significantly better than the first one, or the
+    first one.
+    """
+    choice = _choice(output, names)
+    if choice is None or output.judged is None or _is_run(output, choice.label):
         return None
-    if _is_run(found, label) or found.judged is None:
-        return None
-    dataset = found.judged.dataset
-    command = shlex.join(
-        ["beir-cocodr", "search", "--dataset", dataset, "--model", model, "a question"]
+    dataset = output.judged.dataset
+    command = ["beir-cocodr", "search", "--dataset", dataset, "--model", choice.model, "a question"]
+    arguments = [json.dumps(name, ensure_ascii=False) for name in (dataset, choice.model)]
+    return Advice(
+        f"Use {names.get(choice.label, choice.label)}",
+        choice.reason,
+        [shlex.join(command)],
+        _CODE.format(*arguments),
     )
-    code = _CODE.format(*(json.dumps(name, ensure_ascii=False) for name in (dataset, model)))
-    return Advice(f"Use {names.get(label, label)}", why, [command], code)
 
 
-def _is_run(found: ResultsFolder, label: str) -> bool:
-    result = found.evaluation.results.models.get(label) if found.evaluation is not None else None
+def _choice(output: ResultsFolder, names: Names) -> _Choice | None:
+    if output.adaptation is not None:
+        recommendation = output.adaptation.recommendation
+        return _Choice(recommendation.model, output.adaptation.path, recommendation.choice)
+    if output.comparison is not None:
+        best = output.comparison.best
+        return _Choice(best.model, best.model, _with_names(best.reason, names))
+    if output.evaluation is not None:
+        return _best_of(output.evaluation, names)
+    return None
+
+
+def _best_of(evaluation: LabelledEvaluation, names: Names) -> _Choice:
+    """Return the best of the models that are better than the reference, else the reference."""
+    reference = evaluation.reference
+    better = []
+    for label in names:
+        test = evaluation.test(reference, label)
+        if test is not None and test.verdict == BETTER:
+            better.append(label)
+    label = max(better, key=evaluation.value, default=reference)
+    reason = ""
+    if len(names) > 1:
+        subject = "It" if better else "Nothing"
+        reason = f"{subject} is significantly better than {names[reference]}."
+    return _Choice(label, evaluation.results.models[label].model, reason)
+
+
+def _is_run(output: ResultsFolder, label: str) -> bool:
+    """Return whether a label names a run file, which cannot search."""
+    if output.evaluation is None:
+        return False
+    result = output.evaluation.results.models.get(label)
     return result is not None and result.run == result.model
 
 
-def way_to_labels(found: ResultsFolder, headline: Headline) -> Advice | None:
-    """How to come to a verdict where there is none: by judging pairs."""
-    pair, judged = headline.pair, found.judged
-    if headline.verdict != CANNOT_TELL or judged is None or pair is None or _is_run(found, pair[1]):
+def way_to_labels(output: ResultsFolder, headline: Headline) -> Advice | None:
+    """Return how to reach a verdict by judging pairs, if there is none yet."""
+    pair = headline.pair
+    if headline.verdict != CANNOT_TELL or output.judged is None or pair is None:
         return None
-    results = found.evaluation.results.models if found.evaluation is not None else {}
-    models = [results[label].model if label in results else label for label in pair]
-    compare = ["beir-cocodr", "compare", *models, "--dataset", judged.dataset]
-    serve = [
-        "beir-cocodr",
-        "serve",
-        "--dataset",
-        judged.dataset,
-        *(word for m in models for word in ("--model", m)),
-    ]
-    table, folder = found.folder / LABELS_FILE, found.folder.resolve()
-    how = "fill the column “judgement” of {}: 0 is not relevant, 1 or higher is."
-    commands, text = [serve], f"Judge on a page, by the first command. Or {how.format(table)}"
-    if not table.is_file():
+    if _is_run(output, pair[1]):
+        return None
+    models = [_model_name(output, label) for label in pair]
+    dataset = output.judged.dataset
+    serve = ["beir-cocodr", "serve", "--dataset", dataset]
+    for model in models:
+        serve += ["--model", model]
+    compare = ["beir-cocodr", "compare", *models, "--dataset", dataset]
+    folder = output.folder.resolve()
+    table = output.folder / LABELS_FILE
+    text = "Judge on a page, by the first command. "
+    commands = [serve]
+    if table.is_file():
+        text += f"Or fill {_column_of(table)}"
+    else:
         asked = folder.with_name(f"{folder.name}-asked")
         table = asked / LABELS_FILE
         commands.append([*compare, "--no-labels", "--output", str(asked)])
-        text = f"Judge on a page, by the first command. Or let the second write a table, and {how.format(table)}"
-    commands.append(
-        [
-            *compare,
-            "--judgements",
-            str(table),
-            "--output",
-            str(folder.with_name(f"{folder.name}-judged")),
-        ]
-    )
-    return Advice("How to come to a verdict", text, [shlex.join(command) for command in commands])
+        text += f"Or write a table by the second command, and fill {_column_of(table)}"
+    judged = str(folder.with_name(f"{folder.name}-judged"))
+    commands.append([*compare, "--judgements", str(table), "--output", judged])
+    return Advice("How to reach a verdict", text, [shlex.join(command) for command in commands])
+
+
+def _column_of(table: Path) -> str:
+    return f"the column “judgement” of {table}: 0 is not relevant, and 1 or more is relevant."
+
+
+def _model_name(output: ResultsFolder, label: str) -> str:
+    if output.evaluation is None:
+        return label
+    result = output.evaluation.results.models.get(label)
+    return label if result is None else result.model
 
 
 def _labelled_headline(
-    evaluation: LabelledEvaluation, names: Mapping[str, str], recommendation: Recommendation | None
+    evaluation: LabelledEvaluation, names: Names, recommendation: Recommendation | None
 ) -> Headline:
-    """The verdict of paired tests.
+    """Return the verdict of paired tests.
 
-    Of an adaptation it is the verdict on training: the best encoder of those that it rests on,
-    against the base. Else the best model against the reference, or, where that is itself the best,
-    the next best.
+    For an adaptation, it is the verdict on training: the best of the encoders that decide it,
+    against the base. Otherwise it is about the best model against the reference, or the second best
+    if the reference is the best.
     """
-    others = [label for label in evaluation.results.models if label != evaluation.reference]
+    reference = evaluation.reference
+    others = [label for label in evaluation.results.models if label != reference]
     if not others:
-        return _alone(evaluation, names)
-    family: str | None = None
+        return _single_model_headline(evaluation, names)
     notes: list[str] = []
-    reasons: Sequence[str] = ()
     if recommendation is not None and recommendation.verdicts:
-        others, reasons, family = _rested_on(recommendation), recommendation.reasons, TRAINING
-    best = max(others, key=evaluation.value)
+        best = max(_deciding_encoders(recommendation), key=evaluation.value)
+        reasons = recommendation.reasons
+        test = evaluation.test(reference, best, family=TRAINING)
+    else:
+        best = max(others, key=evaluation.value)
+        reasons = []
+        test = evaluation.test(reference, best)
     if recommendation is None and len(others) > 1:
-        notes.append(_many(evaluation, best, names))
-    test = evaluation.test(evaluation.reference, best, family=family)
+        notes.append(_best_of_many(evaluation, best, names))
     if test is None:
-        sentence = f"{names[best]} was not tested against {names[evaluation.reference]}."
+        sentence = f"{names[best]} was not tested against {names[reference]}."
         return Headline(NOT_JUDGED, sentence, notes=notes, reasons=reasons)
     facts = [
         (test.measure, f"{evaluation.value(test.a):.3f} → {evaluation.value(test.b):.3f}"),
@@ -172,132 +223,160 @@ def _labelled_headline(
         ("p after Holm", p_value(test.t_p_holm)),
         ("Won / tied / lost", f"{test.wins:,} / {test.ties:,} / {test.losses:,}"),
     ]
-    pair = evaluation.reference, best
-    return Headline(test.verdict, _sentence(test, evaluation, names), facts, notes, reasons, pair)
+    sentence = _sentence(test, names, collection_name(evaluation.results.dataset))
+    return Headline(test.verdict, sentence, facts, notes, reasons, (reference, best))
 
 
-def _rested_on(recommendation: Recommendation) -> list[str]:
-    """The encoders that the verdict on training rests on."""
+def _deciding_encoders(recommendation: Recommendation) -> list[str]:
+    """Return the labels of the encoders that decide the verdict on training."""
     verdicts = recommendation.verdicts
-    return [label for label, found in verdicts.items() if found == recommendation.verdict] or list(
-        verdicts
-    )
+    deciding = [label for label in verdicts if verdicts[label] == recommendation.verdict]
+    return deciding or list(verdicts)
 
 
-def _sentence(test: PairedTest, evaluation: LabelledEvaluation, names: Mapping[str, str]) -> str:
-    a, b, where = names[test.a], names[test.b], collection_name(evaluation.results.dataset)
-    verdict = f"{b} is {test.verdict} than {a} on {where}"
+def _sentence(test: PairedTest, names: Names, collection: str) -> str:
+    a = names[test.a]
+    b = names[test.b]
     if test.verdict == CANNOT_TELL:
-        verdict = f"It cannot be told whether {b} is better or worse than {a} on {where}"
+        verdict = f"The labels do not show whether {b} is better or worse than {a} on {collection}"
+    else:
+        verdict = f"{b} is {test.verdict} than {a} on {collection}"
     interval = "" if test.interval is None else f", 95% interval {span(test.interval)}"
-    holm = "" if test.t_p_holm is None else " after Holm"
     p = p_value(test.t_p_holm, name=True)
+    holm = "" if test.t_p_holm is None else " after Holm"
     return f"{verdict}: {signed(test.difference)} {test.measure}{interval}, {p}{holm}."
 
 
-def _many(evaluation: LabelledEvaluation, best: str, names: Mapping[str, str]) -> str:
+def _best_of_many(evaluation: LabelledEvaluation, best: str, names: Names) -> str:
     count = len(evaluation.results.models)
-    if evaluation.value(best) <= evaluation.value(evaluation.reference):
-        return f"Of {count} models none is above {names[evaluation.reference]}; {names[best]} comes next."
+    reference = evaluation.reference
+    if evaluation.value(best) <= evaluation.value(reference):
+        return (
+            f"None of {count} models is above {names[reference]}; {names[best]} is the second best."
+        )
     return (
-        f"{names[best]} has the highest {evaluation.measure} of {count} models; it was picked on these "
-        "labels, so its own figure is optimistic."
+        f"{names[best]} has the highest {evaluation.measure} of {count} models. It was chosen on "
+        "these labels, so its own figure is optimistic."
     )
 
 
-def _alone(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Headline:
-    label, measure = evaluation.reference, evaluation.measure
-    interval, value = (
-        evaluation.results.models[label].intervals[measure],
-        f"{evaluation.value(label):.3f}",
-    )
+def _single_model_headline(evaluation: LabelledEvaluation, names: Names) -> Headline:
+    label = evaluation.reference
+    measure = evaluation.measure
+    value = f"{evaluation.value(label):.3f}"
+    interval = evaluation.results.models[label].intervals[measure]
     within = "" if interval is None else f" (95% interval {span(interval, sign='')})"
-    where = collection_name(evaluation.results.dataset)
-    return Headline(
-        NOT_JUDGED,
-        f"{names[label]} reaches {value} {measure}{within} on {where}; there is no second model to hold against it.",
-        [("Models", "1"), (measure, value)],
+    collection = collection_name(evaluation.results.dataset)
+    sentence = (
+        f"{names[label]} reaches {value} {measure}{within} on {collection}; there is no second "
+        "model to compare it with."
     )
+    return Headline(NOT_JUDGED, sentence, [("Models", "1"), (measure, value)])
 
 
 def label_free_headline(
     comparison: ComparisonRecord,
-    names: Mapping[str, str],
+    names: Names,
     candidates: Mapping[str, str] | None = None,
     recommendation: Recommendation | None = None,
 ) -> Headline:
-    """The rule's verdict on one pair.
+    """Return the verdict without labels on one pair.
 
-    Of an adaptation it is the best by estimates of the encoders that its verdict rests on, against
-    the base. Else the best model against the first, or the next best where the first is best.
+    For an adaptation, the pair is the base and the best, by estimates, of the encoders that decide
+    its verdict. Otherwise it is the first model and the best one, or the second best if the first
+    is the best.
+
+    Args:
+        comparison: the comparison.
+        names: model name to the name that the page shows.
+        candidates: label to model name, of an adaptation.
+        recommendation: the recommendation of an adaptation.
     """
-    first, others = label_free_reference(comparison, candidates), set(comparison.models)
+    first = label_free_reference(comparison, candidates)
+    others = set(comparison.models)
     reasons: Sequence[str] = ()
-    notes = [_with_names(comparison.best.reason, names)] if len(others) > 2 else []
+    notes = []
     if candidates and recommendation is not None:
-        notes, reasons = [], recommendation.reasons
-        others = {candidates[label] for label in _rested_on(recommendation)}
+        reasons = recommendation.reasons
+        others = {candidates[label] for label in _deciding_encoders(recommendation)}
+    elif len(others) > 2:
+        notes.append(_with_names(comparison.best.reason, names))
     other = next(model for model in comparison.ranking if model != first and model in others)
-    pair = next(pair for pair in comparison.estimated if {pair.a, pair.b} == {first, other})
-    if pair.a != first:
-        pair = pair.turned()
-    a, b, where = names[first], names[other], collection_name(comparison.dataset)
-    by, few = "estimates without labels", comparison.few_labels
+    pair = _pair(comparison, first, other)
+    way = "estimates without labels"
+    few = comparison.few_labels
     if few is not None:
-        by = f"{few.queries} judged queries and estimates"
-        notes += [
-            _with_names(sentence, names) for sentence in few.describe() if sentence not in reasons
-        ]
-    verdict = f"By {by}, {b} is {pair.verdict} than {a} on {where}"
+        way = f"{few.queries} judged queries and estimates"
+        for sentence in few.describe():
+            if sentence not in reasons:
+                notes.append(_with_names(sentence, names))
+    notes.append(pair.trust)
+    sentence = _label_free_sentence(pair, names, collection_name(comparison.dataset), way)
+    return Headline(
+        pair.verdict, sentence, list(_label_free_facts(pair)), notes, reasons, (first, other)
+    )
+
+
+def _pair(comparison: ComparisonRecord, first: str, other: str) -> PairVerdict:
+    """Return the verdict of a model against the first one, also if it was made the other way."""
+    pair = next(pair for pair in comparison.estimated if {pair.a, pair.b} == {first, other})
+    return pair if pair.a == first else pair.turned()
+
+
+def _label_free_sentence(pair: PairVerdict, names: Names, collection: str, way: str) -> str:
+    a = names[pair.a]
+    b = names[pair.b]
     if pair.verdict == CANNOT_TELL:
-        verdict = f"By {by} it cannot be told whether {b} is better or worse than {a} on {where}"
+        verdict = f"By {way}, {b} may be better or worse than {a} on {collection}"
     elif pair.verdict == NO_DIFFERENCE:
-        verdict = f"By {by}, {b} is as good as {a} on {where}, as near as matters"
+        verdict = f"By {way}, {b} is as good as {a} on {collection} for all practical purposes"
+    else:
+        verdict = f"By {way}, {b} is {pair.verdict} than {a} on {collection}"
+    reason = f"{signed(pair.estimate)} nDCG@10 is expected, 90% interval {span(pair.interval)}"
+    if pair.rule == UNLIKE:
+        reason += "; this is not counted, because the collection is unlike those of the calibration"
+    return f"{verdict}: {reason}."
+
+
+def _label_free_facts(pair: PairVerdict) -> list[tuple[str, str]]:
     counts = ", not counted" if pair.rule == UNLIKE else ""
+    expected = f"{signed(pair.estimate)} (90% {span(pair.interval)}){counts}"
     facts = [
-        ("Estimated nDCG@10", f"{signed(pair.estimate)} (90% {span(pair.interval)}){counts}"),
+        ("Estimated nDCG@10", expected),
         ("Chance to be better", f"{pair.probability:.2f}"),
     ]
     for estimate in pair.estimates:
         if estimate.difference is not None:
-            within = "" if estimate.interval is None else f" ({span(estimate.interval)})"
-            counts = "" if estimate.applies else ", not counted"
-            facts.append(
-                (capitalized(estimate.estimator), signed(estimate.difference) + within + counts)
-            )
-    unlike = ", which is not counted, as the collection is unlike those of the calibration" * (
-        pair.rule == UNLIKE
-    )
-    reason = (
-        f"{signed(pair.estimate)} nDCG@10 is expected, 90% interval {span(pair.interval)}{unlike}"
-    )
-    return Headline(
-        pair.verdict, f"{verdict}: {reason}.", facts, [*notes, pair.trust], reasons, (first, other)
-    )
+            facts.append((capitalized(estimate.estimator), _estimate(estimate)))
+    return facts
+
+
+def _estimate(estimate: Estimate) -> str:
+    text = signed(estimate.difference or 0.0)
+    if estimate.interval is not None:
+        text += f" ({span(estimate.interval)})"
+    return text if estimate.applies else f"{text}, not counted"
 
 
 def label_free_reference(comparison: ComparisonRecord, candidates: Mapping[str, str] | None) -> str:
-    """The model that the others are held against: the base of an adaptation, else the first."""
+    """Return the model that others are compared with: an adaptation's base, else the first one."""
     return candidates[BASE] if candidates else comparison.models[0]
 
 
-def _unjudged_headline(found: ResultsFolder) -> Headline:
-    """Where nothing was judged: a training alone."""
-    last = found.trained[0]
-    sentence = f"A model was trained ({last.record.stage}, {last.record.steps or '?'} steps)"
-    if any(model.curves for model in found.trained):
+def _unjudged_headline(output: ResultsFolder) -> Headline:
+    """Return the headline of a training alone."""
+    model = output.trained[0]
+    sentence = f"A model was trained ({model.record.stage}, {model.record.steps or '?'} steps)"
+    if any(trained.curves for trained in output.trained):
         sentence += "; its measures after every round are below, without a paired test"
+    advice = "Judge it with beir-cocodr compare BASE MODEL --dataset D --output O, and report O."
     return Headline(
-        NOT_JUDGED,
-        f"{sentence}; nothing here says whether it got better.",
-        notes=[
-            "Judge it with beir-cocodr compare BASE MODEL --dataset D --output O, and report O."
-        ],
+        NOT_JUDGED, f"{sentence}; nothing here shows whether it got better.", notes=[advice]
     )
 
 
-def _with_names(text: str, names: Mapping[str, str]) -> str:
-    """A sentence with the names that are shown instead of model names, the longest first."""
-    for model in sorted(names, key=len, reverse=True):
+def _with_names(text: str, names: Names) -> str:
+    """Return a sentence of a record with the page's names in the place of model names."""
+    for model in sorted(names, key=len, reverse=True):  # a name may be part of a longer one
         text = text.replace(model, names[model])
     return text

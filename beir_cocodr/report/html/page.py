@@ -1,6 +1,4 @@
-"""One self-contained page about the output of a command: where it goes, its parts, and the page
-from them.
-"""
+"""One self-contained HTML page about the output folder of a command."""
 
 import datetime
 import logging
@@ -12,17 +10,22 @@ from pathlib import Path
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import atomic_output, output_folder, text_sha256, write_text
-from beir_cocodr.report.html.headline import headline_of, recommended_use, way_to_labels
+from beir_cocodr.report.html.headline import (
+    Headline,
+    headline_of,
+    recommended_use,
+    way_to_labels,
+)
+from beir_cocodr.report.html.queries import DrillDown, QueryRankings, drill_down
 from beir_cocodr.report.html.results_folder import (
     ResultsFolder,
     collection_texts,
-    find_files,
     per_query_scores,
+    read_folder,
 )
 from beir_cocodr.report.html.sections import (
     comparison_parts,
     contamination_section,
-    drill_down,
     facts,
     training_parts,
 )
@@ -34,66 +37,27 @@ _FOLDER = "beir_cocodr.report.html"
 
 log = logging.getLogger(__name__)
 
-#: Marks a page as ours.
+#: Value of a meta element by which a page is recognised as ours.
 GENERATOR = "beir-cocodr report"
 
-
-def page(parts: Mapping[str, object]) -> str:
-    """Fill the template; everything from data is escaped, pictures come as markup of their own."""
-    import jinja2
-    from markupsafe import Markup
-
-    def read(name: str) -> str:
-        return resources.files(_FOLDER).joinpath(name).read_text(encoding="utf-8")
-
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(read),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: allowed_text(value) if isinstance(value, str) else value,
-    )
-    # The order of keys has a meaning, and is not the alphabet's.
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    style, script = Markup(read("style.css")), Markup(read("script.js"))
-    return environment.get_template("page.html").render(
-        generator=GENERATOR, style=style, script=script, markup=Markup, meaning=meaning, **parts
-    )
-
-
-_HEAD = 2_000
-
-
-def output_file(path: Path, source: str = "", overwrite: bool = True) -> Path:
-    """Check that the page may be written there: nothing stands there yet, or a report of ours, of
-    ``source`` unless that of another run may be replaced. An InputError: something else does, or
-    the folder cannot be written to.
-    """
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; name a file with --output")
-    if path.exists():
-        with path.open("rb") as file:
-            head = file.read(_HEAD).decode("utf-8", "replace")
-        if f'<meta name="generator" content="{GENERATOR}">' not in head:
-            raise InputError(
-                f"{path} is no report of ours and is left as it is; choose another --output"
-            )
-        if not overwrite and f'<meta name="source" content="{source}">' not in head:
-            raise InputError(
-                f"{path} is the report of another run; choose another --output, or replace it with --overwrite"
-            )
-    output_folder(path.parent)
-    return path
-
-
-#: Queries that are shown one by one.
+#: Single queries that are shown by default.
 QUERIES = 50
+
+#: Bytes of a page in which its meta elements are.
+_HEAD = 2_000
 
 
 @dataclass(frozen=True)
 class WrittenPage:
-    """Where the page is, what it says, and how many of how many queries it shows one by one."""
+    """A page that was written.
+
+    Attributes:
+        path: its file.
+        verdict: its verdict in a word.
+        sentence: its verdict in a sentence.
+        queries_shown: single queries that it shows.
+        queries: all queries.
+    """
 
     path: str
     verdict: str
@@ -111,95 +75,183 @@ def write_report(
     published: Sequence[Path] = (),
     overwrite: bool = False,
 ) -> WrittenPage:
-    """Write a page about what ``evaluate``, ``compare``, ``adapt``, ``quickstart`` or a training
-    has left. An InputError: nothing of ours in the folder, a file that cannot be read, scores of
-    different queries, another collection than was judged, or something else where the page shall
-    go.
+    """Write a page about the output of ``evaluate``, ``compare``, ``adapt`` or a training.
 
-    The page needs nothing but itself: no network, no other file. It has the verdict, what it rests
-    on, every model and test, single queries with their rankings, what training has seen, pictures,
+    The page needs no network and no other file. It shows the verdict with its evidence, every model
+    and test, single queries with their rankings, the collections that training has seen, pictures,
     and published figures where a paper reports the collection.
 
     Args:
         folder: the output of a command.
-        output: the page; ``folder/report.html`` by default. An older report on the folder is
-            written over, nothing else.
-        dataset, split: the collection, where the one on record is not at hand; the hash of its
-            documents has to be that on record.
-        queries: the most that are shown one by one: half those of the largest difference, half
+        output: the page. Default: ``report.html`` in the folder, which replaces an older report.
+        dataset: the collection, if the recorded one is not at hand. Its documents must have the
+            recorded hash.
+        split: the split of that collection.
+        queries: the most single queries to show: half those with the largest difference, half
             evenly spaced.
         published: files like benchmarks/published/cocodr.json, instead of the packaged ones.
-        overwrite: write over the report of another run, too.
+        overwrite: replace the report of another run, too.
+
+    Returns:
+        The page's file and verdict.
+
+    Raises:
+        InputError: the folder has no file of ours or a damaged one, models have scores of different
+            queries, the collection is not the judged one, or ``output`` is not a report of ours.
     """
     if queries < 0:
-        raise InputError(f"queries is {queries}: show none or more")
-    found = find_files(folder)
+        raise InputError(f"queries is {queries}; show 0 or more")
+    results = read_folder(folder)
     source = text_sha256(str(folder.resolve()))
-    path = output_file(
-        folder / "report.html" if output is None else output, source, overwrite or output is None
-    )
-    models = _models(found)
-    labels = {name: label for label, name in found.candidates.items()}
-    names = labels if labels and found.evaluation is None else short_names(models)
-    headline = headline_of(found, names)
-    collection, remark = collection_texts(found, dataset, split)
-    scores = per_query_scores(
-        found, list(collection.qrels) if collection is not None and collection.qrels else None
-    )
-    shown = every = None
+    path = folder / "report.html" if output is None else output
+    check_output_file(path, source, overwrite or output is None)
+    models = _models(results)
+    names = _names(results, models)
+    headline = headline_of(results, names)
+    collection, remark = collection_texts(results, dataset, split)
+    judged = list(collection.qrels) if collection is not None and collection.qrels else None
+    scores = per_query_scores(results, judged)
+    measures = [] if results.evaluation is None else results.evaluation.results.measures
+    rankings = QueryRankings(_runs(results, models), scores, measures, names, collection)
+    shown_queries = None
     if headline.pair is not None and queries:
-        measures = found.evaluation.results.measures if found.evaluation is not None else []
-        asked = collection.queries if collection is not None else {}
-        every = query_table(scores, headline.pair, names, measures[0], asked) if measures else None
-        shown = drill_down(
-            _runs(found, models), scores, measures, headline.pair, names, collection, queries
-        )
+        shown_queries = drill_down(rankings, headline.pair, queries)
     parts = {
         "source": source,
-        "title": collection_name(found.judged.dataset) if found.judged else folder.resolve().name,
+        "title": _title(results),
         "headline": headline,
-        "use": recommended_use(found, names),
-        "labelling": way_to_labels(found, headline),
-        "all_queries": every,
-        "facts": list(facts(found)),
+        "use": recommended_use(results, names),
+        "labelling": way_to_labels(results, headline),
+        "all_queries": _all_queries(rankings, headline) if queries else None,
+        "facts": list(facts(results)),
         "texts_remark": remark,
-        "drill_down": shown,
-        "seen": contamination_section(found, models, collection),
+        "drill_down": shown_queries,
+        "seen": contamination_section(results, models, collection),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        **comparison_parts(found, scores, headline, names, published),
-        **training_parts(found),
+        **comparison_parts(results, scores, headline, names, published),
+        **training_parts(results),
     }
     with atomic_output(path) as temporary:
         write_text(temporary, page(parts))
     if output is None:
         add_result(path)
-    counts = (shown.shown, shown.queries) if shown else (0, 0)
-    return WrittenPage(str(path), headline.verdict, headline.sentence, *counts)
+    return _written(path, headline, shown_queries)
 
 
-def _models(found: ResultsFolder) -> dict[str, str]:
-    """Label to model name, of everything that was compared."""
-    if found.evaluation is not None:
-        return {label: result.model for label, result in found.evaluation.results.models.items()}
-    return {model: model for model in found.comparison.models} if found.comparison else {}
+def _written(path: Path, headline: Headline, queries: DrillDown | None) -> WrittenPage:
+    shown = 0 if queries is None else queries.shown
+    count = 0 if queries is None else queries.queries
+    return WrittenPage(str(path), headline.verdict, headline.sentence, shown, count)
 
 
-def _runs(found: ResultsFolder, models: Mapping[str, str]) -> dict[str, Path]:
-    """Label to its run file, of those that are there."""
-    if found.evaluation is not None:
-        named = {label: result.run for label, result in found.evaluation.results.models.items()}
+def page(parts: Mapping[str, object]) -> str:
+    """Return the filled template. All data are escaped; pictures are markup of their own."""
+    import jinja2
+    from markupsafe import Markup
+
+    def read(name: str) -> str:
+        return resources.files(_FOLDER).joinpath(name).read_text(encoding="utf-8")
+
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(read),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: allowed_text(value) if isinstance(value, str) else value,
+    )
+    # Keys keep their order, which has a meaning.
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment.get_template("page.html").render(
+        generator=GENERATOR,
+        style=Markup(read("style.css")),
+        script=Markup(read("script.js")),
+        markup=Markup,
+        meaning=meaning,
+        **parts,
+    )
+
+
+def check_output_file(path: Path, source: str, overwrite: bool) -> None:
+    """Check that a page may be written to a file, and make its folder.
+
+    Args:
+        path: the file.
+        source: hash of the reported folder.
+        overwrite: allow to replace the report of another folder.
+
+    Raises:
+        InputError: the file is something else than a report, the report of another folder, or its
+            folder cannot be written to.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name a file with --output")
+    if path.exists():
+        with path.open("rb") as file:
+            head = file.read(_HEAD).decode("utf-8", "replace")
+        if f'<meta name="generator" content="{GENERATOR}">' not in head:
+            raise InputError(
+                f"{path} is not a report of ours and is left as it is; choose another --output"
+            )
+        if not overwrite and f'<meta name="source" content="{source}">' not in head:
+            raise InputError(
+                f"{path} is the report of another run; choose another --output, or replace it with "
+                "--overwrite"
+            )
+    output_folder(path.parent)
+
+
+def _title(results: ResultsFolder) -> str:
+    if results.judged is not None:
+        return collection_name(results.judged.dataset)
+    return results.folder.resolve().name
+
+
+def _models(results: ResultsFolder) -> dict[str, str]:
+    """Return label to model name, of everything that was compared."""
+    if results.evaluation is not None:
+        models = results.evaluation.results.models
+        return {label: result.model for label, result in models.items()}
+    if results.comparison is not None:
+        return {model: model for model in results.comparison.models}
+    return {}
+
+
+def _names(results: ResultsFolder, models: Mapping[str, str]) -> dict[str, str]:
+    """Return label to the name that the page shows."""
+    if results.candidates and results.evaluation is None:
+        return {model: label for label, model in results.candidates.items()}
+    return short_names(models)
+
+
+def _runs(results: ResultsFolder, models: Mapping[str, str]) -> dict[str, Path]:
+    """Return label to its run file, of those that exist."""
+    if results.evaluation is not None:
+        files = {label: result.run for label, result in results.evaluation.results.models.items()}
     else:
-        named = {label: f"{name}.run" for label, name in file_names(models).items()}
-    there = {
-        label: next(filter(Path.is_file, (found.folder / run, Path(run))), None)
-        for label, run in named.items()
-    }
-    if gone := sorted(
-        named[label] for label, path in there.items() if path is None or not path.stat().st_size
-    ):
+        files = {label: f"{name}.run" for label, name in file_names(models).items()}
+    runs = {}
+    missing = []
+    for label, file in files.items():
+        for path in (results.folder / file, Path(file)):
+            if path.is_file():
+                runs[label] = path
+                break
+        if label not in runs or not runs[label].stat().st_size:
+            missing.append(file)
+    if missing:
         log.warning(
-            "%s: %s is not there, or empty; the page has no rankings of it",
-            found.folder,
-            ", ".join(gone),
+            "%s: %s is missing or empty, so the page has no rankings of it",
+            results.folder,
+            ", ".join(sorted(missing)),
         )
-    return {label: path for label, path in there.items() if path is not None}
+    return runs
+
+
+def _all_queries(rankings: QueryRankings, headline: Headline) -> object:
+    """Return the table of all judged queries, None without scores of both models."""
+    if headline.pair is None or not rankings.measures:
+        return None
+    texts = {} if rankings.collection is None else rankings.collection.queries
+    measure = rankings.measures[0]
+    return query_table(rankings.scores, headline.pair, rankings.names, measure, texts)

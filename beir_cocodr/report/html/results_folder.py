@@ -1,14 +1,12 @@
-"""What a command has left in its output folder: records, trained models, scores of single queries,
-and the collection that was judged, where it is at hand.
-"""
+"""The output folder of a command, read: records, trained models, scores of single queries."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.sources import Labels
@@ -24,16 +22,23 @@ from beir_cocodr.evaluation.results import (
 )
 from beir_cocodr.io import parse_json
 from beir_cocodr.provenance import LOGGED, RECORD_FILE, TrainingRecord
-from beir_cocodr.records import Record
+from beir_cocodr.records import Json, Record
 
 log = logging.getLogger(__name__)
 
-_CLUSTERS = "cluster_weights.jsonl"
+R = TypeVar("R", bound=Record)
 
-#: Where rounds of one training lie.
-_ROUNDS = ("episodes", "stages")
+ADAPTATION_FILE = "adapt.json"
+RESULTS_FILE = "results.json"
+CURVES_FILE = "curves.json"
 
-ADAPTATION, RESULTS, CURVES_FILE = "adapt.json", "results.json", "curves.json"
+_CLUSTERS_FILE = "cluster_weights.jsonl"
+
+#: Folders of the rounds of a training, with the word for one round.
+_ROUNDS = {"episodes": "episode", "stages": "stage"}
+
+#: A series of (step, loss).
+Losses = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class ClusterWeights(Record):
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """What a target measures after a round."""
+    """The measures of one target after a round."""
 
     model: str
     dataset: str
@@ -55,14 +60,16 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model that one of our commands has trained: its folder with the name, and the ``files``
-    that were read.
+    """A model that one of our commands trained.
 
     Attributes:
+        name: name of its folder.
+        folder: its folder.
         record: its training.json.
         clusters: title to the lines of a cluster_weights.jsonl; one for each round that has one.
-        curves: after every round, if targets were named.
-        losses: title to (step, loss) of one round or of the whole, as they were logged.
+        curves: measures after every round, if targets were named.
+        losses: title to the logged losses, of each round or of the whole training.
+        files: files that were read.
     """
 
     name: str
@@ -70,83 +77,106 @@ class Trained:
     record: TrainingRecord
     clusters: dict[str, list[ClusterWeights]]
     curves: list[CurvePoint]
-    losses: dict[str, list[tuple[float, float]]]
+    losses: dict[str, Losses]
     files: list[Path]
 
 
 def trained_models(folder: Path) -> list[Trained]:
-    """The model in ``folder`` itself and those in ``folder/models``, by name; an InputError where a
-    training.json, cluster_weights.jsonl or curves.json cannot be read.
+    """Read the model in ``folder`` itself and those in ``folder/models``, by name.
+
+    Raises:
+        InputError: training.json, cluster_weights.jsonl or curves.json is damaged.
     """
-    places = [folder, *sorted(path for path in (folder / "models").glob("*") if path.is_dir())]
-    return [_trained(place) for place in places if (place / RECORD_FILE).is_file()]
+    folders = [folder, *sorted(path for path in (folder / "models").glob("*") if path.is_dir())]
+    return [_trained(path) for path in folders if (path / RECORD_FILE).is_file()]
 
 
-def _trained(place: Path) -> Trained:
-    record, name = TrainingRecord.read(place / RECORD_FILE), place.resolve().name
-    logs: dict[str, Path] = {}
-    for rounds in _ROUNDS:
-        numbered = [path for path in (place / rounds).glob("*") if (path / _CLUSTERS).is_file()]
-        for path in sorted(numbered, key=lambda path: (len(path.name), path.name)):
-            logs[f"{name}, {rounds.removesuffix('s')} {path.name}"] = path / _CLUSTERS
-    if not logs and (place / _CLUSTERS).is_file():  # after rounds, this is a copy of the last one's
-        logs[name] = place / _CLUSTERS
-    clusters = {title: lines for title, file in logs.items() if (lines := _lines(file))}
-    curves = _curves(place / CURVES_FILE) if (place / CURVES_FILE).is_file() else []
-    files = [place / RECORD_FILE, *logs.values(), *([place / CURVES_FILE] if curves else [])]
-    return Trained(
-        name, place, record, clusters, curves, _losses(record, place / RECORD_FILE), files
-    )
+def _trained(folder: Path) -> Trained:
+    name = folder.resolve().name
+    record_file = folder / RECORD_FILE
+    record = TrainingRecord.read(record_file)
+    files = [record_file]
+    clusters = {}
+    for title, file in _cluster_files(folder, name).items():
+        files.append(file)
+        lines = _cluster_weights(file)
+        if lines:
+            clusters[title] = lines
+    curves = []
+    curves_file = folder / CURVES_FILE
+    if curves_file.is_file():
+        curves = _curves(curves_file)
+        if curves:
+            files.append(curves_file)
+    losses = _losses(record, record_file)
+    return Trained(name, folder, record, clusters, curves, losses, files)
 
 
-def _losses(record: TrainingRecord, file: Path) -> dict[str, list[tuple[float, float]]]:
-    """Of each round, where there are some, else of the whole."""
-    details: Any = record.details
-    what = f"{file}: {LOGGED} is no list of steps and losses"
-    with explained(what, "train again", TypeError, ValueError, AttributeError):
-        given = {
-            f"{kind[:-1]} {n}": found
-            for kind in _ROUNDS
-            for n, found in enumerate(details.get(kind) or ())
-        }
-        logs = {title: found.get(LOGGED) for title, found in (given or {"loss": details}).items()}
-        return {
-            title: [(float(s), float(loss)) for s, loss in found]
-            for title, found in logs.items()
-            if found
-        }
+def _cluster_files(folder: Path, name: str) -> dict[str, Path]:
+    """Return title to each file of cluster weights, of all rounds or of the whole training."""
+    files: dict[str, Path] = {}
+    for rounds, word in _ROUNDS.items():
+        logs = (folder / rounds).glob(f"*/{_CLUSTERS_FILE}")
+        # Numbers have no leading zeros: shorter ones come first.
+        for file in sorted(logs, key=lambda file: (len(file.parent.name), file.parent.name)):
+            files[f"{name}, {word} {file.parent.name}"] = file
+    # After rounds, the folder's own file is a copy of the last round's.
+    if not files and (folder / _CLUSTERS_FILE).is_file():
+        files[name] = folder / _CLUSTERS_FILE
+    return files
 
 
-def _lines(file: Path) -> list[ClusterWeights]:
+def _cluster_weights(file: Path) -> list[ClusterWeights]:
     lines: list[ClusterWeights] = []
     for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        with explained(
-            f"{file}:{number}: no line of cluster weights", "take it away", ValueError, InputError
-        ):
+        problem = f"{file}:{number}: the line holds no cluster weights"
+        with explained(problem, "delete the line", ValueError, InputError):
             line = ClusterWeights.from_json(parse_json(text), file)
-            if not line.weights or len(line.weights) != len((lines or [line])[0].weights):
+            first = lines[0] if lines else line
+            if not line.weights or len(line.weights) != len(first.weights):
                 raise ValueError("another number of clusters than in the line before")
         lines.append(line)
     return lines
 
 
+def _losses(record: TrainingRecord, file: Path) -> dict[str, Losses]:
+    """Return title to the logged losses, of each round, else of the whole training."""
+    problem = f"{file}: {LOGGED} is not a list of steps and losses"
+    with explained(problem, "train again", TypeError, ValueError, AttributeError):
+        logs = _logs(record.details)
+        return {
+            title: [(float(step), float(loss)) for step, loss in points]
+            for title, points in logs.items()
+            if points
+        }
+
+
+def _logs(details: Mapping[str, Json]) -> dict[str, Json]:
+    """Return title to the log of each round, else to the log of the whole training."""
+    logs: dict[str, Json] = {}
+    for rounds, word in _ROUNDS.items():
+        for number, of_round in enumerate(details.get(rounds) or ()):
+            logs[f"{word} {number}"] = of_round.get(LOGGED)
+    return logs or {"loss": details.get(LOGGED)}
+
+
 def _curves(file: Path) -> list[CurvePoint]:
-    what = f"{file} is not what training in rounds writes, a list of points"
-    with explained(what, "train again", KeyError, ValueError, TypeError, AttributeError):
+    problem = f"{file} is not the list of points that training in rounds writes"
+    with explained(problem, "train again", KeyError, ValueError, TypeError, AttributeError):
         points = parse_json(file.read_text(encoding="utf-8"))
         if not isinstance(points, list):
-            raise TypeError("no list")
+            raise TypeError("it holds no list")
         return [CurvePoint(point.pop("model"), point.pop("dataset"), point) for point in points]
 
 
 @dataclass(frozen=True)
 class LabelledEvaluation:
-    """What models were measured to be worth, whichever command did it.
+    """Models measured with labels, by any command.
 
     Attributes:
         results: the figures.
-        reference: the label that the others are held against: the base of an adaptation, else the
-        first.
+        reference: label of the model that the others are compared with: the base of an adaptation,
+            else the first model.
     """
 
     results: EvaluationRecord
@@ -154,26 +184,29 @@ class LabelledEvaluation:
 
     @property
     def measure(self) -> str:
-        """The measure that decides."""
+        """Return the measure that decides."""
         return self.results.measures[0]
 
     def test(
         self, a: str, b: str, measure: str | None = None, family: str | None = None
     ) -> PairedTest | None:
-        """The paired test of b against a, turned round where it was made of a against b.
+        """Return the paired test of b against a, also if it was made of a against b.
 
-        Where several families have one, that of ``family`` is taken, else the first.
+        Args:
+            a: label of a model.
+            b: label of another model.
+            measure: the measure. Default: the one that decides.
+            family: the family of tests to prefer, if several have this test.
         """
-        found = [
-            test if test.b == b else test.turned()
-            for test in self.results.comparisons
-            if test.measure == (measure or self.measure) and {test.a, test.b} == {a, b}
-        ]
-        preferred = [test for test in found if test.family == family]
-        return next(iter(preferred or found), None)
+        tests = []
+        for test in self.results.comparisons:
+            if test.measure == (measure or self.measure) and {test.a, test.b} == {a, b}:
+                tests.append(test if test.b == b else test.turned())
+        preferred = [test for test in tests if test.family == family]
+        return next(iter(preferred or tests), None)
 
     def value(self, label: str) -> float:
-        """A model's figure in the measure that decides."""
+        """Return a model's figure in the measure that decides."""
         return self.results.models[label].measures[self.measure]
 
 
@@ -182,10 +215,12 @@ class ResultsFolder:
     """The files of an output folder, read.
 
     Attributes:
-        adaptation, comparison, results: adapt.json, comparison.json, results.json; None where there
-            is none. Of an adaptation without labels the comparison is its own.
+        folder: the folder.
+        adaptation: adapt.json.
+        comparison: comparison.json, or the comparison of an adaptation without labels.
+        results: results.json.
         trained: models with a training.json, in the folder itself or in ``models/``.
-        files: what was read, as paths below the folder.
+        files: files that were read, as paths below the folder.
     """
 
     folder: Path
@@ -197,144 +232,189 @@ class ResultsFolder:
 
     @property
     def candidates(self) -> dict[str, str]:
-        """Label to model name, of an adaptation without labels; else nothing."""
-        return self.adaptation.candidates if self.adaptation and self.adaptation.comparison else {}
+        """Return label to model name, of an adaptation without labels; else nothing."""
+        if self.adaptation is None or self.adaptation.comparison is None:
+            return {}
+        return self.adaptation.candidates
 
     @property
     def chains(self) -> dict[str, Chain]:
-        """Return label to chain of an adaptation without labels; else nothing."""
-        return self.adaptation.chains if self.adaptation and self.adaptation.comparison else {}
+        """Return label to chain, of an adaptation without labels; else nothing."""
+        if self.adaptation is None or self.adaptation.comparison is None:
+            return {}
+        return self.adaptation.chains
 
     @cached_property
     def evaluation(self) -> LabelledEvaluation | None:
-        """The evaluation: adapt's, else compare's, else evaluate's; None without labels."""
-        results = self.results if self.adaptation is None and self.comparison is None else None
+        """Return the evaluation with labels, by adapt, else by compare, else by evaluate."""
         if self.adaptation is not None and self.adaptation.results is not None:
             results = self.adaptation.results
-        elif self.comparison is not None:
-            results = self.comparison.evaluation
-        if results is None:
+            reference = BASE if BASE in results.models else next(iter(results.models))
+            return LabelledEvaluation(results, reference)
+        compared = self.results if self.comparison is None else self.comparison.evaluation
+        if compared is None:
             return None
-        adapted = self.adaptation is not None and BASE in results.models
-        return LabelledEvaluation(results, BASE if adapted else next(iter(results.models)))
+        return LabelledEvaluation(compared, next(iter(compared.models)))
 
     @property
     def judged(self) -> EvaluationRecord | ComparisonRecord | None:
-        """The record of what was compared, with labels or without."""
+        """Return the record of everything that was compared, with labels or without."""
         return self.comparison if self.evaluation is None else self.evaluation.results
 
 
-def find_files(folder: Path) -> ResultsFolder:
-    """Read what is there. An InputError: no such folder, nothing of ours in it, or a file that
-    cannot be read.
+def read_folder(folder: Path) -> ResultsFolder:
+    """Read the output folder of a command.
+
+    Raises:
+        InputError: the folder does not exist, has no file of ours, or has a damaged one.
     """
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder; name the --output folder of a command")
-    adaptation = AdaptationRecord.read(file) if (file := folder / ADAPTATION).is_file() else None
-    comparison = (
-        ComparisonRecord.read(file) if (file := folder / COMPARISON_FILE).is_file() else None
-    )
-    results = EvaluationRecord.read(file) if (file := folder / RESULTS).is_file() else None
-    evaluated = [adaptation and adaptation.results, comparison and comparison.evaluation, results]
-    if any(record is not None and not record.models for record in evaluated):
-        raise InputError(f"{folder}: an evaluation has no model; run the command again")
-    if adaptation is not None and adaptation.results is None and adaptation.comparison is None:
-        raise InputError(
-            f"{folder / ADAPTATION}: has neither results nor a comparison; run adapt again"
-        )
+        raise InputError(f"{folder} is not a folder; name the --output folder of a command")
+    adaptation = _read(AdaptationRecord, folder / ADAPTATION_FILE)
+    comparison = _read(ComparisonRecord, folder / COMPARISON_FILE)
+    results = _read(EvaluationRecord, folder / RESULTS_FILE)
+    _check_complete(folder, adaptation, comparison, results)
     trained = trained_models(folder)
-    records = {ADAPTATION: adaptation, COMPARISON_FILE: comparison, RESULTS: results}
+    records = {
+        ADAPTATION_FILE: adaptation,
+        COMPARISON_FILE: comparison,
+        RESULTS_FILE: results,
+    }
     files = [Path(name) for name, record in records.items() if record is not None]
     if not trained and not files:
         raise InputError(f"{folder} {_lack(folder)}")
     for model in trained:
         files += [file.relative_to(folder) for file in model.files]
-    return ResultsFolder(
-        folder,
-        adaptation,
-        (adaptation and adaptation.comparison) or comparison,
-        results,
-        trained,
-        files,
-    )
+    if adaptation is not None and adaptation.comparison is not None:
+        comparison = adaptation.comparison
+    return ResultsFolder(folder, adaptation, comparison, results, trained, files)
+
+
+def _read(kind: type[R], file: Path) -> R | None:
+    return kind.read(file) if file.is_file() else None
+
+
+def _check_complete(
+    folder: Path,
+    adaptation: AdaptationRecord | None,
+    comparison: ComparisonRecord | None,
+    results: EvaluationRecord | None,
+) -> None:
+    evaluations = [results]
+    if adaptation is not None:
+        evaluations.append(adaptation.results)
+        if adaptation.results is None and adaptation.comparison is None:
+            raise InputError(
+                f"{folder / ADAPTATION_FILE} has neither results nor a comparison; run adapt again"
+            )
+    if comparison is not None:
+        evaluations.append(comparison.evaluation)
+    if any(record is not None and not record.models for record in evaluations):
+        raise InputError(f"{folder}: an evaluation has no model; run the command again")
 
 
 def _lack(folder: Path) -> str:
+    """Return the end of the sentence that says why a folder cannot be reported."""
     if any(folder.glob("*.run")):
         return (
-            f"holds runs but no {RESULTS}: judge them first, with "
+            f"holds runs but no {RESULTS_FILE}: judge them first, with "
             "beir-cocodr compare A.run B.run --dataset D --output O, and report O"
         )
-    what = "is empty" if not any(folder.iterdir()) else "holds nothing that this command knows"
-    return f"{what}; name the --output folder of evaluate, compare, adapt, quickstart or of a training command"
+    lack = "holds no results of a command" if any(folder.iterdir()) else "is empty"
+    return (
+        f"{lack}; name the --output folder of evaluate, compare, adapt, quickstart or a training "
+        "command"
+    )
 
 
 #: Label to query id to its scores, in the order of the measures.
 Scores = dict[str, dict[str, list[float]]]
 
 
-def per_query_scores(found: ResultsFolder, queries: Sequence[str] | None) -> Scores:
-    """Read the scores of all models that have some left. An InputError: a file that is none of
-    evaluate's, or two of different query sets.
+def per_query_scores(output: ResultsFolder, queries: Sequence[str] | None) -> Scores:
+    """Read the scores of single queries, of all models that have some.
 
-    Those of run files are in the order of the collection, whose judged ``queries`` are given where
-    it is at hand.
+    Args:
+        output: the output folder of a command.
+        queries: the judged queries of the collection in its order, in which the scores of run files
+            are recorded; None if the collection is not at hand.
+
+    Raises:
+        InputError: a file is not one of evaluate's, or two are about different queries.
     """
-    if found.evaluation is None:
+    if output.evaluation is None:
         return {}
+    results = output.evaluation.results
     scores: Scores = {}
-    measures = found.evaluation.results.measures
-    for label, result in found.evaluation.results.models.items():
+    for label, result in results.models.items():
         if result.per_query is not None:
-            if (file := found.folder / result.per_query).is_file():
-                scores[label] = read_per_query(file, measures)
+            file = output.folder / result.per_query
+            if file.is_file():
+                scores[label] = read_per_query(file, results.measures)
             else:
-                log.warning(
-                    "%s is not there; the page has no scores of single queries by %s", file, label
-                )
+                log.warning("%s is missing: the page has no single queries of %s", file, label)
         elif result.scores is not None and queries is not None:
-            values = [result.scores[measure] for measure in measures]
-            if all(
-                len(column) == len(queries) for column in values
-            ):  # else the collection had others then
-                scores[label] = dict(
-                    zip(queries, map(list, zip(*values, strict=True)), strict=True)
-                )
+            columns = [result.scores[measure] for measure in results.measures]
+            # Other lengths mean that the collection had other queries when it was judged.
+            if all(len(column) == len(queries) for column in columns):
+                rows = map(list, zip(*columns, strict=True))
+                scores[label] = dict(zip(queries, rows, strict=True))
     for (label, first), (other, second) in pairwise(scores.items()):
-        if differ := sorted(first.keys() ^ second.keys()):
+        differing = sorted(first.keys() ^ second.keys())
+        if differing:
             raise InputError(
-                f"{found.folder}: {label} and {other} have scores of different queries ({listed(differ)}); "
-                "evaluate them together"
+                f"{output.folder}: {label} and {other} have scores of different queries "
+                f"({listed(differing)}); evaluate them together"
             )
     return scores
 
 
 def collection_texts(
-    found: ResultsFolder, named: str | None, named_split: str | None
+    output: ResultsFolder, dataset: str | None, split: str | None
 ) -> tuple[Collection | None, str]:
-    """Load the collection that a report is about, if it is here as it was then; else why it is not
-    at hand. An InputError: a named collection or split cannot be loaded, or is another one than was
-    judged.
+    """Load the collection that a report is about, if it is at hand and unchanged.
 
-    A collection on record is loaded if it is a local folder or file, or made from installed
-    packages; what would have to come from elsewhere only if it is named, with its split, instead.
+    A recorded collection is loaded if it is a local folder or file, or made of installed packages.
+    One that would have to be downloaded is loaded only if it is named.
+
+    Args:
+        output: the output folder of a command.
+        dataset: a collection to use instead of the recorded one.
+        split: a split to use instead of the recorded one.
+
+    Returns:
+        The collection, or None with the reason.
+
+    Raises:
+        InputError: the named collection or split cannot be loaded, or differs from the judged one.
     """
-    record = found.comparison or found.judged
+    record = output.comparison or output.judged
     if record is None:
         return None, ""
-    dataset, sha256 = named or record.dataset, record.corpus_sha256
+    name = dataset or record.dataset
+    labels: Labels = "required" if split else "optional"
     try:
-        if named is None and not (dataset.startswith("apidocs/") or Path(dataset).exists()):
-            raise InputError(f"name the collection with --dataset {dataset}")
-        labels: Labels = "required" if named_split else "optional"
-        collection = load_collection(dataset, named_split or record.split or "test", labels=labels)
-        if sha256 is not None and (own := collection.documents.content_hash) != sha256:
-            raise InputError(
-                f"{dataset} is not the collection on record, or has changed since it was judged: its documents have "
-                f"the hash {own[:12]}, on record is {sha256[:12]}"
-            )
+        if dataset is None and not _is_at_hand(name):
+            raise InputError(f"name the collection with --dataset {name}")
+        collection = load_collection(name, split or record.split or "test", labels=labels)
+        _check_unchanged(name, collection, record.corpus_sha256)
     except InputError as error:
-        if named is not None or named_split is not None:
+        if dataset is not None or split is not None:
             raise
         return None, f"Titles and texts are left out: {error}."
     return collection, ""
+
+
+def _is_at_hand(dataset: str) -> bool:
+    return dataset.startswith("apidocs/") or Path(dataset).exists()
+
+
+def _check_unchanged(dataset: str, collection: Collection, sha256: str | None) -> None:
+    if sha256 is None:
+        return
+    present = collection.documents.content_hash
+    if present != sha256:
+        raise InputError(
+            f"{dataset} is not the recorded collection, or has changed since it was judged: its "
+            f"documents have the hash {present[:12]}, and {sha256[:12]} is recorded"
+        )

@@ -132,12 +132,12 @@
   const judged = data.measures.length > 0 && data.queries.some((query) => gain(query) !== null);
   const orders = judged
     ? {
-        "Largest change": (q) => -Math.abs(gain(q)),
+        "Largest difference": (q) => -Math.abs(gain(q)),
         "Largest gain": (q) => -gain(q),
         "Largest loss": (q) => gain(q),
         "As in the collection": () => 0,
       }
-    : { "Most changed": (q) => -change(q), "As in the collection": () => 0 };
+    : { "Most different lists": (q) => -change(q), "As in the collection": () => 0 };
 
   const move = (here, there, isRight) => {
     if (!there) return isRight ? ["new", "up", `not among the first ${data.known} on the left`]
@@ -265,9 +265,9 @@
       }),
     );
     $("count").textContent = `${found.length} of ${data.queries.length} queries` +
-      (judged ? `; figures: ${data.measures[0]} of the right less the left model` : "");
+      (judged ? `; numbers: ${data.measures[0]} of the right model minus the left one` : "");
     if (found.length) show(found.includes(current) ? current : found[0]);
-    else $("query").replaceChildren(make("p", "note", "No query has these words."));
+    else $("query").replaceChildren(make("p", "note", "No query contains these words."));
   };
   data.models.forEach((name, i) => {
     $("left").append(option(name, i));

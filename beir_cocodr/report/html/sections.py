@@ -1,43 +1,45 @@
-"""The page's sections: tables and pictures of a comparison and of trainings, what was compared on
-what, what models have seen in training, and single queries with the rankings of all models.
-"""
+"""The sections of the page: the comparison, the trainings, what was compared, and what was seen."""
 
 import datetime
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
-from beir_cocodr.data.analyzers import Analyzer, snippet
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.results import EvaluationRecord
-from beir_cocodr.evaluation.runs import run_tops
+from beir_cocodr.evaluation.results import ComparisonRecord, EvaluationRecord
 from beir_cocodr.models.spec import BM25, ModelSpec
 from beir_cocodr.provenance import contamination_statement
-from beir_cocodr.records import ContaminationStatement, Json
+from beir_cocodr.records import CollectionProvenance, ContaminationStatement
 from beir_cocodr.report.html import pictures, tables
 from beir_cocodr.report.html.headline import Headline, label_free_reference
-from beir_cocodr.report.html.results_folder import ResultsFolder, Scores
+from beir_cocodr.report.html.published import published_table
+from beir_cocodr.report.html.results_folder import LabelledEvaluation, ResultsFolder, Scores
 from beir_cocodr.report.png_pictures import has_matplotlib
 from beir_cocodr.report.wording import short_names
 
-log = logging.getLogger(__name__)
+#: The most tests that the first table shows; with more, all stand in a table of their own.
+_MOST_TESTS = 3
 
-#: Tests that are shown without being asked for.
-_SHOWN_TESTS = 3
+Names = Mapping[str, str]
 
 
 def comparison_parts(
-    found: ResultsFolder,
+    output: ResultsFolder,
     scores: Scores,
     headline: Headline,
-    names: Mapping[str, str],
+    names: Names,
     published: Sequence[Path],
 ) -> dict[str, object]:
-    """Of models on a collection, with labels or without."""
+    """Return the parts about models on a collection, with labels or without.
+
+    Args:
+        output: the output folder of a command.
+        scores: scores of single queries.
+        headline: the verdict.
+        names: label to the name that the page shows.
+        published: files of published figures, instead of the packaged ones.
+    """
     parts: dict[str, object] = {
         "models": None,
         "tests": None,
@@ -45,138 +47,168 @@ def comparison_parts(
         "wanted": None,
         "pictures": [],
     }
-    evaluation, comparison = found.evaluation, found.comparison
+    comparison = output.comparison
     if comparison is not None and comparison.labels_wanted.pairs:
         parts["wanted"] = tables.annotation_table(comparison.labels_wanted, names)
-    if evaluation is not None:
-        parts["models"] = tables.model_table(evaluation, names)
-        if len(evaluation.results.comparisons) > _SHOWN_TESTS:
-            parts["tests"] = tables.test_table(evaluation, names)
-        parts["published"] = tables.published_table(evaluation.results, names, published)
-        drawn = [pictures.interval_picture(evaluation, names)]
-        if headline.pair is not None:
-            drawn.append(pictures.query_picture(evaluation, scores, headline.pair, names))
-        parts["pictures"] = list(filter(None, drawn))
+    if output.evaluation is not None:
+        parts |= _labelled_parts(output.evaluation, scores, headline, names, published)
     elif comparison is not None:
-        shown = tables.shown_pairs(
-            comparison,
-            label_free_reference(comparison, found.candidates),
-            found.candidates or {},
-            found.chains,
-        )
-        parts["models"] = tables.verdict_table(
-            comparison, names, shown, "Verdicts and estimates without labels"
-        )
-        if len(shown) < len(comparison.estimated):
-            parts["tests"] = tables.verdict_table(
-                comparison, names, comparison.estimated, "All pairs of models"
-            )
-        if comparison.calibration is not None:
-            parts["pictures"] = list(
-                filter(None, [pictures.reliability_picture(comparison.calibration)])
-            )
+        parts |= _label_free_parts(output, comparison, names)
     return parts
 
 
-def training_parts(found: ResultsFolder) -> dict[str, object]:
-    """Of trained models: how they were trained, their rounds and their clusters."""
-    logs = [log for model in found.trained for log in model.clusters.items()]
-    curves = [(model.name, model.curves) for model in found.trained if model.curves]
-    drawn = [
-        pictures.curve_picture(f"curves-{number}", *named) for number, named in enumerate(curves)
-    ]
-    losses = [(model.name, model.losses) for model in found.trained if model.losses]
-    lost = [
-        pictures.loss_picture(f"losses-{number}", *named) for number, named in enumerate(losses)
-    ]
-    clusters = [
-        picture
-        for n, log in enumerate(logs)
-        for picture in pictures.cluster_pictures(f"clusters-{n}", *log)
-    ]
+def _labelled_parts(
+    evaluation: LabelledEvaluation,
+    scores: Scores,
+    headline: Headline,
+    names: Names,
+    published: Sequence[Path],
+) -> dict[str, object]:
+    tests = None
+    if len(evaluation.results.comparisons) > _MOST_TESTS:
+        tests = tables.test_table(evaluation, names)
+    drawn = [pictures.interval_picture(evaluation, names)]
+    if headline.pair is not None:
+        drawn.append(pictures.query_picture(evaluation, scores, headline.pair, names))
     return {
-        "loss_pictures": [picture for picture in lost if picture is not None],
-        "trainings": tables.training_table(found.trained) if found.trained else None,
-        "settings": [tables.settings_table(model) for model in found.trained],
-        "cluster_pictures": clusters,
-        "curve_pictures": [picture for picture in drawn if picture is not None],
-        "curve_tables": [tables.curve_table(*named) for named in curves],
+        "models": tables.model_table(evaluation, names),
+        "tests": tests,
+        "published": published_table(evaluation.results, names, published),
+        "pictures": [picture for picture in drawn if picture is not None],
+    }
+
+
+def _label_free_parts(
+    output: ResultsFolder, comparison: ComparisonRecord, names: Names
+) -> dict[str, object]:
+    reference = label_free_reference(comparison, output.candidates)
+    shown = tables.shown_pairs(comparison, reference, output.candidates, output.chains)
+    title = "Verdicts and estimates without labels"
+    parts: dict[str, object] = {"models": tables.verdict_table(comparison, names, shown, title)}
+    if len(shown) < len(comparison.estimated):
+        pairs = comparison.estimated
+        parts["tests"] = tables.verdict_table(comparison, names, pairs, "All pairs of models")
+    if comparison.calibration is not None:
+        picture = pictures.reliability_picture(comparison.calibration)
+        parts["pictures"] = [] if picture is None else [picture]
+    return parts
+
+
+def training_parts(output: ResultsFolder) -> dict[str, object]:
+    """Return the parts about trained models: settings, rounds, losses and clusters."""
+    loss_pictures = []
+    curve_pictures = []
+    curve_tables = []
+    cluster_pictures: list[pictures.Picture] = []
+    logs = 0
+    for model in output.trained:
+        if model.losses:
+            name = f"losses-{len(loss_pictures)}"
+            loss_pictures.append(pictures.loss_picture(name, model.name, model.losses))
+        if model.curves:
+            name = f"curves-{len(curve_pictures)}"
+            curve_pictures.append(pictures.curve_picture(name, model.name, model.curves))
+            curve_tables.append(tables.curve_table(model.name, model.curves))
+        for title, lines in model.clusters.items():
+            cluster_pictures += pictures.cluster_pictures(f"clusters-{logs}", title, lines)
+            logs += 1
+    return {
+        "loss_pictures": [picture for picture in loss_pictures if picture is not None],
+        "trainings": tables.training_table(output.trained) if output.trained else None,
+        "settings": [tables.settings_table(model) for model in output.trained],
+        "cluster_pictures": cluster_pictures,
+        "curve_pictures": [picture for picture in curve_pictures if picture is not None],
+        "curve_tables": curve_tables,
         "can_draw": has_matplotlib(),
     }
 
 
-def facts(found: ResultsFolder) -> Iterator[tuple[str, str]]:
-    """Term and value: collection, hashes, counts, policies, seeds, versions, date, files.
+def facts(output: ResultsFolder) -> Iterator[tuple[str, str]]:
+    """Yield terms and values: collection, hashes, counts, policies, seeds, versions, date, files.
 
-    Only what is on record, and nothing about the machine that the report is made on.
+    All of them are recorded. Nothing is about the machine that makes the report.
     """
-    results, adaptation = (
-        found.evaluation.results if found.evaluation is not None else None,
-        found.adaptation,
-    )
-    record = found.judged
+    record = output.judged
     if record is not None:
-        yield (
-            "Collection",
-            f"{record.dataset} (split {record.split})" if record.split else record.dataset,
-        )
-    if adaptation is not None:
-        if adaptation.source:
-            yield "Source", adaptation.source
-        yield "Base", adaptation.base
-        yield "Stages", ", ".join(adaptation.stages)
+        split = f" (split {record.split})" if record.split else ""
+        yield "Collection", record.dataset + split
+    if output.adaptation is not None:
+        if output.adaptation.source:
+            yield "Source", output.adaptation.source
+        yield "Base", output.adaptation.base
+        yield "Stages", ", ".join(output.adaptation.stages)
     if record is not None:
-        yield "Documents", f"{record.documents:,}"
-        yield ("Judged queries" if results else "Queries"), f"{record.queries:,}"
-        if sha256 := record.corpus_sha256 or (found.comparison and found.comparison.corpus_sha256):
-            yield "Corpus, sha256", sha256
-        if record.identical_ids:
-            policies = {"keep": "kept", "drop": "dropped"}
-            yield (
-                "Document with the query's id",
-                policies.get(record.identical_ids, record.identical_ids),
-            )
-    if results is not None and results.top_k:
-        yield "Documents a query", f"{results.top_k:,}"
-    if results is not None and results.counts:
-        yield (
-            "Counted on loading",
-            ", ".join(f"{kind}: {n:,}" for kind, n in results.counts.items()),
-        )
-    if seeds := _seeds(found):
+        yield from _collection_facts(output, record)
+    if output.evaluation is not None:
+        yield from _evaluation_facts(output.evaluation.results)
+    seeds = _seeds(output)
+    if seeds:
         yield "Seeds", ", ".join(map(str, seeds))
-    if versions := _versions(found, results):
+    versions = _versions(output)
+    if versions:
         yield "Versions", ", ".join(f"{name} {version}" for name, version in versions.items())
-    # The date of the youngest file: the commands put none into their files.
-    newest = max((found.folder / file).stat().st_mtime for file in found.files)
+    # Commands record no date, so that the same run writes the same files.
+    newest = max((output.folder / file).stat().st_mtime for file in output.files)
     yield "Written", f"{datetime.datetime.fromtimestamp(newest, datetime.UTC):%Y-%m-%d %H:%M} UTC"
-    yield "Made from", ", ".join(str(file) for file in found.files)
+    yield "Made from", ", ".join(str(file) for file in output.files)
 
 
-def _seeds(found: ResultsFolder) -> list[int]:
-    options = [record.options for model in found.trained for record in model.record.lineage()]
-    seeds = [found.comparison.seed] if found.comparison is not None else []
-    return sorted(
-        {
-            seed
-            for seed in (*seeds, *(found.get("seed") for found in options))
-            if isinstance(seed, int)
-        }
-    )
+_POLICIES = {"keep": "kept", "drop": "dropped"}
 
 
-def _versions(found: ResultsFolder, results: EvaluationRecord | None) -> dict[str, str]:
-    recorded = [found.comparison.versions] if found.comparison is not None else []
-    recorded += (
-        [result.versions for result in results.models.values()] if results is not None else []
-    )
-    recorded += [model.record.versions for model in found.trained]
+def _collection_facts(
+    output: ResultsFolder, record: EvaluationRecord | ComparisonRecord
+) -> Iterator[tuple[str, str]]:
+    yield "Documents", f"{record.documents:,}"
+    yield "Queries" if output.evaluation is None else "Judged queries", f"{record.queries:,}"
+    sha256 = record.corpus_sha256
+    if not sha256 and output.comparison is not None:
+        sha256 = output.comparison.corpus_sha256
+    if sha256:
+        yield "Corpus, sha256", sha256
+    policy = record.identical_ids
+    if policy:
+        yield "Document with the query's id", _POLICIES.get(policy, policy)
+
+
+def _evaluation_facts(results: EvaluationRecord) -> Iterator[tuple[str, str]]:
+    if results.top_k:
+        yield "Documents per query", f"{results.top_k:,}"
+    if results.counts:
+        counts = ", ".join(f"{kind}: {count:,}" for kind, count in results.counts.items())
+        yield "Counted on loading", counts
+
+
+def _seeds(output: ResultsFolder) -> list[int]:
+    seeds: list[object] = []
+    if output.comparison is not None:
+        seeds.append(output.comparison.seed)
+    for model in output.trained:
+        seeds += [record.options.get("seed") for record in model.record.lineage()]
+    return sorted({seed for seed in seeds if isinstance(seed, int)})
+
+
+def _versions(output: ResultsFolder) -> dict[str, str]:
+    """Return the first recorded versions."""
+    recorded = []
+    if output.comparison is not None:
+        recorded.append(output.comparison.versions)
+    if output.evaluation is not None:
+        results = output.evaluation.results.models.values()
+        recorded += [result.versions for result in results]
+    recorded += [model.record.versions for model in output.trained]
     return next(filter(None, recorded), {})
 
 
 @dataclass(frozen=True)
 class ContaminationSection:
-    """Name of a model to its sentences, a table of what training was given, and a remark."""
+    """The section about the collections that training has seen.
+
+    Attributes:
+        statements: name of a model to its sentences.
+        table: the collections of all models.
+        remark: a sentence about the whole section.
+    """
 
     statements: dict[str, list[str]]
     table: tables.HtmlTable | None
@@ -184,273 +216,128 @@ class ContaminationSection:
 
 
 def contamination_section(
-    found: ResultsFolder, judged: Mapping[str, str], collection: Collection | None
+    output: ResultsFolder, models: Mapping[str, str], collection: Collection | None
 ) -> ContaminationSection | None:
-    """The statement of comparison.json, else one that is made now, else what the records hold by
-    themselves. ``judged``: label to the model's name, of everything that was judged;
-    ``collection``: on what, where it is at hand.
+    """Return what training has seen of the judged collection.
+
+    It is the statement of comparison.json if there is one. Otherwise the records of training are
+    compared with the collection, or only listed if the collection is not at hand.
+
+    Args:
+        output: the output folder of a command.
+        models: label to model name, of everything that was judged.
+        collection: the judged collection, if it is at hand.
     """
-    if found.comparison is not None and found.comparison.seen:
-        return _describe_statements(found.comparison.seen)
-    models = {label: _here(name, found.folder) for label, name in judged.items()}
-    models |= {model.name: str(model.folder) for model in found.trained if not judged}
-    encoders = [ModelSpec.parse(name).encoder for name in models.values()]
-    encoders = [
-        name for name in dict.fromkeys(encoders) if name != BM25 and not Path(name).is_file()
-    ]
+    if output.comparison is not None and output.comparison.seen:
+        return _describe_statements(output.comparison.seen)
+    encoders = _encoders(output, models)
     if not encoders:
         return None
     if collection is None:
-        return _unjoined(found)
+        return _recorded(output)
     try:
         statements = contamination_statement(encoders, collection)
     except InputError as error:
-        return ContaminationSection({}, None, f"What was seen cannot be told: {error}.")
-    section, asked = _describe_statements(statements), len(collection.queries)
-    if found.evaluation is None or (count := found.evaluation.results.queries) >= asked:
+        return ContaminationSection({}, None, f"What training has seen is unknown: {error}.")
+    section = _describe_statements(statements)
+    if output.evaluation is None:
         return section
-    part = (
-        f"Queries are counted over all {asked:,} of the split; {count:,} of them were judged here."
-    )
-    return replace(section, remark=part)
+    split = len(collection.queries)
+    judged = output.evaluation.results.queries
+    if judged >= split:
+        return section
+    remark = f"Queries are counted over all {split:,} of the split; {judged:,} were judged here."
+    return replace(section, remark=remark)
 
 
-def _here(name: str, folder: Path) -> str:
-    """A model's name, in the folder where it lies now: a path on record may begin elsewhere."""
-    path = ModelSpec.parse(name).encoder
-    moved = folder / "models" / Path(path).name
-    return (
-        name.removesuffix(path) + str(moved)
-        if moved.is_dir() and Path(path).parent.name == "models"
-        else name
-    )
+def _encoders(output: ResultsFolder, models: Mapping[str, str]) -> list[str]:
+    """Return the encoders of the judged models, or of the trained ones if none was judged."""
+    names = [_present_name(name, output.folder) for name in models.values()]
+    if not models:
+        names = [str(model.folder) for model in output.trained]
+    encoders = dict.fromkeys(ModelSpec.parse(name).encoder for name in names)
+    return [encoder for encoder in encoders if encoder != BM25 and not Path(encoder).is_file()]
+
+
+def _present_name(name: str, folder: Path) -> str:
+    """Return a model's name with the present place of its folder.
+
+    A recorded path may begin elsewhere, because the whole output folder was moved.
+    """
+    spec = ModelSpec.parse(name)
+    recorded = Path(spec.encoder)
+    moved = folder / "models" / recorded.name
+    if recorded.parent.name == "models" and moved.is_dir():
+        return spec.prefix + str(moved)
+    return name
 
 
 def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> ContaminationSection:
-    """By encoder, under a short name: one that is used in several ways has one history."""
-    columns = [
-        *tables.text_columns("Model", "Given", "Stages"),
-        tables.TableColumn("Documents"),
-        tables.TableColumn(
-            "Shared", meaning="documents of the evaluated collection that training was given"
-        ),
-        tables.TableColumn("Queries"),
-        tables.TableColumn("Shared", meaning="evaluated queries that training was given"),
-    ]
-    by_encoder = {ModelSpec.parse(model).encoder: found for model, found in statements.items()}
-    by_encoder.pop(BM25, None)
+    """Return the section of statements, one for each encoder, however it was used."""
+    by_encoder: dict[str, ContaminationStatement] = {}
+    for model, statement in statements.items():
+        encoder = ModelSpec.parse(model).encoder
+        if encoder != BM25:
+            by_encoder[encoder] = statement
     names = short_names(by_encoder)
     rows = []
     for encoder, statement in by_encoder.items():
-        for shown in statement.collections:
-            given = f"corpus {_short(shown.corpus_sha256)}"
-            if shown.queries_sha256:
-                given += f", queries {_short(shown.queries_sha256)}"
-            texts = tables.text_cell(names[encoder]), tables.text_cell(shown.dataset, given)
-            counts = shown.documents, shown.documents_shared, shown.queries, shown.queries_shared
-            numbers = (tables.number_cell(count, ",") for count in counts)
-            rows.append([*texts, tables.text_cell(", ".join(shown.stages)), *numbers])
-    table = (
-        tables.HtmlTable("Collections that training was given, by hash", columns, rows)
-        if rows
-        else None
-    )
-    sentences = {names[encoder]: list(found.sentences) for encoder, found in by_encoder.items()}
+        for seen in statement.collections:
+            given = f"corpus {_short(seen.corpus_sha256)}"
+            if seen.queries_sha256:
+                given += f", queries {_short(seen.queries_sha256)}"
+            rows.append(
+                [
+                    tables.text_cell(names[encoder]),
+                    tables.text_cell(seen.dataset, given),
+                    tables.text_cell(", ".join(seen.stages)),
+                    tables.number_cell(seen.documents, ","),
+                    tables.number_cell(seen.documents_shared, ","),
+                    tables.number_cell(seen.queries, ","),
+                    tables.number_cell(seen.queries_shared, ","),
+                ]
+            )
+    table = None
+    if rows:
+        caption = "Collections that training has seen, by hash"
+        table = tables.HtmlTable(caption, _CONTAMINATION_COLUMNS, rows)
+    sentences = {
+        names[encoder]: list(statement.sentences) for encoder, statement in by_encoder.items()
+    }
     return ContaminationSection(sentences, table)
 
 
-def _unjoined(found: ResultsFolder) -> ContaminationSection | None:
-    """What the records name, without looking at the judged collection."""
+_CONTAMINATION_COLUMNS = [
+    *tables.text_columns("Model", "Collection", "Stages"),
+    tables.TableColumn("Documents"),
+    tables.TableColumn(
+        "Shared", meaning="documents of the evaluated collection that training has seen"
+    ),
+    tables.TableColumn("Queries"),
+    tables.TableColumn("Shared", meaning="evaluated queries that training has seen"),
+]
+
+
+def _recorded(output: ResultsFolder) -> ContaminationSection | None:
+    """Return what the records of training list, without looking at the judged collection."""
     statements = {}
-    for model in found.trained:
-        sentences = [
-            f"{record.stage}: {shown.dataset}, corpus {_short(shown.corpus_sha256)}, {tables.describe_sizes(shown)}."
-            for record in model.record.lineage()
-            for shown in record.seen
-        ]
-        statements[model.name] = sentences or ["There is nothing on record."]
+    for model in output.trained:
+        sentences = []
+        for record in model.record.lineage():
+            sentences += [_describe_seen(record.stage, seen) for seen in record.seen]
+        statements[model.name] = sentences or ["Nothing is recorded."]
     if not statements:
         return None
-    remark = "The judged collection is not at hand, so what is shared with it was not looked at."
-    return ContaminationSection(statements, None, remark if found.judged else "")
+    remark = ""
+    if output.judged is not None:
+        remark = "The judged collection is not at hand, so shared documents were not counted."
+    return ContaminationSection(statements, None, remark)
+
+
+def _describe_seen(stage: str, seen: CollectionProvenance) -> str:
+    sizes = tables.describe_sizes(seen)
+    return f"{stage}: {seen.dataset}, corpus {_short(seen.corpus_sha256)}, {sizes}."
 
 
 def _short(sha256: str | None) -> str:
     return sha256[:12] if sha256 else "unknown"
-
-
-def chosen_queries(spread: Mapping[str, float], most: int) -> list[str]:
-    """All queries, or ``most`` of them: half those of the largest spread, half evenly spaced among
-    the rest.
-
-    Both orders are that of the collection; ``spread`` has by how much models differ on a query.
-    """
-    queries = list(spread)
-    if len(queries) <= most:
-        return queries
-    largest = sorted(queries, key=lambda query: -spread[query])[: (most + 1) // 2]
-    rest = [query for query in queries if query not in set(largest)]
-    places = np.linspace(0, len(rest) - 1, most - len(largest)).round().astype(int).tolist()
-    kept = {*largest, *(rest[place] for place in places)}
-    return [query for query in queries if query in kept]
-
-
-def score_spread(scores: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
-    """Query id to the largest absolute difference of any model to the first, in the first
-    measure.
-    """
-    first, *others = scores
-    return {
-        query: max((abs(other[query][0] - values[0]) for other in others), default=0.0)
-        for query, values in first.items()
-    }
-
-
-def list_spread(tops: Sequence[Mapping[str, Sequence[str]]], depth: int) -> dict[str, float]:
-    """Query id to the largest share of the first model's best documents that another model does not
-    have.
-    """
-    spread = {}
-    for query in dict.fromkeys(query for found in tops for query in found):
-        lists = [set(found.get(query, ())[:depth]) for found in tops]
-        spread[query] = max((1 - len(lists[0] & other) / depth for other in lists[1:]), default=0.0)
-    return spread
-
-
-#: Documents that are shown of a ranking, and how far down the place of a document is known.
-SHOWN, KNOWN = 10, 100
-
-_SNIPPET, _TITLE, _QUERY = 180, 140, 400
-
-#: Characters of a document's text that a page holds, and those of all that it shows.
-_TEXT, _TEXTS = 20_000, 3_000_000
-
-
-@dataclass(frozen=True)
-class DrillDown:
-    """What the script takes, and how many of how many queries are shown."""
-
-    data: dict[str, object]
-    shown: int
-    queries: int
-
-
-def drill_down(
-    runs: Mapping[str, Path],
-    scores: Scores,
-    measures: Sequence[str],
-    pair: tuple[str, str],
-    names: Mapping[str, str],
-    collection: Collection | None,
-    most: int,
-) -> DrillDown | None:
-    """Choose queries, and put their rankings together; None without a run of both models of the
-    pair.
-
-    Args:
-        runs: label to the run file; models without one are left out.
-        scores, measures: of single queries, {} where nothing was judged; the first measure decides.
-        pair: (a, b), the models that are shown first.
-        names: label to the name that is shown.
-        collection: for texts and judgements, where it is at hand.
-        most: queries that are shown.
-    """
-    labels = [label for label in names if label in runs]
-    if not set(pair) <= set(labels):
-        return None
-    ordered = [pair[0], *(label for label in labels if label != pair[0])]
-    if all(label in scores for label in ordered):
-        spread = score_spread([scores[label] for label in ordered])
-    else:
-        spread = list_spread([run_tops(runs[label], SHOWN) for label in ordered], SHOWN)
-    chosen = chosen_queries(spread, most)
-    if not chosen:
-        return None
-    tops = {label: run_tops(runs[label], KNOWN, set(chosen)) for label in labels}
-    for label in labels:
-        lacking = [
-            query
-            for query in chosen
-            if query not in tops[label] and any(scores.get(label, {}).get(query, ()))
-        ]
-        if lacking:
-            what = "is not whole: it has no document for %d of the queries shown that have a score above 0, such as %r"
-            log.warning(f"%s {what}", runs[label], len(lacking), lacking[0])
-    ranked = {query: [tops[label].get(query, ()) for label in labels] for query in chosen}
-    shown = dict.fromkeys(
-        id for lists in ranked.values() for found in lists for id in found[:SHOWN]
-    )
-    contents = dict(zip(shown, _documents(list(shown), collection), strict=True))
-    numbers = {id: number for number, id in enumerate(shown)}
-    queries = []
-    for query, lists in ranked.items():
-        values = [scores.get(label, {}).get(query) for label in labels]
-        rounded = [
-            None if found is None else [round(value, 4) for value in found] for found in values
-        ]
-        queries.append(_query(query, lists, numbers, contents, collection) | {"scores": rounded})
-    data = {
-        "measures": list(measures),
-        "models": [names[label] for label in labels],
-        "pair": [labels.index(label) for label in pair],
-        "queries": queries,
-        "documents": list(contents.values()),
-        "shown": SHOWN,
-        "known": KNOWN,
-        "judged": collection is not None and bool(collection.qrels),
-    }
-    return DrillDown(data, len(chosen), len(spread))
-
-
-def _query(
-    query: str,
-    lists: Sequence[Sequence[str]],
-    numbers: Mapping[str, int],
-    contents: Mapping[str, list[str]],
-    collection: Collection | None,
-) -> Json:
-    """A query with its documents, and of each the part that says most, and where words of the query
-    stand in that and in the whole text: first characters and those after the last, one after the
-    other.
-    """
-    shown = dict.fromkeys(id for found in lists for id in found[:SHOWN])
-    places = [{id: rank for rank, id in enumerate(found, 1)} for found in lists]
-    grades = {} if collection is None else collection.qrels.get(query, {})
-    text = "" if collection is None else _cut(collection.queries.get(query, ""), _QUERY)
-    made: Json = {
-        "id": query,
-        "text": text,
-        "documents": [numbers[id] for id in shown],
-        "ranks": [[place.get(id, 0) for id in shown] for place in places],
-        "grades": [grades.get(id) for id in shown],
-        "relevant": sum(grade > 0 for grade in grades.values()),
-    }
-    if collection is not None:
-        analyzer, texts = Analyzer("english"), [contents[id][2] for id in shown]
-        terms, parts = analyzer(text), [snippet(found, text, analyzer, _SNIPPET) for found in texts]
-        made["snippets"] = [
-            [part.text, [end for ends in part.matches for end in ends]] for part in parts
-        ]
-        made["matches"] = [
-            [end for ends in analyzer.matches(found, terms) for end in ends[:2]] for found in texts
-        ]
-    return made
-
-
-def _documents(ids: list[str], collection: Collection | None) -> list[list[str]]:
-    """(id, title, text) of each; long texts are cut."""
-    if collection is None or not ids:
-        return [[id, "", ""] for id in ids]
-    rows = collection.documents.rows(ids)
-    found = collection.documents.take(rows[rows >= 0])
-    texts = {document["_id"]: (document["title"], document["text"]) for document in found}
-    most = max(_SNIPPET, min(_TEXT, _TEXTS // len(ids)))
-    return [
-        [id, _cut(texts[id][0], _TITLE), _cut(texts[id][1], most)] if id in texts else [id, "", ""]
-        for id in ids
-    ]
-
-
-def _cut(text: str, most: int) -> str:
-    text = " ".join(text[: 4 * most].split())
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"

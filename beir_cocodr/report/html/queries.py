@@ -1,0 +1,260 @@
+"""Single queries on the page: the choice of queries, with the rankings of all models."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from beir_cocodr.data.analyzers import Analyzer, snippet
+from beir_cocodr.data.collection import Collection
+from beir_cocodr.evaluation.runs import run_tops
+from beir_cocodr.records import Json
+from beir_cocodr.report.html.results_folder import Scores
+
+log = logging.getLogger(__name__)
+
+#: Documents of a ranking that are shown.
+SHOWN = 10
+
+#: Ranks down to which the place of a document is known.
+KNOWN = 100
+
+#: Characters of a snippet, a title and a query.
+_SNIPPET = 180
+_TITLE = 140
+_QUERY = 400
+
+#: Characters of one document's text on the page, and of all texts together.
+_TEXT = 20_000
+_TEXTS = 3_000_000
+
+
+@dataclass(frozen=True)
+class QueryRankings:
+    """The rankings of all models, and what is known about the queries.
+
+    Attributes:
+        runs: label to its run file; models without one are left out.
+        scores: scores of single queries, empty without labels.
+        measures: the measures of the scores; the first one decides.
+        names: label to the name that the page shows.
+        collection: the collection, for texts and judgements, if it is at hand.
+    """
+
+    runs: Mapping[str, Path]
+    scores: Scores
+    measures: Sequence[str]
+    names: Mapping[str, str]
+    collection: Collection | None
+
+    @property
+    def labels(self) -> list[str]:
+        """Return the labels of the models with a run."""
+        return [label for label in self.names if label in self.runs]
+
+
+@dataclass(frozen=True)
+class DrillDown:
+    """The queries that are shown.
+
+    Attributes:
+        data: the input of the page's script.
+        shown: number of queries that are shown.
+        queries: number of all queries.
+    """
+
+    data: Json
+    shown: int
+    queries: int
+
+
+def drill_down(rankings: QueryRankings, pair: tuple[str, str], most: int) -> DrillDown | None:
+    """Choose queries, and collect their rankings.
+
+    Args:
+        rankings: the rankings of all models.
+        pair: labels of the two models that are shown first.
+        most: the most queries that are shown.
+
+    Returns:
+        The queries, or None without a run of both models.
+    """
+    labels = rankings.labels
+    if not set(pair) <= set(labels):
+        return None
+    spread = _spread(rankings, pair[0])
+    chosen = chosen_queries(spread, most)
+    if not chosen:
+        return None
+    tops = {label: run_tops(rankings.runs[label], KNOWN, set(chosen)) for label in labels}
+    _warn_of_missing_queries(rankings, tops, chosen)
+    lists = {query: [tops[label].get(query, ()) for label in labels] for query in chosen}
+    ids = list(dict.fromkeys(id for query in chosen for id in _best(lists[query])))
+    documents = dict(zip(ids, _documents(ids, rankings.collection), strict=True))
+    queries = []
+    for query in chosen:
+        content = _query(query, lists[query], documents, rankings.collection)
+        scores = [rankings.scores.get(label, {}).get(query) for label in labels]
+        content["scores"] = [_rounded(values) for values in scores]
+        queries.append(content)
+    collection = rankings.collection
+    data: Json = {
+        "measures": list(rankings.measures),
+        "models": [rankings.names[label] for label in labels],
+        "pair": [labels.index(label) for label in pair],
+        "queries": queries,
+        "documents": list(documents.values()),
+        "shown": SHOWN,
+        "known": KNOWN,
+        "judged": collection is not None and bool(collection.qrels),
+    }
+    return DrillDown(data, len(chosen), len(spread))
+
+
+def _rounded(values: Sequence[float] | None) -> list[float] | None:
+    return None if values is None else [round(value, 4) for value in values]
+
+
+def _spread(rankings: QueryRankings, first: str) -> dict[str, float]:
+    """Return query id to how much the models differ from the first one."""
+    labels = [first, *(label for label in rankings.labels if label != first)]
+    if all(label in rankings.scores for label in labels):
+        return score_spread([rankings.scores[label] for label in labels])
+    return list_spread([run_tops(rankings.runs[label], SHOWN) for label in labels], SHOWN)
+
+
+def score_spread(scores: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
+    """Return query id to the largest difference of a model from the first, in the first measure."""
+    first, *others = scores
+    spread = {}
+    for query, values in first.items():
+        differences = [abs(other[query][0] - values[0]) for other in others]
+        spread[query] = max(differences, default=0.0)
+    return spread
+
+
+def list_spread(tops: Sequence[Mapping[str, Sequence[str]]], depth: int) -> dict[str, float]:
+    """Return query id to the largest share of the first model's best that another one misses.
+
+    Args:
+        tops: query id to the best documents, for each model.
+        depth: documents of a list that count.
+    """
+    spread = {}
+    for query in dict.fromkeys(query for lists in tops for query in lists):
+        first, *others = (set(lists.get(query, ())[:depth]) for lists in tops)
+        missing = [1 - len(first & other) / depth for other in others]
+        spread[query] = max(missing, default=0.0)
+    return spread
+
+
+def chosen_queries(spread: Mapping[str, float], most: int) -> list[str]:
+    """Choose queries, half with the largest spread, half evenly spaced among the rest.
+
+    Args:
+        spread: query id to how much models differ, in the order of the collection.
+        most: the most queries.
+
+    Returns:
+        The query ids, in the order of the collection.
+    """
+    queries = list(spread)
+    if len(queries) <= most:
+        return queries
+    by_spread = sorted(queries, key=lambda query: -spread[query])
+    chosen = set(by_spread[: (most + 1) // 2])
+    rest = [query for query in queries if query not in chosen]
+    rows = np.linspace(0, len(rest) - 1, most - len(chosen)).round().astype(int).tolist()
+    chosen |= {rest[row] for row in rows}
+    return [query for query in queries if query in chosen]
+
+
+def _warn_of_missing_queries(
+    rankings: QueryRankings, tops: Mapping[str, Mapping[str, object]], chosen: Sequence[str]
+) -> None:
+    """Warn of runs that lack queries which have a score above 0."""
+    for label, of_model in tops.items():
+        scores = rankings.scores.get(label, {})
+        missing = [
+            query for query in chosen if query not in of_model and any(scores.get(query, ()))
+        ]
+        if missing:
+            log.warning(
+                "%s is not complete: it has no document for %d of the shown queries with a score "
+                "above 0, such as %r",
+                rankings.runs[label],
+                len(missing),
+                missing[0],
+            )
+
+
+def _best(lists: Sequence[Sequence[str]]) -> list[str]:
+    """Return the documents of a query that are shown, of all models, each once."""
+    return list(dict.fromkeys(id for ranking in lists for id in ranking[:SHOWN]))
+
+
+def _query(
+    query: str,
+    lists: Sequence[Sequence[str]],
+    documents: Mapping[str, list[str]],
+    collection: Collection | None,
+) -> Json:
+    """Return a query with its documents, for the page's script.
+
+    Args:
+        query: its id.
+        lists: the ranking of each model.
+        documents: id to the content of each document on the page.
+        collection: the collection, if it is at hand.
+
+    Returns:
+        The query. With a collection, ``snippets`` has the best part of each document and
+        ``matches`` the places of the query's words in its whole text: the first character of each
+        word and the one behind it, alternating.
+    """
+    numbers = {id: number for number, id in enumerate(documents)}
+    shown = _best(lists)
+    ranks = [{id: rank for rank, id in enumerate(ranking, 1)} for ranking in lists]
+    grades = {} if collection is None else collection.qrels.get(query, {})
+    text = "" if collection is None else _cut(collection.queries.get(query, ""), _QUERY)
+    content: Json = {
+        "id": query,
+        "text": text,
+        "documents": [numbers[id] for id in shown],
+        "ranks": [[of_model.get(id, 0) for id in shown] for of_model in ranks],
+        "grades": [grades.get(id) for id in shown],
+        "relevant": sum(grade > 0 for grade in grades.values()),
+    }
+    if collection is not None:
+        analyzer = Analyzer("english")
+        terms = analyzer(text)
+        snippets = []
+        matches = []
+        for document in (documents[id][2] for id in shown):
+            best = snippet(document, text, analyzer, _SNIPPET)
+            snippets.append([best.text, [end for ends in best.matches for end in ends]])
+            in_text = analyzer.matches(document, terms)
+            matches.append([end for ends in in_text for end in ends[:2]])
+        content["snippets"] = snippets
+        content["matches"] = matches
+    return content
+
+
+def _documents(ids: list[str], collection: Collection | None) -> list[list[str]]:
+    """Return [id, title, text] of each document; long texts are cut."""
+    contents = {id: [id, "", ""] for id in ids}
+    if collection is not None and ids:
+        most = max(_SNIPPET, min(_TEXT, _TEXTS // len(ids)))
+        rows = collection.documents.rows(ids)
+        for document in collection.documents.take(rows[rows >= 0]):
+            id = document["_id"]
+            contents[id] = [id, _cut(document["title"], _TITLE), _cut(document["text"], most)]
+    return list(contents.values())
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the beginning of a text on one line."""
+    text = " ".join(text[: 4 * most].split())
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
