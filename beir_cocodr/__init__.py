@@ -72,6 +72,7 @@ PLUGINS = {
     "irds": "beir_cocodr.plugins.irds:register",
     "irds commands": "beir_cocodr.plugins.irds:run",
     "lucene": "beir_cocodr.plugins.lucene:LuceneBM25",
+    "mteb model": "beir_cocodr.plugins.mteb:from_mteb",
     "pyserini commands": "beir_cocodr.plugins.pyserini:run",
     "ray encode": "beir_cocodr.plugins.ray:encode",
     "ray search": "beir_cocodr.plugins.ray:search",

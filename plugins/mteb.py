@@ -1,32 +1,36 @@
-"""MTEB: every model name of this package as a model of MTEB, and every collection as a task.
+"""MTEB: every model of this package as a model of MTEB and the reverse, and collections as tasks.
 
-``load("hybrid:minilm")`` goes into ``mteb.evaluate`` as it is; after
+``load("hybrid:minilm")`` goes into ``mteb.evaluate`` as it is. After
 ``register("runs/mine/models/best")`` MTEB finds the model by its name, as its command line does::
 
     import mteb
     from beir_cocodr.plugins.mteb import load, task
 
-    found = mteb.evaluate(load("hybrid:minilm"), task("apidocs/numpy"))
+    results = mteb.evaluate(load("hybrid:minilm"), task("apidocs/numpy"))
 
-Searches are this package's: figures are those of ``evaluate``.
+Searches are those of this package, so the figures are those of ``evaluate``. A model of MTEB goes
+into ``evaluate`` and ``compare`` as it is, see :func:`from_mteb`.
 """
 
 import copy
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mteb
+from datasets import Dataset
 from mteb.abstasks import AbsTaskRetrieval
 from mteb.models import ModelMeta, SentenceTransformerEncoderWrapper
 from mteb.models.model_implementations import MODEL_REGISTRY
 from mteb.models.model_meta import ScoringFunction
 from mteb.types import PromptType
+from torch.utils.data import DataLoader
 
-from beir_cocodr.data.collection import load_labelled
+from beir_cocodr.data.collection import Collection, load_labelled
 from beir_cocodr.data.documents import Documents, dataset_documents, hashed_documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names, identical_ids
@@ -39,24 +43,36 @@ from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.ranking import Ranker, blocks
 from beir_cocodr.retrieval.resources import Resources
 
-__all__ = ["Encoder", "Search", "load", "register", "task"]
+__all__ = ["Encoder", "Search", "from_mteb", "load", "register", "task"]
 
 _ORGANISATION = "beir-cocodr"
 
-#: Kind of a model to its type in MTEB; of all others "hybrid".
+#: Kind of a model to its type in MTEB; that of all others is "hybrid".
 _TYPES = {"dense": "dense", BM25: "sparse", "splade": "sparse", "colbert": "late-interaction"}
 
-# Scores held at once where given candidates are ranked.
+# Scores that are held at once where candidates are ranked.
 _SCORES = 1 << 24
 
-#: COCO-DR's published models: parameters and dimensions of their BERT, and what they were
-#: fine-tuned on. That they saw the corpora of BEIR in pre-training, without queries or labels, has
-#: no field there.
-_PUBLISHED = {
-    f"OpenMatch/cocodr-{size}{tuned}": (parameters, dimensions, {"MSMARCO"} if tuned else set())
-    for size, parameters, dimensions in (("base", 110_000_000, 768), ("large", 335_000_000, 1024))
-    for tuned in ("", "-msmarco")
-}
+# Characters of a revision.
+_REVISION = 16
+
+_SIZES = {"base": (110_000_000, 768), "large": (335_000_000, 1024)}
+
+
+def _published() -> dict[str, tuple[int, int, set[str]]]:
+    """Return COCO-DR's published models: parameters, dimensions, and data of fine-tuning.
+
+    That they saw the corpora of BEIR in pre-training, without queries or labels, has no field in
+    MTEB.
+    """
+    models: dict[str, tuple[int, int, set[str]]] = {}
+    for size, (parameters, dimensions) in _SIZES.items():
+        models[f"OpenMatch/cocodr-{size}"] = (parameters, dimensions, set())
+        models[f"OpenMatch/cocodr-{size}-msmarco"] = (parameters, dimensions, {"MSMARCO"})
+    return models
+
+
+_PUBLISHED = _published()
 
 _COCODR: dict[str, Any] = {
     "max_tokens": 512,
@@ -70,22 +86,29 @@ _COCODR: dict[str, Any] = {
 
 
 class Search:
-    """A model that searches a task's corpus: BM25, a fusion, or anything else that
-    :class:`ModelSpec` names. An InputError where there is none, or the options have stores, which
-    are of one corpus.
+    """A model that searches the corpus of a task: BM25, a fusion, or any other :class:`ModelSpec`.
+
+    Args:
+        model: its name.
+        options: how it searches; stores belong to one corpus and cannot be given.
+
+    Raises:
+        InputError: If there is no such model, or the options have stores.
     """
 
     def __init__(self, model: str, options: SearchOptions = SearchOptions()) -> None:
+        """Check the model; it is loaded when a corpus is searched."""
         spec = ModelSpec.parse(model)
         spec.check()
-        check_device(options.encoder.device, [model])
+        check_device(options.encoder.device, [spec])
         if options.stores:
             raise InputError(
                 "stores are of one corpus, and each task of MTEB has its own: leave them out"
             )
-        self.model, self.options = model, options
+        self.model = model
+        self.options = options
         kind = _TYPES.get(spec.kind.partition("@")[0], "hybrid")
-        revision = json_sha256([versions(), options.describe()])[:16]
+        revision = json_sha256([versions(), options.describe()])[:_REVISION]
         self.mteb_model_meta = _meta(model, options, revision=revision, model_type=[kind])
         self._documents: Documents | None = None
 
@@ -94,8 +117,9 @@ class Search:
         self._folder = tempfile.TemporaryDirectory(
             prefix="beir-cocodr-", ignore_cleanup_errors=True
         )
-        with hashed_documents(dataset_documents(corpus)) as hashed:
-            self._documents = Documents(dataset_documents(corpus).table, hashed.content_hash)
+        documents = dataset_documents(corpus)
+        with hashed_documents(documents) as hashed:
+            self._documents = Documents(documents.table, hashed.content_hash)
 
     def search(
         self,
@@ -107,106 +131,207 @@ class Search:
         top_ranked: Any = None,
         **kwargs: Any,
     ) -> dict[str, dict[str, float]]:
-        """Query id to {document id: score}, of ``top_k`` documents; of the given candidates where
-        there are some.
-        """
-        # A private module of the host, which its own models use: it makes one text of a
-        # conversation or instruction.
-        from mteb._create_dataloaders import create_dataloader
+        """Search for the queries of a task.
 
+        Args:
+            queries: a ``Dataset`` with id and text.
+            task_metadata: of the task.
+            top_k: documents of each query.
+            encode_kwargs: batch size and progress bar.
+            top_ranked: query id to the candidates to rank; None ranks the whole corpus.
+            **kwargs: further arguments of MTEB, which do not matter here.
+
+        Returns:
+            Query id to {document id: score}.
+
+        Raises:
+            InputError: If no corpus was indexed.
+        """
         if self._documents is None:
             raise InputError("there is no corpus to search: call index before")
-        documents, batch_size = (
-            self._documents,
-            encode_kwargs.get("batch_size", self.options.batch_size),
-        )
-        batches = create_dataloader(
-            queries,
-            task_metadata=task_metadata,
-            prompt_type=PromptType.query,
-            batch_size=batch_size,
-        )
-        texts = dict(
-            zip(queries["id"], (text for batch in batches for text in batch["text"]), strict=True)
-        )
-        options = replace(
-            self.options,
-            batch_size=batch_size,
-            progress=encode_kwargs.get("show_progress_bar", False),
-        )
-        retriever = self._retriever(documents, options)
+        batch_size = encode_kwargs.get("batch_size", self.options.batch_size)
+        progress = encode_kwargs.get("show_progress_bar", False)
+        options = replace(self.options, batch_size=batch_size, progress=progress)
+        texts = _query_texts(queries, task_metadata, batch_size)
+        ranker = self._ranker(self._documents, options)
         if top_ranked is None:
-            return {
-                query: dict(hits)
-                for query, hits in retriever.search(texts, top_k).results(documents).items()
-            }
+            results = ranker.search(texts, top_k).results(self._documents)
+            return {query: dict(hits) for query, hits in results.items()}
+        return self._rank_candidates(ranker, self._documents, texts, top_ranked, top_k)
+
+    def _rank_candidates(
+        self,
+        ranker: Ranker,
+        documents: Documents,
+        texts: dict[str, str],
+        top_ranked: Any,
+        top_k: int,
+    ) -> dict[str, dict[str, float]]:
         results = {}
         for ids, part in blocks(texts, max(1, _SCORES // len(documents))):
-            ranking = retriever.search(dict(zip(ids, part, strict=True)), len(documents))
+            ranking = ranker.search(dict(zip(ids, part, strict=True)), len(documents))
             for query, hits in ranking.results(documents).items():
-                wanted = set(top_ranked.get(query, ()))
-                results[query] = dict([hit for hit in hits if hit[0] in wanted][:top_k])
+                candidates = set(top_ranked.get(query, ()))
+                kept = [hit for hit in hits if hit[0] in candidates]
+                results[query] = dict(kept[:top_k])
         return results
 
-    def _retriever(self, documents: Documents, options: SearchOptions) -> Ranker:
+    def _ranker(self, documents: Documents, options: SearchOptions) -> Ranker:
         return Resources(documents, Path(self._folder.name), options).ranker(self.model)
 
 
+def _query_texts(queries: Any, task_metadata: Any, batch_size: int) -> dict[str, str]:
+    """Return query id to text, as MTEB makes one text of a conversation or instruction."""
+    # A private module of the host, which its own models use.
+    from mteb._create_dataloaders import create_dataloader
+
+    batches = create_dataloader(
+        queries, task_metadata=task_metadata, prompt_type=PromptType.query, batch_size=batch_size
+    )
+    texts = [text for batch in batches for text in batch["text"]]
+    return dict(zip(queries["id"], texts, strict=True))
+
+
 class Encoder(Search):
-    """An encoder: searches as `Search` does, and gives vectors to MTEB's other tasks. An MRL and a
-    hybrid encoder have none for tasks that compare texts of one kind, as classification does: an
-    InputError.
+    """An encoder, which searches as `Search` does and gives vectors to MTEB's other tasks.
+
+    An MRL and a hybrid encoder have no vectors for tasks that compare texts of one kind, as
+    classification does; they raise an InputError there.
     """
 
     def __init__(self, model: str, options: SearchOptions = SearchOptions()) -> None:
+        """Load the encoder."""
         super().__init__(model, options)
         self.encoder = load_encoder(model, options.encoder)
         host = SentenceTransformerEncoderWrapper(self.encoder)
-        self.encode, self.similarity, self.similarity_pairwise = (
-            host.encode,
-            host.similarity,
-            host.similarity_pairwise,
-        )
-        known, weights = self.mteb_model_meta, list(self.encoder.parameters())
-        self.mteb_model_meta = host.mteb_model_meta.model_copy(
-            update={
-                **{name: getattr(known, name) for name in ("name", "loader", "model_type")},
-                "revision": json_sha256([fingerprint(self.encoder), options.encoder.describe()])[
-                    :16
-                ],
-                "n_parameters": sum(weight.numel() for weight in weights),
-                "memory_usage_mb": round(sum(weight.nbytes for weight in weights) / 2**20, 1),
-                "max_tokens": self.encoder.text_format.document_length,
-            }
-        )
+        self.encode = host.encode
+        self.similarity = host.similarity
+        self.similarity_pairwise = host.similarity_pairwise
+        self.mteb_model_meta = host.mteb_model_meta.model_copy(update=self._known_meta())
 
-    def _retriever(self, documents: Documents, options: SearchOptions) -> Ranker:
+    def _known_meta(self) -> dict[str, Any]:
+        """Return the fields of the metadata that this package knows better than the host."""
+        weights = list(self.encoder.parameters())
+        identity = [fingerprint(self.encoder), self.options.encoder.describe()]
+        return {
+            "name": self.mteb_model_meta.name,
+            "loader": self.mteb_model_meta.loader,
+            "model_type": self.mteb_model_meta.model_type,
+            "revision": json_sha256(identity)[:_REVISION],
+            "n_parameters": sum(weight.numel() for weight in weights),
+            "memory_usage_mb": round(sum(weight.nbytes for weight in weights) / 2**20, 1),
+            "max_tokens": self.encoder.text_format.document_length,
+        }
+
+    def _ranker(self, documents: Documents, options: SearchOptions) -> Ranker:
         return Dense(
             self.encoder, documents, Path(self._folder.name), options.batch_size, options.progress
         )
 
 
-def load(model: str, options: SearchOptions = SearchOptions()) -> Search:
-    """A model for ``mteb.evaluate``: an `Encoder` where the name is of one, else a `Search`. Its
-    revision is a hash of weights, tokenizer, architecture and options, or of the versions of what
-    BM25 and fusions are computed by: MTEB's cache does not take one for another.
+class HostEncoder:
+    """A model of MTEB with sentence-transformers' methods.
+
+    Args:
+        model: an encoder of MTEB.
     """
-    return (Encoder if ModelSpec.parse(model).kind == "dense" else Search)(model, options)
+
+    def __init__(self, model: Any) -> None:
+        """Take the similarity from the model's metadata."""
+        self.model = model
+        similarity = model.mteb_model_meta.similarity_fn_name
+        self.similarity_fn_name = getattr(similarity, "value", similarity) or "cosine"
+
+    def encode(self, texts: Sequence[str], batch_size: int = 32) -> Any:
+        """Encode (N,) texts as documents to (N, d)."""
+        return self._encode(texts, batch_size, PromptType.document)
+
+    def encode_query(self, texts: Sequence[str], batch_size: int = 32) -> Any:
+        """Encode (Q,) queries to (Q, d)."""
+        return self._encode(texts, batch_size, PromptType.query)
+
+    def _encode(self, texts: Sequence[str], batch_size: int, prompt_type: PromptType) -> Any:
+        batches = DataLoader(Dataset.from_dict({"text": list(texts)}), batch_size=batch_size)
+        return self.model.encode(
+            batches,
+            task_metadata=_task_metadata("search", "search"),
+            hf_split="test",
+            hf_subset="default",
+            prompt_type=prompt_type,
+            batch_size=batch_size,
+            show_progress_bar=False,
+        )
+
+
+def from_mteb(model: Any) -> Any:
+    """Return a model of MTEB as an encoder that ``evaluate``, ``compare`` and ``Searcher`` take.
+
+    Args:
+        model: an encoder of MTEB, such as ``mteb.get_model(NAME)``, or one of :func:`load`.
+
+    Raises:
+        InputError: If the model has no ``encode``.
+
+    Example:
+        >>> import mteb
+        >>> from beir_cocodr import evaluate
+        >>> from beir_cocodr.plugins.mteb import from_mteb, load
+        >>> type(from_mteb(load("minilm"))).__name__
+        'COCODR'
+    """
+    if isinstance(model, Encoder):
+        return model.encoder
+    if isinstance(model, SentenceTransformerEncoderWrapper):
+        return model.model
+    if not hasattr(model, "encode"):
+        raise InputError(
+            f"the model {model.mteb_model_meta.name} of MTEB has no encode; give an encoder"
+        )
+    return HostEncoder(model)
+
+
+def load(model: str, options: SearchOptions = SearchOptions()) -> Search:
+    """Load a model for ``mteb.evaluate``.
+
+    Its revision is a hash of weights, tokenizer, architecture and options, or of the versions of
+    the packages that compute BM25 and fusions, so that MTEB's cache does not take one model for
+    another.
+
+    Args:
+        model: its name.
+        options: how it searches.
+
+    Returns:
+        An `Encoder` where the name is of one, else a `Search`.
+
+    Raises:
+        InputError: If the model cannot be loaded.
+    """
+    kind = Encoder if ModelSpec.parse(model).kind == "dense" else Search
+    return kind(model, options)
 
 
 def mteb_name(model: str) -> str:
-    """The name of a model in MTEB, which has an organisation before a slash: the hub's, or
-    beir-cocodr/NAME.
-    """
+    """Return the name of a model in MTEB: the hub's, or beir-cocodr/NAME."""
     if model in _PUBLISHED:
         return model
     return f"{_ORGANISATION}/{re.sub(':', '-', file_names([model])[model])}"
 
 
 def register(*models: str, options: SearchOptions = SearchOptions()) -> list[str]:
-    """Put COCO-DR's published models into MTEB's registry, and these, whose names there it gives.
-    Calling it again does no harm, and takes what has changed since. An InputError where a model is
-    not found, or MTEB has its name already.
+    """Put COCO-DR's published models and some others into MTEB's registry.
+
+    Calling it again does no harm, and registers what has changed since.
+
+    Args:
+        *models: names of models.
+        options: how they search.
+
+    Returns:
+        The names of the models in MTEB.
+
+    Raises:
+        InputError: If a model cannot be loaded, or MTEB has another model of its name.
     """
     for name, (parameters, dimensions, trained_on) in _PUBLISHED.items():
         MODEL_REGISTRY[name] = _meta(
@@ -218,86 +343,110 @@ def register(*models: str, options: SearchOptions = SearchOptions()) -> list[str
             reference=f"https://huggingface.co/{name}",
             **_COCODR,
         )
-    metas = [
-        (model, load(model, options).mteb_model_meta) for model in models if model not in _PUBLISHED
-    ]
-    for model, meta in metas:
+    metas = {}
+    for model in models:
+        if model in _PUBLISHED:
+            continue
+        meta = load(model, options).mteb_model_meta
         known = MODEL_REGISTRY.get(meta.name)
         if known is not None and getattr(known.loader, "args", ("",))[0] != model:
             raise InputError(
                 f"MTEB has a model {meta.name} already: give the folder of {model!r} another name"
             )
-    MODEL_REGISTRY.update({meta.name: meta for _, meta in metas})
+        metas[meta.name] = meta
+    MODEL_REGISTRY.update(metas)
     return [mteb_name(model) for model in models]
 
 
 def task(dataset: str, split: str = "test", languages: tuple[str, ...] = ("eng-Latn",)) -> Any:
-    """A labelled collection as a retrieval task of MTEB, in these languages as MTEB names them;
-    ``mteb.get_task`` finds it by its name from then on. An InputError where it cannot be found or
-    has no labels, or MTEB has its name already.
+    """Return a labelled collection as a retrieval task of MTEB.
+
+    ``mteb.get_task`` finds it by its name from then on.
+
+    Args:
+        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`.
+        split: the split of the labels.
+        languages: as MTEB names them.
+
+    Raises:
+        InputError: If the collection cannot be read or has no labels, or MTEB has another task of
+            its name.
     """
-    # A private name of the host, which `get_task` and what reads results look in; there is no other
-    # way to it.
+    # A private name of the host, which `get_task` and what reads results look in.
     from mteb.get_tasks import _TASKS_REGISTRY
 
     collection = load_labelled(dataset, split)
-    labels = json_sha256([collection.documents.content_hash, collection.queries, collection.qrels])
+    name = f"{_ORGANISATION}-{file_names([dataset])[dataset]}"
+    content = [collection.documents.content_hash, collection.queries, collection.qrels]
+    task_metadata = _task_metadata(
+        name, dataset, json_sha256(content)[:_REVISION], split, list(languages)
+    )
 
     class LocalRetrieval(AbsTaskRetrieval):
         source = (dataset, split)
         ignore_identical_ids = identical_ids(dataset) == "drop"
-        metadata = mteb.TaskMetadata(
-            name=f"{_ORGANISATION}-{file_names([dataset])[dataset]}",
-            description=f"{dataset}, as beir-cocodr reads it",
-            dataset={"path": dataset, "revision": labels[:16]},
-            type="Retrieval",
-            category="t2t",
-            eval_splits=[split],
-            eval_langs=list(languages),
-            main_score="ndcg_at_10",
-            bibtex_citation="",
-        )
+        metadata = task_metadata
 
         def load_data(self, *args: Any, **kwargs: Any) -> None:
-            from datasets import Dataset
-
-            queries = Dataset.from_dict(
-                {"id": list(collection.queries), "text": list(collection.queries.values())}
-            )
-            corpus = Dataset(collection.documents.table.replace_schema_metadata())
-            parts = {"corpus": corpus, "queries": queries, "top_ranked": None}
-            # The host changes what it is given.
-            self.dataset = {
-                "default": {split: {**parts, "relevant_docs": copy.deepcopy(collection.qrels)}}
-            }
+            self.dataset = {"default": {split: _host_data(collection)}}
             self.data_loaded = True
 
-    name = LocalRetrieval.metadata.name
     known = _TASKS_REGISTRY.get(name)
     if known is not None and getattr(known, "source", None) != (dataset, split):
         raise InputError(
-            f"MTEB has a task {name} already: rename {dataset!r}, or take one split of it in a process"
+            f"MTEB has a task {name} already: rename {dataset!r}, or use one split of it in a "
+            "process"
         )
     _TASKS_REGISTRY[name] = LocalRetrieval
     return LocalRetrieval()
 
 
-def _load(
-    model: str, options: SearchOptions, name: str, revision: str | None = None, **kwargs: Any
-) -> Search:
-    """What MTEB calls to load a model of its registry."""
-    device = kwargs.pop("device", None)
-    if kwargs:
-        raise InputError(f"{name} takes no {', '.join(kwargs)}; give options to register")
-    return load(
-        model,
-        options
-        if device is None
-        else replace(options, encoder=replace(options.encoder, device=device)),
+def _host_data(collection: Collection) -> dict[str, Any]:
+    """Return a collection as MTEB's tasks hold one."""
+    queries = {"id": list(collection.queries), "text": list(collection.queries.values())}
+    return {
+        "corpus": Dataset(collection.documents.table.replace_schema_metadata()),
+        "queries": Dataset.from_dict(queries),
+        "top_ranked": None,
+        # The host changes what it is handed.
+        "relevant_docs": copy.deepcopy(collection.qrels),
+    }
+
+
+def _task_metadata(
+    name: str,
+    dataset: str,
+    revision: str = "1",
+    split: str = "test",
+    languages: Sequence[str] = ("eng-Latn",),
+) -> mteb.TaskMetadata:
+    return mteb.TaskMetadata(
+        name=name,
+        description=f"{dataset}, as beir-cocodr reads it",
+        dataset={"path": dataset, "revision": revision},
+        type="Retrieval",
+        category="t2t",
+        eval_splits=[split],
+        eval_langs=list(languages),
+        main_score="ndcg_at_10",
+        bibtex_citation="",
     )
 
 
+def _load(
+    model: str, options: SearchOptions, name: str, revision: str | None = None, **kwargs: Any
+) -> Search:
+    """Load a model of MTEB's registry, as MTEB calls it."""
+    device = kwargs.pop("device", None)
+    if kwargs:
+        raise InputError(f"{name} takes no {', '.join(kwargs)}; give options to register")
+    if device is not None:
+        options = replace(options, encoder=replace(options.encoder, device=device))
+    return load(model, options)
+
+
 def _meta(model: str, options: SearchOptions, **known: Any) -> ModelMeta:
-    """What MTEB records of a model; the rest is what nobody knows."""
-    known |= {"name": mteb_name(model), "loader": partial(_load, model, options)}
+    """Return what MTEB records of a model; the fields that nobody knows are empty."""
+    known["name"] = mteb_name(model)
+    known["loader"] = partial(_load, model, options)
     return ModelMeta.create_empty(overwrites=known)

@@ -1,15 +1,16 @@
-"""What evaluations, comparisons and adaptations find: results.json, comparison.json, adapt.json,
-their parts.
+"""The records of evaluations, comparisons and adaptations, and their parts.
 
-Tests and estimates are of model ``b`` against model ``a``.
+They are written as results.json, comparison.json and adapt.json. Tests and estimates are of model
+``b`` against model ``a``.
 """
 
+from __future__ import annotations
+
 import math
-import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -19,9 +20,11 @@ from beir_cocodr.evaluation.few_labels import FewLabels
 from beir_cocodr.models.spec import DENSE
 from beir_cocodr.records import ContaminationStatement, Json, Record
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 #: The count of pseudo-queries left out because a model was trained on them.
 TRAINED_ON = "queries_trained_on"
-
 
 #: The largest p value, after Holm's correction, that is not called significant.
 LEVEL = 0.05
@@ -35,35 +38,82 @@ UNLIKE = "unlike"
 #: Ends of an interval.
 Interval = tuple[float, float]
 
-# What becomes of b against a when it is turned to a against b; all else stays.
+
+def _negative(value: float) -> float:
+    return -value
+
+
+def _mirrored(interval: Interval) -> Interval:
+    low, high = interval
+    return -high, -low
+
+
+def _complement(probability: float) -> float:
+    return 1 - probability
+
+
+def _opposite(verdict: str) -> str:
+    return {"better": "worse", "worse": "better"}.get(verdict, verdict)
+
+
+def _negatives(features: Mapping[str, float]) -> dict[str, float]:
+    return {name: -value for name, value in features.items()}
+
+
+def _all_turned(estimates: Sequence[Estimate]) -> list[Estimate]:
+    return [estimate.turned() for estimate in estimates]
+
+
+# The value of each field once b against a is turned to a against b; all other fields stay.
 _TURNED: dict[str, Callable[[Any], object]] = {
-    **dict.fromkeys(("difference", "effect", "score", "estimate"), operator.neg),
-    "interval": lambda ends: (-ends[1], -ends[0]),
-    "probability": lambda chance: 1 - chance,
-    "verdict": lambda found: {"better": "worse", "worse": "better"}.get(found, found),
-    "features": lambda found: {name: -value for name, value in found.items()},
-    "estimates": lambda found: [estimate.turned() for estimate in found],
+    "difference": _negative,
+    "effect": _negative,
+    "score": _negative,
+    "estimate": _negative,
+    "interval": _mirrored,
+    "probability": _complement,
+    "verdict": _opposite,
+    "features": _negatives,
+    "estimates": _all_turned,
 }
+
+# Fields that exchange their values.
 _EXCHANGED = {"a": "b", "b": "a", "wins": "losses", "losses": "wins"}
 
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Base of what is found of a model ``b`` against a model ``a``."""
+    """Base of what compares a model ``b`` with a model ``a``."""
 
     def turned(self) -> Self:
-        """The same of a against b."""
-        found = vars(self)
-        turned = {
-            name: _TURNED[name](value)
-            for name, value in found.items()
-            if name in _TURNED and value is not None
-        }
-        return replace(
-            self,
-            **turned,
-            **{name: found[other] for name, other in _EXCHANGED.items() if name in found},
-        )
+        """Return the same comparison of a against b."""
+        values = vars(self)
+        turned = {}
+        for name, value in values.items():
+            if name in _EXCHANGED:
+                turned[name] = values[_EXCHANGED[name]]
+            elif name in _TURNED and value is not None:
+                turned[name] = _TURNED[name](value)
+        return replace(self, **turned)
+
+
+class Tabular:
+    """Base of records that are tables: a pandas frame, which notebooks show as HTML."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the record as a table."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        html: str = self.to_frame().to_html()
+        return html
+
+
+def _frame(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd  # takes half a second, and most callers want no table
+
+    return pd.DataFrame(rows, columns=list(columns))
 
 
 @dataclass(frozen=True)
@@ -74,15 +124,16 @@ class PairedTest(_Comparison):
         family: the question that the test belongs to.
         difference: mean of b − a.
         interval: bootstrap 95% interval of the difference; None with one query.
-        t_p: two-tailed paired t-test; None with one query, which has no variance to test against.
-        randomization_p: two-tailed paired randomisation test of the mean; None like ``t_p``.
-        wins, ties, losses: queries on which b is better, equal, worse.
-        t_p_holm, randomization_p_holm: the same, by Holm's correction over its family, within a
+        t_p: p of the two-tailed paired t-test; None with one query, which has no variance.
+        randomization_p: p of the two-tailed paired randomisation test of the mean; None with one
+            query.
+        wins, ties, losses: numbers of queries on which b is better, equal, worse.
+        t_p_holm, randomization_p_holm: the p values by Holm's correction over the family, within a
             measure.
-        t_p_bonferroni: the same by Bonferroni's correction, as MRL has it; no verdict depends on
-            it.
-        verdict: from the rest: "better" or "worse" where ``t_p_holm`` is below :data:`LEVEL`, else
-        "cannot tell".
+        t_p_bonferroni: p of the t-test by Bonferroni's correction, as MRL has it; no verdict
+            depends on it.
+        verdict: follows from the rest: "better" or "worse" where ``t_p_holm`` is below
+            :data:`LEVEL`, else "cannot tell".
     """
 
     family: str
@@ -102,9 +153,14 @@ class PairedTest(_Comparison):
     verdict: str = ""
 
     def __post_init__(self) -> None:
-        significant = self.t_p_holm is not None and self.t_p_holm < LEVEL and self.difference != 0
-        found = "cannot tell" if not significant else "better" if self.difference > 0 else "worse"
-        object.__setattr__(self, "verdict", found)
+        """Derive the verdict."""
+        verdict = "cannot tell"
+        if self.t_p_holm is not None and self.t_p_holm < LEVEL:
+            if self.difference > 0:
+                verdict = "better"
+            elif self.difference < 0:
+                verdict = "worse"
+        object.__setattr__(self, "verdict", verdict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +170,13 @@ class ModelResult:
     Attributes:
         model: its name as for ``evaluate``, or a run file.
         measures, intervals: mean over queries of each measure, and its bootstrap 95% interval.
-        queries_without_results: how many queries scored 0 for want of results.
-        retrieval: description of the retriever; empty for a run file.
-        index_seconds, search_seconds, seconds: 0 for a run file. What an earlier model has made,
-            such as the same encoder's embeddings, costs nothing.
-        run, per_query: files in the folder of results.json; a run file has no file of scores.
-        scores: measure to (Q,) scores in the order of the qrels, for run files only.
+        queries_without_results: number of queries that scored 0 because they have no results.
+        retrieval: description of the retriever; empty for a run.
+        index_seconds, search_seconds, seconds: 0 for a run. Parts that an earlier model shares,
+            such as the same encoder's embeddings, cost nothing.
+        run, per_query: files in the folder of results.json; for a run file its path and None, and
+            nothing where no folder was written.
+        scores: measure to (Q,) scores in the order of the qrels, where no file has them.
     """
 
     model: str
@@ -140,24 +197,23 @@ class ModelResult:
 
     @property
     def truncation(self) -> str:
-        """ "12% of documents cut at 128 tokens", or "" where none was."""
-        share, text_format = (
-            self.retrieval.get("truncated_documents"),
-            self.retrieval.get("text_format"),
-        )
+        """Return "12% of documents cut at 128 tokens", or "" if none was."""
+        share = self.retrieval.get("truncated_documents")
+        text_format = self.retrieval.get("text_format")
         if not isinstance(share, float) or not share or not isinstance(text_format, dict):
             return ""
         return f"{share:.0%} of documents cut at {text_format['document_length']} tokens"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationRecord(Record):
-    """results.json: models on a collection with labels.
+class EvaluationRecord(Tabular, Record):
+    """The models of an evaluation on a collection with labels, as in results.json.
 
     Attributes:
-        counts: what was counted on loading.
-        models: label to figures, in the order in which they were named.
-        few_labels: by judgements of a file alone.
+        counts: defects of the collection that were accepted, by kind.
+        models: label to figures, in the order in which they were given.
+        comparisons: paired tests, in each measure.
+        few_labels: what judgements of a file tell, where they judged.
     """
 
     dataset: str
@@ -174,8 +230,17 @@ class EvaluationRecord(Record):
 
     @property
     def measures(self) -> list[str]:
-        """Names of the measures; the first one decides."""
+        """Return the names of the measures; the first one decides."""
         return list(next(iter(self.models.values())).measures)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each model with its measures.
+
+        Returns:
+            A frame whose index is the labels and whose columns are the measures.
+        """
+        rows = [{"model": label, **result.measures} for label, result in self.models.items()]
+        return _frame(rows, ["model", *self.measures]).set_index("model")
 
 
 @dataclass(frozen=True)
@@ -188,10 +253,11 @@ class Estimate(_Comparison):
         interval: bootstrap 95% interval of the difference over queries.
         effect: difference over the standard deviation of the per-query differences (Cohen's d for
             pairs), within −2..2; 0 where the estimator does not apply.
-        wins, ties, losses: queries on which b is better, equal, worse.
-        applies, remark: whether it is evidence for this pair, and why not, or "".
+        wins, ties, losses: numbers of queries on which b is better, equal, worse.
+        applies: true if it is evidence for this pair.
+        remark: why it is none, or "".
         sign: follows from the rest: 1 or −1 where the interval lies on one side of 0 and the
-        estimator applies, else 0.
+            estimator applies, else 0.
     """
 
     estimator: str
@@ -209,6 +275,7 @@ class Estimate(_Comparison):
     sign: int = 0
 
     def __post_init__(self) -> None:
+        """Derive the sign."""
         low, high = self.interval if self.applies and self.interval else (0.0, 0.0)
         object.__setattr__(self, "sign", int(low > 0) - int(high < 0))
 
@@ -218,14 +285,14 @@ class PairVerdict(_Comparison):
     """The verdict on b against a by the label-free rule, from ``features`` and ``estimates``.
 
     Attributes:
-        family: whether the two are models of one kind.
+        family: "models of one kind" or "models of different kinds".
         verdict: "better", "worse", "no difference" or "cannot tell".
         probability: P(b is better than a).
         rule: "calibrated", "judged" with judged queries, or "unlike" where the collection or a
             model is unlike those of the calibration.
-        score: how far it speaks for b, −1..1.
-        trust: how often such verdicts are right.
-        distance: how differently the two rank, 0..1, see
+        score: evidence for b, from −1 to 1.
+        trust: how often such verdicts are right, in words.
+        distance: how differently the two models rank, from 0 to 1, see
             :func:`~beir_cocodr.evaluation.label_free.agreement.rank_distance`.
         estimate, interval: difference in nDCG@10, b − a, and its 90% interval.
     """
@@ -248,8 +315,7 @@ class PairVerdict(_Comparison):
 
 @dataclass(frozen=True)
 class DifferenceModel:
-    """How the difference of two models in nDCG@10 by labels follows from what is seen without
-    labels.
+    """A model of the difference in nDCG@10 of two models, from features that need no labels.
 
     The difference is β·x + error, with coefficients β that differ from collection to collection (a
     random-effects model): β ~ N(``weights``, ``covariance``), error ~ N(0, ``within``² · distance +
@@ -257,11 +323,11 @@ class DifferenceModel:
 
     Attributes:
         weights: feature to its mean coefficient.
-        covariance: (p, p) of a new collection's coefficients: variance between collections, and of
-            the mean.
-        within, floor: of pairs in one collection.
-        quantile: half-widths of a 90% interval in standard deviations, as leaving collections out
-        needs them.
+        covariance: (p, p) covariance of a new collection's coefficients: between collections, and
+            of the mean.
+        within, floor: deviations of pairs in one collection.
+        quantile: half-width of a 90% interval in standard deviations, as it is needed for
+            collections that are left out of the fit.
     """
 
     weights: dict[str, float]
@@ -275,33 +341,31 @@ class DifferenceModel:
         return kind == DENSE or f"is {kind}" in self.weights
 
     def predict(self, features: Mapping[str, float], distance: float) -> tuple[float, float]:
-        """The expected difference and its standard deviation, for a collection that the model has
-        not seen.
-        """
-        x = np.array([features[name] for name in self.weights])
-        mean, spread = x @ list(self.weights.values()), x @ np.array(self.covariance) @ x
-        return float(mean), math.sqrt(
-            max(float(spread), 0.0) + self.within**2 * distance + self.floor**2
-        )
+        """Return the expected difference and its standard deviation for a new collection."""
+        values = np.array([features[name] for name in self.weights])
+        mean = values @ list(self.weights.values())
+        coefficient_variance = max(float(values @ np.array(self.covariance) @ values), 0.0)
+        variance = coefficient_variance + self.within**2 * distance + self.floor**2
+        return float(mean), math.sqrt(variance)
 
 
 @dataclass(frozen=True)
 class Calibration(Record):
-    """What the label-free rule rests on, and how often it was right.
+    """The fit that the label-free rule rests on, and how often it was right.
 
     Attributes:
         models: "given queries" for collections with queries, "corpus alone" for those without.
-        margin: differences within it are not worth having.
-        ranges: figures of a collection to their range over the calibration, see
+        margin: the largest difference that counts as none.
+        ranges: figure of a collection to its range over the calibration, see
             :func:`~beir_cocodr.evaluation.label_free.likeness.compare_figures`.
         collections, corpora: names of the labelled collections, and content hashes of their
             documents.
         trust: family of pairs to counts of pairs: ``pairs``, ``covered`` by their interval,
-            ``decided``, ``right`` of these, ``large`` (labels tell a difference beyond 0.03),
+            ``decided``, ``right`` of these, ``large`` (labels show a difference beyond 0.03),
             ``large_decided``, ``equal`` (at least 300 queries, within the margin),
-            ``equal_decided``; each collection was judged by a model fitted without it and
+            ``equal_decided``; each collection was judged by a model fitted without it and without
             everything resampled from it.
-        weights, threshold: of comparisons that were written before there were intervals.
+        weights, threshold: read from comparisons that were written before there were intervals.
         reliability: bins of pairs, each in both directions, by the chance that b is better:
             ``predicted``, the share in which labels put b in front (``observed``), and the number
             of ``pairs``.
@@ -319,16 +383,17 @@ class Calibration(Record):
     reliability: list[dict[str, float]] = field(default_factory=list)
 
     def statement(self, family: str, corpus_sha256: str | None = None) -> str:
-        """How far to trust a verdict, for a person."""
+        """Return how far to trust a verdict, for a person."""
         counts = Counter(self.trust.get(family))
         text = (
-            f"For {family}, on {len(self.collections)} labelled collections and parts of them, each judged by a model "
-            f"fitted without it: "
-            f"the 90% interval held the labelled difference in {counts['covered']} of {counts['pairs']} pairs, the "
-            f"sign was right in {counts['right']} of {counts['decided']} decided pairs; of {counts['large']} pairs "
-            f"that labels tell apart by more than 0.03 it decided {counts['large_decided']}, "
-            f"of {counts['equal']} that are equal within {self.margin:g} on at least 300 queries "
-            f"{counts['equal_decided']} ({self.date})."
+            f"For {family}, on {len(self.collections)} labelled collections and parts of them, "
+            "each judged by a model fitted without it: "
+            f"the 90% interval held the labelled difference in {counts['covered']} of "
+            f"{counts['pairs']} pairs, the sign was right in {counts['right']} of "
+            f"{counts['decided']} decided pairs; of {counts['large']} pairs that labels tell apart "
+            f"by more than 0.03 it decided {counts['large_decided']}, of {counts['equal']} that "
+            f"are equal within {self.margin:g} on at least 300 queries {counts['equal_decided']} "
+            f"({self.date})."
         )
         if corpus_sha256 in self.corpora:
             text += " This collection is one of them, so the verdict here is no independent test."
@@ -337,11 +402,11 @@ class Calibration(Record):
 
 @dataclass(frozen=True)
 class Likeness:
-    """Whether a collection is like those of the calibration.
+    """How a collection compares with those of the calibration.
 
     Attributes:
-        figures: of the collection.
-        remarks: what lies outside of the calibration's range, in words; none where it is alike.
+        figures: figures of the collection, by name.
+        remarks: the figures outside of the calibration's range, in words; none where it is alike.
     """
 
     figures: dict[str, float]
@@ -349,13 +414,12 @@ class Likeness:
 
 
 def indistinguishable(best: str, pairs: Sequence[PairedTest] | Sequence[PairVerdict]) -> list[str]:
-    """The models that no verdict sets apart from the best one: it cannot tell, or finds no
-    difference.
-    """
-    others = [
-        (pair.b if pair.a == best else pair.a, pair) for pair in pairs if best in (pair.a, pair.b)
-    ]
-    return [other for other, pair in others if pair.verdict not in ("better", "worse")]
+    """Return the models that no verdict sets apart from the best one."""
+    models = []
+    for pair in pairs:
+        if best in (pair.a, pair.b) and pair.verdict not in ("better", "worse"):
+            models.append(pair.b if pair.a == best else pair.a)
+    return models
 
 
 @dataclass(frozen=True)
@@ -369,8 +433,12 @@ class Best:
 
 @dataclass(frozen=True)
 class AnnotationCandidates:
-    """The pairs whose labels would tell most between models a and b; without any, ``remark`` says
-    why.
+    """The pairs whose labels would tell most between two models.
+
+    Attributes:
+        a, b: the models.
+        pairs: queries and documents to judge.
+        remark: why there are none, or "".
     """
 
     a: str
@@ -381,14 +449,14 @@ class AnnotationCandidates:
 
 @dataclass(frozen=True)
 class PseudoQueryFigures:
-    """Queries that stand in for judged ones.
+    """Figures of the queries that replace judged ones.
 
     Attributes:
-        verbatim: mean share of a query's words that stand in its document; None without queries.
-        counts: what was looked at and left out.
+        verbatim: mean share of a query's words that occur in its document; None without queries.
+        counts: numbers of documents and queries that were considered and left out.
         bm25_ndcg: nDCG@10 of BM25 alone.
-        of_the_collection: of the queries on which lists are compared: whether they are the
-        collection's own.
+        of_the_collection: for the queries on which rankings are compared, true if they are the
+            collection's own.
     """
 
     queries: int
@@ -400,18 +468,18 @@ class PseudoQueryFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What was found about several models, with labels or without.
+    """The findings about several models, with labels or without.
 
     Attributes:
         ranking: models, best first.
         best: the first of them.
-        measure, evaluation: with labels: the measure that decides, and what ``evaluate`` found.
-        samples, seed: without labels: of the pseudo-queries.
-        pseudo_queries: without labels: "held-out crops", "generated queries", and those of the
+        measure, evaluation: with labels, the measure that decides, and the evaluation.
+        samples, seed: without labels, number and seed of the pseudo-queries.
+        pseudo_queries: without labels, "held-out crops", "generated queries", and those of the
             "agreement".
-        calibration: without labels: of the rule.
-        likeness: without labels: of the collection to those of the calibration.
-        retrieval: without labels: model to the description of its retriever.
+        calibration: without labels, the calibration of the rule.
+        likeness: without labels, how the collection compares with those of the calibration.
+        retrieval: without labels, model to the description of its retriever.
         pairs: all pairs, b against a: paired tests with labels, else the rule's verdicts.
         few_labels: what judged queries tell, where some were given.
     """
@@ -431,17 +499,17 @@ class Findings:
 
     @property
     def estimated(self) -> list[PairVerdict]:
-        """The pairs, if there were no labels; else none."""
+        """Return the pairs if there were no labels, else none."""
         return [pair for pair in self.pairs if isinstance(pair, PairVerdict)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonRecord(Findings, Record):
-    """comparison.json.
+class ComparisonRecord(Tabular, Findings, Record):
+    """The comparison of several models, as in comparison.json.
 
     Attributes:
-        labels: whether labels judged.
-        labels_wanted: what to label next.
+        labels: true if labels judged.
+        labels_wanted: the pairs to label next.
         seen: model to what is known of its training.
     """
 
@@ -457,22 +525,48 @@ class ComparisonRecord(Findings, Record):
     seen: dict[str, ContaminationStatement]
     versions: dict[str, str]
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each pair, b against a, and measure.
+
+        Returns:
+            A frame of the columns a, b, measure, verdict, difference, low and high, the ends of the
+            interval of the difference.
+        """
+        rows = []
+        for pair in self.pairs:
+            is_test = isinstance(pair, PairedTest)
+            low, high = pair.interval or (None, None)
+            rows.append(
+                {
+                    "a": pair.a,
+                    "b": pair.b,
+                    "measure": pair.measure if is_test else "nDCG@10",
+                    "verdict": pair.verdict,
+                    "difference": pair.difference if is_test else pair.estimate,
+                    "low": low,
+                    "high": high,
+                }
+            )
+        return _frame(rows, ["a", "b", "measure", "verdict", "difference", "low", "high"])
+
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Which model of an adaptation to use, and why.
+    """The model of an adaptation to use, and why.
 
     Attributes:
         model: its label, such as "base + COCO, fused".
-        measure: that decided; None without labels.
-        verdict: on training: "better" if some trained encoder is, "worse" if all are, else "cannot
-            tell".
+        measure: the measure that decided; None without labels.
+        verdict: the verdict on training: "better" if some trained encoder is, "worse" if all are,
+            else "cannot tell".
         verdicts: trained encoder to the verdict against the base.
+        reasons: sentences for a person.
         choice: the reason that says why this model is chosen, one of ``reasons``.
-        verdicts_by_use: without labels: trained encoder to mode ("alone", "feedback", "fused",
+        verdicts_by_use: without labels, trained encoder to mode ("alone", "feedback", "fused",
             "RM3") to verdict, against the base in the same mode.
-        ranking, calibrated, trust: without labels: labels, best estimates first; whether the rule
-            is calibrated; how often its verdicts are right.
+        ranking: without labels, the labels, best estimates first.
+        calibrated: without labels, true if the rule is calibrated for these models.
+        trust: without labels, how often such verdicts are right.
     """
 
     model: str
@@ -488,17 +582,22 @@ class Recommendation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptationRecord(Record):
-    """adapt.json: the models that an adaptation made, and which one to use.
+class AdaptationRecord(Tabular, Record):
+    """The models that an adaptation made, and the one to use, as in adapt.json.
 
     Attributes:
-        corpus, source, base, stages: what was adapted to what.
-        models: name of a model's folder to where it is; the base too.
-        seconds: of each training.
-        results: with labels: the ablation.
-        candidates: without labels: label ("base + COCO, fused") to model name.
-        chains: label to the stages and the mode that it says, of every model but BM25.
-        comparison: without labels: of the candidates.
+        corpus: the collection that the models are adapted to.
+        source: the labelled collection that they are fine-tuned on.
+        base: the model that is adapted.
+        stages: the stages of training.
+        models: name of a model's folder to its path; the base too.
+        generated_queries: folder of the queries that were generated for the corpus.
+        seconds: name of a model's folder to the time of its training.
+        results: with labels, the ablation.
+        candidates: without labels, label ("base + COCO, fused") to model name.
+        chains: label of every model except BM25 to its stages and its mode.
+        comparison: without labels, the comparison of the candidates.
+        recommendation: the model to use, and why.
         path: name of the recommended model.
     """
 
@@ -515,3 +614,10 @@ class AdaptationRecord(Record):
     comparison: ComparisonRecord | None = None
     recommendation: Recommendation
     path: str
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the measures of each model, or without labels the verdict on each pair."""
+        tables = [table for table in (self.results, self.comparison) if table is not None]
+        if not tables:
+            return _frame([], [])
+        return tables[0].to_frame()

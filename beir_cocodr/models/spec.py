@@ -123,15 +123,22 @@ def check_device_name(device: str | None) -> None:
         raise InputError(f"unknown device {device!r}; there are such as cpu, cuda, cuda:1 and mps")
 
 
-def check_device(device: str | None, models: Iterable[str | ModelSpec] = ("",)) -> None:
+def check_device(device: str | None, models: Iterable[str | ModelSpec] | None = None) -> None:
     """Check that torch sees a device; nothing is imported if no model needs one.
+
+    Args:
+        device: its name, None for the default.
+        models: the models that will use it; None for an encoder.
 
     Raises:
         InputError: If torch does not see the device.
     """
-    kinds = {ModelSpec.parse(model).kind for model in models}
-    if device is None or kinds <= {BM25, RETRIEVER, RUN, *RETRIEVERS}:
+    if device is None:
         return
+    if models is not None:
+        kinds = {ModelSpec.parse(model).kind for model in models}
+        if kinds <= {BM25, RETRIEVER, RUN, *RETRIEVERS}:
+            return
     from beir_cocodr.distributed import devices
 
     check_device_name(device)

@@ -1,15 +1,14 @@
 """Objects of a user's own as rankers of a corpus: encoders by their methods, and retrievers."""
 
-from collections.abc import Callable, Iterator, Sequence
-from inspect import Parameter, signature
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError, kind_of
+from beir_cocodr.models.encoding_methods import EncodingMethods
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.exact import ExactSearch, rank
@@ -18,55 +17,6 @@ from beir_cocodr.retrieval.resolve import Retriever
 
 # Documents that are handed to an encoder at a time.
 _CHUNK = 50_000
-
-
-class EncodingMethods:
-    """BEIR's methods for an object that encodes as sentence-transformers does.
-
-    Args:
-        model: has ``encode(texts, ...)``; if it also has ``encode_query`` and ``encode_document``,
-            these are called instead. Its ``similarity_fn_name`` is cosine where it has none.
-        text_format: joins title and text.
-    """
-
-    def __init__(self, model: Any, text_format: TextFormat = TextFormat()) -> None:
-        self.model = model
-        self.text_format = text_format
-        similarity = getattr(model, "similarity_fn_name", None) or "cosine"
-        self.similarity_fn_name = getattr(similarity, "value", similarity)
-
-    def encode_queries(self, queries: Sequence[str], batch_size: int = 32, **kwargs: Any) -> Any:
-        """Encode (Q,) texts to (Q, d)."""
-        encode = getattr(self.model, "encode_query", self.model.encode)
-        return _call_with_known(encode, list(queries), batch_size=batch_size, **kwargs)
-
-    def encode_corpus(
-        self, corpus: Sequence[dict[str, str]], batch_size: int = 32, **kwargs: Any
-    ) -> Any:
-        """Encode (N,) documents to (N, d)."""
-        encode = getattr(self.model, "encode_document", self.model.encode)
-        texts = [self.text_format.document(document) for document in corpus]
-        return _call_with_known(encode, texts, batch_size=batch_size, **kwargs)
-
-
-def _call_with_known(encode: Callable[..., Any], texts: list[str], **kwargs: Any) -> Any:
-    """Call a method with those keyword arguments that its signature has."""
-    parameters = signature(encode).parameters
-    takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-    known = {name: value for name, value in kwargs.items() if takes_any or name in parameters}
-    return encode(texts, **known)
-
-
-def with_beir_methods(model: Any) -> Any:
-    """Return a model with BEIR's ``encode_queries`` and ``encode_corpus``: itself, or wrapped."""
-    if hasattr(model, "encode_queries") and hasattr(model, "encode_corpus"):
-        return model
-    if hasattr(model, "encode"):
-        return EncodingMethods(model)
-    raise InputError(
-        f"model is {kind_of(model)}; give an object with encode, or with encode_queries "
-        "and encode_corpus"
-    )
 
 
 class EncoderRanker:
@@ -79,6 +29,7 @@ class EncoderRanker:
     """
 
     def __init__(self, model: Any, documents: Documents, options: SearchOptions) -> None:
+        """Take the model; the corpus is encoded when it is searched first."""
         self.model = model
         self.documents = documents
         encoder = model
@@ -120,6 +71,7 @@ class RetrieverRanker:
     """
 
     def __init__(self, retriever: Retriever, documents: Documents) -> None:
+        """Take the retriever."""
         self.retriever = retriever
         self.documents = documents
 

@@ -1,0 +1,258 @@
+"""What a user of sentence-transformers or ir-measures writes at the first try.
+
+Each test is a script: the calls work, or are refused by one line that names the argument and its
+type.
+"""
+
+import warnings
+from pathlib import Path
+
+import ir_measures
+import numpy as np
+import pytest
+from ir_measures import AP, R, nDCG
+from sentence_transformers import SentenceTransformer
+
+import beir_cocodr
+from beir_cocodr import (
+    COCODR,
+    CompareOptions,
+    EvaluateOptions,
+    ExactSearch,
+    ModelSpec,
+    Searcher,
+    compare,
+    evaluate,
+    load_collection,
+    load_encoder,
+)
+from beir_cocodr.errors import InputError
+
+CORPUS = {
+    "sort": {"title": "sort", "text": "Return a sorted copy of an array."},
+    "histogram": {"title": "", "text": "Draw a histogram of values."},
+    "mean": {"title": "", "text": "Compute the mean of an array."},
+}
+QUERIES = {"q1": "a sorted array", "q2": "draw values"}
+QRELS = {"q1": {"sort": 1}, "q2": {"histogram": 1}}
+TRIPLE = (CORPUS, QUERIES, QRELS)
+
+
+class WordCount:
+    """A retriever of a user's own: the number of shared words."""
+
+    def search(self, queries: dict[str, str], top_k: int) -> dict[str, dict[str, float]]:
+        results = {}
+        for query, text in queries.items():
+            shared = {
+                id: float(len({*text.lower().split()} & {*document["text"].lower().split()}))
+                for id, document in CORPUS.items()
+            }
+            results[query] = dict(sorted(shared.items(), key=lambda hit: -hit[1])[:top_k])
+        return results
+
+
+class Letters:
+    """An encoder of a user's own, with nothing but sentence-transformers' ``encode``."""
+
+    def encode(self, texts, batch_size=32):
+        alphabet = "abcdefghijklmnopqrstuvwxyz"
+        counts = [[text.lower().count(letter) for letter in alphabet] for text in texts]
+        return np.array(counts, dtype=np.float32) + 0.01
+
+
+@pytest.fixture
+def model(tiny_cosine):
+    return SentenceTransformer(str(tiny_cosine), device="cpu")
+
+
+def test_output_is_a_string(beir_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    evaluate("bm25", str(beir_folder), output="judged")
+    assert Path("judged/results.json").is_file()
+
+
+def test_without_an_output_nothing_is_written(beir_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record = evaluate("bm25", beir_folder)
+    assert 0 < record.models["bm25"].measures["nDCG@10"] <= 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_measures_of_ir_measures(beir_folder):
+    record = evaluate(["bm25"], beir_folder, measures=[nDCG @ 10, R @ 20, "AP"])
+    assert record.measures == ["nDCG@10", "R@20", "AP"]
+    assert evaluate("bm25", beir_folder, measures=AP).measures == ["AP"]
+
+
+def test_one_model_is_a_string(beir_folder):
+    assert list(evaluate("bm25", beir_folder).models) == ["bm25"]
+
+
+def test_a_loaded_model_is_evaluated(beir_folder, tiny_cosine, model):
+    by_name = evaluate(str(tiny_cosine), beir_folder).models[str(tiny_cosine)]
+    loaded = evaluate(model, beir_folder).models["SentenceTransformer"]
+    assert loaded.measures == by_name.measures
+    own = evaluate(load_encoder(tiny_cosine), beir_folder).models["COCODR"]
+    assert own.measures == by_name.measures
+
+
+def test_models_have_the_labels_of_a_mapping(model):
+    record = evaluate({"mine": model, "words": "bm25"}, TRIPLE)
+    assert list(record.models) == ["mine", "words"]
+
+
+def test_a_corpus_in_memory_is_evaluated():
+    record = evaluate("bm25", TRIPLE, measures="nDCG@10")
+    assert record.models["bm25"].measures == {"nDCG@10": 1.0}
+
+
+def test_any_object_with_encode(model):
+    record = evaluate(Letters(), TRIPLE, measures="R@3")
+    assert record.models["Letters"].measures == {"R@3": 1.0}
+
+
+def test_any_object_that_searches():
+    record = evaluate([WordCount(), "bm25"], TRIPLE, measures="nDCG@10")
+    assert record.models["WordCount"].measures == {"nDCG@10": 1.0}
+    assert isinstance(WordCount(), beir_cocodr.Retriever)
+
+
+def test_a_run_is_a_model(beir_folder, tmp_path):
+    run = {"q1": {"sort": 2.0, "mean": 1.0}, "q2": {"mean": 2.0, "histogram": 1.0}}
+    record = evaluate({"run": run, "words": "bm25"}, TRIPLE, measures="RR@10")
+    assert record.models["run"].measures == {"RR@10": 0.75}
+    evaluate("bm25", beir_folder, output=tmp_path)
+    again = evaluate(tmp_path / "bm25.run", beir_folder)
+    assert again.comparisons == []
+    [figures] = again.models.values()
+    assert figures.measures == evaluate("bm25", beir_folder).models["bm25"].measures
+
+
+def test_a_fusion_of_a_loaded_model(model, beir_folder, tiny_cosine):
+    fused = evaluate(ModelSpec.of("hybrid", model), beir_folder).models
+    by_name = evaluate(f"hybrid:{tiny_cosine}", beir_folder).models
+    assert fused["hybrid:SentenceTransformer"].measures == (
+        by_name[f"hybrid:{tiny_cosine}"].measures
+    )
+
+
+def test_compare_takes_objects(model):
+    labels = {"mine": model, "words": "bm25", "counted": WordCount()}
+    record = compare(labels, TRIPLE, measures=[nDCG @ 10])
+    assert [(pair.a, pair.b) for pair in record.pairs] == [
+        ("mine", "words"),
+        ("mine", "counted"),
+        ("words", "counted"),
+    ]
+    assert set(record.ranking) == set(labels)
+
+
+def test_records_are_frames(beir_folder, model):
+    record = evaluate({"words": "bm25", "mine": model}, beir_folder)
+    frame = record.to_frame()
+    assert list(frame.index) == ["words", "mine"]
+    assert list(frame.columns) == ["nDCG@10", "R@100"]
+    assert frame.loc["words", "nDCG@10"] == record.models["words"].measures["nDCG@10"]
+    assert "<table" in record._repr_html_()
+    assert record.to_json()["models"]["words"]["measures"] == record.models["words"].measures
+    pairs = compare({"words": "bm25", "mine": model}, beir_folder).to_frame()
+    assert list(pairs.columns) == ["a", "b", "measure", "verdict", "difference", "low", "high"]
+    assert set(pairs.b) == {"mine"}
+
+
+def test_a_comparison_without_labels_takes_objects(model, beir_folder):
+    options = CompareOptions(labels=False, samples=10)
+    record = compare(
+        {"mine": model, "words": "bm25"}, load_collection(beir_folder), options=options
+    )
+    [pair] = record.pairs
+    assert pair.verdict in ("better", "worse", "no difference", "cannot tell")
+    assert list(record.to_frame().measure) == ["nDCG@10"]
+    with pytest.raises(InputError, match="counted searches a corpus of its own"):
+        compare({"counted": WordCount(), "words": "bm25"}, TRIPLE, options=options)
+
+
+def test_a_searcher_takes_a_dict_and_a_model(model):
+    assert Searcher(CORPUS).search("sorted array")[0].id == "sort"
+    hits = Searcher(CORPUS, model).search("sorted array", top_k=2)
+    assert len(hits) == 2
+
+
+def test_exact_search_takes_a_sentence_transformer(model):
+    results = ExactSearch(model, show_progress_bar=False).search(CORPUS, QUERIES, 2)
+    assert {query: len(hits) for query, hits in results.items()} == {"q1": 2, "q2": 2}
+    by_name = ExactSearch("minilm", show_progress_bar=False).search(CORPUS, QUERIES, 1)
+    assert list(by_name["q1"]) == ["sort"]
+
+
+def test_an_encoder_is_loaded_by_its_alias():
+    assert COCODR("minilm").encode_query(["a"]).shape == (1, 384)
+
+
+def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
+    with pytest.raises(TypeError, match=r"write evaluate\(\['bm25'\], .*output="):
+        evaluate(str(beir_folder), ["bm25"], tmp_path)
+    with pytest.raises(TypeError, match=r"write evaluate\(\['bm25'\], "):
+        evaluate(str(beir_folder), ["bm25"])
+    with pytest.raises(TypeError, match=r"write compare\(.*output="):
+        compare(["bm25", "minilm"], str(beir_folder), tmp_path)
+    with pytest.warns(DeprecationWarning, match=r"queries is now options\.queries"):
+        record = evaluate("bm25", beir_folder, queries=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same = evaluate("bm25", beir_folder, options=EvaluateOptions(queries=3))
+    assert record.models["bm25"].measures == same.models["bm25"].measures
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: evaluate(3, TRIPLE), "models is an int; give a name"),
+        (lambda: evaluate([None], TRIPLE), "models is None; give a name"),
+        (lambda: evaluate("bm25", [1, 2]), "dataset is a list of int; give a name"),
+        (lambda: evaluate("bm25", TRIPLE, measures=10), "measures is an int; give names"),
+        (lambda: evaluate("bm25", TRIPLE, measures=[10]), "measures holds an int; give names"),
+        (lambda: evaluate([WordCount(), WordCount()], TRIPLE), "two models are called 'WordCount'"),
+        (lambda: evaluate("bm25", CORPUS), "dict of 3 documents.*no labels"),
+        (lambda: Searcher(CORPUS, 3.5), "model is a float; give a name"),
+        (lambda: Searcher(None), "dataset is None; give a name"),
+        (lambda: load_encoder(["minilm"]), "model is a list of str; give a name"),
+        (lambda: load_encoder(object()), "model is an object; give a name"),
+        (lambda: ExactSearch(object()), "model is an object; give an object with encode"),
+        (lambda: ModelSpec.of("mixed", object()), "unknown fusion 'mixed'; there are hybrid"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_by_argument_and_type(call, message):
+    with pytest.raises(InputError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([("q1", "sort")], r"returned a list of tuple; return \{query id"),
+        ({"q1": ["sort"]}, "returned a list of str for query 'q1'"),
+        (
+            {"q1": {"elsewhere": 1.0}},
+            "returned document 'elsewhere' for query 'q1', which is not in the",
+        ),
+        ({"q1": {"sort": float("nan")}}, "returned document 'sort' for query 'q1', the score nan"),
+    ],
+)
+def test_what_a_retriever_must_not_return_is_named(returned, message):
+    class Wrong:
+        def search(self, queries, top_k):
+            return returned
+
+    with pytest.raises(InputError, match=rf"Wrong\.search {message}"):
+        evaluate(Wrong(), TRIPLE)
+
+
+def test_measures_are_those_of_ir_measures(model):
+    record = evaluate("bm25", TRIPLE, measures=[nDCG @ 10])
+    run = {"q1": {"sort": 1.0}, "q2": {"histogram": 1.0}}
+    assert record.models["bm25"].measures["nDCG@10"] == pytest.approx(
+        ir_measures.calc_aggregate([nDCG @ 10], QRELS, run)[nDCG @ 10]
+    )
