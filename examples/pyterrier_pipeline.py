@@ -1,5 +1,4 @@
-"""Compose and compare retrieval pipelines in PyTerrier: BM25, an encoder, their sum, and BM25
-reranked by the encoder.
+"""Compose and compare retrieval pipelines in PyTerrier: BM25, an encoder, and their sum.
 
 python examples/pyterrier_pipeline.py --dataset apidocs/numpy --model minilm
 """
@@ -10,7 +9,7 @@ import argparse
 
 import pandas as pd
 import pyterrier as pt
-from beir_cocodr.plugins.pyterrier import Reranker, Retriever
+from beir_cocodr.plugins.pyterrier import Retriever
 
 from beir_cocodr import load_collection
 
@@ -40,7 +39,6 @@ def main() -> None:
     pipelines = {
         "BM25": bm25,
         "encoder": dense,
-        "BM25, reranked": bm25 >> Reranker(given.model),
         "weighted mean of z-scores": Retriever(
             given.dataset, f"hybrid:{given.model}", given.num_results
         ),

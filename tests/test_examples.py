@@ -325,7 +325,7 @@ def test_pyterrier_pipeline(beir_folder, tiny_cosine, tmp_path):
     assert float(bm25[header.index("ndcg_cut_10")]) == pytest.approx(
         ours["bm25"].measures["nDCG@10"], abs=1e-6
     )
-    assert len(table) == 6
+    assert len(table) == 5
 
 
 BEIR_SCRIPT = """

@@ -4,19 +4,21 @@ needed.
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 pt = pytest.importorskip(
     "pyterrier", reason="pyterrier is not installed: pip install 'beir-cocodr[pyterrier]'"
 )
-from beir_cocodr.plugins.pyterrier import Reranker, Retriever, StoreReader  # noqa: E402
+from beir_cocodr.plugins import pyterrier as plugin  # noqa: E402
+from beir_cocodr.plugins.pyterrier import Retriever  # noqa: E402
 
 from beir_cocodr import load_collection, load_encoder  # noqa: E402
 from beir_cocodr.errors import InputError  # noqa: E402
 from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate  # noqa: E402
 from beir_cocodr.models.mrl import MRL  # noqa: E402
+from beir_cocodr.models.spec import SearchOptions  # noqa: E402
 from beir_cocodr.retrieval.store.encode import encode  # noqa: E402
 from beir_cocodr.retrieval.store.record import EncodeOptions  # noqa: E402
 
@@ -80,84 +82,59 @@ def test_an_experiment_has_our_figures(
         )
 
 
-def test_a_reranker_composes_and_scores_as_the_encoder_searches(beir_folder, tiny_cosine, topics):
-    dense = Retriever(beir_folder, str(tiny_cosine))(topics)
-    pipeline = Retriever(beir_folder, str(tiny_cosine), text=True) >> Reranker(
-        tiny_cosine, batch_size=7
-    )
-    again = pipeline(topics)
-    assert [*again.columns] == ["qid", "query", "docno", "title", "text", "score", "rank"]
-    pd.testing.assert_frame_equal(
-        again[dense.columns].sort_values(["qid", "docno"], ignore_index=True).drop(columns="rank"),
-        dense.sort_values(["qid", "docno"], ignore_index=True).drop(columns="rank"),
-        atol=1e-5,
-    )
-    assert list(again[again["rank"] == 0]["qid"]) == list(topics["qid"])
-    assert (Retriever(beir_folder, "bm25", 5) % 2)(topics).groupby("qid").size().max() == 2
-    mixed = 0.5 * Retriever(beir_folder, "bm25") + Retriever(beir_folder, str(tiny_cosine))
+def test_it_composes_with_the_hosts_operators(beir_folder, tiny_cosine):
+    dense = Retriever(beir_folder, str(tiny_cosine))
+    bm25 = Retriever(beir_folder, "bm25")
+    mixed = 0.5 * bm25 + dense
     assert mixed.search("wing flow").iloc[0]["rank"] == 0
-    loaded = Reranker(load_encoder(tiny_cosine))
-    pd.testing.assert_frame_equal(loaded(again), again, atol=1e-5)
 
 
-def test_a_cross_encoder_reranks(tiny_bert, beir_folder, topics, tmp_path):
+def test_results_are_cut_and_reranked_by_a_cross_encoder(tiny_bert, beir_folder, topics, tmp_path):
     from sentence_transformers import CrossEncoder
 
     tiny_cross = str(tmp_path / "cross")
     CrossEncoder(str(tiny_bert), num_labels=1).save_pretrained(tiny_cross)
-    given = Retriever(beir_folder, "bm25", 3, text=True)(topics.head(2))
-    found = Reranker(tiny_cross, cross_encoder=True)(given)
-    texts = [
-        (row["query"], f"{row['title']} {row['text']}".strip()) for row in given.to_dict("records")
-    ]
-    scores = CrossEncoder(tiny_cross).predict(texts)
-    expected = dict(zip(zip(given["qid"], given["docno"], strict=True), scores, strict=True))
-    for row in found.itertuples():
-        assert row.score == pytest.approx(float(expected[row.qid, row.docno]), abs=1e-5)
-    assert all(group.score.is_monotonic_decreasing for _, group in found.groupby("qid"))
+    cut = (Retriever(beir_folder, "bm25", 5) % 2)(topics)
+    assert cut.groupby("qid").size().max() == 2
+    reranked = Retriever(beir_folder, f"rerank:{tiny_cross}@bm25", 3, text=True)(topics.head(2))
+    assert len(reranked) > 2
+    pairs = []
+    for row in reranked.to_dict("records"):
+        pairs.append((row["query"], f"{row['title']} {row['text']}".strip()))
+    scores = CrossEncoder(tiny_cross).predict(pairs, activation_fn=torch.nn.Identity())
+    assert reranked["score"].to_numpy() == pytest.approx(scores, abs=1e-5)
 
 
-def test_a_store_is_searched_and_scores_given_documents(store, beir_folder, topics):
+def test_a_store_and_loaded_objects_are_searched(store, beir_folder, topics):
     folder, model = store
-    dense = Retriever(beir_folder, model)(topics)
-    reader = StoreReader(folder)
-    pd.testing.assert_frame_equal(reader(topics), dense, atol=1e-4)
-    given = dense[dense["docno"].isin([f"d{i}" for i in range(0, 48, 5)])].assign(score=0.0)
-    scored = (pt.Transformer.from_df(given) >> reader)(topics).set_index(["qid", "docno"])["score"]
-    expected = dense.set_index(["qid", "docno"])["score"].loc[scored.index]
-    assert np.allclose(scored, expected, atol=1e-4)
-    with pytest.raises(InputError, match="'nowhere'"):
-        reader(given.assign(docno="nowhere"))
+    expected = Retriever(beir_folder, model)(topics)
+    stored = Retriever(beir_folder, model, options=SearchOptions(stores=(folder,)))
+    pd.testing.assert_frame_equal(stored(topics), expected, atol=1e-4)
+    loaded = Retriever(load_collection(beir_folder), load_encoder(model))
+    pd.testing.assert_frame_equal(loaded(topics), expected, atol=1e-5)
 
 
-def test_frames_keep_their_columns_and_none_is_none(store, beir_folder, tiny_cosine, topics):
-    reader, bm25 = (
-        StoreReader(store[0], num_results=2),
-        Retriever(beir_folder, "bm25", 2, text=True),
-    )
+@pytest.mark.parametrize(
+    ("name", "way_out"), [("Reranker", "SBertBiEncoder"), ("StoreReader", "stores")]
+)
+def test_former_transformers_are_refused_with_the_way_out(name, way_out):
+    with pytest.raises(InputError, match=rf"{name}.*{way_out}") as caught:
+        getattr(plugin, name)
+    assert "\n" not in str(caught.value)
+    assert not hasattr(plugin, "Indexer")
+
+
+def test_frames_keep_their_columns_and_none_is_none(beir_folder, topics):
+    bm25 = Retriever(beir_folder, "bm25", 2, text=True)
     twice = pd.concat(
         [topics.head(1).assign(query_0="first"), topics.head(1).assign(query_0="second")]
     )
     assert list(bm25(twice)["query_0"]) == ["first", "first", "second", "second"]
     assert len(bm25.search("zzz qqq")) == 0
-    columns = ["qid", "query", "docno", "score", "rank"]
-    assert pt.inspect.transformer_outputs(reader, ["qid", "query"]) == columns
-    assert set(pt.inspect.transformer_outputs(bm25 >> Reranker(tiny_cosine), ["qid", "query"])) == {
-        *columns,
-        "title",
-        "text",
-    }
-    assert (
-        len(reader(pd.DataFrame(columns=["qid", "query"])))
-        == len(bm25(pd.DataFrame(columns=["qid", "query"])))
-        == 0
-    )
-    for transformer, frame in (
-        (bm25, topics[["qid"]]),
-        (Reranker(tiny_cosine), topics),
-        (reader, topics[["qid"]]),
-    ):
-        with pytest.raises(pt.validate.InputValidationError):
-            transformer(frame)
+    columns = ["qid", "query", "docno", "score", "rank", "title", "text"]
+    assert pt.inspect.transformer_outputs(bm25, ["qid", "query"]) == columns
+    assert len(bm25(pd.DataFrame(columns=["qid", "query"]))) == 0
+    with pytest.raises(pt.validate.InputValidationError):
+        bm25(topics[["qid"]])
     with pytest.raises(InputError, match="num_results"):
         Retriever(beir_folder, "bm25", 0)
