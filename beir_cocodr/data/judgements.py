@@ -1,5 +1,4 @@
-"""Judgements of one's own: qrels, the table of pairs to judge with its column filled, and a log
-that is appended to.
+"""Judgements that a person makes: qrels, a filled table of pairs to judge, or a log of judgements.
 
 They come a few at a time, and pairs may have been drawn, each with a known probability;
 :class:`Judgements` keeps both.
@@ -32,7 +31,7 @@ from beir_cocodr.io import (
 )
 from beir_cocodr.records import Record
 
-#: A folder's log of judgements, and the same as qrels.
+#: The log of judgements in a folder, and the same judgements as qrels.
 LOG_FILE = "judgements.jsonl"
 QRELS_FILE = "qrels.tsv"
 
@@ -44,15 +43,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedJudgement(Record):
-    """A line of a log of judgements (jsonl); of several on one pair the last counts.
+    """A line of a log of judgements (jsonl); where several judge one pair, the last counts.
 
     Attributes:
         time: ISO 8601, with its zone.
-        query_id: None for a query that was typed; its id is then :func:`typed_id`.
-        query: its text; may be empty where there is an id.
+        document_id: id of the document.
         grade: 0 for not relevant, or higher; None takes back what was judged before.
-        query_probability, document_probability: see :class:`AnnotationCandidate`.
-        drawn: how many documents of the query were drawn; until all are judged it counts as blank.
+        query_id: None for a query that was typed, whose id is then :func:`typed_id`.
+        query: text of the query; may be empty where there is an id.
+        query_probability: see :class:`AnnotationCandidate`.
+        document_probability: see :class:`AnnotationCandidate`.
+        drawn: number of documents of the query that were drawn; the query counts as blank until
+            all of them are judged.
     """
 
     time: str
@@ -69,8 +71,12 @@ _TYPED = "typed-"
 
 
 def typed_id(query: str) -> str:
-    """The id of a query that was typed and has none."""
-    return f"{_TYPED}{text_sha256(' '.join(query.split()))[:12]}"
+    """Return the id of a query that was typed and has none."""
+    return f"{_TYPED}{text_sha256(_normalised(query))[:12]}"
+
+
+def _normalised(text: str) -> str:
+    return " ".join(text.split())
 
 
 def log_judgement(
@@ -171,30 +177,39 @@ def _is_json(line: bytes) -> bool:
 
 
 class Asked(NamedTuple):
-    """A query: of the collection where it has an id, else typed."""
+    """A query, of the collection where it has an id, else typed."""
 
     text: str
     query_id: str | None = None
 
     @property
     def id(self) -> str:
+        """Return the id of the query."""
         return typed_id(self.text) if self.query_id is None else self.query_id
 
 
-class JudgementLog:
-    """The log of judgements of a folder and what follows from it: grades, what can be undone, and
-    qrels.
+class _Step(NamedTuple):
+    """A judgement that can be undone, and the grade of its pair before it."""
 
-    Others may append to the same log, here or in another process: what counts is what stands in it.
-    The version is the number of its lines.
+    pair: tuple[str, str]
+    judgement: LoggedJudgement
+    grade_before: int | None
+
+
+class JudgementLog:
+    """The log of judgements of a folder, and what follows from it: grades, qrels, undoing.
+
+    Others may append to the same log, in this process or in another: the log alone counts.
 
     Attributes:
         grades: query id to document id to grade.
-        pairs: all that were ever judged.
-        lock: for threads that look at these.
+        pairs: all pairs that were ever judged.
+        version: number of the judgements in the log.
+        lock: for threads that read these.
     """
 
     def __init__(self, folder: Path) -> None:
+        """Open the log of a folder; damaged lines are set aside, see :func:`repair_log`."""
         self.file = folder / LOG_FILE
         self._qrels = folder / QRELS_FILE
         self.lock = threading.RLock()
@@ -212,9 +227,53 @@ class JudgementLog:
                 repair_log(self.file)  # a writer was killed, and others appended after that
                 self._read_on()
             if self._qrels_version != self.version:
-                rows = ((id, *pair) for id, found in self.grades.items() for pair in found.items())
-                write_qrels(self._qrels, rows)
-                self._qrels_version = self.version
+                self._write_qrels()
+
+    def judge(self, asked: Asked, document: str, grade: int | None, **drawn: object) -> None:
+        """Append a judgement, unless the log says the same already.
+
+        Args:
+            asked: the query.
+            document: id of the document.
+            grade: the grade; None takes the judgement back.
+            **drawn: other fields of :class:`LoggedJudgement`.
+        """
+        with self.lock:
+            self.refresh()
+            if self.grades.get(asked.id, {}).get(document) != grade:
+                log_judgement(
+                    self.file, document, grade, asked.text, query_id=asked.query_id, **drawn
+                )
+                self.refresh()
+
+    def undo(self, version: int) -> None:
+        """Take the last judgement back; the one that it replaced counts again.
+
+        Args:
+            version: the version in which the person saw it; nothing happens in another one.
+        """
+        with self.lock:
+            self.refresh()
+            if version != self.version or not self._undo:
+                return
+            step = self._undo[-1]
+            fields = {**vars(step.judgement), "grade": step.grade_before}
+            del fields["time"]
+            log_judgement(self.file, **fields)
+            self.refresh()
+
+    @property
+    def can_undo(self) -> bool:
+        """Return whether there is a judgement to undo."""
+        return bool(self._undo)
+
+    def _forget(self) -> None:
+        self.version = 0
+        self.grades: dict[str, dict[str, int]] = {}
+        self.pairs: set[tuple[str, str]] = set()
+        self._read = 0
+        self._qrels_version = 0
+        self._undo: list[_Step] = []
 
     def _read_on(self) -> bool:
         """Apply the complete lines that were not read yet; return False at a damaged one."""
@@ -229,73 +288,58 @@ class JudgementLog:
                 self._apply(line)
         return True
 
-    def judge(self, asked: Asked, document: str, grade: int | None, **drawn: object) -> None:
-        """Append a judgement, unless that is what the log says already; a grade of None takes back,
-        and ``drawn`` are further fields of :class:`LoggedJudgement`.
-        """
-        with self.lock:
-            self.refresh()
-            if self.grades.get(asked.id, {}).get(document) != grade:
-                log_judgement(
-                    self.file, document, grade, asked.text, query_id=asked.query_id, **drawn
-                )
-                self.refresh()
-
-    def undo(self, version: int) -> None:
-        """Take the last judgement back, if it is the last in that version; what it replaced counts
-        again.
-        """
-        with self.lock:
-            self.refresh()
-            if version == self.version and self._undo:
-                _, last, before = self._undo[-1]
-                fields = {name: value for name, value in vars(last).items() if name != "time"}
-                log_judgement(self.file, **fields | {"grade": before})
-                self.refresh()
-
-    @property
-    def can_undo(self) -> bool:
-        return bool(self._undo)
-
-    def _forget(self) -> None:
-        self.version = 0
-        self._read = 0
-        self._qrels_version = 0
-        self.grades: dict[str, dict[str, int]] = {}
-        self.pairs: set[tuple[str, str]] = set()
-        self._undo: list[tuple[tuple[str, str], LoggedJudgement, int | None]] = []
-
     def _apply(self, line: bytes) -> None:
         self.version += 1
         where = f"{self.file}:{self.version}"
-        judged = LoggedJudgement.from_json(parse_json(line.decode()), where)
-        key = Asked(judged.query, judged.query_id).id, judged.document_id
-        self.pairs.add(key)
-        grades = self.grades.setdefault(key[0], {})
-        before = grades.pop(judged.document_id, None)
-        if judged.grade is not None:
-            grades[judged.document_id] = judged.grade
+        judgement = LoggedJudgement.from_json(parse_json(line.decode()), where)
+        query = Asked(judgement.query, judgement.query_id).id
+        document = judgement.document_id
+        self.pairs.add((query, document))
+        grades = self.grades.setdefault(query, {})
+        before = grades.pop(document, None)
+        if judgement.grade is not None:
+            grades[document] = judgement.grade
         if not grades:
-            del self.grades[key[0]]
-        if self._undo and self._undo[-1][::2] == (key, judged.grade):
-            self._undo.pop()  # this line took that one back
+            del self.grades[query]
+        step = _Step((query, document), judgement, before)
+        if self._undo and self._takes_back(step):
+            self._undo.pop()
         else:
-            self._undo.append((key, judged, before))
+            self._undo.append(step)
+
+    def _takes_back(self, step: _Step) -> bool:
+        last = self._undo[-1]
+        return last.pair == step.pair and last.grade_before == step.judgement.grade
+
+    def _write_qrels(self) -> None:
+        rows = []
+        for query, grades in self.grades.items():
+            for document, grade in grades.items():
+                rows.append((query, document, grade))
+        write_qrels(self._qrels, rows)
+        self._qrels_version = self.version
 
 
 @dataclass(frozen=True)
 class AnnotationCandidate:
-    """A query-document pair to judge: a line of ``labels_wanted.tsv``, whose columns are these
-    fields.
+    """A query-document pair to judge: a line of ``labels_wanted.tsv``.
+
+    The columns of the file are these fields.
 
     Attributes:
-        judgement: for who judges: 0 for not relevant, 1 or higher for relevant; None is not judged.
+        query_id: id of the query.
+        document_id: id of the document.
+        judgement: filled by the person who judges: 0 for not relevant, 1 or higher for relevant;
+            None is not judged.
         weight: by how much the difference of the two models' DCG@10 changes if the document is
             relevant.
-        rank_a, rank_b: its ranks, None beyond rank 10.
-        query, document: text of the query, and the beginning of the document's.
-        query_probability: that a single draw takes this query; None if it was not drawn.
-        document_probability: that the document is drawn once its query is.
+        rank_a: the document's rank by the first model, None beyond rank 10.
+        rank_b: the same by the second model.
+        query: text of the query.
+        document: the beginning of the document's text.
+        query_probability: probability that a single draw takes this query; None if it was not
+            drawn.
+        document_probability: probability that the document is drawn once its query is.
     """
 
     query_id: str
@@ -314,31 +358,31 @@ COLUMNS = tuple(field.name for field in fields(AnnotationCandidate))
 
 
 def write_annotation_candidates(path: Path, pairs: list[AnnotationCandidate]) -> None:
-    """Write the pairs as TSV with a header; ids as they are, texts by
-    :func:`~beir_cocodr.io.text_cell`.
+    """Write pairs to judge as TSV with a header.
+
+    Ids are written as they are, texts by :func:`~beir_cocodr.io.text_cell`.
     """
     with atomic_writer(path) as file:
         file.write("\t".join(COLUMNS) + "\n")
         for pair in pairs:
-            texts = {
-                "query": text_cell(pair.query or ""),
-                "document": text_cell(pair.document or ""),
-            }
-            cells = ("" if value is None else str(value) for value in (vars(pair) | texts).values())
+            values = dict(vars(pair))
+            values["query"] = text_cell(pair.query or "")
+            values["document"] = text_cell(pair.document or "")
+            cells = ["" if value is None else str(value) for value in values.values()]
             file.write("\t".join(cells) + "\n")
 
 
 @dataclass(frozen=True)
 class JudgedQuery:
-    """What was judged of a query.
+    """The judgements of one query.
 
     Attributes:
         grades: document id to grade.
         probabilities: document id to the probability that it was drawn, 1 where it was not left to
             chance.
-        probability: relative to other queries', that this one was drawn.
-        text: "" where only the id is known.
-        blank: pairs of it that were to be judged and were not.
+        probability: probability, relative to that of other queries, that this one was drawn.
+        text: the text; "" where only the id is known.
+        blank: number of its pairs that were to be judged and were not.
     """
 
     grades: dict[str, int] = field(default_factory=dict)
@@ -347,16 +391,41 @@ class JudgedQuery:
     text: str = ""
     blank: int = 0
 
+    def with_judgement(self, document: str, grade: int, probability: float) -> "JudgedQuery":
+        """Return the query with a further judgement."""
+        return replace(
+            self,
+            grades={**self.grades, document: grade},
+            probabilities={**self.probabilities, document: probability},
+        )
+
+    def joined(self, later: "JudgedQuery", text: str) -> "JudgedQuery":
+        """Return the judgements of one query that was recorded under two ids."""
+        probability = self.probability if later.probability is None else later.probability
+        return JudgedQuery(
+            grades={**self.grades, **later.grades},
+            probabilities={**self.probabilities, **later.probabilities},
+            probability=probability,
+            text=text,
+            blank=later.blank,
+        )
+
+
+# The reasons why judgements are left out or do not count in full, as they are reported.
+_NOT_IN_COLLECTION = "judged queries that the collection does not have"
+_BLANK = "judged queries with pairs left blank (write 0 for what is not relevant)"
+_NOT_IN_CORPUS = "judged documents that the corpus does not have (kept, as in trec_eval)"
+
 
 @dataclass(frozen=True)
 class Judgements:
     """Judgements in the order in which queries were first judged.
 
     Attributes:
-        file: where they stand.
-        queries: id to what was judged of it.
-        rows: of a table of pairs, those of the queries that were begun.
-        counts: what was left out or is not there, in words.
+        file: the file that they were read from.
+        queries: query id to its judgements.
+        rows: rows of a table of pairs whose queries were begun.
+        counts: what was left out or does not exist, by kind.
     """
 
     file: str
@@ -366,63 +435,66 @@ class Judgements:
 
     @property
     def qrels(self) -> dict[str, dict[str, int]]:
+        """Return query id to document id to grade."""
         return {id: query.grades for id, query in self.queries.items()}
 
     @property
     def drawn(self) -> bool:
-        """Whether some pair was left to chance."""
-        queries = self.queries.values()
-        return any(
-            q.probability is not None or any(p < 1 for p in q.probabilities.values())
-            for q in queries
-        )
+        """Return whether some pair was left to chance."""
+        for query in self.queries.values():
+            if query.probability is not None:
+                return True
+            if any(probability < 1 for probability in query.probabilities.values()):
+                return True
+        return False
 
     def of(self, queries: Mapping[str, str], documents: Documents | None = None) -> "Judgements":
-        """Those of queries that a collection has, or that were typed; of the others the number is
-        kept, and of judged documents that it does not have, which stay, as in trec_eval.
+        """Return the judgements of queries that a collection has, or that were typed.
 
-        A query that was typed and has the text of one in the collection is that one. Queries with
-        blank pairs are left out: what is not judged there is not known to be irrelevant. An
-        InputError where nothing is left.
+        The others are counted, and so are judged documents that the corpus does not have; these
+        stay, as in trec_eval. A query that was typed and has the text of one in the collection is
+        that one. Queries with blank pairs are left out: what is not judged there is not known to be
+        irrelevant.
+
+        Raises:
+            InputError: no judgement is left.
         """
-        counts, kept = Counter(self.counts), dict[str, JudgedQuery]()
-        ids = {" ".join(text.split()): id for id, text in queries.items() if text.strip()}
-        for id, found in self.queries.items():
-            id = id if id in queries else ids.get(" ".join(found.text.split()), id)
-            if id not in queries and not (found.text and id.startswith(_TYPED)):
-                counts["judged queries that the collection does not have"] += 1
-            elif found.blank:
-                counts[
-                    "judged queries with pairs left blank (write 0 for what is not relevant)"
-                ] += 1
+        counts = Counter(self.counts)
+        kept: dict[str, JudgedQuery] = {}
+        ids = {_normalised(text): id for id, text in queries.items() if text.strip()}
+        for id, query in self.queries.items():
+            if id not in queries:
+                id = ids.get(_normalised(query.text), id)
+            is_typed = bool(query.text) and id.startswith(_TYPED)
+            if id not in queries and not is_typed:
+                counts[_NOT_IN_COLLECTION] += 1
+            elif query.blank:
+                counts[_BLANK] += 1
             else:
                 first = kept.get(id, JudgedQuery())
-                grades, shares = (
-                    first.grades | found.grades,
-                    first.probabilities | found.probabilities,
-                )
-                drawn = first.probability if found.probability is None else found.probability
-                whole = replace(found, grades=grades, probabilities=shares, probability=drawn)
-                kept[id] = replace(whole, text=queries.get(id, found.text))
+                kept[id] = first.joined(query, queries.get(id, query.text))
         if not kept:
-            why = (
-                "; ".join(f"{count} {what}" for what, count in counts.items())
-                or "nothing is judged"
-            )
-            raise InputError(f"{self.file}: no judged query can be used: {why}")
+            reasons = [f"{count} {reason}" for reason, count in counts.items()]
+            reason = "; ".join(reasons) or "nothing is judged"
+            raise InputError(f"{self.file}: no judged query can be used: {reason}")
         if documents is not None:
             judged = [document for query in kept.values() for document in query.grades]
-            counts["judged documents that the corpus does not have (kept, as in trec_eval)"] += int(
-                (documents.rows(judged) < 0).sum()
-            )
-        for what, count in (+counts).items():
-            log.info("%s: %s: %d", self.file, what, count)
-        return replace(self, queries=kept, counts=dict(+counts))
+            counts[_NOT_IN_CORPUS] += int((documents.rows(judged) < 0).sum())
+        positive = {reason: count for reason, count in counts.items() if count > 0}
+        for reason, count in positive.items():
+            log.info("%s: %s: %d", self.file, reason, count)
+        return replace(self, queries=kept, counts=positive)
 
 
 def load_judgements(path: Path) -> Judgements:
-    """Read qrels (TREC's or BEIR's), a table of pairs such as ``labels_wanted.tsv``, or a log of
-    judgements. An InputError: no such file, or the first line that is damaged.
+    """Read judgements.
+
+    Args:
+        path: qrels (TREC's or BEIR's), a table of pairs such as ``labels_wanted.tsv``, or a log of
+            judgements.
+
+    Raises:
+        InputError: there is no such file, or a line is damaged; the first one is named.
     """
     if not path.is_file():
         raise InputError(
@@ -430,51 +502,59 @@ def load_judgements(path: Path) -> Judgements:
         )
     first = next((text for _, text in numbered_lines(path, raise_errors)), "")
     if first.lstrip().startswith("{"):
-        drawn: dict[str, int] = {}
-        found = _of_pairs(path, _log(path, drawn))
-        for id in drawn.keys() & found.queries.keys():
-            query = found.queries[id]
-            found.queries[id] = replace(query, blank=max(0, drawn[id] - len(query.grades)))
-        return found
-    if {"query_id", "document_id"} <= set(first.split("\t")):
-        return _of_pairs(path, _table(path, first.rstrip("\r").split("\t")))
-    pairs = (
-        (line, AnnotationCandidate(query, document, grade))
-        for line, query, document, grade in read_judgements(path, raise_errors)
-    )
-    return replace(_of_pairs(path, pairs), rows=[])
+        return _load_log(path)
+    header = first.rstrip("\r").split("\t")
+    if {"query_id", "document_id"} <= set(header):
+        return _join_pairs(path, _table_pairs(path, header))
+    return replace(_join_pairs(path, _qrels_pairs(path)), rows=[])
 
 
-def _of_pairs(path: Path, pairs: Iterator[tuple[int, AnnotationCandidate]]) -> Judgements:
-    """Of a pair that stands twice the last judgement counts; one that was taken back counts as
-    never judged.
-    """
+#: A pair and the line that it was read from.
+_NumberedPair = tuple[int, AnnotationCandidate]
+
+
+def _load_log(path: Path) -> Judgements:
+    drawn: dict[str, int] = {}
+    judgements = _join_pairs(path, _log_pairs(path, drawn))
+    queries = dict(judgements.queries)
+    for id, query in judgements.queries.items():
+        if id in drawn:
+            blank = max(0, drawn[id] - len(query.grades))
+            queries[id] = replace(query, blank=blank)
+    return replace(judgements, queries=queries)
+
+
+def _join_pairs(path: Path, pairs: Iterator[_NumberedPair]) -> Judgements:
+    """Join the pairs of each query; where a pair is judged twice, the last judgement counts."""
     last: dict[tuple[str, str], AnnotationCandidate] = {}
     for line, pair in pairs:
         for name in ("query_probability", "document_probability"):
             share = getattr(pair, name)
             if share is not None and not 0 < share <= 1:
-                raise InputError(f"{path}:{line}: {name} is {share}; it is above 0 and at most 1")
+                raise InputError(
+                    f"{path}:{line}: {name} is {share}, not above 0 and at most 1; correct the line"
+                )
         last[pair.query_id, pair.document_id] = pair
     queries: dict[str, JudgedQuery] = {}
     for pair in last.values():
-        found = queries.get(
-            pair.query_id, JudgedQuery(probability=pair.query_probability, text=pair.query)
-        )
+        new = JudgedQuery(probability=pair.query_probability, text=pair.query)
+        query = queries.get(pair.query_id, new)
         if pair.judgement is None:
-            queries[pair.query_id] = replace(found, blank=found.blank + 1)
-            continue
-        grades = found.grades | {pair.document_id: pair.judgement}
-        share = 1.0 if pair.document_probability is None else pair.document_probability
-        probabilities = found.probabilities | {pair.document_id: share}
-        queries[pair.query_id] = replace(found, grades=grades, probabilities=probabilities)
+            queries[pair.query_id] = replace(query, blank=query.blank + 1)
+        else:
+            share = 1.0 if pair.document_probability is None else pair.document_probability
+            queries[pair.query_id] = query.with_judgement(pair.document_id, pair.judgement, share)
     judged = {id: query for id, query in queries.items() if query.grades}
-    return Judgements(
-        str(path), judged, [pair for pair in last.values() if pair.query_id in judged]
-    )
+    rows = [pair for pair in last.values() if pair.query_id in judged]
+    return Judgements(str(path), judged, rows)
 
 
-def _table(path: Path, header: list[str]) -> Iterator[tuple[int, AnnotationCandidate]]:
+def _qrels_pairs(path: Path) -> Iterator[_NumberedPair]:
+    for line, query, document, grade in read_judgements(path, raise_errors):
+        yield line, AnnotationCandidate(query, document, grade)
+
+
+def _table_pairs(path: Path, header: list[str]) -> Iterator[_NumberedPair]:
     from pydantic import TypeAdapter, ValidationError  # only this needs it, and it takes a while
 
     adapter = TypeAdapter(AnnotationCandidate)
@@ -482,60 +562,75 @@ def _table(path: Path, header: list[str]) -> Iterator[tuple[int, AnnotationCandi
         raise InputError(
             f"{path}:1: no column judgement; add it, with 0 for not relevant and 1 for relevant"
         )
+    checker = RecordChecker(str(path), raise_errors)
     for line, text in numbered_lines(path, raise_errors):
         cells = text.split("\t")
         if cells == header:
             continue
         if len(cells) != len(header):
-            raise InputError(f"{path}:{line}: {len(cells)} columns, not {len(header)} as on top")
-        found = {
-            name: cell.strip() for name, cell in zip(header, cells, strict=True) if name in COLUMNS
-        }
-        grade = found["judgement"] or "0"
-        query, document, judged = _checked(
-            path, line, found["query_id"], found["document_id"], grade
-        )
-        given: dict[str, object] = {name: cell for name, cell in found.items() if cell}
-        given |= {"query_id": query, "document_id": document}
-        given |= {"judgement": judged} if found["judgement"] else {}
-        try:
-            yield line, adapter.validate_python(given)
-        except ValidationError as cause:
-            at = cause.errors()[0]
             raise InputError(
-                f"{path}:{line}: {at['loc'][0]} is {at['input']!r}: {at['msg'].lower()}"
+                f"{path}:{line}: {len(cells)} columns, and the header has {len(header)}; "
+                "correct the line"
+            )
+        fields = _table_fields(checker, line, dict(zip(header, cells, strict=True)))
+        try:
+            yield line, adapter.validate_python(fields)
+        except ValidationError as cause:
+            error = cause.errors()[0]
+            raise InputError(
+                f"{path}:{line}: {error['loc'][0]} is {error['input']!r}: {error['msg'].lower()}"
             ) from None
 
 
-def _checked(
-    path: Path, line: int, query: str, document: str, grade: object
-) -> tuple[str, str, int]:
-    found = RecordChecker(str(path), raise_errors).judgement(line, query, document, grade)
-    assert found is not None  # it would have been raised
-    return found[1:]
+def _table_fields(checker: RecordChecker, line: int, cells: dict[str, str]) -> dict[str, object]:
+    """Return the fields of a pair from the cells of its line; an empty cell leaves a default."""
+    values = {name: cell.strip() for name, cell in cells.items() if name in COLUMNS}
+    judgement = checker.judgement(
+        line, values["query_id"], values["document_id"], values["judgement"] or "0"
+    )
+    assert judgement is not None  # errors are raised
+    _, query, document, grade = judgement
+    fields: dict[str, object] = {name: value for name, value in values.items() if value}
+    fields["query_id"] = query
+    fields["document_id"] = document
+    if values["judgement"]:
+        fields["judgement"] = grade
+    return fields
 
 
-def _log(path: Path, drawn: dict[str, int]) -> Iterator[tuple[int, AnnotationCandidate]]:
-    """The log's pairs; what was taken back is left out, and what was judged after that counts
-    again. Queries of which documents were drawn get their number in ``drawn``.
+def _log_pairs(path: Path, drawn: dict[str, int]) -> Iterator[_NumberedPair]:
+    """Stream the pairs of a log.
+
+    What was taken back is left out, and what was judged after that counts again.
+
+    Args:
+        path: the log.
+        drawn: gets the number of documents that were drawn, by query id.
     """
-    found: dict[tuple[str, str], tuple[int, AnnotationCandidate]] = {}
+    pairs: dict[tuple[str, str], _NumberedPair] = {}
+    checker = RecordChecker(str(path), raise_errors)
     for line, content in json_records(path, raise_errors):
         judged = LoggedJudgement.from_json(content, f"{path}:{line}")
         if judged.query_id is None and not judged.query.strip():
             raise InputError(
                 f"{path}:{line}: neither query_id nor query; one of them says what was judged"
             )
-        asked = Asked(judged.query, judged.query_id).id
-        query, document, grade = _checked(path, line, asked, judged.document_id, judged.grade or 0)
+        id = Asked(judged.query, judged.query_id).id
+        judgement = checker.judgement(line, id, judged.document_id, judged.grade or 0)
+        assert judgement is not None  # errors are raised
+        _, query, document, grade = judgement
         if judged.grade is None:
-            found.pop((query, document), None)
+            pairs.pop((query, document), None)
             continue
         if judged.drawn is not None:
             drawn[query] = judged.drawn
-        shares = judged.query_probability, judged.document_probability
         pair = AnnotationCandidate(
-            query, document, grade, 0.0, None, None, judged.query, "", *shares
+            query,
+            document,
+            grade,
+            query=judged.query,
+            query_probability=judged.query_probability,
+            document_probability=judged.document_probability,
         )
-        found[query, document] = line, pair
-    yield from found.values()
+        pairs[query, document] = (line, pair)
+    yield from pairs.values()

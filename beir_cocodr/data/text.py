@@ -1,8 +1,7 @@
-"""From a query or a document to what an encoder reads: joining title and text, words, tokens and
-masks.
+"""Texts of queries and documents as encoders read them: joined, in words, in tokens, masked.
 
-Words are found in any language, without a dictionary. Texts are counted in tokens of a tokenizer,
-or in words where there is none. Masking for masked language modelling takes whole words.
+Words are recognised in any language, without a dictionary. Texts are counted in tokens of a
+tokenizer, or in words where there is none. Masking for masked language modelling takes whole words.
 """
 
 import hashlib
@@ -22,20 +21,22 @@ from beir_cocodr.records import Json
 class TextFormat:
     """One text format for training, mining, encoding and evaluation.
 
-    Args:
-        title_separator: stands between title and text (default one space, as in BEIR).
-        query_prompt: put before every query.
-        document_prompt: put before every document.
-        query_length: tokens a query is cut to, special tokens and prompt included; None: the
+    Attributes:
+        title_separator: separates title and text (default: one space, as in BEIR).
+        query_prompt: text before every query.
+        document_prompt: text before every document.
+        query_length: tokens that a query is cut to, with special tokens and prompt; None: the
             encoder's own maximum.
         document_length: the same for documents.
 
-    Source: COCO-DR, section 5 (title and text joined, 64 and 128 tokens).
-
     Example:
         >>> from beir_cocodr.data.text import TextFormat
-        >>> TextFormat(title_separator=": ").document({"title": "sort", "text": "Return a sorted copy."})
+        >>> document = {"title": "sort", "text": "Return a sorted copy."}
+        >>> TextFormat(title_separator=": ").document(document)
         'sort: Return a sorted copy.'
+
+    References:
+        COCO-DR, section 5 (title and text joined, 64 and 128 tokens).
     """
 
     title_separator: str = " "
@@ -45,39 +46,53 @@ class TextFormat:
     document_length: int | None = None
 
     def document(self, document: Mapping[str, str | None]) -> str:
-        """Title and text of one document as one string, without the prompt; an absent part leaves
-        no separator.
+        """Join title and text of a document, without the prompt.
+
+        A part that is absent leaves no separator.
         """
         title = (document.get("title") or "").strip()
         text = (document.get("text") or "").strip()
-        return f"{title}{self.title_separator}{text}" if title and text else title or text
+        if title and text:
+            return f"{title}{self.title_separator}{text}"
+        return title or text
 
     def as_dict(self) -> Json:
+        """Return the fields by name."""
         return asdict(self)
 
 
-# Characters of a text that are tokenised for each token that is read of it, and of any text at
-# least; and how many words, at the least, they hold for each token where nothing is lost.
-_CHARACTERS, _FEWEST, _SURE = 64, 10_000, 4
+# Characters of a text that are tokenised for each token that is read, and at least of any text.
+_CHARACTERS_A_TOKEN = 64
+_FEWEST_CHARACTERS = 10_000
+
+# Where the characters hold fewer words for each token than this, tokens may be lost.
+_WORDS_A_TOKEN = 4
 
 
-#: Characters of a document that spans are drawn from; tokenising all of one of 50 MB takes minutes
-#: each time.
+#: Characters of a document that spans are drawn from: tokenising all of a document of 50 MB takes
+#: minutes each time.
 MOST_CHARACTERS = 1_000_000
 
 
 def cut_text(text: str, tokens: int = 8_192) -> tuple[str, bool]:
-    """The beginning of a text of which only so many tokens are read, and whether tokens may be
-    lost: the part that is left has few words, such as a run of spaces. Tokenising a text of 50 MB
-    takes minutes.
+    """Cut a text of which only so many tokens are read, before it is tokenised.
 
-    A text of up to 64 characters a token, and any of up to 10,000, stays as it is. No encoder reads
-    more tokens.
+    Tokenising a text of 50 MB takes minutes. A text of up to 64 characters a token, and any of up
+    to 10,000, stays as it is.
+
+    Args:
+        text: the text.
+        tokens: the tokens that are read; no encoder reads more than the default.
+
+    Returns:
+        The beginning of the text, and whether tokens may be lost, as it has few words: a long run
+        of spaces, for example.
     """
-    most = max(_FEWEST, _CHARACTERS * tokens)
+    most = max(_FEWEST_CHARACTERS, _CHARACTERS_A_TOKEN * tokens)
     if len(text) <= most:
         return text, False
-    return text[:most], count_units(text[:most]) < _SURE * tokens
+    beginning = text[:most]
+    return beginning, count_units(beginning) < _WORDS_A_TOKEN * tokens
 
 
 # Scripts that put no space between words.
@@ -90,49 +105,55 @@ _UNIT = regex.compile(
 
 
 def word_ranges(text: str) -> Iterator[tuple[int, int]]:
-    """Where the words of a text stand, as :func:`words` finds them: first character, and the one
-    after the last.
-    """
+    """Stream the ranges of the :func:`words` of a text: first character, and one after the last."""
     for run in _RUN.finditer(text):
         start, end = run.span()
         if end - start > 2 and _IS_UNSPACED.match(run.group()):
-            yield from ((i, i + 2) for i in range(start, end - 1))
+            for first in range(start, end - 1):
+                yield first, first + 2
         else:
             yield start, end
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, lowercased, in order, as often as they stand there.
+    """Return the words of a text, lowercased, in order, as often as they occur.
 
     A word is a run of letters, marks and digits. In scripts that put no space between words
-    (Chinese, Japanese but for katakana, Thai, Lao, Khmer, Burmese) it is every pair of neighbouring
+    (Chinese, Japanese except katakana, Thai, Lao, Khmer, Burmese) it is every pair of neighbouring
     characters, as in Lucene's CJK analysis.
     """
-    found: list[str] = []
+    split: list[str] = []
     for run in _RUN.findall(text.lower()):
         if len(run) > 2 and _IS_UNSPACED.match(run):
-            found += [run[i : i + 2] for i in range(len(run) - 1)]
+            split.extend(run[first : first + 2] for first in range(len(run) - 1))
         else:
-            found.append(run)
-    return found
+            split.append(run)
+    return split
 
 
 def count_units(text: str) -> int:
-    """How many words, characters of scripts without spaces, and punctuation marks a text has.
+    """Count words, characters of scripts without spaces, and punctuation marks of a text.
 
-    About what a subword tokenizer makes of it, without one: from below, as long words count once.
+    The number is about that of the tokens of a subword tokenizer, and seldom larger, as long words
+    count once.
     """
     return len(_UNIT.findall(text))
 
 
 def load_tokenizer(name: str) -> Any:
-    """A tokenizer by hub name or folder that reads as :func:`read_literally`; InputError: none, or
-    no vocabulary.
-    """
-    from transformers import AutoTokenizer  # takes seconds, and counting words must not cost them
+    """Load a tokenizer that reads special tokens in texts as text, see :func:`read_literally`.
 
-    way_out = "name another, or save it again"  # the host raises of everything, and tokenizers plain exceptions
-    with explained(f"the tokenizer of {name!r} cannot be loaded", way_out, Exception):
+    Args:
+        name: a hub name or a folder.
+
+    Raises:
+        InputError: there is no such tokenizer, or it has no vocabulary.
+    """
+    from transformers import AutoTokenizer  # takes seconds, which counting words must not cost
+
+    problem = f"the tokenizer of {name!r} cannot be loaded"
+    # The host raises exceptions of any type.
+    with explained(problem, "name another, or save it again", Exception):
         tokenizer = AutoTokenizer.from_pretrained(name)
     check_vocabulary(tokenizer, name)
     read_literally(tokenizer)
@@ -140,26 +161,36 @@ def load_tokenizer(name: str) -> Any:
 
 
 def check_vocabulary(tokenizer: Any, name: str) -> None:
-    """Check that a tokenizer knows more than special tokens; without its files the host makes one
-    of no others.
+    """Check that a tokenizer knows more than special tokens.
+
+    Without its files the host makes a tokenizer that knows no others.
+
+    Raises:
+        InputError: it does not.
     """
-    if (
-        hasattr(tokenizer, "all_special_ids")
-        and len(tokenizer) - len(tokenizer.all_special_ids) < 2
-    ):
+    if not hasattr(tokenizer, "all_special_ids"):
+        return
+    if len(tokenizer) - len(tokenizer.all_special_ids) < 2:
         raise InputError(
-            f"{name!r} has no vocabulary for its tokenizer; save the tokenizer's files beside the model"
+            f"{name!r} has no vocabulary for its tokenizer; "
+            "save the tokenizer's files beside the model"
         )
 
 
 def readable(
     tokenizer: Any, prompts: Iterable[str | None] = (), tokens: int = 8_192
 ) -> Callable[[str], str]:
-    """What every text has to pass before a host tokenises it: :func:`cut_text`, then
-    :func:`read_literally`.
+    """Return the function that every text passes before a host tokenises it.
+
+    It is :func:`cut_text`, then :func:`read_literally`.
     """
     literally = read_literally(tokenizer, prompts)
-    return lambda text: literally(cut_text(text, tokens)[0])
+
+    def prepare(text: str) -> str:
+        beginning, _ = cut_text(text, tokens)
+        return literally(beginning)
+
+    return prepare
 
 
 def read_literally(tokenizer: Any, prompts: Iterable[str | None] = ()) -> Callable[[str], str]:
@@ -167,44 +198,59 @@ def read_literally(tokenizer: Any, prompts: Iterable[str | None] = ()) -> Callab
 
     The tokenizer's own ``split_special_tokens`` does so for most, and is saved with it. Two kinds
     need more: tokenizers whose vocabulary has special tokens among its words (Unigram, as of T5 and
-    XLM-R), and models whose ``prompts``, put before texts, spell special tokens that are meant. For
-    both a space parts them in texts: "< /s>". Gives what every text has to pass before the prompt
-    is put before it; most pass unchanged.
+    XLM-R), and models whose prompts spell special tokens that are meant. For both, a space divides
+    special tokens in texts: "< /s>".
+
+    Args:
+        tokenizer: the tokenizer, changed in place.
+        prompts: the texts that are put before queries and documents.
+
+    Returns:
+        The function that every text passes before the prompt is put before it; most texts pass
+        unchanged.
     """
     if not hasattr(tokenizer, "split_special_tokens"):
-        if hasattr(tokenizer, "encode_special_tokens"):  # a tokenizer of the library below
+        if hasattr(tokenizer, "encode_special_tokens"):  # of the library below transformers
             tokenizer.encode_special_tokens = True
-        return _part_nothing
-    special = [
-        str(token)
-        for token in tokenizer.added_tokens_decoder.values()
-        if token.special and len(str(token)) > 1
-    ]
-    meant = any(token in prompt for prompt in prompts if prompt for token in special)
-    tokenizer.split_special_tokens = tokenizer.init_kwargs["split_special_tokens"] = not meant
-    if not meant and special:
-        found = tokenizer(
-            [f"a {token} a" for token in special], add_special_tokens=False, verbose=False
-        )["input_ids"]
-        own = zip(special, tokenizer.convert_tokens_to_ids(special), found, strict=True)
-        special = [token for token, id, ids in own if id in ids and token != tokenizer.unk_token]
-    return (
-        partial(_part, regex.compile("|".join(map(regex.escape, special))))
-        if special
-        else _part_nothing
-    )
+        return _unchanged
+    special = []
+    for token in tokenizer.added_tokens_decoder.values():
+        if token.special and len(str(token)) > 1:
+            special.append(str(token))
+    written_prompts = [prompt for prompt in prompts if prompt]
+    are_meant = any(token in prompt for prompt in written_prompts for token in special)
+    tokenizer.split_special_tokens = not are_meant
+    tokenizer.init_kwargs["split_special_tokens"] = not are_meant
+    if not are_meant and special:
+        special = _special_words(tokenizer, special)
+    if not special:
+        return _unchanged
+    pattern = regex.compile("|".join(regex.escape(token) for token in special))
+    return partial(_divide, pattern)
 
 
-def _part(special: regex.Pattern[str], text: str) -> str:
-    parted: str = special.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
-    return parted
+def _special_words(tokenizer: Any, special: list[str]) -> list[str]:
+    """Return the special tokens that a tokenizer still reads as such inside a text."""
+    texts = [f"a {token} a" for token in special]
+    encoded = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    special_ids = tokenizer.convert_tokens_to_ids(special)
+    words = []
+    for token, id, ids in zip(special, special_ids, encoded, strict=True):
+        if id in ids and token != tokenizer.unk_token:
+            words.append(token)
+    return words
 
 
-def _part_nothing(text: str) -> str:
+def _divide(special: regex.Pattern[str], text: str) -> str:
+    divided: str = special.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+    return divided
+
+
+def _unchanged(text: str) -> str:
     return text
 
 
-#: The lengths of texts in tokens, what the tokenizer adds to every text included.
+#: A function that gives the lengths of texts in tokens, with those that the tokenizer adds.
 Count = Callable[[Sequence[str]], list[int]]
 
 #: The name of the tokenizer that needs no model: words, as :func:`count_units` counts them.
@@ -213,19 +259,24 @@ WORDS = "words"
 
 @dataclass(frozen=True)
 class TokenCounter:
-    """A way to count, and a hash over whatever it depends on."""
+    """A way to count the tokens of texts.
+
+    Attributes:
+        count: the function.
+        sha256: a hash of all that it depends on.
+    """
 
     count: Count
     sha256: str
 
 
 def word_counter() -> TokenCounter:
-    """Counts words, without a model."""
+    """Return a counter of words, which needs no model."""
     return TokenCounter(lambda texts: [count_units(text) for text in texts], WORDS)
 
 
 def token_counter(tokenizer: Any) -> TokenCounter:
-    """Counts the tokens of a ``transformers`` tokenizer, special tokens included."""
+    """Return a counter of the tokens of a ``transformers`` tokenizer, with special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     content = repr(sorted(tokenizer.get_vocab().items())) if backend is None else backend.to_str()
 
@@ -237,7 +288,8 @@ def token_counter(tokenizer: Any) -> TokenCounter:
         )
         return [len(ids) for ids in encoded["input_ids"]]
 
-    return TokenCounter(count, hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest())
+    digest = hashlib.sha256(content.encode("utf-8", "surrogatepass"))
+    return TokenCounter(count, digest.hexdigest())
 
 
 #: Positions with this label carry no loss (torch's own convention for cross entropy).
@@ -245,23 +297,30 @@ IGNORED = -100
 
 
 class WholeWordMasker:
-    """Masks whole words of token id sequences, reproducibly for a given generator.
+    """A masker of whole words in sequences of token ids, reproducible for a given generator.
 
-    Of n ordinary tokens max(1, round(probability * n)) are chosen, word by word in random order,
-    leaving out a word that would pass the budget (the shortest word is taken where none fits). Of
-    the chosen tokens 80% become the mask token, 10% a random ordinary token, 10% stay.
+    Of n ordinary tokens max(1, round(probability * n)) are chosen, word by word in random order. A
+    word that would exceed this number is left out; where none fits, the shortest is taken. Of the
+    chosen tokens 80% become the mask token, 10% a random ordinary token, and 10% stay.
 
-    Args:
-        tokenizer: a fast tokenizer with a mask token.
-        probability: share of masked tokens (default 0.15).
-
-    Source: COCO-DR, section 4.1; Condenser.
+    References:
+        COCO-DR, section 4.1; Condenser.
     """
 
     def __init__(self, tokenizer: Any, probability: float = 0.15) -> None:
+        """Make a masker.
+
+        Args:
+            tokenizer: a fast tokenizer with a mask token.
+            probability: share of masked tokens.
+
+        Raises:
+            InputError: the tokenizer has no mask token.
+        """
         if tokenizer.mask_token_id is None:
             raise InputError(
-                f"{type(tokenizer).__name__} has no mask token, so no language model can be trained"
+                f"{type(tokenizer).__name__} has no mask token, so no language model can be "
+                "trained; take a model that has one"
             )
         self.probability = probability
         self.mask_id = int(tokenizer.mask_token_id)
@@ -272,46 +331,59 @@ class WholeWordMasker:
         self.ordinary = np.flatnonzero(~self.special)
 
     def __call__(self, ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Mask one sequence: (L,) token ids to (L,) masked ids and (L,) labels, -100 where not
-        masked.
+        """Mask a sequence.
+
+        Args:
+            ids: (L,) token ids.
+            rng: draws the words.
+
+        Returns:
+            (L,) masked ids, and (L,) labels, -100 where a token is not masked.
         """
         positions = np.flatnonzero(~self.special[ids])
         labels = np.full(len(ids), IGNORED, dtype=ids.dtype)
         if not len(positions):
             return ids.copy(), labels
+        chosen = self._choose(ids, positions, rng)
+        labels[chosen] = ids[chosen]
+        masked = ids.copy()
+        fate = rng.random(len(chosen))
+        masked[chosen[fate < 0.8]] = self.mask_id
+        replaced = chosen[(fate >= 0.8) & (fate < 0.9)]
+        masked[replaced] = rng.choice(self.ordinary, size=len(replaced))
+        return masked, labels
+
+    def _choose(
+        self, ids: np.ndarray, positions: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return the positions of the chosen words, of those of all ordinary tokens."""
         budget = max(1, round(self.probability * len(positions)))
-        # A word starts at a token that continues nothing, or where the run of ordinary tokens is
-        # broken.
-        starts = ~self.continues[ids[positions]] | (np.diff(positions, prepend=-2) > 1)
-        begins = np.flatnonzero(starts)  # the first token always starts a word
-        lengths = np.diff(begins, append=len(positions))
-        at, sizes = begins.tolist(), lengths.tolist()
-        chosen: list[int] = []
+        # A word starts at a token that continues nothing, or after a special token. The first token
+        # always starts a word.
+        is_after_gap = np.diff(positions, prepend=-2) > 1
+        starts = np.flatnonzero(~self.continues[ids[positions]] | is_after_gap)
+        lengths = np.diff(starts, append=len(positions))
+        sizes = lengths.tolist()
+        words: list[int] = []
         taken = 0
-        for index in rng.permutation(len(at)).tolist():
-            if taken + sizes[index] <= budget:
-                chosen.append(index)
-                taken += sizes[index]
+        for word in rng.permutation(len(starts)).tolist():
+            if taken + sizes[word] <= budget:
+                words.append(word)
+                taken += sizes[word]
             if taken == budget:
                 break
-        words = chosen or [int(lengths.argmin())]
-        picked = np.concatenate([positions[at[word] : at[word] + sizes[word]] for word in words])
-        labels[picked] = ids[picked]
-        masked = ids.copy()
-        fate = rng.random(len(picked))
-        masked[picked[fate < 0.8]] = self.mask_id
-        random = picked[(fate >= 0.8) & (fate < 0.9)]
-        masked[random] = rng.choice(self.ordinary, size=len(random))
-        return masked, labels
+        if not words:
+            words = [int(lengths.argmin())]
+        parts = [positions[starts[word] : starts[word] + lengths[word]] for word in words]
+        return np.concatenate(parts)
 
 
 def _continuations(tokens: list[str]) -> np.ndarray:
-    """(V,) bool: which vocabulary items continue a word, by the convention that the vocabulary
-    follows.
-    """
-    for mark in ("Ġ", "▁"):  # byte-level BPE and SentencePiece mark the beginning of a word
-        if sum(token.startswith(mark) for token in tokens) > len(tokens) // 10:
-            return np.array([not token.startswith(mark) for token in tokens])
-    return np.array(
-        [token.startswith("##") for token in tokens]
-    )  # WordPiece marks its continuation
+    """Return which items of a vocabulary continue a word, (V,) bool, by its own convention."""
+    # Byte-level BPE and SentencePiece mark the beginning of a word.
+    for mark in ("Ġ", "▁"):
+        starts = np.array([token.startswith(mark) for token in tokens])
+        if starts.sum() > len(tokens) // 10:
+            return ~starts
+    # WordPiece marks its continuation.
+    return np.array([token.startswith("##") for token in tokens])

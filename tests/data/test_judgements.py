@@ -127,7 +127,7 @@ def test_a_query_that_is_judged_in_part_is_left_out_and_counted(tmp_path):
         ("q1 0 d1 1\nq1 0 d2\n", ":2: 3 columns"),
         ("q1 0 d1 one\n", ":1: grade 'one'"),
         ("query_id\tdocument_id\nq1\td1\n", ":1: no column judgement"),
-        ("query_id\tdocument_id\tjudgement\nq1\td1\n", ":2: 2 columns, not 3"),
+        ("query_id\tdocument_id\tjudgement\nq1\td1\n", ":2: 2 columns, and the header has 3"),
         ("query_id\tdocument_id\tjudgement\nq1\td1\t1.0\n", ":2: grade '1.0'"),
         ("query_id\tdocument_id\tjudgement\n\td1\t1\n", ":2: no id"),
         (

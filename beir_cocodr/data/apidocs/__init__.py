@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from beir_cocodr.data.apidocs.packages import fold, package_docstrings, split_docstring
+from beir_cocodr.data.apidocs.docstrings import Docstring
+from beir_cocodr.data.apidocs.packages import package_docstrings
+from beir_cocodr.data.apidocs.summaries import fold, split_docstring
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import (
     cache_root,
@@ -23,20 +25,28 @@ from beir_cocodr.io import (
 )
 from beir_cocodr.records import Json, installed_version
 
-# Domain -> the distribution whose version stands for its sources ("" for the running Python).
+# Domain to the distribution whose version identifies its sources ("" for the running Python).
 DOMAINS = {
     "stdlib": "",
-    **{name: name for name in ("numpy", "pandas", "torch", "scipy")},
+    "numpy": "numpy",
+    "pandas": "pandas",
+    "torch": "torch",
+    "scipy": "scipy",
     "sklearn": "scikit-learn",
 }
 _CHOICES = f"choose from {', '.join(DOMAINS)}, or several joined by '+'"
+
 FORMAT_VERSION = 1  # raise it with every change of what is extracted from the same sources
-SPLIT_SEED, TEST_SHARE = 0, 0.3
+SPLIT_SEED = 0
+TEST_SHARE = 0.3
+
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Pair:
+    """A query and its relevant passage."""
+
     id: str
     query: str
     passage: str
@@ -44,29 +54,28 @@ class _Pair:
     @property
     def split(self) -> str:
         digest = hashlib.sha256(f"{SPLIT_SEED}:{self.id}".encode()).digest()
-        return "test" if int.from_bytes(digest[:8], "big") < TEST_SHARE * 2**64 else "train"
+        is_test = int.from_bytes(digest[:8], "big") < TEST_SHARE * 2**64
+        return "test" if is_test else "train"
 
 
 @dataclass
 class _Extraction:
-    """Pairs of one domain by id, and what was left out."""
+    """The pairs of one domain by id, and counts of texts that were left out."""
 
     modules: Counter[str]
-    seen: int = 0
+    docstrings: int = 0
     pairs: list[_Pair] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
 
 def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
-    """A BEIR folder made of the documentation of installed packages, read with ``ast``. An
-    InputError: an unknown domain, a package that is not installed or has no sources, or a cache
-    that cannot be written.
+    """Make a BEIR folder of the documentation of installed packages, read with ``ast``.
 
-    A query is the summary line of a public function or class (methods are functions), its one
+    A query is the summary line of a public function or class (methods are functions), and its one
     relevant passage is the rest of that text. Titles are empty: the name of the object often
     repeats the summary (``solve_banded``: "Solve the equation ... banded matrix") and would turn
     the task into matching names. Texts that exist only in compiled code (numpy's ufuncs) are not
-    found; what is found but left out is counted by reason. The corpus holds every passage; queries
+    read; what is read and left out is counted by reason. The corpus holds every passage. Queries
     are split 70 to 30 into train and test by a seeded hash of the document id, so that a pair is in
     the same split in every union.
 
@@ -74,11 +83,17 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
         domain: ``stdlib``, ``numpy``, ``pandas``, ``torch``, ``scipy``, ``sklearn``, or several
             joined by ``+`` in any order. In a union, pairs repeated across domains are kept once,
             in the domain that comes first by name.
-        cache_dir: root of the cache, by default :func:`~beir_cocodr.io.cache_root`; the folder lies
-            under ``apidocs/``, with ``corpus.jsonl``, ``queries.jsonl``, ``qrels/train.tsv``,
-            ``qrels/test.tsv`` and ``statistics.json`` (key and counts per domain). It is made once
-            per Python version, package versions and format version, in some seconds; the same key
-            gives the same bytes.
+        cache_dir: root of the cache. Default: :func:`~beir_cocodr.io.cache_root`.
+
+    Returns:
+        The folder, below ``apidocs/`` in the cache, with ``corpus.jsonl``, ``queries.jsonl``,
+        ``qrels/train.tsv``, ``qrels/test.tsv`` and ``statistics.json`` (key and counts per domain).
+        It is made once per Python version, package versions and format version, in some seconds;
+        the same key gives the same bytes.
+
+    Raises:
+        InputError: a domain is unknown, a package is not installed or has no sources, or the cache
+            cannot be written to.
     """
     domains = sorted(set(domain.split("+")))
     for name in domains:
@@ -92,11 +107,14 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
         _drop_repeated(extractions)
         with filling_cache(folder.parent):
             _write(folder, extractions, key)
-        for name, found in extractions.items():
-            message = (
-                "%s: %d of %d texts of %s kept; statistics.json there has versions and all counts"
+        for name, extraction in extractions.items():
+            log.info(
+                "%s: %d of %d texts of %s kept; statistics.json there has versions and all counts",
+                folder,
+                len(extraction.pairs),
+                extraction.docstrings,
+                name,
             )
-            log.info(message, folder, len(found.pairs), found.seen, name)
     return folder
 
 
@@ -112,17 +130,19 @@ def _key(domains: list[str]) -> Json:
 
 
 def _version(domain: str) -> str:
-    if (found := installed_version(DOMAINS[domain])) is None:
+    package = DOMAINS[domain]
+    version = installed_version(package)
+    if version is None:
         raise InputError(
-            f"apidocs: package {DOMAINS[domain]!r} is not installed; install it, or {_CHOICES}"
+            f"apidocs: package {package!r} is not installed; install it, or {_CHOICES}"
         )
-    return found
+    return version
 
 
 def _source_root(domain: str) -> Path:
     if not DOMAINS[domain]:
         return Path(sysconfig.get_path("stdlib"))
-    spec = find_spec(domain)  # of a top-level name: finds, does not import
+    spec = find_spec(domain)  # a top-level name is not imported
     if spec is None or spec.origin is None:
         raise InputError(f"apidocs: package {domain!r} is not installed; install it, or {_CHOICES}")
     return Path(spec.origin).parent
@@ -134,62 +154,70 @@ def _extract(domain: str) -> _Extraction:
     extraction = _Extraction(modules, len(docstrings))
     pairs: dict[str, _Pair] = {}
     for name, docstring in docstrings:
-        if docstring.text is None:
-            outcome: tuple[str, str] | str = "computed text"
-        elif name is None:
-            outcome = "private name"
-        elif docstring.deprecated:
-            outcome = "deprecated"
-        else:
-            outcome = split_docstring(docstring.text)
+        id = f"{domain}:{name}"
+        outcome = _pair_or_reason(name, docstring)
         if isinstance(outcome, str):
             extraction.left_out[outcome] += 1
-        elif f"{domain}:{name}" in pairs:
+        elif id in pairs:
             extraction.left_out["same name"] += 1
         else:
-            pairs[f"{domain}:{name}"] = _Pair(f"{domain}:{name}", *outcome)
+            query, passage = outcome
+            pairs[id] = _Pair(id, query, passage)
     if not pairs:
-        raise InputError(f"apidocs: no documentation found in the sources under {root}; {_CHOICES}")
-    extraction.pairs = [pairs[id_] for id_ in sorted(pairs)]
+        raise InputError(
+            f"apidocs: the sources under {root} have no documentation to read; {_CHOICES}"
+        )
+    extraction.pairs = [pairs[id] for id in sorted(pairs)]
     return extraction
+
+
+def _pair_or_reason(name: str | None, docstring: Docstring) -> tuple[str, str] | str:
+    """Return query and passage of a docstring, or the reason to leave it out."""
+    if docstring.text is None:
+        return "computed text"
+    if name is None:
+        return "private name"
+    if docstring.deprecated:
+        return "deprecated"
+    return split_docstring(docstring.text)
 
 
 def _drop_repeated(extractions: dict[str, _Extraction]) -> None:
     """Keep the first pair, by id, of those with equal queries or equal passages."""
-    queries, passages = set[str](), set[str]()
+    queries: set[str] = set()
+    passages: set[str] = set()
     for extraction in extractions.values():
         kept = []
         for pair in extraction.pairs:
-            query, passage = fold(pair.query), fold(pair.passage)
-            if query in queries or passage in passages:
-                extraction.left_out["same query" if query in queries else "same passage"] += 1
-                continue
-            queries.add(query)
-            passages.add(passage)
-            kept.append(pair)
+            query = fold(pair.query)
+            passage = fold(pair.passage)
+            if query in queries:
+                extraction.left_out["same query"] += 1
+            elif passage in passages:
+                extraction.left_out["same passage"] += 1
+            else:
+                queries.add(query)
+                passages.add(passage)
+                kept.append(pair)
         extraction.pairs = kept
 
 
 def _write(folder: Path, extractions: dict[str, _Extraction], key: Json) -> None:
-    """Write the folder in one step, which of two processes one does first."""
+    """Write the folder in one step; of two processes the first one does."""
     pairs = [pair for extraction in extractions.values() for pair in extraction.pairs]
-    statistics = {
-        "key": key,
-        "domains": {name: _statistics(found) for name, found in extractions.items()},
-    }
+    domains = {name: _statistics(extraction) for name, extraction in extractions.items()}
+    statistics = {"key": key, "domains": domains}
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         with draft_folder(folder) as draft:
             (draft / "qrels").mkdir()
-            write_jsonl(
-                draft / "corpus.jsonl",
-                ({"_id": p.id, "title": "", "text": p.passage} for p in pairs),
-            )
-            write_jsonl(
-                draft / "queries.jsonl", ({"_id": f"query:{p.id}", "text": p.query} for p in pairs)
-            )
+            corpus = ({"_id": pair.id, "title": "", "text": pair.passage} for pair in pairs)
+            write_jsonl(draft / "corpus.jsonl", corpus)
+            queries = ({"_id": f"query:{pair.id}", "text": pair.query} for pair in pairs)
+            write_jsonl(draft / "queries.jsonl", queries)
             for split in ("train", "test"):
-                rows = ((f"query:{pair.id}", pair.id, 1) for pair in pairs if pair.split == split)
+                ids = [pair.id for pair in pairs if pair.split == split]
+                rows = ((f"query:{id}", id, 1) for id in ids)
                 write_qrels(draft / "qrels" / f"{split}.tsv", rows)
             write_text(draft / "statistics.json", json.dumps(statistics, indent=2) + "\n")
     except InputError:
@@ -201,16 +229,16 @@ def _write(folder: Path, extractions: dict[str, _Extraction], key: Json) -> None
 def _statistics(extraction: _Extraction) -> Json:
     pairs = extraction.pairs
     splits = Counter(pair.split for pair in pairs)
-    query_words, passage_words = (
-        [len(getattr(p, part).split()) for p in pairs] for part in ("query", "passage")
-    )
+    count = max(len(pairs), 1)
+    query_words = sum(len(pair.query.split()) for pair in pairs)
+    passage_words = sum(len(pair.passage.split()) for pair in pairs)
     return {
         "modules": dict(sorted(extraction.modules.items())),
-        "docstrings": extraction.seen,
+        "docstrings": extraction.docstrings,
         "kept": len(pairs),
         "left_out": dict(sorted(extraction.left_out.items())),
         "train_queries": splits["train"],
         "test_queries": splits["test"],
-        "query_words": round(sum(query_words) / max(len(pairs), 1), 2),
-        "passage_words": round(sum(passage_words) / max(len(pairs), 1), 2),
+        "query_words": round(query_words / count, 2),
+        "passage_words": round(passage_words / count, 2),
     }

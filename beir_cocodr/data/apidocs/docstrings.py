@@ -1,5 +1,6 @@
-"""What one Python source file documents, defines, imports and exports, read with ``ast``;
-expressions of strings are evaluated without running the module.
+"""One Python source file, read with ``ast``: what it documents, defines, imports and exports.
+
+Expressions of strings are evaluated without running the module.
 """
 
 import ast
@@ -28,13 +29,19 @@ class NotLiteral(Exception):
 
 
 def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The value of an expression of string constants, as far as the source alone gives it.
+    """Return the value of an expression of string constants, as far as the source alone gives it.
 
-    Understood: constants, tuples, dictionaries, ``+``, ``%``, f-strings, ``str.format``, the plain
-    string methods, ``dedent`` and ``cleandoc``, and module-level names in ``names``. A replacement
-    field of an f-string or of ``format`` whose value is not known this way is left empty, as those
-    fields carry boilerplate (a list of common arguments); everything else that is not known raises
-    ``NotLiteral``.
+    Constants, tuples, dictionaries, ``+``, ``%``, f-strings, ``str.format``, the plain string
+    methods, ``dedent`` and ``cleandoc`` are evaluated. A replacement field of an f-string or of
+    ``format`` whose value is not known this way is left empty, as those fields carry boilerplate (a
+    list of common arguments).
+
+    Args:
+        node: the expression.
+        names: values of module-level names.
+
+    Raises:
+        NotLiteral: anything else is not known.
     """
     match node:
         case ast.Constant(value=str() | int() | float() as value):
@@ -90,53 +97,59 @@ def _binary(left: str, operator: ast.operator, right: Any) -> Any:
 
 
 def _call(node: ast.Call, names: Mapping[str, Any]) -> str:
-    function, name = node.func, _called(node)
+    function = node.func
+    name = _called(node)
     if name in _TEXT_FUNCTIONS and len(node.args) == 1:
         return _TEXT_FUNCTIONS[name](_of_type(str, node.args[0], names))
     if isinstance(function, ast.Attribute) and name == "format":
         return _format(_of_type(str, function.value, names), node, names)
     if isinstance(function, ast.Attribute) and name in _STRING_METHODS and not node.keywords:
         arguments = [evaluate(argument, names) for argument in node.args]
+        text = _of_type(str, function.value, names)
         try:
-            return str(getattr(_of_type(str, function.value, names), name)(*arguments))
+            return str(getattr(text, name)(*arguments))
         except (TypeError, ValueError) as error:
             raise NotLiteral(str(error)) from error
     raise NotLiteral(f"call of {name or 'an expression'}")
 
 
 def _format(template: str, node: ast.Call, names: Mapping[str, Any]) -> str:
-    known: Json = {}
-    arguments = [
-        *((str(i), argument) for i, argument in enumerate(node.args)),
-        *((k.arg, k.value) for k in node.keywords),
-    ]
-    for name, argument in arguments:
-        with suppress(NotLiteral):
-            known |= (
-                _of_type(dict, argument, names)
-                if name is None
-                else {name: evaluate(argument, names)}
-            )
+    known = _format_arguments(node, names)
     pieces: list[str] = []
     automatic = 0
     try:
-        for literal, field, _, _ in string.Formatter().parse(template):
+        for literal, field_name, _, _ in string.Formatter().parse(template):
             pieces.append(literal)
-            if field == "":
-                field, automatic = str(automatic), automatic + 1
-            if field is not None:
-                pieces.append(str(known.get(field, "")))
+            if field_name == "":
+                field_name = str(automatic)
+                automatic += 1
+            if field_name is not None:
+                pieces.append(str(known.get(field_name, "")))
     except ValueError as error:
         raise NotLiteral(str(error)) from error
     return "".join(pieces)
 
 
-# Functions that hang a text on an object written in C. numpy's takes (place, object, text) or
-# (place, object, (attribute, text)), scipy.special's (object, text), torch's (object, text).
+def _format_arguments(node: ast.Call, names: Mapping[str, Any]) -> Json:
+    """Return the known arguments of ``str.format`` by name or number."""
+    known: Json = {}
+    for number, argument in enumerate(node.args):
+        with suppress(NotLiteral):
+            known[str(number)] = evaluate(argument, names)
+    for keyword in node.keywords:
+        with suppress(NotLiteral):
+            if keyword.arg is None:
+                known.update(_of_type(dict, keyword.value, names))
+            else:
+                known[keyword.arg] = evaluate(keyword.value, names)
+    return known
+
+
+# Functions that give a text to an object written in C. numpy's takes (module, object, text) or
+# (module, object, (attribute, text)), scipy.special's (object, text), torch's (object, text).
 _ADDERS = frozenset({"add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all"})
 
-# torch hangs these texts through a helper; which class they belong to is known only when the file
-# runs.
+# torch gives these texts through a helper; their class is known only when the file runs.
 _HELPER_CLASSES = {"_tensor_docs": "Tensor", "_storage_docs": "Storage", "_size_docs": "Size"}
 _DEPRECATED = frozenset({"deprecated", "deprecate", "_deprecated"})
 
@@ -146,12 +159,12 @@ class Docstring:
     """One documented object.
 
     Attributes:
-        module: dotted name of the module that it is found under.
+        module: dotted name of its module.
         name: dotted name inside the module, ``Class.method``.
         text: the text as written; None where it, or the name (then "?"), is computed when the
             module runs.
         deprecated: whether the object is decorated as deprecated.
-        placed: whether a call names the object (C code), so that ``module`` is where users find it.
+        placed: whether a call names the object (C code); users import it from ``module`` then.
     """
 
     module: str
@@ -163,7 +176,7 @@ class Docstring:
 
 @dataclass
 class ModuleSource:
-    """What one file states about itself.
+    """The statements of one file about itself.
 
     Attributes:
         name: dotted name of the module.
@@ -171,8 +184,8 @@ class ModuleSource:
         docstrings: documented functions and classes in source order, nested classes and methods
             included.
         definitions: names bound at the top level by ``def``, ``class`` or assignment.
-        calls: name -> what is called, for ``name = function_or_class(...)`` at the top level.
-        imports: local name -> (module, name there), for ``from module import name``.
+        calls: name to what is called, for ``name = function_or_class(...)`` at the top level.
+        imports: local name to module and name there, for ``from module import name``.
         stars: modules imported with ``*``, in source order.
         exports: ``__all__`` where it is a plain list, else None.
     """
@@ -188,8 +201,14 @@ class ModuleSource:
 
 
 def read_docstrings(path: Path, module: str) -> ModuleSource | None:
-    """What one file documents, by parsing alone; None where Python cannot parse it. ``module`` is
-    its dotted name.
+    """Read what one file documents, by parsing alone.
+
+    Args:
+        path: the file.
+        module: its dotted name.
+
+    Returns:
+        The statements of the file; None where Python cannot parse it.
     """
     try:
         with warnings.catch_warnings():
@@ -203,40 +222,52 @@ def read_docstrings(path: Path, module: str) -> ModuleSource | None:
 
 
 class _Reader:
+    """A walk over the statements of a file, which fills a :class:`ModuleSource`."""
+
     def __init__(self, source: ModuleSource) -> None:
         self.source = source
+        # Values of module-level names, as far as they are known.
         self.names: Json = {}
 
     def body(self, statements: Sequence[ast.stmt], owner: str) -> None:
-        for statement in _unfolded(statements):
+        """Read the statements of a module, or of the class ``owner``."""
+        for statement in _flattened(statements):
             match statement:
                 case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
                     self.definition(statement, owner)
                 case ast.Assign() | ast.AnnAssign():
                     self.assignment(statement, owner)
                 case ast.Expr(value=ast.Call() as call):
-                    self.added(call, None)
+                    self.added_text(call, None)
                 case ast.ImportFrom() if not owner:
                     self.imported(statement)
                 case ast.AugAssign(target=ast.Name(id="__all__"), value=value) if not owner:
-                    more, exports = _strings(value), self.source.exports
-                    self.source.exports = (
-                        None if more is None or exports is None else [*exports, *more]
-                    )
+                    self.extended_exports(value)
+
+    def extended_exports(self, value: ast.expr) -> None:
+        """Read ``__all__ += value``."""
+        more = _strings(value)
+        if more is None or self.source.exports is None:
+            self.source.exports = None
+        else:
+            self.source.exports = [*self.source.exports, *more]
 
     def definition(
         self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, owner: str
     ) -> None:
+        """Read a class or a function."""
         name = f"{owner}.{node.name}" if owner else node.name
         if not owner:
             self.source.definitions.add(node.name)
-        if (text := ast.get_docstring(node, clean=False)) is not None:
+        text = ast.get_docstring(node, clean=False)
+        if text is not None:
             deprecated = any(_called(decorator) in _DEPRECATED for decorator in node.decorator_list)
             self.source.docstrings.append(Docstring(self.source.name, name, text, deprecated))
         if isinstance(node, ast.ClassDef):
             self.body(node.body, name)
 
     def assignment(self, node: ast.Assign | ast.AnnAssign, owner: str) -> None:
+        """Read an assignment to ``__doc__``, to ``__all__`` or to a name."""
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if node.value is None:
             return
@@ -252,9 +283,10 @@ class _Reader:
                 self.bound(name, node.value)
 
     def bound(self, name: str, value: ast.expr) -> None:
+        """Read the binding of a name at the top level."""
         self.source.definitions.add(name)
         if isinstance(value, ast.Call):
-            if self.added(value, name):
+            if self.added_text(value, name):
                 return
             self.source.calls[name] = _called(value)
         try:
@@ -265,40 +297,49 @@ class _Reader:
             self.names[name] = evaluated
 
     def documented(self, name: str, value: ast.expr) -> None:
-        """A text assigned to ``__doc__``; one copied from another object is that object's text."""
-        if any(
-            isinstance(part, ast.Constant) and isinstance(part.value, str)
-            for part in ast.walk(value)
-        ):
-            self.record(self.source.name, name, value)
+        """Record a text assigned to ``__doc__``, unless it is copied from another object."""
+        for part in ast.walk(value):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                self.record(self.source.name, name, value)
+                return
 
-    def record(self, place: str, name: str, text: ast.expr, *, placed: bool = False) -> None:
-        if all(part.isidentifier() for part in f"{place}.{name}".split(".")):
-            docstring = Docstring(place, name, self.text(text), placed=placed)
+    def record(self, module: str, name: str, text: ast.expr, *, placed: bool = False) -> None:
+        """Record the docstring of an object."""
+        parts = f"{module}.{name}".split(".")
+        if all(part.isidentifier() for part in parts):
+            docstring = Docstring(module, name, self.text(text), placed=placed)
         else:
             docstring = Docstring(self.source.name, "?", None, placed=placed)
         self.source.docstrings.append(docstring)
 
     def text(self, node: ast.expr) -> str | None:
+        """Return the string of an expression; None where it is not known."""
         with suppress(NotLiteral):
             return _of_type(str, node, self.names)
         return None
 
-    def added(self, call: ast.Call, target: str | None) -> bool:
-        """Record the text of an ``add_newdoc``-like call; False where ``call`` is none."""
+    def added_text(self, call: ast.Call, target: str | None) -> bool:
+        """Record the text of a call such as ``add_newdoc``.
+
+        Args:
+            call: the call.
+            target: the name that its result is bound to, if any.
+
+        Returns:
+            Whether the call is one.
+        """
         if _called(call) not in _ADDERS or not 2 <= len(call.args) <= 3:
             return False
-        place, name = self.place(call, target)
+        module, name = self.documented_object(call, target)
         text: ast.expr = call.args[-1]
         if isinstance(text, ast.Tuple) and len(text.elts) == 2:
-            name, text = f"{name}.{self.text(text.elts[0]) or '?'}", text.elts[1]
-        self.record(place, name, text, placed=True)
+            attribute, text = text.elts
+            name = f"{name}.{self.text(attribute) or '?'}"
+        self.record(module, name, text, placed=True)
         return True
 
-    def place(self, call: ast.Call, target: str | None) -> tuple[str, str]:
-        """Module and name of the object that a call documents; the name is "?" where it is
-        computed.
-        """
+    def documented_object(self, call: ast.Call, target: str | None) -> tuple[str, str]:
+        """Return module and name of the object that a call documents; "?" for a computed name."""
         here = self.source.name
         if len(call.args) == 3:
             return self.text(call.args[0]) or here, self.text(call.args[1]) or "?"
@@ -309,13 +350,14 @@ class _Reader:
             helper = here.rpartition(".")[2] if _called(call) == "add_docstr_all" else ""
             owner = f"{_HELPER_CLASSES[helper]}." if helper in _HELPER_CLASSES else ""
             return here, f"{owner}{first.value}"
-        top = here.partition(".")[0]
+        package = f"{here.partition('.')[0]}."
         dotted = ast.unparse(first) if isinstance(first, ast.Attribute) else "?"
-        return (
-            (top, dotted.removeprefix(f"{top}.")) if dotted.startswith(f"{top}.") else (here, "?")
-        )
+        if dotted.startswith(package):
+            return package[:-1], dotted.removeprefix(package)
+        return here, "?"
 
     def imported(self, node: ast.ImportFrom) -> None:
+        """Read ``from module import ...``."""
         home = _absolute(self.source, node)
         for alias in node.names:
             if alias.name == "*":
@@ -324,28 +366,29 @@ class _Reader:
                 self.source.imports[alias.asname or alias.name] = (home, alias.name)
 
 
-def _unfolded(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements in source order, with the branches of ``if``, ``try``, ``with`` and loops laid
-    flat.
-    """
+def _flattened(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Stream statements in source order, with those in ``if``, ``try``, ``with`` and loops."""
     for statement in statements:
         match statement:
             case ast.If() | ast.For() | ast.While():
-                yield from _unfolded([*statement.body, *statement.orelse])
+                yield from _flattened([*statement.body, *statement.orelse])
             case ast.With():
-                yield from _unfolded(statement.body)
+                yield from _flattened(statement.body)
             case ast.Try():
-                handlers = [inner for handler in statement.handlers for inner in handler.body]
-                yield from _unfolded(
-                    [*statement.body, *handlers, *statement.orelse, *statement.finalbody]
-                )
+                yield from _flattened(statement.body)
+                for handler in statement.handlers:
+                    yield from _flattened(handler.body)
+                yield from _flattened([*statement.orelse, *statement.finalbody])
             case _:
                 yield statement
 
 
 def _called(node: ast.expr) -> str:
+    """Return the last name of what a call or a decorator names; "" where it has none."""
     function = node.func if isinstance(node, ast.Call) else node
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def _strings(node: ast.expr) -> list[str] | None:
@@ -353,7 +396,9 @@ def _strings(node: ast.expr) -> list[str] | None:
         value = ast.literal_eval(node)
     except ValueError:
         return None
-    return [str(name) for name in value] if isinstance(value, list | tuple | set) else None
+    if not isinstance(value, list | tuple | set):
+        return None
+    return [str(name) for name in value]
 
 
 def _absolute(source: ModuleSource, node: ast.ImportFrom) -> str:

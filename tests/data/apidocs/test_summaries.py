@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.data.apidocs.packages import (
+from beir_cocodr.data.apidocs.summaries import (
     MAX_QUERY_WORDS,
     MIN_PASSAGE_WORDS,
     MIN_QUERY_WORDS,
