@@ -40,7 +40,7 @@ from beir_cocodr.io import draft_folder, write_jsonl, write_qrels
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.resampling import RestrainOptions
 from beir_cocodr.resampling.manifest import read_manifest
-from beir_cocodr.resampling.regimes import Recipe
+from beir_cocodr.resampling.regimes import Recipe, RegimeOptions
 from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES
 from beir_cocodr.resampling.regimes.regimes import RESULTS_FILE, evaluate_regimes, gap
 from beir_cocodr.resampling.restrain import resample_restrain
@@ -170,13 +170,12 @@ class Study:
         output = self.work / ("architectures" if start == "minilm" else start)
         record = evaluate_regimes(
             self.sets,
-            output,
-            architectures,
+            output=output,
+            architectures=architectures,
             recipe=recipe,
-            seeds=options.seeds,
-            measures=MEASURES,
-            keep_models=False,
-            progress=True,
+            options=RegimeOptions(
+                seeds=tuple(options.seeds), measures=MEASURES, keep_models=False, progress=True
+            ),
         )
         record.write(output / RESULTS_FILE)
         return [asdict(row) for row in record.rows]

@@ -13,7 +13,7 @@ from beir_cocodr.report import png_pictures
 from beir_cocodr.report.terminal import print_record
 from beir_cocodr.resampling import RestrainOptions, ResttestOptions
 from beir_cocodr.resampling.manifest import Manifest
-from beir_cocodr.resampling.regimes import Recipe
+from beir_cocodr.resampling.regimes import Recipe, RegimeOptions
 
 _Encoder = Annotated[
     str,
@@ -159,16 +159,18 @@ def evaluate(
     names = [name.strip() for text in architecture or () for name in text.split(",")]
     record = evaluate_regimes(
         folder,
-        output,
-        [name for name in names if name],
-        model or (),
-        settings,
-        seed or (42,),
-        ood or (),
-        measures,
-        keep_models,
-        progress=True,
+        output=output,
+        architectures=[name for name in names if name],
+        models=model or (),
         starts=other_start or (),
+        recipe=settings,
+        options=RegimeOptions(
+            seeds=tuple(seed or (42,)),
+            ood=ood or (),
+            measures=measures,
+            keep_models=keep_models,
+            progress=True,
+        ),
     )
     if rank() == 0:
         draw = png_pictures.alignment_picture if drawn else None

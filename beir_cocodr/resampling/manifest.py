@@ -231,7 +231,7 @@ def check_sets(output: Path, manifest: Manifest) -> None:
     Raises:
         InputError: Some are not.
     """
-    # Sets share folders, each of which is checked once.
+    # Sets share folders, and each folder is checked once.
     parts: dict[tuple[str, str], tuple[SplitRecord, SourceRecord]] = {}
     for record in manifest.sets:
         parts[record.train.folder, record.train.split] = (record.train, manifest.train)

@@ -235,7 +235,7 @@ def nearest_ranks(
         method: as for :func:`nearest`.
 
     Returns:
-        (N,) ranks from 0; ``depth`` stands for all ranks from there on.
+        (N,) ranks from 0; ``depth`` means that rank or a later one.
 
     Raises:
         InputError: An embedding is NaN or infinite.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import statistics
-from functools import partial
 from pathlib import Path
 
 import ir_measures
@@ -19,9 +18,8 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.resampling import RestrainOptions, ResttestOptions
-from beir_cocodr.resampling.regimes import Recipe, cells
+from beir_cocodr.resampling.regimes import Recipe, RegimeOptions, cells
 from beir_cocodr.resampling.regimes.cells import Cell
-from beir_cocodr.resampling.regimes.host_training import REGIMES
 from beir_cocodr.resampling.regimes.regimes import (
     RegimePoint,
     Regimes,
@@ -32,6 +30,7 @@ from beir_cocodr.resampling.regimes.regimes import (
     regime_points,
     regime_rows,
 )
+from beir_cocodr.resampling.regimes.units import REGIMES
 from beir_cocodr.resampling.restrain import resample_restrain
 from beir_cocodr.resampling.resttest import resample_resttest
 
@@ -176,23 +175,23 @@ def test_given_models_of_restrain(
     judged, outside_hash, load = (
         [],
         load_collection(other).documents.content_hash,
-        cells.load_retriever,
+        cells.load_ranker,
     )
 
-    def loaded(model, documents, *rest):
+    def loaded(model, documents, *rest, **options):
         judged.extend([model] if documents.content_hash == outside_hash else [])
-        return load(model, documents, *rest)
+        return load(model, documents, *rest, **options)
 
-    monkeypatch.setattr(cells, "load_retriever", loaded)
+    monkeypatch.setattr(cells, "load_ranker", loaded)
     models = tmp_path / "models"
     models.mkdir()
     (models / "interpolation").symlink_to(deep_bert)
     (models / "extrapolation").symlink_to(tiny_bert)
     report = evaluate_regimes(
         restrained,
-        tmp_path / "o",
+        output=tmp_path / "o",
         models=[f"mine={models}/{{set}}", f"fixed={tiny_bert}", "words=bm25"],
-        ood=[str(other)],
+        options=RegimeOptions(ood=[str(other)]),
     )
     near = statistics.fmean(by_query(folder, str(deep_bert), tmp_path / "near").values())
     far = statistics.fmean(by_query(folder, str(tiny_bert), tmp_path / "far").values())
@@ -235,7 +234,7 @@ def test_given_models_of_resttest_are_pooled(folder, bucketed, tiny_cosine, tiny
     for name, model in used.items():
         (models / name).symlink_to(model)
     report = evaluate_regimes(
-        bucketed, tmp_path / "o", models=[f"mine={models}/{{set}}", "words=bm25"]
+        bucketed, output=tmp_path / "o", models=[f"mine={models}/{{set}}", "words=bm25"]
     )
     scores = {
         model: by_query(folder, str(model), tmp_path / model.name)
@@ -280,9 +279,31 @@ def test_trained_cells_are_kept_and_added_to(restrained, other, recipe, tmp_path
 
     monkeypatch.setattr(DenseArchitecture, "train", counted)
     with pytest.raises(RuntimeError, match="killed"):
-        evaluate_regimes(restrained, output, ["bm25", "dense"], recipe=recipe, seeds=[1, 2])
+        evaluate_regimes(
+            restrained,
+            output=output,
+            architectures=["bm25", "dense"],
+            recipe=recipe,
+            options=RegimeOptions(
+                seeds=(
+                    1,
+                    2,
+                )
+            ),
+        )
     del trained[1:]
-    report = evaluate_regimes(restrained, output, ["bm25", "dense"], recipe=recipe, seeds=[1, 2])
+    report = evaluate_regimes(
+        restrained,
+        output=output,
+        architectures=["bm25", "dense"],
+        recipe=recipe,
+        options=RegimeOptions(
+            seeds=(
+                1,
+                2,
+            )
+        ),
+    )
     assert len(trained) == 2  # one cell was missing
     rows = {row.model: row for row in report.rows}
     assert rows["bm25"].seeds == [1]
@@ -294,19 +315,28 @@ def test_trained_cells_are_kept_and_added_to(restrained, other, recipe, tmp_path
     seeds = rows["dense"].measures[MEASURE].seeds
     assert seeds.extrapolation[1] == pytest.approx(statistics.fmean(expected.values()))
     (output / "models").rename(tmp_path / "away")
-    again = evaluate_regimes(restrained, output, ["bm25", "dense"], recipe=recipe, seeds=[1, 2])
+    again = evaluate_regimes(
+        restrained,
+        output=output,
+        architectures=["bm25", "dense"],
+        recipe=recipe,
+        options=RegimeOptions(
+            seeds=(
+                1,
+                2,
+            )
+        ),
+    )
     assert len(trained) == 2  # scores are enough
     assert again == report
     (tmp_path / "away").rename(output / "models")
     del trained[:]
     more = evaluate_regimes(
         restrained,
-        output,
-        ["bm25", "dense"],
+        output=output,
+        architectures=["bm25", "dense"],
         recipe=recipe,
-        seeds=[1],
-        ood=[str(other)],
-        keep_models=False,
+        options=RegimeOptions(seeds=(1,), ood=[str(other)], keep_models=False),
     )
     assert len(trained) == 2  # a collection more needs the models
     assert sorted(path.name for path in (output / "models").glob("*/*")) == ["dense-2", "dense-2"]
@@ -329,20 +359,28 @@ def test_several_starts_in_one_run(
         return train(self, dataset, folder, recipe, *rest)
 
     monkeypatch.setattr(DenseArchitecture, "train", noted)
-    run = partial(
-        evaluate_regimes, restrained, tmp_path / "o", ["bm25", "dense"], recipe=recipe, seeds=[1]
-    )
-    report = run(starts=[f"bert={tiny_bert}"])
+
+    def run(starts, **options):
+        return evaluate_regimes(
+            restrained,
+            output=tmp_path / "o",
+            architectures=["bm25", "dense"],
+            starts=starts,
+            recipe=recipe,
+            options=RegimeOptions(seeds=(1,), **options),
+        )
+
+    report = run({"bert": tiny_bert})
     assert [row.model for row in report.rows] == ["bm25", "dense", "dense@bert"]
     assert set(started) == {("dense-1", str(tiny_cosine)), ("dense@bert-1", str(tiny_bert))}
     own, other = (row.measures[MEASURE] for row in report.rows[1:])
     assert own.interpolation != other.interpolation
-    more = run(starts=[f"deep={deep_bert}"], keep_models=False)
+    more = run([f"deep={deep_bert}"], keep_models=False)
     assert [row.model for row in more.rows] == ["bm25", "dense", "dense@deep"]
     with pytest.raises(InputError, match="other .*start bert"):
-        run(starts=[f"bert={deep_bert}"])
+        run(f"bert={deep_bert}")
     with pytest.raises(InputError, match="other-start 'bert'"):
-        run(starts=["bert"])
+        run(["bert"])
 
 
 def test_the_command(restrained, other, tiny_cosine, tmp_path, capsys):
@@ -368,7 +406,7 @@ def test_bad_input_is_one_line(restrained, other, folder, tiny_cosine, tmp_path,
         "two models are called 'bm25'": ["--architecture", "bm25", "--model", "bm25=bm25"],
         "seeds 1, 1": ["--architecture", "bm25", "--seed", "1", "--seed", "1"],
         "measure 'nDCG@'": ["--architecture", "bm25", "--measures", "nDCG@"],
-        "named twice in --ood": ["--model", "b=bm25", "--ood", str(other), "--ood", str(other)],
+        "is named twice": ["--model", "b=bm25", "--ood", str(other), "--ood", str(other)],
         "--ood": ["--model", "b=bm25", "--picture"],
         "batch_size must be at least 2": ["--architecture", "dense", "--batch-size", "1"],
         "max_steps": ["--architecture", "dense", "--max-steps", "0"],
@@ -413,7 +451,7 @@ def test_sets_that_are_not_those_on_record_are_named(file, old, new, part, restr
     place = folder / "extrapolation" / file
     place.write_text(place.read_text().replace(old, new, 1))
     with pytest.raises(InputError, match=f"extrapolation: {part} of .*manifest"):
-        evaluate_regimes(folder, tmp_path / "o", ["bm25"])
+        evaluate_regimes(folder, output=tmp_path / "o", architectures=["bm25"])
     assert not (tmp_path / "o").exists()
 
 
@@ -428,25 +466,28 @@ def failure(arguments: list[str], capsys) -> str:
 
 
 def test_another_recipe_or_model_needs_another_output(restrained, tiny_cosine, tiny_bert, tmp_path):
-    evaluate_regimes(restrained, tmp_path / "o", models=[f"m={tiny_cosine}"])
+    evaluate_regimes(restrained, output=tmp_path / "o", models=[f"m={tiny_cosine}"])
     with pytest.raises(InputError, match="other .*batch_size"):
         evaluate_regimes(
-            restrained, tmp_path / "o", models=[f"m={tiny_cosine}"], recipe=Recipe(batch_size=9)
+            restrained,
+            output=tmp_path / "o",
+            models=[f"m={tiny_cosine}"],
+            recipe=Recipe(batch_size=9),
         )
     with pytest.raises(InputError, match="another name"):
-        evaluate_regimes(restrained, tmp_path / "o", models=[f"m={tiny_bert}"])
+        evaluate_regimes(restrained, output=tmp_path / "o", models=[f"m={tiny_bert}"])
     model = tmp_path / "model"
     shutil.copytree(tiny_cosine, model)
-    evaluate_regimes(restrained, tmp_path / "p", models=[f"m={model}"])
+    evaluate_regimes(restrained, output=tmp_path / "p", models=[f"m={model}"])
     (model / "README.md").write_text("another")
     with pytest.raises(InputError, match="changed since"):
-        evaluate_regimes(restrained, tmp_path / "p", models=[f"m={model}"])
+        evaluate_regimes(restrained, output=tmp_path / "p", models=[f"m={model}"])
     for broken in ("", "[1]", "{"):
         (tmp_path / "p" / "settings.json").write_text(broken)
         with pytest.raises(InputError, match="damaged"):
-            evaluate_regimes(restrained, tmp_path / "p", models=[f"m={model}"])
+            evaluate_regimes(restrained, output=tmp_path / "p", models=[f"m={model}"])
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="not empty"):
-        evaluate_regimes(restrained, tmp_path / "taken", models=[f"m={tiny_cosine}"])
+        evaluate_regimes(restrained, output=tmp_path / "taken", models=[f"m={tiny_cosine}"])
     assert (tmp_path / "taken" / "notes.txt").read_text() == "mine"

@@ -15,15 +15,11 @@ from conftest import write_beir
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.provenance import read_record
-from beir_cocodr.resampling.regimes import Recipe, architectures
-from beir_cocodr.resampling.regimes.architectures import (
-    ARCHITECTURES,
-    K1,
-    B,
-    find_architectures,
-    load_retriever,
-)
-from beir_cocodr.resampling.regimes.host_training import masked_language_model
+from beir_cocodr.resampling.regimes import Recipe, host_architectures
+from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES, find_architectures
+from beir_cocodr.resampling.regimes.rankers import load_ranker
+from beir_cocodr.resampling.regimes.starts import masked_language_model
+from beir_cocodr.resampling.regimes.tuned_bm25 import K1, B
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.training.held_out import hold_out
 from beir_cocodr.training.options import FinetuneOptions
@@ -81,7 +77,7 @@ def texts(folder) -> dict[str, dict[str, str]]:
 
 def ranked(model: str, folder: Path, recipe: Recipe, work: Path, top: int = TOP) -> dict:
     collection = load_collection(folder, "test")
-    retriever = load_retriever(model, collection.documents, work, recipe)
+    retriever = load_ranker(model, collection.documents, work, recipe)
     retriever.prepare()
     found = retriever.search(collection.queries, top).results(collection.documents)
     assert retriever.describe()["model"]
@@ -216,7 +212,7 @@ def test_held_out_queries_choose_the_checkpoint_of_every_architecture(
     # Once more from a search of the whole corpus, of which BM25's 100 best and the relevant ones
     # count.
     documents = held.documents
-    retriever = load_retriever(models[name], documents, tmp_path, replace(recipe, rerank=60))
+    retriever = load_ranker(models[name], documents, tmp_path, replace(recipe, rerank=60))
     every = retriever.search(held.queries, 60).results(documents)
     bm25 = BM25(documents).search(held.queries, 60).results(documents)
     run = {}
@@ -235,7 +231,7 @@ def test_held_out_queries_choose_the_checkpoint_of_every_architecture(
 def test_held_out_queries_are_not_trained_on(name, folder, recipe, tmp_path, monkeypatch):
     stages = []
     monkeypatch.setattr(
-        architectures, "run_stage", lambda stage, *rest, **more: stages.append(stage)
+        host_architectures, "run_stage", lambda stage, *rest, **more: stages.append(stage)
     )
     ARCHITECTURES[name].train(str(folder), tmp_path / "m", recipe, 1, tmp_path / "shared")
     rest, held = hold_out(load_collection(folder, "train"), FinetuneOptions(held_out=0.2), 1)
@@ -345,7 +341,7 @@ def test_texts_are_trained_on_as_they_are_searched(name, folder, recipe, tmp_pat
     (data / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td4\t1\nq1\td5\t1\n")
     stages = []
     monkeypatch.setattr(
-        architectures, "run_stage", lambda stage, *rest, **more: stages.append(stage)
+        host_architectures, "run_stage", lambda stage, *rest, **more: stages.append(stage)
     )
     ARCHITECTURES[name].train(
         str(data), tmp_path / "m", replace(recipe, negatives=1), 1, tmp_path / "shared"

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from beir_cocodr import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.resampling.regimes.architectures import load_retriever
+from beir_cocodr.resampling.regimes.rankers import load_ranker
 
 
 @pytest.mark.parametrize("kind", ["splade", "late-interaction", "cross-encoder"])
@@ -22,14 +22,14 @@ def test_a_model_of_another_kind_is_given_no_random_layers(
     folder = request.getfixturevalue(source)
     documents = load_collection(beir_folder).documents
     with pytest.raises(InputError, match=r"random|classifier") as caught:
-        load_retriever(f"{kind}:{folder}", documents, tmp_path, Recipe(start=str(folder)))
+        load_ranker(f"{kind}:{folder}", documents, tmp_path, Recipe(start=str(folder)))
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_masked_language_model_is_a_sparse_encoder(tiny_mlm, beir_folder, tmp_path):
     documents = load_collection(beir_folder).documents
-    found = load_retriever(f"splade:{tiny_mlm}", documents, tmp_path, Recipe(start=str(tiny_mlm)))
+    found = load_ranker(f"splade:{tiny_mlm}", documents, tmp_path, Recipe(start=str(tiny_mlm)))
     ranking = found.search({"q": "wing [SEP] flow", "r": "wing [ SEP ] flow"}, 5)
     np.testing.assert_array_equal(ranking.rows[0], ranking.rows[1])
     start = time.process_time()
@@ -46,6 +46,6 @@ def test_a_cross_encoder_reads_special_tokens_as_text(tiny_bert, beir_folder, tm
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "cross")
     documents = load_collection(beir_folder).documents
     recipe = Recipe(start=str(tiny_bert), first_stage="bm25")
-    found = load_retriever(f"cross-encoder:{tmp_path / 'cross'}", documents, tmp_path, recipe)
+    found = load_ranker(f"cross-encoder:{tmp_path / 'cross'}", documents, tmp_path, recipe)
     ranking = found.search({"q": "wing [SEP] flow", "r": "wing [ SEP ] flow"}, 5)
     np.testing.assert_allclose(ranking.scores[0], ranking.scores[1])

@@ -22,7 +22,7 @@ from beir_cocodr.generation.settings import SELECTION, GenerationOptions
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord
 from beir_cocodr.resampling.manifest import MANIFEST_FILE
-from beir_cocodr.resampling.regimes import Recipe
+from beir_cocodr.resampling.regimes import Recipe, RegimeOptions
 from beir_cocodr.resampling.regimes.regimes import _check_resumable, evaluate_regimes
 from beir_cocodr.same_run import differences
 from beir_cocodr.training.adapt import Data, _settings, adapt
@@ -218,18 +218,16 @@ ARGUMENTS = {
         "part": "shares the same work",
     },
     evaluate_regimes: {
-        **{
-            "folder": "manifest_sha256",
-            "architectures": "adds cells",
-            "models": "adds cells, known by their content",
-        },
-        **{
-            "recipe": "recipe",
-            "seeds": "adds cells",
-            "ood": "adds to cells",
-            "measures": "measures",
-        },
+        "folder": "manifest_sha256",
+        "architectures": "adds cells",
+        "models": "adds cells, known by their content",
         "starts": "starts",
+        "recipe": "recipe",
+    },
+    RegimeOptions: {
+        "seeds": "adds cells",
+        "ood": "adds to cells",
+        "measures": "measures",
         "keep_models": "what is left of them",
     },
 }

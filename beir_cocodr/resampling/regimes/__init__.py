@@ -1,49 +1,56 @@
-"""Families of retrieval models trained and evaluated in interpolation and extrapolation; here,
-their recipe.
+"""Families of retrieval models, trained and evaluated in interpolation and extrapolation.
+
+Here are their recipe and the options of an evaluation.
 """
 
 from dataclasses import asdict, dataclass
 
+from beir_cocodr.data.collection import Datasets
+from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
 from beir_cocodr.models.spec import EncoderOptions, check_device_name, option
 from beir_cocodr.records import Json
 from beir_cocodr.training.options import Budget, HeldOut
 
-#: What changes where and how fast a number is computed, not the number.
+#: Fields that change where and how fast a score is computed, not the score.
 _NOT_RECORDED = ("device", "encode_batch_size")
 
 
 @dataclass(frozen=True)
 class Recipe(HeldOut, Budget):
-    """One start, one number of steps and one batch size (training queries a step) for every
-    architecture. An InputError: a number that makes no training.
+    """One start, one number of steps and one batch size for every architecture.
+
+    The batch size is in training queries a step.
 
     Held-out queries choose the checkpoint of every architecture in the same way; the paper
     evaluates every second epoch on its development set, which resampled sets do not have.
 
     Args:
         start: minilm, a folder or a hub name.
-        negatives: BM25 negatives a query, of hard negatives and of the cross-encoder; all others
-            learn from the other documents of the batch alone, as the paper's base setting.
-        negative_depth: BM25 results that they are drawn from, known positives removed.
+        negatives: BM25 negatives of a query, for dense-hard and the cross-encoder. All others learn
+            only from the other documents of the batch, as in the paper's base setting.
+        negative_depth: the BM25 results that negatives are drawn from, without known positives.
         hard_negatives: "bm25", or "mined" by a first retriever that is trained on BM25's (twice the
             budget).
-        teacher: "hybrid" is BM25 and the start.
-        list_size: documents a query in distillation, one of them relevant, the others BM25's.
-        mlm_steps: of masked language modelling on the corpus, before SPLADE, where the start has no
-            head.
+        teacher: of dense-distilled; "hybrid" is BM25 and the start.
+        list_size: documents of a query in distillation, one of them relevant, the others BM25's.
+        mlm_steps: steps of masked language modelling on the corpus, before SPLADE, if the start has
+            no head.
         mlm_learning_rate: of these steps.
         document_flops, query_flops: weights of SPLADE's two regularizers (sentence-transformers'
             defaults).
         rerank: documents of the first stage that the cross-encoder reranks (paper: 1,000).
         first_stage: "bm25", or an encoder.
-        candidates: of late interaction: "all" documents, or those that an index of all "tokens"
+        candidates: for late interaction, "all" documents, or those that an index of all "tokens"
             finds (FAISS).
+
+    Raises:
+        InputError: A value is out of range.
 
     Source: Zhan et al., 2022, sections 5.1.2 and 5.2.2.
     """
 
     start: str = option("minilm", "Start all architectures from this encoder. Default: minilm.")
-    batch_size: int = option(32, min=2)  # a document is learned against others
+    batch_size: int = option(32, min=2)  # a document needs others to be contrasted with
     negatives: int = option(4, min=1)
     negative_depth: int = option(30, min=1)
     hard_negatives: str = option("bm25", choices=("bm25", "mined"))
@@ -70,14 +77,35 @@ class Recipe(HeldOut, Budget):
     device: str | None = option(None, "Run all models on this device, such as cpu or cuda:0.")
 
     def __post_init__(self) -> None:
+        """Check the values."""
         super().__post_init__()
         check_device_name(self.device)
 
     def describe(self) -> Json:
-        """What a number depends on."""
+        """Return all that a score depends on."""
         return {name: value for name, value in asdict(self).items() if name not in _NOT_RECORDED}
 
     @property
     def encoder(self) -> EncoderOptions:
-        """How every encoder is loaded."""
+        """Return how every encoder is loaded."""
         return EncoderOptions(self.query_length, self.document_length, device=self.device)
+
+
+@dataclass(frozen=True)
+class RegimeOptions:
+    """How models are evaluated in both regimes.
+
+    Args:
+        seeds: each trains every architecture once.
+        ood: one collection outside the distribution or several, evaluated by their split "test",
+            for the alignment.
+        measures: names that ir-measures knows; the first is that of the alignment.
+        keep_models: keep trained models, or only their scores.
+        progress: show progress bars on stderr.
+    """
+
+    seeds: tuple[int, ...] = (42,)
+    ood: Datasets = ()
+    measures: str = DEFAULT_MEASURES
+    keep_models: bool = True
+    progress: bool = False

@@ -1,8 +1,8 @@
-"""One model of one training set is a cell: trained or given, evaluated once, and kept.
+"""A cell of the table: one model of one training set, trained or given, evaluated once and kept.
 
-Under ``torchrun`` all processes train a model together; then each searches with another model.
-Where there are fewer, all search together, each for a part of the queries, once they encoded the
-corpus of a dense model together.
+Under ``torchrun`` all processes train a model together; then each searches with another model. If
+there are fewer models, all processes search together, each for a part of the queries, after they
+have encoded the corpus of a dense model together.
 """
 
 import shutil
@@ -15,6 +15,7 @@ from typing import Any
 
 from beir_cocodr import io as files
 from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.documents import Documents
 from beir_cocodr.distributed import do_each, gather, on_main, rank, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import depth, parse_measures, score_queries
@@ -22,15 +23,10 @@ from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.progress import step
 from beir_cocodr.records import Json, Record
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.resampling.regimes.architectures import (
-    TEACHER,
-    ModelRow,
-    is_shared,
-    load_retriever,
-    model_folder,
-)
-from beir_cocodr.resampling.regimes.host_training import TrainingUnit
-from beir_cocodr.retrieval.ranking import Ranker, Ranking
+from beir_cocodr.resampling.regimes.rankers import is_shared, load_ranker
+from beir_cocodr.resampling.regimes.rows import TEACHER, ModelRow, model_folder
+from beir_cocodr.resampling.regimes.units import TrainingUnit
+from beir_cocodr.retrieval.ranking import Ranker, Ranking, Results
 
 #: Measure to query id to score.
 Scores = dict[str, dict[str, float]]
@@ -41,16 +37,18 @@ class Cell(Record):
     """One model of one training set, evaluated.
 
     Attributes:
-        given, given_sha256: the path of a given model, and its content if it is here; None for a
-            trained one.
+        model: name of its row.
+        path: of given models, None for a trained one.
+        set: name of the training set.
         scores: regime to measure to query id to score.
-        retrieval: the retriever's description of itself.
-        training_seconds, search_seconds: the first is next to nothing for what was there already.
+        retrieval: the ranker's description of itself.
+        training_seconds, search_seconds: the first is near 0 for a model that existed already.
         ood: collection outside the distribution to measure to mean.
+        path_sha256: content of a given model, None if it is not here.
     """
 
     model: str
-    given: str | None
+    path: str | None
     seed: int
     set: str
     scores: dict[str, Scores]
@@ -58,254 +56,361 @@ class Cell(Record):
     training_seconds: float
     search_seconds: float
     ood: dict[str, dict[str, float]] = field(default_factory=dict)
-    given_sha256: str | None = None
+    path_sha256: str | None = None
 
 
 #: (group, model, seed) to the cells of all sets of the group.
 CellsByModel = Mapping[tuple[str, str, int], Sequence[Cell]]
 
 
-def label(candidate: ModelRow, unit: TrainingUnit, seed: int) -> str:
-    """A cell's name as a step of the command."""
-    return f"{candidate.name}, seed {seed}, trained on {unit.name}"
+@dataclass(frozen=True)
+class CellTask:
+    """A cell that is wanted: a row, a training set and a seed."""
+
+    row: ModelRow
+    unit: TrainingUnit
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """Return the name of the cell as a step of the command."""
+        return f"{self.row.name}, seed {self.seed}, trained on {self.unit.name}"
+
+    def model(self) -> str:
+        """Train or find the model, and return its path or name."""
+        return self.row.model(self.unit, self.seed)
+
+    def path_sha256(self) -> str | None:
+        """Return the content of a given model, None for a trained one."""
+        return None if self.row.path is None else files.content_sha256(self.model())
+
+
+@dataclass(frozen=True)
+class _Search:
+    """A search that completes a cell.
+
+    Attributes:
+        task: the cell that is wanted.
+        cell: what exists of it, None for nothing.
+        model: path or name.
+        seconds: how long it took to train.
+        together: whether all processes search for a part of the queries each.
+    """
+
+    task: CellTask
+    cell: Cell | None
+    model: str
+    seconds: float
+    together: bool
+
+    def share(self, queries: dict[str, str]) -> dict[str, str]:
+        """Return the queries that this process searches for."""
+        if not self.together:
+            return queries
+        return dict(list(queries.items())[rank() :: world_size()])
+
+    @property
+    def reports(self) -> bool:
+        """Return true if this process writes the cell."""
+        return not self.together or rank() == 0
+
+
+def cell_tasks(rows: Sequence[ModelRow], units: Sequence[TrainingUnit]) -> list[list[CellTask]]:
+    """Return the wanted cells, in groups of one training set and seed."""
+    seeds = dict.fromkeys(seed for row in rows for seed in row.seeds)
+    groups = []
+    for unit in units:
+        for seed in seeds:
+            groups.append([CellTask(row, unit, seed) for row in rows if seed in row.seeds])
+    return groups
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Evaluates models and keeps what it finds in ``output/cells/SET/NAME-SEED.json``.
+    """Evaluates models, and keeps the cells in ``output/cells/SET/NAME-SEED.json``.
 
     Attributes:
-        output, recipe, measures, ood, progress: as for `evaluate_regimes`.
-        policy: for documents whose id is the query's, of the resampled test set.
-        known: means by model and collection outside: a model of several sets is evaluated there
-        once.
+        output: folder for cells and models.
+        recipe: of training and search.
+        measures: names of measures.
+        policy: for documents with the id of the query, in the resampled test set.
+        ood: collections outside the distribution, by name.
+        progress: whether to show bars on stderr.
+        known: (model, collection outside) to measure to mean: a model of several sets is evaluated
+            there once.
     """
 
     output: Path
     recipe: Recipe
     measures: str
     policy: str
-    ood: Sequence[str]
+    ood: Mapping[str, Collection]
     progress: bool
     known: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
 
     def evaluate(
-        self, candidates: Sequence[ModelRow], units: Sequence[TrainingUnit], keep_models: bool
+        self, rows: Sequence[ModelRow], units: Sequence[TrainingUnit], keep_models: bool
     ) -> CellsByModel:
-        """All cells, made or completed; InputError: no model can be had, or a cell was made with
-        another one.
+        """Make or complete all cells.
+
+        Raises:
+            InputError: A model cannot be loaded, or a cell was made with another one.
         """
-        found: dict[tuple[str, str, int], list[Cell]] = {}
-        for unit in units:
-            for seed in dict.fromkeys(seed for candidate in candidates for seed in candidate.seeds):
-                own = [candidate for candidate in candidates if seed in candidate.seeds]
-                for candidate, cell in zip(own, self._of_set(own, unit, seed), strict=True):
-                    found.setdefault((unit.group, candidate.name, seed), []).append(cell)
-                if not keep_models:  # only now, as one may have been another's teacher
-                    on_main(partial(self._drop, own, unit, seed))
+        cells: dict[tuple[str, str, int], list[Cell]] = {}
+        for tasks in cell_tasks(rows, units):
+            for task, cell in zip(tasks, self._of_set(tasks), strict=True):
+                key = (task.unit.group, task.row.name, task.seed)
+                cells.setdefault(key, []).append(cell)
+            if not keep_models:
+                # Not before, because one model may be another's teacher.
+                on_main(partial(self._remove_models, tasks))
         if not keep_models:
-            on_main(self._drop_empty)
-        return found
+            on_main(self._remove_empty_folders)
+        return cells
 
-    def _of_set(self, candidates: Sequence[ModelRow], unit: TrainingUnit, seed: int) -> list[Cell]:
-        """The cells of one set and seed, as many at a time as there are processes."""
-        begun = [on_main(partial(self._begun, candidate, unit, seed)) for candidate in candidates]
-        found = {n: cell for n, cell in enumerate(begun) if cell is not None}
-        for n, cell in found.items():
-            self._know(candidates[n], unit, seed, cell)
-        left = [
-            n
-            for n in range(len(begun))
-            if n not in found or any(name not in found[n].ood for name in self.ood)
-        ]
-        for start in range(0, len(left), world_size()):
-            some = left[start : start + world_size()]
-            own = [candidates[n] for n in some]
-            for n, cell in zip(
-                some, self._of_round([begun[n] for n in some], own, unit, seed), strict=True
-            ):
-                found[n] = cell
-                self._know(candidates[n], unit, seed, cell)
-        return [found[n] for n in range(len(begun))]
+    def _of_set(self, tasks: Sequence[CellTask]) -> list[Cell]:
+        """Return the cells of one set and seed, as many at a time as there are processes."""
+        begun = [on_main(partial(self._begun, task)) for task in tasks]
+        for task, cell in zip(tasks, begun, strict=True):
+            if cell is not None:
+                self._remember(task, cell)
+        missing = [i for i, cell in enumerate(begun) if cell is None or self._lacks(cell)]
+        for first in range(0, len(missing), world_size()):
+            some = missing[first : first + world_size()]
+            completed = self._of_round([tasks[i] for i in some], [begun[i] for i in some])
+            for i, cell in zip(some, completed, strict=True):
+                begun[i] = cell
+                self._remember(tasks[i], cell)
+        return [cell for cell in begun if cell is not None]
 
-    def _of_round(
-        self,
-        begun: Sequence[Cell | None],
-        candidates: Sequence[ModelRow],
-        unit: TrainingUnit,
-        seed: int,
-    ) -> list[Cell]:
-        """The cells of at most as many models as there are processes."""
+    def _lacks(self, cell: Cell) -> bool:
+        return any(name not in cell.ood for name in self.ood)
+
+    def _of_round(self, tasks: Sequence[CellTask], begun: Sequence[Cell | None]) -> list[Cell]:
+        """Return the cells of at most as many models as there are processes."""
         models = []
-        for candidate in candidates:
-            step(label(candidate, unit, seed))
+        seconds = []
+        for task in tasks:
+            step(task.label)
             before = time.perf_counter()
-            models.append((candidate.model(unit, seed), time.perf_counter() - before))
+            models.append(task.model())
+            seconds.append(time.perf_counter() - before)
         fewer = len(models) < world_size()
-        together = on_main(lambda: [fewer and is_shared(model, self.recipe) for model, _ in models])
-        apart = [n for n, shared in enumerate(together) if not shared]
+        together = on_main(lambda: [fewer and is_shared(model, self.recipe) for model in models])
+        searches = []
+        for i, task in enumerate(tasks):
+            searches.append(_Search(task, begun[i], models[i], seconds[i], together[i]))
+        apart = [i for i, search in enumerate(searches) if not search.together]
 
-        def complete(n: int) -> Cell:
-            return self._complete(begun[n], candidates[n], unit, seed, *models[n], together[n])
+        def complete_own() -> Cell | None:
+            if rank() < len(apart):
+                return self._complete(searches[apart[rank()]])
+            return None
 
-        made = do_each(lambda: complete(apart[rank()]) if rank() < len(apart) else None)
-        cells = {n: cell for n, cell in zip(apart, made, strict=False) if cell is not None}
-        cells |= {n: gather(complete(n))[0] for n, shared in enumerate(together) if shared}
-        return [cells[n] for n in range(len(models))]
+        completed = do_each(complete_own)
+        cells = {i: cell for i, cell in zip(apart, completed, strict=False) if cell is not None}
+        for i, search in enumerate(searches):
+            if search.together:
+                cells[i] = gather(self._complete(search))[0]
+        return [cells[i] for i in range(len(searches))]
 
-    def _know(self, candidate: ModelRow, unit: TrainingUnit, seed: int, cell: Cell) -> None:
-        if cell.given is not None:
-            model = candidate.model(unit, seed)
-            self.known.update({(model, name): means for name, means in cell.ood.items()})
+    def _remember(self, task: CellTask, cell: Cell) -> None:
+        """Remember the means outside of a given model, which other sets have too."""
+        if cell.path is not None:
+            model = task.model()
+            for name, means in cell.ood.items():
+                self.known[model, name] = means
 
-    def _file(self, candidate: ModelRow, unit: TrainingUnit, seed: int) -> Path:
-        return self.output / "cells" / unit.name / f"{candidate.name}-{seed}.json"
+    def _file(self, task: CellTask) -> Path:
+        return self.output / "cells" / task.unit.name / f"{task.row.name}-{task.seed}.json"
 
-    def _begun(self, candidate: ModelRow, unit: TrainingUnit, seed: int) -> Cell | None:
-        """What is there of a cell; InputError: it was made with another model."""
-        file = self._file(candidate, unit, seed)
-        cell = Cell.read(file) if file.is_file() else None
-        content = _content(candidate, unit, seed)
-        other = cell is not None and cell.given_sha256 is not None and cell.given_sha256 != content
-        if cell is not None and (cell.given != candidate.where or other):
+    def _begun(self, task: CellTask) -> Cell | None:
+        """Return what exists of a cell.
+
+        Raises:
+            InputError: It was made with another model.
+        """
+        file = self._file(task)
+        if not file.is_file():
+            return None
+        cell = Cell.read(file)
+        way_out = "give the model another name, or choose another --output"
+        made_with = cell.path or "a trained model"
+        if cell.path != task.row.path:
+            wanted = task.row.path or "a trained model"
+            raise InputError(f"{file} was made with {made_with}, not {wanted}; {way_out}")
+        if cell.path_sha256 is not None and cell.path_sha256 != task.path_sha256():
             raise InputError(
-                f"{file} was made with {cell.given or 'a trained model'}"
-                f"{', which has changed since' if other else f', not {candidate.where}'}; give the model another "
-                "name, or choose another --output"
+                f"{file} was made with {made_with}, which has changed since; {way_out}"
             )
         return cell
 
-    def _complete(
-        self,
-        cell: Cell | None,
-        candidate: ModelRow,
-        unit: TrainingUnit,
-        seed: int,
-        model: str,
-        seconds: float,
-        together: bool,
-    ) -> Cell:
-        """Search with a model what it is not evaluated on yet, here or with all; it took
-        ``seconds`` to train.
-        """
-        file, before = self._file(candidate, unit, seed), time.perf_counter()
+    def _complete(self, search: _Search) -> Cell:
+        """Search what a model is not evaluated on yet, here or with all processes."""
+        task = search.task
+        before = time.perf_counter()
+        cell = search.cell
         if cell is None:
-            tests = {
-                regime: load_collection(folder, "test") for regime, folder in unit.tests.items()
-            }
-            scores, retrieval = self._scores(model, tests, self.policy, together)
+            tests = {}
+            for regime, folder in task.unit.tests.items():
+                tests[regime] = load_collection(folder, "test")
+            scores, retrieval = self._scores(search, tests, self.policy)
             cell = Cell(
-                model=candidate.name,
-                given=candidate.where,
-                given_sha256=_content(candidate, unit, seed),
-                seed=seed,
-                set=unit.name,
+                model=task.row.name,
+                path=task.row.path,
+                seed=task.seed,
+                set=task.unit.name,
                 scores=scores,
                 retrieval=retrieval,
-                training_seconds=round(seconds, 1),
+                training_seconds=round(search.seconds, 1),
                 search_seconds=round(time.perf_counter() - before, 1),
+                path_sha256=task.path_sha256(),
             )
-            self._write(cell, file, together)
-        for name in [name for name in self.ood if name not in cell.ood]:
-            if (means := self.known.get((model, name))) is None:
-                found, _ = self._scores(
-                    model, {"": load_collection(name, "test")}, identical_ids(name), together
-                )
-                means = {
-                    measure: sum(values.values()) / len(values)
-                    for measure, values in found[""].items()
-                }
-            cell = replace(cell, ood=cell.ood | {name: means})
-            self._write(cell, file, together)
+            self._write(search, cell)
+        for name, collection in self.ood.items():
+            if name not in cell.ood:
+                means = self.known.get((search.model, name))
+                if means is None:
+                    means = self._means(search, collection)
+                cell = replace(cell, ood=cell.ood | {name: means})
+                self._write(search, cell)
         return cell
 
-    def _write(self, cell: Cell, file: Path, together: bool) -> None:
-        if not together or rank() == 0:
-            cell.write(file)
+    def _write(self, search: _Search, cell: Cell) -> None:
+        if search.reports:
+            cell.write(self._file(search.task))
+
+    def _means(self, search: _Search, collection: Collection) -> dict[str, float]:
+        """Return measure to mean on a collection outside the distribution."""
+        policy = identical_ids(collection.name)
+        scores, _ = self._scores(search, {collection.name: collection}, policy)
+        means = {}
+        for measure, values in scores[collection.name].items():
+            means[measure] = sum(values.values()) / len(values)
+        return means
 
     def _scores(
-        self, model: str, tests: Mapping[str, Collection], policy: str, together: bool
+        self, search: _Search, tests: Mapping[str, Collection], policy: str
     ) -> tuple[dict[str, Scores], Json]:
-        """Scores of test sets over one corpus, searched at once, and the retriever's
-        description.
+        """Search the test sets of one corpus at once.
+
+        Returns:
+            Test set to scores, and the ranker's description, {} where another process has it.
         """
-        wanted, drop = parse_measures(self.measures), policy == "drop"
-        top_k = depth(wanted)
         documents = next(iter(tests.values())).documents
-        queries = {query: text for found in tests.values() for query, text in found.queries.items()}
-        mine = dict(list(queries.items())[rank() :: world_size()]) if together else queries
+        queries: dict[str, str] = {}
+        for test in tests.values():
+            queries |= test.queries
+        results, retrieval = self._results(search, documents, queries, policy == "drop")
+        share = search.share(queries)
+        scores = {name: self._judge(search, test, share, results) for name, test in tests.items()}
+        return scores, retrieval
+
+    def _results(
+        self, search: _Search, documents: Documents, queries: dict[str, str], drop: bool
+    ) -> tuple[Results, Json]:
+        """Return the results of this process's share of the queries, and a description."""
+        top_k = depth(parse_measures(self.measures))
         with files.unfinished(self.output) as work:
 
             def load() -> Ranker:
-                return load_retriever(
-                    model, documents, work, self.recipe, self.progress and rank() == 0
+                show_progress = self.progress and rank() == 0
+                return load_ranker(
+                    search.model, documents, work, self.recipe, progress=show_progress
                 )
 
-            if together:
-                retriever, found = _search_together(load, queries, mine, work, top_k + drop)
+            ranking: Ranking | None
+            if search.together:
+                ranker, ranking = _search_together(load, queries, search, work, top_k + drop)
             else:
-                retriever = load()
-                found = retriever.search(queries, top_k + drop)
-            results = found.results(documents, drop, top_k) if found else {}
-            retrieval = retriever.describe() if not together or rank() == 0 else {}
-        scores: dict[str, Scores] = {}
-        for name, test in tests.items():
-            qrels = {query: grades for query, grades in test.qrels.items() if query in mine}
-            own = score_queries(wanted, qrels, {query: results[query] for query in qrels})
-            found_here = {
-                m: dict(zip(qrels, values.tolist(), strict=True)) for m, values in own.items()
-            }
-            parts = gather(found_here) if together else [found_here]
-            scores[name] = {m: {} for m in found_here}
-            for measure, of_queries in scores[name].items():
-                known = {query: score for part in parts for query, score in part[measure].items()}
-                of_queries.update((query, known[query]) for query in test.qrels)
-        return scores, retrieval
+                ranker = load()
+                ranking = ranker.search(queries, top_k + drop)
+            results = ranking.results(documents, drop, top_k) if ranking else {}
+            return results, ranker.describe() if search.reports else {}
 
-    def _drop(self, candidates: Sequence[ModelRow], unit: TrainingUnit, seed: int) -> None:
-        """Remove the trained models of a set and a seed."""
-        names = [candidate.name for candidate in candidates if candidate.where is None]
-        for name in (*names, TEACHER, *(f"{TEACHER}@{name.partition('@')[2]}" for name in names)):
-            shutil.rmtree(model_folder(self.output, unit, name, seed), True)
+    def _judge(
+        self, search: _Search, test: Collection, share: Mapping[str, str], results: Results
+    ) -> Scores:
+        """Return the scores of a test set, by the results of all processes that search.
 
-    def _drop_empty(self) -> None:
+        Args:
+            search: says whether there are several processes.
+            test: the test set.
+            share: the queries that this process has searched for.
+            results: of this process.
+        """
+        qrels = {query: grades for query, grades in test.qrels.items() if query in share}
+        measures = parse_measures(self.measures)
+        values = score_queries(measures, qrels, {query: results[query] for query in qrels})
+        here: Scores = {}
+        for measure, query_scores in values.items():
+            here[measure] = dict(zip(qrels, query_scores.tolist(), strict=True))
+        parts = gather(here) if search.together else [here]
+        scores: Scores = {}
+        for measure in here:
+            by_query: dict[str, float] = {}
+            for part in parts:
+                by_query |= part[measure]
+            scores[measure] = {query: by_query[query] for query in test.qrels}
+        return scores
+
+    def _remove_models(self, tasks: Sequence[CellTask]) -> None:
+        """Remove the trained models of a set and a seed, and their teachers."""
+        for task in tasks:
+            name = task.row.name
+            if task.row.path is not None:
+                continue
+            _, at, start = name.partition("@")
+            for removed in (name, TEACHER, f"{TEACHER}{at}{start}"):
+                folder = model_folder(self.output, task.unit, removed, task.seed)
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _remove_empty_folders(self) -> None:
         shutil.rmtree(self.output / "shared", ignore_errors=True)
-        for path in sorted([models := self.output / "models", *models.rglob("*")], reverse=True):
+        models = self.output / "models"
+        for path in sorted([models, *models.rglob("*")], reverse=True):
             if path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
-
-
-def _content(candidate: ModelRow, unit: TrainingUnit, seed: int) -> str | None:
-    return None if candidate.where is None else files.content_sha256(candidate.model(unit, seed))
 
 
 def _search_together(
     load: Callable[[], Ranker],
     queries: dict[str, str],
-    mine: dict[str, str],
+    search: _Search,
     work: Path,
     top_k: int,
 ) -> tuple[Ranker, Ranking | None]:
-    """A process's part of a search that all make, None where it has no queries; ``work`` is a
-    folder of its own. What goes wrong on one process does on all.
+    """Search by all processes; an error on one process is raised on all.
+
+    Args:
+        load: loads the ranker.
+        queries: of all processes.
+        search: divides them.
+        work: a folder of this process.
+        top_k: documents for each query.
+
+    Returns:
+        The ranker, and the ranking of this process's queries, None if it has none.
     """
     from beir_cocodr.retrieval.dense import Dense
 
-    held: list[Ranker] = []
-    do_each(lambda: held.append(load()))
-    [retriever] = held
+    rankers: list[Ranker] = []
+    do_each(lambda: rankers.append(load()))
+    [ranker] = rankers
+    share = search.share(queries)
     vectors: Any = None
-    if isinstance(retriever, Dense):
-        retriever.encode_together(on_main(lambda: work) / "corpus")
-        # Of all of them, as the description tells how many were cut.
-        vectors = retriever.encode_queries(list(queries.values()))[rank() :: world_size()]
-    found: list[Ranking] = []
+    if isinstance(ranker, Dense):
+        ranker.encode_together(on_main(lambda: work) / "corpus")
+        # All queries are encoded, because the description tells how many of them were cut.
+        vectors = ranker.encode_queries(list(queries.values()))[rank() :: world_size()]
+    rankings: list[Ranking] = []
 
-    def search() -> None:
-        if mine and isinstance(retriever, Dense):
-            found.append(retriever.search_embeddings(list(mine), vectors, top_k))
-        elif mine:
-            found.append(retriever.search(mine, top_k))
+    def search_share() -> None:
+        if share and isinstance(ranker, Dense):
+            rankings.append(ranker.search_embeddings(list(share), vectors, top_k))
+        elif share:
+            rankings.append(ranker.search(share, top_k))
 
-    do_each(search)  # after which nobody reads the first one's folder any more
-    return retriever, found[0] if found else None
+    # After this, no process reads the folder of the first any more.
+    do_each(search_share)
+    return ranker, rankings[0] if rankings else None

@@ -1,4 +1,4 @@
-"""Interpolation, extrapolation and gap of a family of models, over an output of `resample`."""
+"""Interpolation, extrapolation and gap of a family of models, over an output of ``resample``."""
 
 import json
 import logging
@@ -12,31 +12,35 @@ import numpy as np
 from scipy import stats
 
 from beir_cocodr import io as files
+from beir_cocodr.data.collection import Collection, load_collections
 from beir_cocodr.distributed import join_processes, on_main
 from beir_cocodr.errors import InputError, check_seeds, explained, naming_full_disk
-from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, correlate, parse_measures
+from beir_cocodr.evaluation.measures import correlate, parse_measures
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.models.loading import model_source
 from beir_cocodr.models.spec import check_device
 from beir_cocodr.progress import steps
 from beir_cocodr.records import Json, Report, versions
 from beir_cocodr.resampling.manifest import MANIFEST_FILE, Manifest, SourceRecord, read_manifest
-from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.resampling.regimes.architectures import (
+from beir_cocodr.resampling.regimes import Recipe, RegimeOptions
+from beir_cocodr.resampling.regimes.architectures import find_architectures
+from beir_cocodr.resampling.regimes.cells import Cell, Cells, CellsByModel, cell_tasks
+from beir_cocodr.resampling.regimes.rows import (
     SET,
     ModelRow,
-    all_trained,
-    find_architectures,
-    given,
-    named_path,
+    NamedPaths,
+    given_row,
+    named_paths,
+    trained_rows,
 )
-from beir_cocodr.resampling.regimes.cells import Cells, CellsByModel, label
-from beir_cocodr.resampling.regimes.host_training import REGIMES, TrainingUnit, training_units
+from beir_cocodr.resampling.regimes.units import REGIMES, TrainingUnit, training_units
 from beir_cocodr.same_run import check_same_run
 
 log = logging.getLogger(__name__)
 
-RESULTS_FILE, PICTURE_FILE, _SETTINGS_FILE = "regimes.json", "alignment.png", "settings.json"
+RESULTS_FILE = "regimes.json"
+PICTURE_FILE = "alignment.png"
+_SETTINGS_FILE = "settings.json"
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,10 @@ class RegimeRow:
 
 @dataclass(frozen=True)
 class Alignment:
-    """How a regime orders models beside how a collection outside the distribution does: Spearman's
-    rho and Kendall's tau-b with two-sided p-values, None where nothing can be correlated.
+    """How similarly a regime and a collection outside the distribution order models.
+
+    Spearman's rho and Kendall's tau-b have two-sided p-values. All are None where nothing can be
+    correlated.
     """
 
     models: int
@@ -119,8 +125,8 @@ class Regimes(Report):
     """``regimes.json``: a family of models in both regimes.
 
     Attributes:
-        folder: output of `resample`; ``method``, ``base``, ``train`` and ``test`` are its
-            manifest's.
+        folder: output of ``resample``.
+        method, base, train, test: from its manifest.
         alignment: with collections outside the distribution, by the first measure.
     """
 
@@ -139,8 +145,9 @@ class Regimes(Report):
 
 
 def gap(interpolation: float, extrapolation: float) -> float | None:
-    """(extrapolation − interpolation) / interpolation, negative for a loss; None where
-    interpolation is 0.
+    """Return (extrapolation − interpolation) / interpolation, negative for a loss.
+
+    It is None if interpolation is 0.
 
     Source: Zhan et al., 2022, Tables 6 to 9.
     """
@@ -148,193 +155,262 @@ def gap(interpolation: float, extrapolation: float) -> float | None:
 
 
 def pooled_score(models: Iterable[Mapping[str, float]]) -> tuple[float, int]:
-    """The mean over queries, and their number; a query that several models answered counts once,
-    with its mean: in ReSTTest's interpolation by the models of all other buckets. ``models``: for
-    each, query id to score.
+    """Return the mean over queries, and their number.
+
+    A query that several models answered counts once, with its mean: in ReSTTest's interpolation, by
+    the models of all other buckets.
+
+    Args:
+        models: for each model, query id to score.
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
     scores: dict[str, list[float]] = {}
-    for query, score in (pair for found in models for pair in found.items()):
-        scores.setdefault(query, []).append(score)
-    return sum(sum(found) / len(found) for found in scores.values()) / len(scores), len(scores)
+    for model_scores in models:
+        for query, score in model_scores.items():
+            scores.setdefault(query, []).append(score)
+    means = [sum(values) / len(values) for values in scores.values()]
+    return sum(means) / len(means), len(means)
 
 
 def regime_points(cells: CellsByModel, measures: Sequence[str]) -> list[RegimePoint]:
-    """One point for a group, model and seed: both regimes' scores, and those outside the
-    distribution, of the models that are evaluated in the regime: one in ReSTrain, their mean over
-    ReSTTest's buckets.
+    """Return one point for a group, model and seed: scores of both regimes, and those outside.
+
+    Those outside are of the models that are evaluated in the regime: of one in ReSTrain, and the
+    mean over the buckets of ReSTTest.
     """
     points = []
-    for (group, model, seed), found in cells.items():
+    for (group, model, seed), model_cells in cells.items():
         point = RegimePoint(group, model, seed, {}, {}, {})
         for regime in REGIMES:
-            own = [cell for cell in found if regime in cell.scores]
-            for measure in measures:
-                score, queries = pooled_score([cell.scores[regime][measure] for cell in own])
-                point.measures.setdefault(measure, {})[regime] = score
-                point.queries[regime] = queries
-            for name in own[0].ood:
-                for measure in measures:
-                    outside = statistics.fmean(cell.ood[name][measure] for cell in own)
-                    point.ood.setdefault(name, {}).setdefault(measure, {})[regime] = outside
+            _add_regime(point, regime, model_cells, measures)
         points.append(point)
     return points
 
 
+def _add_regime(
+    point: RegimePoint, regime: str, cells: Sequence[Cell], measures: Sequence[str]
+) -> None:
+    """Add the scores of a regime to a point."""
+    evaluated = [cell for cell in cells if regime in cell.scores]
+    for measure in measures:
+        score, queries = pooled_score([cell.scores[regime][measure] for cell in evaluated])
+        point.measures.setdefault(measure, {})[regime] = score
+        point.queries[regime] = queries
+    for name in evaluated[0].ood:
+        outside = point.ood.setdefault(name, {})
+        for measure in measures:
+            mean = statistics.fmean(cell.ood[name][measure] for cell in evaluated)
+            outside.setdefault(measure, {})[regime] = mean
+
+
 def regime_rows(points: Sequence[RegimePoint]) -> list[RegimeRow]:
-    """One row for a group and model: means over seeds, the gap between them, and the gap of every
-    seed.
-    """
-    found: dict[tuple[str, str], list[RegimePoint]] = {}
+    """Return one row for a group and model: means over seeds, and the gaps."""
+    by_model: dict[tuple[str, str], list[RegimePoint]] = {}
     for point in points:
-        found.setdefault((point.group, point.model), []).append(point)
+        by_model.setdefault((point.group, point.model), []).append(point)
     rows = []
-    for (group, model), seeds in found.items():
-        measures = {measure: _over_seeds(seeds, measure) for measure in seeds[0].measures}
+    for (group, model), seed_points in by_model.items():
+        first = seed_points[0]
         rows.append(
-            RegimeRow(group, model, [point.seed for point in seeds], seeds[0].queries, measures)
+            RegimeRow(
+                group=group,
+                model=model,
+                seeds=[point.seed for point in seed_points],
+                queries=first.queries,
+                measures={name: _over_seeds(seed_points, name) for name in first.measures},
+            )
         )
     return rows
 
 
-def _over_seeds(seeds: Sequence[RegimePoint], measure: str) -> RegimeScores:
-    near, far = ([point.measures[measure][regime] for point in seeds] for regime in REGIMES)
-    means = statistics.fmean(near), statistics.fmean(far)
-    gaps = [gap(*pair) for pair in zip(near, far, strict=True)]
+def _over_seeds(points: Sequence[RegimePoint], measure: str) -> RegimeScores:
+    near = [point.measures[measure]["interpolation"] for point in points]
+    far = [point.measures[measure]["extrapolation"] for point in points]
+    gaps = [gap(near_score, far_score) for near_score, far_score in zip(near, far, strict=True)]
     known = [value for value in gaps if value is not None]
-    spread = statistics.stdev(known) if len(known) > 1 else None
-    return RegimeScores(*means, gap(*means), spread, SeedScores(near, far, gaps))
+    interpolation = statistics.fmean(near)
+    extrapolation = statistics.fmean(far)
+    return RegimeScores(
+        interpolation=interpolation,
+        extrapolation=extrapolation,
+        gap=gap(interpolation, extrapolation),
+        gap_sd=statistics.stdev(known) if len(known) > 1 else None,
+        seeds=SeedScores(near, far, gaps),
+    )
 
 
 def alignment_rows(points: Sequence[RegimePoint], measure: str) -> list[Alignment]:
-    """Correlations of either regime with every collection outside, over all points.
+    """Correlate either regime with every collection outside, over all points.
 
     Source: Zhan et al., 2022, section 4.2 and Table 5.
     """
+    names = dict.fromkeys(name for point in points for name in point.ood)
     rows = []
-    for name in dict.fromkeys(name for point in points for name in point.ood):
-        own = [point for point in points if name in point.ood]
+    for name in names:
+        with_scores = [point for point in points if name in point.ood]
         for regime in REGIMES:
-            here = np.array([point.measures[measure][regime] for point in own])
-            there = np.array([point.ood[name][measure][regime] for point in own])
+            inside = [point.measures[measure][regime] for point in with_scores]
+            outside = [point.ood[name][measure][regime] for point in with_scores]
+            spearman, spearman_p, kendall, kendall_p = correlate(
+                np.array(inside), np.array(outside), stats.spearmanr
+            )
             rows.append(
-                Alignment(len(own), *correlate(here, there, stats.spearmanr), name, measure, regime)
+                Alignment(
+                    models=len(with_scores),
+                    spearman=spearman,
+                    spearman_p=spearman_p,
+                    kendall=kendall,
+                    kendall_p=kendall_p,
+                    collection=name,
+                    measure=measure,
+                    regime=regime,
+                )
             )
     return rows
 
 
 def evaluate_regimes(
-    folder: Path,
-    output: Path,
+    folder: str | Path,
+    *,
+    output: str | Path,
     architectures: Sequence[str] = (),
-    models: Sequence[str] = (),
-    recipe: Recipe | None = None,
-    seeds: Sequence[int] = (42,),
-    ood: Sequence[str] = (),
-    measures: str = DEFAULT_MEASURES,
-    keep_models: bool = True,
-    progress: bool = False,
-    starts: Sequence[str] = (),
+    models: NamedPaths = (),
+    starts: NamedPaths = (),
+    recipe: Recipe = Recipe(),
+    options: RegimeOptions = RegimeOptions(),
 ) -> Regimes:
-    """Train models on every resampled training set, or take given ones, and evaluate them in both
-    regimes. An InputError names what has to be corrected.
+    """Train models on every resampled training set, or take given ones, and evaluate both regimes.
 
-    Every model with its scores is a cell that is kept in ``output``: a run that was killed is
-    resumed where it was, and further architectures, models, seeds and collections are added to what
-    is there. Under ``torchrun`` all processes train each model, which is that of one process, and
-    share the searches.
+    Every model with its scores is a cell that is kept in ``output``. A run that was killed is
+    resumed, and further architectures, models, seeds and collections are added to those that exist.
+    Under ``torchrun`` all processes train each model, with the result of one process, and share the
+    searches.
 
     Args:
-        folder: output of `resample restrain` or `resample resttest`.
+        folder: output of ``resample restrain`` or ``resample resttest``.
         output: folder for cells and models.
-        architectures, models: names, see `find_architectures`, and NAME=PATH, see `given`.
+        architectures: names, see
+            :func:`~beir_cocodr.resampling.regimes.architectures.find_architectures`.
+        models: given models as NAME=PATH or a mapping, see
+            :func:`~beir_cocodr.resampling.regimes.rows.given_row`.
+        starts: further starts as NAME=PATH or a mapping, which give rows ARCHITECTURE@NAME (the
+            paper's Table 9 in one run).
         recipe: of training and search.
-        seeds: each trains every architecture once.
-        ood: collections outside the distribution, evaluated by their split "test", for the
-            alignment.
-        measures: names that ir-measures knows; the first is that of the alignment.
-        keep_models: keep trained models, or only their scores.
-        progress: show bars on stderr.
-        starts: NAME=PATH of further starts, which give rows ARCHITECTURE@NAME (the paper's Table 9
-            in one run).
+        options: seeds, measures, and collections outside the distribution.
+
+    Raises:
+        InputError: The resampled sets, models, options or output must be corrected.
 
     Source: Zhan et al., 2022, sections 4 and 5.
     """
-    recipe = recipe or Recipe()
+    folder = Path(folder)
+    output = Path(output)
     check_device(recipe.device)
     join_processes(recipe.device)
-    others: dict[str, str] = {}
+    other_starts = dict(named_paths("--other-start", starts))
 
-    def find() -> list[ModelRow]:
-        kinds = find_architectures(architectures)
-        others.update(named_path("--other-start", start) for start in starts)
+    def make_rows() -> list[ModelRow]:
+        trained = find_architectures(architectures)
+        existing = named_paths("--model", models)
         return [
-            *all_trained(kinds, recipe, seeds, output, others),
-            *(given(found, seeds) for found in models),
+            *trained_rows(trained, recipe, options.seeds, output, other_starts),
+            *(given_row(name, path, options.seeds) for name, path in existing),
         ]
 
-    def check() -> tuple[Manifest, list[TrainingUnit], list[str]]:
-        manifest = read_manifest(folder)
-        units, names = (
-            training_units(folder, manifest),
-            [str(measure) for measure in parse_measures(measures)],
-        )
-        check_seeds(seeds)
-        _check(find(), ood)
-        return manifest, units, names
+    def plan() -> _Plan:
+        _check(make_rows())
+        return _Plan.of(folder, options)
 
-    manifest, units, names = on_main(check)
-    candidates = find()
-    cells = Cells(output, recipe, measures, identical_ids(manifest.test.dataset), ood, progress)
-    kept = naming_full_disk(
-        output, lambda: f"{len([*output.glob('cells/**/*.json')])} models are evaluated and kept"
+    # The first process checks, and converts the corpora that all processes map afterwards.
+    planned = on_main(plan)
+    cells = Cells(
+        output=output,
+        recipe=recipe,
+        measures=options.measures,
+        policy=identical_ids(planned.manifest.test.dataset),
+        ood=_outside(options),
+        progress=options.progress,
     )
 
     def begin() -> None:
         stack.enter_context(files.sole_writer(files.output_folder(output, utf8=True)))
-        _check_resumable(output, folder, recipe, names, others)
+        _check_resumable(output, folder, recipe, planned.measures, other_starts)
 
-    with kept, ExitStack() as stack:
+    def kept() -> str:
+        count = len(list(output.glob("cells/**/*.json")))
+        return f"{count} models are evaluated and kept"
+
+    with naming_full_disk(output, kept), ExitStack() as stack:
         on_main(begin)
-        labels = [
-            label(one, unit, seed) for unit in units for one in candidates for seed in one.seeds
-        ]
+        rows = make_rows()
+        labels = [task.label for tasks in cell_tasks(rows, planned.units) for task in tasks]
         with steps(dict.fromkeys(labels)):
-            points = regime_points(cells.evaluate(candidates, units, keep_models), names)
-    return Regimes(
-        folder=str(folder),
-        method=manifest.method,
-        base=manifest.base,
-        train=manifest.train,
-        test=manifest.test,
-        sets=[RegimeSet(unit.name, unit.group, list(unit.tests)) for unit in units],
-        recipe=recipe.describe(),
-        seeds=list(seeds),
-        measures=names,
-        rows=regime_rows(points),
-        alignment=alignment_rows(points, names[0]),
-        points=points,
-        versions=versions(),
-    )
+            evaluated = cells.evaluate(rows, planned.units, options.keep_models)
+    points = regime_points(evaluated, planned.measures)
+    return planned.report(folder, recipe, options, points)
 
 
-def _check(candidates: Sequence[ModelRow], ood: Sequence[str]) -> None:
-    if not candidates:
+@dataclass(frozen=True)
+class _Plan:
+    """What is evaluated by which measures."""
+
+    manifest: Manifest
+    units: list[TrainingUnit]
+    measures: list[str]
+
+    @classmethod
+    def of(cls, folder: Path, options: RegimeOptions) -> "_Plan":
+        """Read and check an output of ``resample``, and check the options."""
+        manifest = read_manifest(folder)
+        units = training_units(folder, manifest)
+        measures = [str(measure) for measure in parse_measures(options.measures)]
+        check_seeds(options.seeds)
+        _outside(options)
+        return cls(manifest, units, measures)
+
+    def report(
+        self, folder: Path, recipe: Recipe, options: RegimeOptions, points: list[RegimePoint]
+    ) -> Regimes:
+        """Return the record of an evaluation."""
+        return Regimes(
+            folder=str(folder),
+            method=self.manifest.method,
+            base=self.manifest.base,
+            train=self.manifest.train,
+            test=self.manifest.test,
+            sets=[RegimeSet(unit.name, unit.group, list(unit.tests)) for unit in self.units],
+            recipe=recipe.describe(),
+            seeds=list(options.seeds),
+            measures=self.measures,
+            rows=regime_rows(points),
+            alignment=alignment_rows(points, self.measures[0]),
+            points=points,
+            versions=versions(),
+        )
+
+
+def _outside(options: RegimeOptions) -> dict[str, Collection]:
+    """Return the collections outside the distribution, by name."""
+    if not options.ood:
+        return {}
+    collections = load_collections(options.ood, "test", kind="ood")
+    return {collection.name: collection for collection in collections}
+
+
+def _check(rows: Sequence[ModelRow]) -> None:
+    if not rows:
         raise InputError("nothing to evaluate: name an --architecture, or a --model NAME=PATH")
-    names = [candidate.name for candidate in candidates]
-    for name in names:
-        if names.count(name) > 1:
+    names = [row.name for row in rows]
+    for row in rows:
+        if names.count(row.name) > 1:
             raise InputError(
-                f"two models are called {name!r}; give every --model a name of its own"
+                f"two models are called {row.name!r}; give every --model a name of its own"
             )
-    if len(set(ood)) < len(ood):
-        raise InputError(f"a collection is named twice in --ood: {', '.join(ood)}")
-    for candidate in candidates:
-        if candidate.where is not None and SET not in candidate.where:
+        if row.path is not None and SET not in row.path:
             log.warning(
                 "%s is one model in both regimes, as its path has no %s: no set trains it",
-                candidate.name,
+                row.name,
                 SET,
             )
 
@@ -342,32 +418,45 @@ def _check(candidates: Sequence[ModelRow], ood: Sequence[str]) -> None:
 def _check_resumable(
     output: Path, folder: Path, recipe: Recipe, measures: list[str], starts: Mapping[str, str]
 ) -> None:
-    """Cells in one output are comparable: they have one recipe, one set of measures, the same sets
-    and starts.
+    """Check that the cells in an output are comparable, and record what they depend on.
+
+    They have one recipe, one set of measures, the same sets and the same starts; further starts may
+    be added.
+
+    Raises:
+        InputError: The output was begun with other settings, or holds something else.
     """
-    sets = files.file_sha256(folder / MANIFEST_FILE)
-    now: Json = {"manifest_sha256": sets, "measures": measures, **recipe.describe()}
-    contents = {"start": model_source(recipe.start), "teacher": recipe.teacher}
-    now |= {f"{name}_sha256": files.content_sha256(path) for name, path in contents.items()}
-    others = {
-        name: [path, files.content_sha256(model_source(path))] for name, path in starts.items()
-    }
-    if (file := output / _SETTINGS_FILE).is_file() and any(
-        (output / name).is_dir() for name in ("cells", "models")
-    ):
+    settings = _settings(folder, recipe, measures)
+    other_starts: Json = {}
+    for name, path in starts.items():
+        other_starts[name] = [path, files.content_sha256(model_source(path))]
+    file = output / _SETTINGS_FILE
+    has_content = any((output / name).is_dir() for name in ("cells", "models"))
+    if file.is_file() and has_content:
         with explained(f"{file} is damaged", "choose another --output", ValueError, TypeError):
-            then = dict(files.parse_json(file.read_text()))
-        starts_before = then.get("other_starts", {})
-        shared = [name for name in others if name in starts_before]  # later ones may be added
-        check_same_run(
-            output,
-            {name: then.get(name) for name in now}
-            | {f"start {name}": starts_before[name] for name in shared},
-            now | {f"start {name}": others[name] for name in shared},
-        )
-        others = starts_before | others
+            before = dict(files.parse_json(file.read_text()))
+        starts_before = before.get("other_starts", {})
+        then = {name: before.get(name) for name in settings}
+        now = dict(settings)
+        for name in other_starts.keys() & starts_before.keys():
+            then[f"start {name}"] = starts_before[name]
+            now[f"start {name}"] = other_starts[name]
+        check_same_run(output, then, now)
+        other_starts = starts_before | other_starts
     elif not file.is_file() and any(not files.is_incidental(path) for path in output.iterdir()):
         raise InputError(
             f"{output} is not empty and holds no evaluation of regimes; choose another --output"
         )
-    files.write_text(file, json.dumps(now | {"other_starts": others}, indent=2) + "\n")
+    recorded = settings | {"other_starts": other_starts}
+    files.write_text(file, json.dumps(recorded, indent=2) + "\n")
+
+
+def _settings(folder: Path, recipe: Recipe, measures: list[str]) -> Json:
+    """Return all that the cells of an output depend on, except for further starts."""
+    return {
+        "manifest_sha256": files.file_sha256(folder / MANIFEST_FILE),
+        "measures": measures,
+        **recipe.describe(),
+        "start_sha256": files.content_sha256(model_source(recipe.start)),
+        "teacher_sha256": files.content_sha256(recipe.teacher),
+    }

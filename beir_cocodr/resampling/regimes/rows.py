@@ -1,0 +1,138 @@
+"""The rows of the table: models that an architecture trains, and models that are given."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.resampling.regimes import Recipe
+from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES, Architecture
+from beir_cocodr.resampling.regimes.units import TrainingUnit
+
+#: Placeholders in the path of given models.
+SET = "{set}"
+SEED = "{seed}"
+
+#: The architecture that can be the teacher of another on the same set.
+TEACHER = "cross-encoder"
+
+#: Paths by name: one NAME=PATH or several, or a mapping.
+NamedPaths: TypeAlias = str | Sequence[str] | Mapping[str, str | Path]
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """One row of the table.
+
+    Attributes:
+        name: of the row.
+        seeds: of its models.
+        model: trains or finds the model of a set and a seed.
+        path: of given models, with placeholders; None for trained ones.
+    """
+
+    name: str
+    seeds: tuple[int, ...]
+    model: Callable[[TrainingUnit, int], str]
+    path: str | None = None
+
+
+def trained_row(
+    architecture: Architecture, recipe: Recipe, seeds: Sequence[int], output: Path, start: str = ""
+) -> ModelRow:
+    """Return the row of an architecture, whose models go to ``output/models/SET/NAME-SEED``.
+
+    Args:
+        architecture: what is trained; one without chance has only the first seed.
+        recipe: of the training.
+        seeds: of its models.
+        output: folder of the evaluation.
+        start: the name of another start than the recipe's own, which follows that of the
+            architecture in the row's name.
+    """
+    name = f"{architecture.name}@{start}" if start else architecture.name
+    shared = output / "shared" / start
+
+    def model(unit: TrainingUnit, seed: int) -> str:
+        own_recipe = recipe
+        if architecture.name == "dense-distilled" and recipe.teacher == TEACHER:
+            teacher = trained_row(ARCHITECTURES[TEACHER], recipe, [seed], output, start)
+            own_recipe = replace(recipe, teacher=teacher.model(unit, seed))
+        folder = model_folder(output, unit, name, seed)
+        return str(architecture.train(str(unit.train), folder, own_recipe, seed, shared))
+
+    used_seeds = seeds if architecture.seeded else seeds[:1]
+    return ModelRow(name, tuple(used_seeds), model)
+
+
+def trained_rows(
+    architectures: Sequence[Architecture],
+    recipe: Recipe,
+    seeds: Sequence[int],
+    output: Path,
+    starts: Mapping[str, str],
+) -> list[ModelRow]:
+    """Return the rows of architectures from the recipe's start, and from others.
+
+    Args:
+        architectures: what is trained.
+        recipe: of the training.
+        seeds: of the models.
+        output: folder of the evaluation.
+        starts: name to path of further starts, for the architectures that have one.
+    """
+    rows = [trained_row(one, recipe, seeds, output) for one in architectures]
+    for name, path in starts.items():
+        other = replace(recipe, start=path)
+        for one in architectures:
+            if one.seeded:
+                rows.append(trained_row(one, other, seeds, output, name))
+    return rows
+
+
+def named_paths(flag: str, values: NamedPaths) -> list[tuple[str, str]]:
+    """Return names and paths.
+
+    Args:
+        flag: how messages call the values.
+        values: NAME=PATH, or a mapping.
+
+    Raises:
+        InputError: A value is not NAME=PATH.
+    """
+    if isinstance(values, Mapping):
+        return [(name, str(path)) for name, path in values.items()]
+    pairs = []
+    for text in [values] if isinstance(values, str) else values:
+        name, _, path = text.partition("=")
+        if not name or not path or "/" in name:
+            raise InputError(
+                f"{flag} {text!r}: give NAME=PATH; in --model, PATH may hold {SET}, {SEED}"
+            )
+        pairs.append((name, path))
+    return pairs
+
+
+def given_row(name: str, path: str, seeds: Sequence[int]) -> ModelRow:
+    """Return the row of models that exist already.
+
+    Args:
+        name: of the row.
+        path: what :func:`~beir_cocodr.resampling.regimes.rankers.load_ranker` takes. In it,
+            ``{set}`` is replaced by the name of a training set (``interpolation``,
+            ``size-45k/extrapolation``, ``bucket-1``), and ``{seed}`` by a seed. Without ``{set}``,
+            one model is evaluated in both regimes.
+        seeds: used if the path has ``{seed}``.
+    """
+
+    def model(unit: TrainingUnit, seed: int) -> str:
+        return path.replace(SET, unit.name).replace(SEED, str(seed))
+
+    used_seeds = seeds if SEED in path else seeds[:1]
+    return ModelRow(name, tuple(used_seeds), model, path)
+
+
+def model_folder(output: Path, unit: TrainingUnit, name: str, seed: int) -> Path:
+    """Return the folder of a trained model."""
+    return output / "models" / unit.name / f"{name}-{seed}"
