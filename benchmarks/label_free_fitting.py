@@ -1,11 +1,12 @@
-"""Fitting the model of differences to pairs of models whose difference labels tell, and counting
-how often it holds.
+"""The model of differences without labels: its fit to labelled pairs, and how often it holds.
+
+A pair is two models on one labelled collection, whose difference labels tell.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +19,14 @@ from beir_cocodr.evaluation.results import DifferenceModel
 
 Floats = npt.NDArray[np.float64]
 
-#: Counts of :class:`~beir_cocodr.evaluation.results.Calibration`.
-LARGE, MARGIN, MANY_QUERIES, LEVEL = 0.03, 0.01, 300, 0.9
+#: A difference beyond this is large.
+LARGE = 0.03
+#: A difference within this is none.
+MARGIN = 0.01
+#: The fewest queries on which two models can be called equal.
+MANY_QUERIES = 300
+#: The share of differences that intervals hold.
+LEVEL = 0.9
 
 _NORMAL = float(stats.norm.ppf(0.5 + LEVEL / 2))
 _RIDGE = 1e-3
@@ -30,12 +37,15 @@ class LabelledPairs:
     """All pairs of models on one labelled collection.
 
     Attributes:
-        parent: the collection that this one was resampled from, or itself.
+        name: The collection's name.
+        parent: The collection from which it was resampled, or itself.
         models: (m,) names of a and b.
-        features: (m, p) values of ``names``.
+        names: (p,) names of the features.
+        features: (m, p) values of the features.
         distances: (m,) rank distances.
-        differences, errors: (m,) mean b − a by labels, and its standard error over queries.
-        queries: how many.
+        differences: (m,) mean differences b − a by labels.
+        errors: (m,) their standard errors over queries.
+        queries: The number of queries.
     """
 
     name: str
@@ -50,100 +60,38 @@ class LabelledPairs:
 
     @property
     def share(self) -> float:
-        """M models have M − 1 independent differences among their M (M − 1) / 2 pairs: the weight
-        of a pair.
+        """Return the weight of a pair.
+
+        M models have M − 1 independent differences among their M (M − 1) / 2 pairs.
         """
-        return (len({name for pair in self.models for name in pair}) - 1) / len(self.models)
+        models = {name for pair in self.models for name in pair}
+        return (len(models) - 1) / len(self.models)
 
 
-def fit(
-    collections: Sequence[LabelledPairs], quantile: float = _NORMAL, bootstraps: int = 200
-) -> DifferenceModel:
-    """The model of differences by maximum marginal likelihood, every parent as heavy as another.
+@dataclass(frozen=True)
+class Information:
+    """What one collection says about the coefficients, with V without their variance.
 
-    y = x·β_c + e, β_c ~ N(β, diag(t²)), e ~ N(0, s² distance + f² + standard error²). The
-    uncertainty of β is the covariance of its bootstrap over parents, added to the variance between
-    collections.
+    Attributes:
+        square: (p, p) X'V⁻¹X.
+        cross: (p,) X'V⁻¹y.
+        constant: The part of the log-likelihood without coefficients.
     """
-    if len({found.parent for found in collections}) < 3:
-        raise InputError("a calibration needs at least three labelled parents")
-    count = collections[0].features.shape[1]
-    start = np.concatenate([np.full(count, np.log(0.1)), np.log([0.05, 0.015])])
-    bounds = [(-7.0, 2.0)] * count + [(-5.0, 1.0), (-7.0, -3.5)]
-    weights = _parent_weights(found.parent for found in collections)
 
-    def loss(theta: Floats) -> float:
-        stats_of = [_information(found, theta) for found in collections]
-        return -_solve(stats_of, weights, theta)[1]
-
-    found = optimize.minimize(
-        loss, start, method="L-BFGS-B", bounds=bounds, options={"maxiter": 25}
-    )
-    seen = [_information(collection, found.x) for collection in collections]
-    mean, _ = _solve(seen, weights, found.x)
-    rng, parents = (
-        np.random.default_rng(42),
-        sorted({collection.parent for collection in collections}),
-    )
-    drawn = []
-    for _ in range(bootstraps):
-        times = Counter(rng.choice(parents, len(parents)).tolist())
-        again = [w * times[c.parent] for w, c in zip(weights, collections, strict=True)]
-        drawn.append(_solve(seen, again, found.x)[0])
-    covariance = np.diag(np.exp(2 * found.x[:count])) + np.cov(np.array(drawn), rowvar=False)
-    named = dict(zip(collections[0].names, mean.tolist(), strict=True))
-    within, floor = np.exp(found.x[count:]).tolist()
-    return DifferenceModel(named, covariance.tolist(), within, floor, quantile)
-
-
-def _parent_weights(parents: Iterable[str]) -> list[float]:
-    names = list(parents)
-    sizes = Counter(names)
-    return [1 / sizes[name] for name in names]
-
-
-def _information(found: LabelledPairs, theta: Floats) -> tuple[Floats, Floats, float]:
-    """X'V⁻¹X, X'V⁻¹y and the part of the log-likelihood without coefficients, V without what they
-    vary.
-    """
-    count = found.features.shape[1]
-    within, floor = np.exp(2 * theta[count:])
-    variance = within * found.distances + floor + found.errors**2
-    scaled = found.features * (found.share / variance)[:, None]
-    constant = (
-        -0.5 * found.share * float((np.log(variance) + found.differences**2 / variance).sum())
-    )
-    return scaled.T @ found.features, scaled.T @ found.differences, constant
-
-
-def _solve(
-    seen: Sequence[tuple[Floats, Floats, float]], weights: Sequence[float], theta: Floats
-) -> tuple[Floats, float]:
-    """Mean coefficients by generalised least squares, and the marginal log-likelihood there
-    (Woodbury's identity).
-    """
-    count = len(seen[0][1])
-    deviations = np.exp(theta[:count])
-    left, right, parts = _RIDGE * np.eye(count), np.zeros(count), []
-    for (square, cross, _), weight in zip(seen, weights, strict=True):
-        inner = np.eye(count) + deviations[:, None] * square * deviations
-        kept = deviations[:, None] * np.linalg.inv(inner) * deviations
-        left = left + weight * (square - square @ kept @ square)
-        right = right + weight * (cross - square @ kept @ cross)
-        parts.append((kept, float(np.linalg.slogdet(inner)[1]), weight))
-    mean = np.linalg.solve(left, right)
-    total = -0.5 * _RIDGE * float(mean @ mean)
-    for (square, cross, constant), (kept, determinant, weight) in zip(seen, parts, strict=True):
-        rest = cross - square @ mean
-        quadratic = -2 * mean @ cross + mean @ square @ mean - rest @ kept @ rest
-        total += weight * (constant - 0.5 * (determinant + float(quadratic)))
-    return mean, total
+    square: Floats
+    cross: Floats
+    constant: float
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Expected differences of a collection's pairs, and their standard deviations times the model's
-    quantile.
+    """What a model says about the pairs of one collection.
+
+    Attributes:
+        pairs: The pairs.
+        expected: (m,) expected differences.
+        deviations: (m,) their standard deviations.
+        quantile: How many deviations an interval has to either side.
     """
 
     pairs: LabelledPairs
@@ -153,115 +101,283 @@ class Predicted:
 
     @property
     def half_widths(self) -> Floats:
+        """Return half the widths of the intervals."""
         return self.quantile * self.deviations
 
     @property
+    def covered(self) -> npt.NDArray[np.bool_]:
+        """Return where the interval, widened by the labels' own error, holds their difference."""
+        own_error = _NORMAL * self.pairs.errors
+        widths = np.sqrt(self.half_widths**2 + own_error**2)
+        return np.abs(self.pairs.differences - self.expected) <= widths
+
+    @property
     def decided(self) -> npt.NDArray[np.bool_]:
+        """Return where the interval excludes 0."""
         return np.abs(self.expected) > self.half_widths
 
     @property
     def no_difference(self) -> npt.NDArray[np.bool_]:
+        """Return where the interval lies within the margin."""
         return np.abs(self.expected) + self.half_widths <= MARGIN
 
-    @property
-    def covered(self) -> npt.NDArray[np.bool_]:
-        """Whether the interval, widened by the labels' own error, holds the labelled difference."""
-        width = np.sqrt(self.half_widths**2 + (_NORMAL * self.pairs.errors) ** 2)
-        return np.abs(self.pairs.differences - self.expected) <= width
+
+def fit(
+    collections: Sequence[LabelledPairs],
+    quantile: float = _NORMAL,
+    bootstraps: int = 200,
+) -> DifferenceModel:
+    """Fit the model of differences by maximum marginal likelihood.
+
+    y = x·β_c + e, β_c ~ N(β, diag(t²)), e ~ N(0, s² distance + f² + standard error²). All parents
+    have the same weight. The uncertainty of β is the covariance of its bootstrap over parents,
+    added to the variance between collections.
+
+    Args:
+        collections: The labelled pairs, of at least three parents.
+        quantile: The quantile of the intervals.
+        bootstraps: Samples of the bootstrap.
+    """
+    if len({pairs.parent for pairs in collections}) < 3:
+        raise InputError(
+            "a calibration needs at least three labelled parents; name more collections"
+        )
+    count = collections[0].features.shape[1]
+    weights = _parent_weights(pairs.parent for pairs in collections)
+    theta = _maximise_likelihood(collections, weights, count)
+    informations = [_information(pairs, theta) for pairs in collections]
+    mean, _ = _solve(informations, weights, theta)
+    rng = np.random.default_rng(42)
+    parents = sorted({pairs.parent for pairs in collections})
+    drawn = []
+    for _ in range(bootstraps):
+        times = Counter(rng.choice(parents, len(parents)).tolist())
+        drawn_weights = []
+        for weight, pairs in zip(weights, collections, strict=True):
+            drawn_weights.append(weight * times[pairs.parent])
+        drawn.append(_solve(informations, drawn_weights, theta)[0])
+    between = np.diag(np.exp(2 * theta[:count]))
+    covariance = between + np.cov(np.array(drawn), rowvar=False)
+    coefficients = dict(zip(collections[0].names, mean.tolist(), strict=True))
+    within, floor = np.exp(theta[count:]).tolist()
+    return DifferenceModel(
+        coefficients,
+        covariance.tolist(),
+        within,
+        floor,
+        quantile,
+    )
+
+
+def _maximise_likelihood(
+    collections: Sequence[LabelledPairs],
+    weights: Sequence[float],
+    count: int,
+) -> Floats:
+    """Return the logarithms of t (p,), s and f."""
+    start = np.concatenate([np.full(count, np.log(0.1)), np.log([0.05, 0.015])])
+    bounds = [(-7.0, 2.0)] * count + [(-5.0, 1.0), (-7.0, -3.5)]
+
+    def loss(theta: Floats) -> float:
+        informations = [_information(pairs, theta) for pairs in collections]
+        _, likelihood = _solve(informations, weights, theta)
+        return -likelihood
+
+    result = optimize.minimize(
+        loss,
+        start,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": 25},
+    )
+    theta: Floats = result.x
+    return theta
+
+
+def _parent_weights(parents: Iterable[str]) -> list[float]:
+    """Weight collections so that their parents have the same weight."""
+    names = list(parents)
+    sizes = Counter(names)
+    return [1 / sizes[name] for name in names]
+
+
+def _information(pairs: LabelledPairs, theta: Floats) -> Information:
+    count = pairs.features.shape[1]
+    within, floor = np.exp(2 * theta[count:])
+    variance = within * pairs.distances + floor + pairs.errors**2
+    scaled = pairs.features * (pairs.share / variance)[:, None]
+    logarithms = np.log(variance) + pairs.differences**2 / variance
+    return Information(
+        square=scaled.T @ pairs.features,
+        cross=scaled.T @ pairs.differences,
+        constant=-0.5 * pairs.share * float(logarithms.sum()),
+    )
+
+
+def _solve(
+    informations: Sequence[Information],
+    weights: Sequence[float],
+    theta: Floats,
+) -> tuple[Floats, float]:
+    """Return mean coefficients by generalised least squares, and the marginal log-likelihood there.
+
+    The inverses are by Woodbury's identity.
+    """
+    count = len(informations[0].cross)
+    deviations = np.exp(theta[:count])
+    left = _RIDGE * np.eye(count)
+    right = np.zeros(count)
+    kept = []
+    determinants = []
+    for one, weight in zip(informations, weights, strict=True):
+        inner = np.eye(count) + deviations[:, None] * one.square * deviations
+        inverse = deviations[:, None] * np.linalg.inv(inner) * deviations
+        left = left + weight * (one.square - one.square @ inverse @ one.square)
+        right = right + weight * (one.cross - one.square @ inverse @ one.cross)
+        kept.append(inverse)
+        determinants.append(float(np.linalg.slogdet(inner)[1]))
+    mean = np.linalg.solve(left, right)
+    total = -0.5 * _RIDGE * float(mean @ mean)
+    for one, weight, inverse, determinant in zip(
+        informations,
+        weights,
+        kept,
+        determinants,
+        strict=True,
+    ):
+        rest = one.cross - one.square @ mean
+        quadratic = -2 * mean @ one.cross + mean @ one.square @ mean - rest @ inverse @ rest
+        total += weight * (one.constant - 0.5 * (determinant + float(quadratic)))
+    return mean, total
 
 
 def predict(model: DifferenceModel, pairs: LabelledPairs) -> Predicted:
-    values = np.array(
-        [
-            model.predict(dict(zip(pairs.names, x, strict=True)), d)
-            for x, d in zip(pairs.features.tolist(), pairs.distances.tolist(), strict=True)
-        ]
+    """Predict the differences of the pairs of a collection."""
+    expected = []
+    deviations = []
+    for row, distance in zip(pairs.features.tolist(), pairs.distances.tolist(), strict=True):
+        features = dict(zip(pairs.names, row, strict=True))
+        mean, deviation = model.predict(features, distance)
+        expected.append(mean)
+        deviations.append(deviation)
+    return Predicted(
+        pairs,
+        np.array(expected),
+        np.array(deviations),
+        model.quantile,
     )
-    return Predicted(pairs, values[:, 0], values[:, 1], model.quantile)
 
 
 def leave_parents_out(
     collections: Sequence[LabelledPairs], unseen: Sequence[LabelledPairs] = ()
 ) -> tuple[list[Predicted], list[Predicted]]:
-    """Every collection, and every one that nothing is fitted to, by a model fitted without its
-    parent and everything resampled from that. The quantile is that at which the other parents'
-    collections, left out in turn, are covered.
+    """Predict every collection by a model that saw neither its parent nor the parent's samples.
+
+    The quantile of a parent is the one at which the collections of the other parents, each left
+    out, are covered.
+
+    Args:
+        collections: The collections to which models are fitted.
+        unseen: Collections to which none is fitted.
+
+    Returns:
+        The predictions of both.
     """
-    parents = list(dict.fromkeys(found.parent for found in collections))
-    models = {
-        parent: fit([found for found in collections if found.parent != parent])
-        for parent in parents
-    }
-    made = [predict(models[found.parent], found) for found in collections]
-    quantiles = {
-        parent: fit_quantile([one for one in made if one.pairs.parent != parent])
-        for parent in parents
-    }
-    judged = [predict(models[found.parent], found) for found in unseen]
-    held, other = (
-        [replace(one, quantile=quantiles[one.pairs.parent]) for one in part]
-        for part in (made, judged)
-    )
-    return held, other
+    parents = list(dict.fromkeys(pairs.parent for pairs in collections))
+    models = {}
+    for parent in parents:
+        models[parent] = fit([pairs for pairs in collections if pairs.parent != parent])
+    left_out = [predict(models[pairs.parent], pairs) for pairs in collections]
+    quantiles = {}
+    for parent in parents:
+        others = [predicted for predicted in left_out if predicted.pairs.parent != parent]
+        quantiles[parent] = fit_quantile(others)
+    judged = [predict(models[pairs.parent], pairs) for pairs in unseen]
+
+    def with_quantiles(predictions: list[Predicted]) -> list[Predicted]:
+        return [replace(one, quantile=quantiles[one.pairs.parent]) for one in predictions]
+
+    return with_quantiles(left_out), with_quantiles(judged)
 
 
-def fit_quantile(made: Sequence[Predicted]) -> float:
-    """The least multiple of standard deviations with which :data:`LEVEL` of pairs are covered,
-    parents as heavy as each other, from the normal distribution's up to twice that.
+def fit_quantile(predictions: Sequence[Predicted]) -> float:
+    """Return the least quantile at which :data:`LEVEL` of the pairs are covered.
+
+    It is between the normal distribution's and twice that. All parents have the same weight.
     """
-    weights = _parent_weights(found.pairs.parent for found in made)
+    weights = _parent_weights(predicted.pairs.parent for predicted in predictions)
     for multiple in np.arange(1.0, 2.01, 0.02):
-        at = [
-            Predicted(one.pairs, one.expected, one.deviations, _NORMAL * multiple) for one in made
-        ]
-        if np.average([one.covered.mean() for one in at], weights=weights) >= LEVEL:
+        quantile = _NORMAL * multiple
+        shares = [replace(one, quantile=quantile).covered.mean() for one in predictions]
+        if np.average(shares, weights=weights) >= LEVEL:
             break
     return float(_NORMAL * multiple)
 
 
-def count_trust(made: Iterable[Predicted], chosen: Any = None) -> dict[str, int]:
-    """Counts of pairs, see :class:`~beir_cocodr.evaluation.results.Calibration`; ``chosen`` picks
-    pairs by (a, b).
+def count_trust(
+    predictions: Iterable[Predicted], choose: Callable[[str, str], bool] | None = None
+) -> dict[str, int]:
+    """Count how often intervals hold and decide, as a calibration records it.
+
+    Args:
+        predictions: The predictions.
+        choose: Picks pairs by the names of a and b. Default: all pairs.
     """
     counts: Counter[str] = Counter()
-    for one in made:
-        pairs = one.pairs
-        own = np.array([chosen is None or chosen(a, b) for a, b in pairs.models])
-        true, decided = pairs.differences, one.decided & own
-        large = own & (np.abs(true) > LARGE) & (np.abs(true) > stats.norm.ppf(0.975) * pairs.errors)
-        equal = own & (np.abs(true) <= MARGIN) & (pairs.queries >= MANY_QUERIES)
-        nothing = one.no_difference & own & ~one.decided
-        counts.update(
-            pairs=int(own.sum()),
-            covered=int((one.covered & own).sum()),
-            decided=int(decided.sum()),
-            right=int((decided & (np.sign(one.expected) == np.sign(true))).sum()),
-            large=int(large.sum()),
-            large_decided=int((large & one.decided).sum()),
-            equal=int(equal.sum()),
-            equal_decided=int((equal & one.decided).sum()),
-            no_difference=int(nothing.sum()),
-            no_difference_wrong=int(
-                (nothing & (np.abs(true) > MARGIN + _NORMAL * pairs.errors)).sum()
-            ),
-        )
+    for predicted in predictions:
+        pairs = predicted.pairs
+        if choose is None:
+            chosen = np.ones(len(pairs.models), bool)
+        else:
+            chosen = np.array([choose(a, b) for a, b in pairs.models])
+        counts.update(_count(predicted, chosen))
     return dict(counts)
 
 
-def reliability(made: Sequence[Predicted], bins: int = 10) -> list[dict[str, float]]:
-    """P(better) by the model against the share of pairs where labels put b in front, each pair in
-    both directions.
+def _count(predicted: Predicted, chosen: Any) -> dict[str, int]:
+    pairs = predicted.pairs
+    true = pairs.differences
+    size = np.abs(true)
+    decided = predicted.decided & chosen
+    is_right = np.sign(predicted.expected) == np.sign(true)
+    is_large = chosen & (size > LARGE) & (size > stats.norm.ppf(0.975) * pairs.errors)
+    is_equal = chosen & (size <= MARGIN) & (pairs.queries >= MANY_QUERIES)
+    nothing = predicted.no_difference & chosen & ~predicted.decided
+    is_different = size > MARGIN + _NORMAL * pairs.errors
+    return {
+        "pairs": int(chosen.sum()),
+        "covered": int((predicted.covered & chosen).sum()),
+        "decided": int(decided.sum()),
+        "right": int((decided & is_right).sum()),
+        "large": int(is_large.sum()),
+        "large_decided": int((is_large & predicted.decided).sum()),
+        "equal": int(is_equal.sum()),
+        "equal_decided": int((is_equal & predicted.decided).sum()),
+        "no_difference": int(nothing.sum()),
+        "no_difference_wrong": int((nothing & is_different).sum()),
+    }
+
+
+def reliability(predictions: Sequence[Predicted], bins: int = 10) -> list[dict[str, float]]:
+    """Compare P(better) with the share of pairs in which labels put b in front.
+
+    Each pair counts in both directions.
     """
-    chance = np.concatenate([stats.norm.cdf(one.expected / one.deviations) for one in made])
-    true = np.concatenate([one.pairs.differences for one in made])
-    chance, better = np.concatenate([chance, 1 - chance]), np.concatenate([true > 0, true < 0])
-    place = np.minimum((chance * bins).astype(int), bins - 1)
-    return [
-        {
-            "predicted": float(chance[own].mean()),
-            "observed": float(better[own].mean()),
-            "pairs": int(own.sum() // 2),
-        }
-        for own in (place == i for i in range(bins))
-        if own.any()
-    ]
+    chances = [stats.norm.cdf(one.expected / one.deviations) for one in predictions]
+    chance = np.concatenate(chances)
+    true = np.concatenate([one.pairs.differences for one in predictions])
+    chance = np.concatenate([chance, 1 - chance])
+    is_better = np.concatenate([true > 0, true < 0])
+    bin_of = np.minimum((chance * bins).astype(int), bins - 1)
+    rows = []
+    for number in range(bins):
+        inside = bin_of == number
+        if inside.any():
+            rows.append(
+                {
+                    "predicted": float(chance[inside].mean()),
+                    "observed": float(is_better[inside].mean()),
+                    "pairs": int(inside.sum() // 2),
+                }
+            )
+    return rows

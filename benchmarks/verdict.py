@@ -1,17 +1,26 @@
-"""How well can differences be told without labels?
+"""Claim: without labels, intervals of differences between models hold, and decide half the pairs.
 
-All pairs of methods over labelled collections, and over others resampled from them
-(``resampled.py``): estimators see no labels, labels tell the difference. A model of the one by the
-other is fitted with each parent, and everything resampled from it, left out in turn; then
-collections of another seed are judged by the same models; then one is fitted to all, which is the
-calibration that the package carries. A collection is a cell that is kept in --output and not
-searched again. Writes benchmarks/results/verdict.json and the calibration.
+All pairs of methods are compared on labelled collections and on collections that are resampled from
+them (``resampled.py``). Estimators see no labels, and labels tell the difference. A model of the
+difference by the estimates is fitted once for each parent, without that parent and everything
+resampled from it, and judges these. The same models then judge collections that are resampled with
+another seed. Last, a model is fitted to all collections, which is the calibration that the package
+carries. The searches of a collection are kept in ``--work`` and not repeated.
+
+The script prints how often intervals hold and decide, and writes
+``benchmarks/results/verdict.json`` and the calibration:
+
+    python benchmarks/verdict.py --collections DIR
+
+To calibrate an estimator of your own, import its module here and refit on the API documentation of
+installed packages, which needs no download; ``--calibration`` names the file to write:
+
+    python benchmarks/verdict.py --calibration calibration.json --results verdict.json
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
 import json
 from collections.abc import Sequence
@@ -19,6 +28,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness.page import markdown_table
+from harness.script import (
+    add_collections,
+    add_integers,
+    add_work,
+    option_parser,
+    origin,
+    settings_of,
+    write_results,
+)
+from harness.study import load_targets
 from label_free_fitting import (
     MARGIN,
     LabelledPairs,
@@ -29,9 +49,7 @@ from label_free_fitting import (
     leave_parents_out,
     reliability,
 )
-from machine import machine
 from resampled import kind_of, load_parent, resample, search
-from study import targets
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.evaluation.label_free.agreement import rank_distance
@@ -47,200 +65,298 @@ from beir_cocodr.evaluation.label_free.verdict import (
 )
 from beir_cocodr.evaluation.results import Calibration
 from beir_cocodr.io import write_text
-from beir_cocodr.records import versions
 
-RESULTS = Path(__file__).parent / "results" / "verdict.json"
 DOMAINS = ["stdlib", "numpy", "pandas", "torch", "scipy", "sklearn"]
+#: The seed of the collections to which models are fitted.
+FITTED = 0
+PARTS = ("left out", "other seeds")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--domains", nargs="*", default=DOMAINS, help="of apidocs")
-    parser.add_argument("--dataset", nargs="*", default=[], help="further labelled collections")
-    parser.add_argument("--collections", type=Path, help="folder with cranfield, cisi, npl, time")
-    parser.add_argument(
-        "--documents", type=int, default=2500, help="most documents of a test collection"
-    )
-    parser.add_argument("--samples", type=int, default=200, help="crops, and generated queries")
-    parser.add_argument("--seed", type=int, default=42, help="of these")
-    parser.add_argument(
-        "--other-seed", type=int, default=7, help="of the collections that are judged at the end"
-    )
-    parser.add_argument("--output", type=Path, default=Path("runs/benchmark-verdict"))
-    parser.add_argument("--vectors", type=Path, help="folder of embeddings (in --output)")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument(
-        "--calibration", type=Path, default=CALIBRATION_FILE, help="where it is written"
-    )
-    arguments = parser.parse_args()
-    own = [f"apidocs/{name}" for name in arguments.domains] + arguments.dataset
-    parents = targets(own, arguments.collections, arguments.output, arguments.documents)
-    cells = {name: Cells(name, source, arguments) for name, source in parents.items()}
-    report, calibration = judge(list(cells.values()), arguments)
-    write_text(arguments.results, json.dumps(report, indent=1) + "\n")
-    calibration.write(arguments.calibration)
-    print(markdown(report))
+class Parent:
+    """A labelled collection, and what was searched on it and on its samples.
 
+    Attributes:
+        name: Its name.
+        corpus: The checksum of its documents.
+        pairs: Seed and regime to the labelled pairs of every sample.
+        figures: The figures of its samples, which say how far the calibration reaches.
+        values: nDCG@10 of every method on every sample.
+    """
 
-class Cells:
-    """The collections of one parent, each searched once: regime to its pairs."""
-
-    def __init__(self, name: str, source: str, arguments: argparse.Namespace) -> None:
-        self.name, self.corpus = name, load_collection(source).documents.content_hash
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        options: argparse.Namespace,
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.options = options
+        self.corpus = load_collection(source).documents.content_hash
         self.pairs: dict[tuple[int, str], list[LabelledPairs]] = {}
         self.figures: list[dict[str, float]] = []
         self.values: dict[str, dict[str, float]] = {}
-        vectors = arguments.vectors or arguments.output / "vectors"
-        for seed in (0, arguments.other_seed):
-            file = arguments.output / "cells" / f"{name.replace('/', '-')}.{seed}.json"
-            if not file.is_file():
-                parent = load_parent(
-                    name.removeprefix("apidocs/"),
-                    source,
-                    vectors,
-                    arguments.samples,
-                    arguments.seed,
+        for seed in (FITTED, options.other_seed):
+            for cell in self.cells(seed):
+                self.add(cell, seed)
+
+    def cells(self, seed: int) -> list[dict[str, Any]]:
+        """Search all samples of one seed, or read what was searched before."""
+        options = self.options
+        stem = self.name.replace("/", "-")
+        file = options.work / "cells" / f"{stem}.{seed}.json"
+        if not file.is_file():
+            parent = load_parent(
+                self.name.removeprefix("apidocs/"),
+                self.source,
+                options.vectors or options.work / "vectors",
+                options.samples,
+                options.seed,
+            )
+            cells = []
+            for part in resample(parent, seed):
+                with_queries, alone, scores = search(parent, part, seed)
+                cell = search_cell(
+                    f"{self.name} {part.name}",
+                    with_queries,
+                    alone,
+                    scores,
                 )
-                file.parent.mkdir(parents=True, exist_ok=True)
-                found = [
-                    _cell(name, part.name, *search(parent, part, seed))
-                    for part in resample(parent, seed)
-                ]
-                looks = [
-                    text_figures(
-                        len(part.documents),
-                        [parent.texts["docs"][i] for i in part.documents[:500]],
-                        [parent.texts["queries"][i] for i in part.queries],
-                    )
-                    for part in resample(parent, seed)
-                ]
-                for cell, look in zip(found, looks, strict=True):
-                    cell["figures"] |= look
-                write_text(file, json.dumps(found))
-            for cell in json.loads(file.read_text()):
-                self.values[f"{cell['name']} ({seed})"] = cell["values"]
-                if not seed:
-                    self.figures.append(cell["figures"])
-                for regime, content in cell["regimes"].items():
-                    arrays = {k: np.array(v) for k, v in content.items()}
-                    made = LabelledPairs(
-                        cell["name"], name, [tuple(pair) for pair in cell["models"]], cell["names"], **arrays,
-                        differences=np.array(cell["differences"]), errors=np.array(cell["errors"]),
-                        queries=cell["queries"],
-                    )  # fmt: skip
-                    self.pairs.setdefault((seed, regime), []).append(made)
+                documents = [parent.texts["docs"][row] for row in part.documents[:500]]
+                queries = [parent.texts["queries"][row] for row in part.queries]
+                cell["figures"] |= text_figures(len(part.documents), documents, queries)
+                cells.append(cell)
+            file.parent.mkdir(
+                parents=True,
+                exist_ok=True,
+            )
+            write_text(file, json.dumps(cells))
+        content: list[dict[str, Any]] = json.loads(file.read_text())
+        return content
+
+    def add(self, cell: dict[str, Any], seed: int) -> None:
+        """Add what was searched on one sample."""
+        self.values[f"{cell['name']} ({seed})"] = cell["values"]
+        if seed == FITTED:
+            self.figures.append(cell["figures"])
+        for regime, content in cell["regimes"].items():
+            pairs = LabelledPairs(
+                name=cell["name"],
+                parent=self.name,
+                models=[tuple(pair) for pair in cell["models"]],
+                names=cell["names"],
+                features=np.array(content["features"]),
+                distances=np.array(content["distances"]),
+                differences=np.array(cell["differences"]),
+                errors=np.array(cell["errors"]),
+                queries=cell["queries"],
+            )
+            self.pairs.setdefault((seed, regime), []).append(pairs)
 
 
-def _cell(
-    parent: str, part: str, given: Evidence, alone: Evidence, scores: dict[str, Any]
+def search_cell(
+    name: str,
+    with_queries: Evidence,
+    alone: Evidence,
+    scores: dict[str, Any],
 ) -> dict[str, Any]:
-    """What is seen of all pairs of methods on one collection, and what labels tell of them."""
+    """Return what is seen of all pairs of methods on one sample, and what labels tell of them.
+
+    Args:
+        name: The sample's name.
+        with_queries: What is seen with the sample's queries.
+        alone: What is seen with its corpus alone.
+        scores: Method to its nDCG@10 of every query by labels.
+    """
     models = list(itertools.combinations(scores, 2))
     gaps = [scores[b] - scores[a] for a, b in models]
     regimes = {}
-    for name, evidence in ((GIVEN_QUERIES, given), (CORPUS_ALONE, alone)):
-        seen = [features(evidence, a, b) for a, b in models]
-        regimes[name] = {
-            "features": [list(found.values()) for found in seen],
-            "distances": [
-                float(rank_distance(evidence.lists[a], evidence.lists[b]).mean()) for a, b in models
-            ],
+    names: list[str] = []
+    for regime, evidence in ((GIVEN_QUERIES, with_queries), (CORPUS_ALONE, alone)):
+        values = []
+        distances = []
+        for a, b in models:
+            seen = features(evidence, a, b)
+            names = list(seen)
+            values.append(list(seen.values()))
+            distance = rank_distance(evidence.lists[a], evidence.lists[b])
+            distances.append(float(distance.mean()))
+        regimes[regime] = {
+            "features": values,
+            "distances": distances,
         }
     return {
-        "name": f"{parent} {part}",
+        "name": name,
         "models": models,
-        "names": list(seen[0]),
+        "names": names,
         "regimes": regimes,
         "differences": [float(gap.mean()) for gap in gaps],
         "errors": [float(gap.std(ddof=1) / np.sqrt(len(gap))) for gap in gaps],
         "queries": len(gaps[0]),
-        "values": {name: float(found.mean()) for name, found in scores.items()},
+        "values": {name: float(values.mean()) for name, values in scores.items()},
         "figures": {
-            "BM25's nDCG@10 on held-out crops": float(given.crops["bm25"].mean()),
-            "BM25's nDCG@10 on generated queries": float(given.generated["bm25"].mean()),
+            "BM25's nDCG@10 on held-out crops": float(with_queries.crops["bm25"].mean()),
+            "BM25's nDCG@10 on generated queries": float(with_queries.generated["bm25"].mean()),
         },
     }
 
 
 def judge(
-    cells: Sequence[Cells], arguments: argparse.Namespace
+    parents: Sequence[Parent], options: argparse.Namespace
 ) -> tuple[dict[str, Any], Calibration]:
-    """The report, and the calibration."""
-    report: dict[str, Any] = {"date": datetime.date.today().isoformat(), "machine": machine()}
-    report["settings"] = {k: v for k, v in vars(arguments).items() if not isinstance(v, Path)}
-    models, trust = {}, {}
+    """Fit and judge the models of both regimes, and return the results and the calibration."""
+    results: dict[str, Any] = origin() | {"settings": settings_of(options)}
+    models = {}
+    trust = {}
     for regime in (GIVEN_QUERIES, CORPUS_ALONE):
-        fitted = [found for one in cells for found in one.pairs[0, regime]]
-        unseen = [
-            found for one in cells for found in one.pairs.get((arguments.other_seed, regime), [])
-        ]
-        made, others = leave_parents_out(fitted, unseen)
-        models[regime] = fit(fitted, fit_quantile(made))
-        report[regime] = {"left out": summary(made), "other seeds": summary(others)}
-        report[regime]["model"] = vars(models[regime])
+        fitted = []
+        unseen = []
+        for parent in parents:
+            fitted += parent.pairs[FITTED, regime]
+            unseen += parent.pairs.get((options.other_seed, regime), [])
+        left_out, others = leave_parents_out(fitted, unseen)
+        models[regime] = fit(fitted, fit_quantile(left_out))
+        results[regime] = {
+            "left out": summarize(left_out),
+            "other seeds": summarize(others),
+            "model": vars(models[regime]),
+        }
         if regime == GIVEN_QUERIES:
             trust = {
-                SAME_KIND: count_trust(made, lambda a, b: kind_of(a) == kind_of(b)),
-                DIFFERENT_KINDS: count_trust(made, lambda a, b: kind_of(a) != kind_of(b)),
+                SAME_KIND: count_trust(left_out, lambda a, b: kind_of(a) == kind_of(b)),
+                DIFFERENT_KINDS: count_trust(left_out, lambda a, b: kind_of(a) != kind_of(b)),
             }
-    looks = [look for one in cells for look in one.figures]
-    ranges = {name: (min(x[name] for x in looks), max(x[name] for x in looks)) for name in looks[0]}
-    report["collections"] = {name: values for one in cells for name, values in one.values.items()}
-    report["versions"] = versions()
-    corpora = [one.corpus for one in cells]
-    names = [one.name for one in cells]
-    reliable = report[GIVEN_QUERIES]["left out"]["reliability"]
-    return report, Calibration(
-        names, corpora, trust, report["date"], models, MARGIN, ranges, reliability=reliable
+    results["collections"] = {}
+    for parent in parents:
+        results["collections"] |= parent.values
+    calibration = Calibration(
+        [parent.name for parent in parents],
+        [parent.corpus for parent in parents],
+        trust,
+        results["date"][:10],
+        models,
+        MARGIN,
+        ranges_of(parents),
+        reliability=results[GIVEN_QUERIES]["left out"]["reliability"],
     )
+    return results, calibration
 
 
-def summary(made: Sequence[Predicted]) -> dict[str, Any]:
-    """Counts of pairs, over all and by parent, the mean width of intervals, and how reliable
-    chances are.
-    """
-    parents = dict.fromkeys(one.pairs.parent for one in made)
+def ranges_of(parents: Sequence[Parent]) -> dict[str, tuple[float, float]]:
+    """Return the least and the largest value of every figure."""
+    every = [figures for parent in parents for figures in parent.figures]
+    ranges = {}
+    for name in every[0]:
+        values = [figures[name] for figures in every]
+        ranges[name] = (min(values), max(values))
+    return ranges
+
+
+def summarize(predictions: Sequence[Predicted]) -> dict[str, Any]:
+    """Return counts of pairs, over all and by parent, widths, errors, and reliability."""
+    by_parent: dict[str, list[Predicted]] = {}
+    for predicted in predictions:
+        by_parent.setdefault(predicted.pairs.parent, []).append(predicted)
+    widths = [2 * predicted.half_widths.mean() for predicted in predictions]
+    errors = [predicted.expected - predicted.pairs.differences for predicted in predictions]
     return {
-        "collections": len(made),
-        "counts": count_trust(made),
-        "width": float(np.mean([2 * one.half_widths.mean() for one in made])),
-        "error": float(
-            np.sqrt(
-                np.mean(np.concatenate([one.expected - one.pairs.differences for one in made]) ** 2)
-            )
-        ),
-        "reliability": reliability(made),
-        "parents": {
-            name: count_trust([one for one in made if one.pairs.parent == name]) for name in parents
-        },
+        "collections": len(predictions),
+        "counts": count_trust(predictions),
+        "width": float(np.mean(widths)),
+        "error": float(np.sqrt(np.mean(np.concatenate(errors) ** 2))),
+        "reliability": reliability(predictions),
+        "parents": {name: count_trust(of_parent) for name, of_parent in by_parent.items()},
     }
 
 
-def markdown(report: dict[str, Any]) -> str:
-    lines = [
-        "| | collections | pairs | covered | width | decided | sign right | large decided | equal decided |"
-    ]
-    lines.append("| --- " * 9 + "|")
+def describe(results: dict[str, Any]) -> str:
+    """Return the tables that the script prints."""
+    header = ["", "collections", "pairs", "covered", "width", "decided", "sign right"]
+    header += ["large decided", "equal decided"]
+    rows = []
     for regime in (GIVEN_QUERIES, CORPUS_ALONE):
-        for name in ("left out", "other seeds"):
-            found = report[regime][name]
-            n = found["counts"]
-            shares = [n["decided"] / n["pairs"], n["right"] / max(1, n["decided"])]
-            more = [n[f"{size}_decided"] / max(1, n[size]) for size in ("large", "equal")]
-            cells = [
-                f"{n['covered'] / n['pairs']:.1%}",
-                f"{found['width']:.3f}",
-                *(f"{x:.1%}" for x in shares + more),
-            ]
-            lines.append(
-                f"| {regime}, {name} | {found['collections']} | {n['pairs']} | {' | '.join(cells)} |"
+        for part in PARTS:
+            summary = results[regime][part]
+            counts = summary["counts"]
+            rows.append(
+                [
+                    f"{regime}, {part}",
+                    summary["collections"],
+                    counts["pairs"],
+                    _share(counts, "covered", "pairs"),
+                    f"{summary['width']:.3f}",
+                    _share(counts, "decided", "pairs"),
+                    _share(counts, "right", "decided"),
+                    _share(counts, "large_decided", "large"),
+                    _share(counts, "equal_decided", "equal"),
+                ]
             )
-    lines += ["", "| P(better), predicted | observed | pairs |", "| --- | --- | --- |"]
-    for row in report[GIVEN_QUERIES]["left out"]["reliability"]:
-        lines.append(f"| {row['predicted']:.2f} | {row['observed']:.2f} | {row['pairs']} |")
-    return "\n".join(lines)
+    chances = []
+    for row in results[GIVEN_QUERIES]["left out"]["reliability"]:
+        chances.append([f"{row['predicted']:.2f}", f"{row['observed']:.2f}", row["pairs"]])
+    columns = ["P(better), predicted", "observed", "pairs"]
+    return "\n\n".join([markdown_table(header, rows), markdown_table(columns, chances)])
+
+
+def _share(
+    counts: dict[str, int],
+    part: str,
+    whole: str,
+) -> str:
+    return f"{counts[part] / max(1, counts[whole]):.1%}"
+
+
+def parse_options() -> argparse.Namespace:
+    parser = option_parser(__doc__, "verdict")
+    add_work(parser, "runs/benchmark-verdict")
+    add_collections(parser)
+    parser.add_argument(
+        "--domains",
+        nargs="*",
+        default=DOMAINS,
+        help="Domains of apidocs.",
+    )
+    parser.add_argument(
+        "--dataset",
+        nargs="*",
+        default=[],
+        help="Further labelled collections.",
+    )
+    integers = {
+        "--documents": (2500, "The most documents of a test collection."),
+        "--samples": (200, "Crops, and generated queries, of a collection."),
+        "--seed": (42, "The seed of crops and generated queries."),
+        "--other-seed": (7, "The seed of the samples that are judged at the end."),
+    }
+    add_integers(parser, integers)
+    parser.add_argument(
+        "--vectors",
+        type=Path,
+        help="The folder of embeddings. Default: a folder in --work.",
+    )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        default=CALIBRATION_FILE,
+        help="Write the calibration to this file. Default: the packaged one.",
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_options()
+    names = [f"apidocs/{name}" for name in options.domains] + options.dataset
+    sources = load_targets(
+        names,
+        options.collections,
+        options.work,
+        options.documents,
+    )
+    parents = [Parent(name, source, options) for name, source in sources.items()]
+    results, calibration = judge(parents, options)
+    write_results(options.results, results)
+    calibration.write(options.calibration)
+    print(describe(results))
 
 
 if __name__ == "__main__":
