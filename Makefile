@@ -33,7 +33,7 @@ $(VENV)/.uv: $(VENV)/.installed
 
 # Some of each kind of case of the campaign of broken inputs, kills, full disks and races: two minutes of one core.
 faults: $(VENV)/.installed
-	$(BIN)/python benchmarks/faults.py --sample $(ARGS)
+	$(BIN)/python benchmarks/faults --sample $(ARGS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -1,14 +1,15 @@
-"""The campaign of benchmarks/faults.py finds what is broken; `make faults` runs a sample of it."""
+"""The campaign of benchmarks/faults finds what is broken; `make faults` runs a sample of it."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from faults_inputs import judge
-from faults_parts import Done, break_part
-from faults_runner import Ended
-from faults_world import HOSTS, PAGES, SCENARIOS, write_collection
+from faults.commands import HOSTS, PAGES, SCENARIOS
+from faults.inputs import Attempt, judge
+from faults.parts import Broken, break_part
+from faults.runner import Ended
+from faults.world import write_collection
 
 REFERENCE = {"results": {"out/x.run": "1"}, "stderr": ""}
 
@@ -21,7 +22,8 @@ def judged(
     file: str = "beir/corpus.jsonl",
 ):
     ended = Ended(status, "", stderr, 0.1)
-    return judge(ended, Done(file, "cut", shows), False, [], REFERENCE, {"out/x.run": found})[0]
+    attempt = Attempt(Broken(file, "cut", shows), by_option=False, arguments=[])
+    return judge(ended, attempt, REFERENCE, {"out/x.run": found})[0]
 
 
 @pytest.mark.parametrize(

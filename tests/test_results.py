@@ -22,8 +22,9 @@ def section(name: str) -> str:
     """What the page has about a benchmark, below the line with its machine and date, as one
     line.
     """
-    found = PAGE.split(f"`benchmarks/{name}.py`", 1)[1]
-    return " ".join(re.split(r"\n## |\n\*`benchmarks/", found)[0].split())
+    line = measured(name)
+    below = PAGE.split(f"\n{line}\n", 1)[1]
+    return " ".join(re.split(r"\n## |\n\*`benchmarks/", below)[0].split())
 
 
 def test_every_result_stands_with_its_script_machine_date_and_seeds():
@@ -262,7 +263,7 @@ def test_the_figures_of_few_labels_stand_in_a_results_file():
 def test_the_table_of_faults_is_what_the_campaign_found():
     found, text = results_of("faults"), section("faults")
     table = PAGE.split("<!-- faults table -->")[1].split("<!-- end of faults -->")[0]
-    assert table.strip() == import_module("faults").table(found, "kind")
+    assert table.strip() == import_module("faults.campaign").table(found, "kind")
     assert f"{len(found['mended'])} failed at first" in text
 
 

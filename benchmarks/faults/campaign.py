@@ -1,22 +1,22 @@
-"""What a hostile user finds: bad inputs of every command and file, kills, full disks, and races.
+"""Claim: bad input, kills, full disks and races never end in a traceback or in silent damage.
 
-    python benchmarks/faults.py --inputs 2700 --commands 300 --kills 60 --disks 40 --races 60
-    --workers 2
+The campaign makes a world of tiny real models and collections, and what commands make of them. It
+then breaks this world case by case, and judges how each command ends (``OUTCOMES`` in inputs.py
+says how). Every case is drawn from the seed and its own name: ``--only input-00042`` runs that case
+again and prints everything. Inputs, kills, disks and races run in forks of a warm process,
+``--commands`` start the installed command. A worker that dies or hangs is replaced. ``--resume``
+continues in a ``--work`` folder. The campaign needs Linux, and root for full disks.
 
-makes a world of tiny real models and collections, and what commands make of them, in a temporary
-folder or in ``--place``; then breaks it, case by case, and judges what came of it (``OUTCOMES`` of
-faults_inputs.py says how). Every case is drawn from the seed and its own name: ``--only
-input-00042`` runs that one again and prints what was to see. Inputs and most others run in forks of
-a warm process, ``--commands`` in processes of the installed command. A worker that dies or hangs is
-replaced. ``--resume`` goes on in a ``--place`` that was left; figures and all failing cases go to
-benchmarks/results/faults.json; ``--sample``, which CI runs, records nothing. Needs Linux, and root
-for disks that are full.
+It prints tables of outcomes by part, command and kind, and writes all figures and every failing
+case to ``benchmarks/results/faults.json``. ``--sample``, which CI runs, records nothing:
+
+    python benchmarks/faults --inputs 2700 --commands 300 --kills 60 --disks 40 --races 60
+    python benchmarks/faults --sample
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import hashlib
 import json
 import os
@@ -27,21 +27,24 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from faults_inputs import FAILURES, LIMIT, OUTCOMES, Outcome, run_input
-from faults_kills import can_mount, run_disk, run_kill, run_race
-from faults_runner import ENVIRONMENT, Warm, remove
-from faults_world import make_world
-from machine import machine
+from harness.page import Marks, markdown_table
+from harness.script import add_integers, origin, results_file, write_results
 
-RESULTS = Path(__file__).parent / "results" / "faults.json"
+from faults.inputs import FAILURES, LIMIT, OUTCOMES, Campaign, Outcome, run_input
+from faults.kills import can_mount, run_disk, run_kill, run_race
+from faults.runner import ENVIRONMENT, Warm, remove
+from faults.world import make_world
 
-#: What a case's name begins with, and what runs it.
+MARKS = Marks("<!-- faults table -->", "<!-- end of faults -->")
+
+#: The beginning of a case's name to the function that runs it.
 KINDS = {
     "input": run_input,
     "command": run_input,
@@ -50,118 +53,177 @@ KINDS = {
     "race": run_race,
 }
 
-#: What CI runs: two minutes of one core, nothing recorded.
+#: The number of cases of each kind, in a campaign and in the sample that CI runs.
+CASES = {
+    "input": 2700,
+    "command": 300,
+    "kill": 60,
+    "disk": 40,
+    "race": 60,
+}
 SAMPLE = {
-    "inputs": 40,
-    "commands": 2,
-    "kills": 5,
-    "disks": 2,
-    "races": 3,
-    "workers": 1,
-    "results": Path(os.devnull),
+    "input": 40,
+    "command": 2,
+    "kill": 5,
+    "disk": 2,
+    "race": 3,
 }
 
+#: A record of a case as it is read back.
+Record = dict[str, Any]
+
 _LONGEST_CASE = 6 * LIMIT
+_WARM = ["beir_cocodr.training.finetune", "beir_cocodr.retrieval.store.encode"]
+#: What the results say of a failing case.
+_KEYS = ("case", "scenario", "broken", "what", "outcome", "message", "arguments")
 
 
-def prepare(place: Path) -> None:
-    """Make the world, unless it is there."""
-    if not (place / "world" / "modules").is_file():
-        remove(place / "world")
-        make_world(
-            place / "world",
-            Warm(["beir_cocodr.training.finetune", "beir_cocodr.retrieval.store.encode"]),
-        )
+def prepare(folder: Path) -> None:
+    """Make the world, unless the folder has it."""
+    world = folder / "world"
+    if not (world / "modules").is_file():
+        remove(world)
+        make_world(world, Warm(_WARM))
 
 
-def work_off(place: Path, number: int, seed: int) -> None:
-    """A worker: the names of cases on stdin, their outcomes on stdout, a line each."""
+def work_off(
+    folder: Path,
+    number: int,
+    seed: int,
+) -> None:
+    """Work as a worker: read names of cases from stdin, and write their outcomes to stdout."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    warm = Warm((place / "world" / "modules").read_text().split())
+    warm = Warm((folder / "world" / "modules").read_text().split())
+    campaign = Campaign(
+        folder,
+        folder / f"work-{number}" / "w",
+        seed,
+        warm,
+    )
     for line in sys.stdin:
         case = line.strip()
+        run = KINDS[case.split("-")[0]]
         try:
-            outcome = KINDS[case.split("-")[0]](
-                case, seed, place, place / f"work-{number}" / "w", warm
-            )
-        except (
-            SystemExit,
-            Exception,
-        ) as error:  # what is not broken does not work, or the campaign itself
+            outcome = run(case, campaign)
+        except (SystemExit, Exception) as error:
+            # The unbroken world fails, or the campaign itself does.
             traceback.print_exc()
-            outcome = Outcome(
-                case, "", "", "", "", "traceback", f"not run: {error!r}"[-1000:], 0, []
+            outcome = _not_run(
+                case,
+                "traceback",
+                f"not run: {error!r}"[-1000:],
+                0,
             )
-        replies.write(json.dumps(outcome.to_json()) + "\n")
+        replies.write(json.dumps(asdict(outcome)) + "\n")
         replies.flush()
 
 
-class Worker:
-    """A worker process, replaced when it dies or hangs."""
+def _not_run(
+    case: str,
+    outcome: str,
+    message: str,
+    seconds: float,
+) -> Outcome:
+    return Outcome(
+        case,
+        "",
+        "",
+        "",
+        "",
+        outcome,
+        message,
+        seconds,
+        [],
+    )
 
-    def __init__(self, place: Path, number: int, seed: int) -> None:
-        self.place, self.number, self.seed = place, number, seed
+
+class Worker:
+    """A worker process, which is replaced when it dies or hangs."""
+
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        seed: int,
+    ) -> None:
+        self.folder = folder
+        self.number = number
+        self.seed = seed
         self.process: subprocess.Popen[bytes] | None = None
 
-    def run(self, case: str) -> dict[str, Any]:
-        if self.process is None:
-            words = [
-                sys.executable,
-                __file__,
-                "--work",
-                str(self.number),
-                "--place",
-                str(self.place),
-            ]
-            log = (self.place / f"worker-{self.number}.log").open("ab")
-            pipes: dict[str, Any] = {
-                "stdin": subprocess.PIPE,
-                "stdout": subprocess.PIPE,
-                "stderr": log,
-            }
-            words += ["--seed", str(self.seed)]
-            self.process = subprocess.Popen(
-                words, env=os.environ | ENVIRONMENT, start_new_session=True, **pipes
-            )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{case}\n".encode())
-        self.process.stdin.flush()
-        ready, _, _ = select.select([self.process.stdout], [], [], _LONGEST_CASE)
-        if reply := self.process.stdout.readline() if ready else b"":
-            found: dict[str, Any] = json.loads(reply)
-            return found
-        self.close()
-        outcome = Outcome(
-            case, "", "", "", "", "hang", "the worker died or hung", _LONGEST_CASE, []
+    def run(self, case: str) -> Record:
+        """Run a case, and return its record."""
+        process = self.process or self._start()
+        self.process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{case}\n".encode())
+        process.stdin.flush()
+        ready, _, _ = select.select(
+            [process.stdout],
+            [],
+            [],
+            _LONGEST_CASE,
         )
-        return outcome.to_json()
+        reply = process.stdout.readline() if ready else b""
+        if reply:
+            record: Record = json.loads(reply)
+            return record
+        self.close()
+        return asdict(
+            _not_run(
+                case,
+                "hang",
+                "the worker died or hung",
+                _LONGEST_CASE,
+            )
+        )
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(Path(__file__).parent), f"--worker={self.number}"]
+        command += [f"--work={self.folder}", f"--seed={self.seed}"]
+        log = (self.folder / f"worker-{self.number}.log").open("ab")
+        return subprocess.Popen(
+            command,
+            env=os.environ | ENVIRONMENT,
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
 
     def close(self) -> None:
+        """End the process."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
 
-def run_cases(place: Path, cases: Iterable[str], seed: int, workers: int) -> None:
-    """Run cases by several workers, each recorded as it ends."""
+def run_cases(
+    folder: Path,
+    cases: Iterable[str],
+    seed: int,
+    workers: int,
+) -> None:
+    """Run cases by several workers, and record each as it ends."""
     waiting: SimpleQueue[str] = SimpleQueue()
-    code = commit()
     for case in cases:
         waiting.put(case)
-    total, began = waiting.qsize(), time.perf_counter()
+    total = waiting.qsize()
+    code = describe_code()
+    began = time.perf_counter()
 
     def work(number: int) -> None:
-        worker = Worker(place, number, seed)
+        worker = Worker(folder, number, seed)
         try:
             while True:
-                found = worker.run(waiting.get_nowait()) | {"code": code}
-                record(place, found)
-                if found["outcome"] in FAILURES:
+                record = worker.run(waiting.get_nowait()) | {"code": code}
+                keep_record(folder, record)
+                if record["outcome"] in FAILURES:
                     print(
-                        f"{found['case']} {found['outcome']}: {describe(found)}",
+                        describe_failure(record),
                         file=sys.stderr,
                         flush=True,
                     )
@@ -176,210 +238,258 @@ def run_cases(place: Path, cases: Iterable[str], seed: int, workers: int) -> Non
         print(f"{total} cases in {time.perf_counter() - began:.0f} seconds", file=sys.stderr)
 
 
-def commit() -> str:
-    """Of this code, with a mark where files were changed since."""
-    words = [
-        "git",
-        "-C",
-        str(Path(__file__).parents[1]),
-        "describe",
-        "--always",
-        "--exclude=*",
-        "--dirty=+",
-    ]
-    return (
-        subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
-        or "unknown"
+def describe_code() -> str:
+    """Return the commit of this code, with a plus where files were changed since."""
+    root = str(Path(__file__).parents[2])
+    command = ["git", "-C", root, "describe", "--always", "--exclude=*", "--dirty=+"]
+    completed = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    return completed.stdout.strip() or "unknown"
 
 
-def describe(found: dict[str, Any]) -> str:
-    return f"{found['scenario']}, {found['broken']}: {found['what'][:80]}: {found['message'][:160]}"
+def describe_failure(record: Record) -> str:
+    """Say in one line what failed."""
+    broken = f"{record['scenario']}, {record['broken']}: {record['what'][:80]}"
+    return f"{record['case']} {record['outcome']}: {broken}: {record['message'][:160]}"
 
 
-def record(place: Path, found: dict[str, Any]) -> None:
-    with (place / "cases.jsonl").open("a") as file:
-        file.write(json.dumps(found) + "\n")
+def keep_record(folder: Path, record: Record) -> None:
+    """Append a record to the campaign's file."""
+    with (folder / "cases.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")
 
 
-def read_cases(place: Path) -> dict[str, list[dict[str, Any]]]:
-    """Case to its records; the last one counts."""
-    file, cases = place / "cases.jsonl", dict[str, list[dict[str, Any]]]()
-    for line in file.read_text().splitlines() if file.is_file() else []:
-        found = json.loads(line)
-        cases.setdefault(found["case"], []).append(found)
+def read_records(folder: Path) -> dict[str, list[Record]]:
+    """Return case to its records; the last one counts."""
+    file = folder / "cases.jsonl"
+    cases: dict[str, list[Record]] = {}
+    if file.is_file():
+        for line in file.read_text().splitlines():
+            record = json.loads(line)
+            cases.setdefault(record["case"], []).append(record)
     return cases
 
 
-def summarize(cases: list[list[dict[str, Any]]], seed: int, mounts: bool) -> dict[str, Any]:
-    """Counts by kind of case, command and part, every failing case with how it is run again, and
-    those that failed before and were mended.
-    """
-    found = [records[-1] for records in cases]
-    before = [
-        next((one for one in records if one["outcome"] in FAILURES), None) for records in cases
-    ]
-
-    def count(key: Any) -> dict[str, dict[str, int]]:
-        groups: dict[str, Counter[str]] = {}
-        for one in found:
-            groups.setdefault(key(one), Counter())[one["outcome"]] += 1
-        return {
-            name: {o: groups[name][o] for o in OUTCOMES if groups[name][o]}
-            for name in sorted(groups)
-        }
-
-    failing = [one for one in found if one["outcome"] in FAILURES]
-    keys = ("case", "scenario", "broken", "what", "outcome", "message", "arguments")
-    return {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
-        "code": dict(Counter(one["code"] for one in found)),
+def summarize(
+    cases: list[list[Record]],
+    seed: int,
+    can_mount_disks: bool,
+) -> dict[str, Any]:
+    """Return counts, every failing case, and those that failed before and were mended."""
+    latest = [records[-1] for records in cases]
+    failures = []
+    mended = []
+    for records in cases:
+        record = records[-1]
+        if record["outcome"] in FAILURES:
+            again = f"python benchmarks/faults --seed {seed} --only {record['case']}"
+            failures.append({key: record[key] for key in _KEYS} | {"again": again})
+            continue
+        failed = [one for one in records if one["outcome"] in FAILURES]
+        if failed:
+            now = {
+                "outcome_now": record["outcome"],
+                "code_now": record["code"],
+            }
+            mended.append({key: failed[0][key] for key in (*_KEYS, "code")} | now)
+    return origin() | {
+        "code": dict(Counter(record["code"] for record in latest)),
         "seed": seed,
-        "cases": len(found),
-        "seconds": round(sum(one["seconds"] for one in found)),
-        "small_disks": mounts,
+        "cases": len(latest),
+        "seconds": round(sum(record["seconds"] for record in latest)),
+        "small_disks": can_mount_disks,
         "outcomes": OUTCOMES,
-        "by_kind": count(lambda one: one["case"].split("-")[0]),
-        "by_command": count(lambda one: one["command"] or "unknown"),
-        "by_part": count(lambda one: one["broken"].split("/")[0]),
-        "failures": [
-            {key: one[key] for key in keys}
-            | {"again": f"benchmarks/faults.py --seed {seed} --only {one['case']}"}
-            for one in failing
-        ],
-        "mended": [
-            {key: was[key] for key in (*keys, "code")}
-            | {"outcome_now": one["outcome"], "code_now": one["code"]}
-            for was, one in zip(before, found, strict=True)
-            if was is not None and one not in failing
-        ],
+        "by_kind": count_outcomes(latest, lambda record: record["case"].split("-")[0]),
+        "by_command": count_outcomes(latest, lambda record: record["command"] or "unknown"),
+        "by_part": count_outcomes(latest, lambda record: record["broken"].split("/")[0]),
+        "failures": failures,
+        "mended": mended,
     }
 
 
+def count_outcomes(
+    records: list[Record], group_of: Callable[[Record], str]
+) -> dict[str, dict[str, int]]:
+    """Count the outcomes of every group."""
+    groups: dict[str, Counter[str]] = {}
+    for record in records:
+        groups.setdefault(group_of(record), Counter())[record["outcome"]] += 1
+    counts = {}
+    for name in sorted(groups):
+        group = groups[name]
+        counts[name] = {outcome: group[outcome] for outcome in OUTCOMES if outcome in group}
+    return counts
+
+
 def table(summary: dict[str, Any], by: str = "command") -> str:
-    """Commands, kinds of cases or parts down, outcomes across."""
-    names, rows = list(OUTCOMES), dict(summary[f"by_{by}"])
-    lines = [
-        f"| {by} | cases | " + " | ".join(names) + " |",
-        "| --- |" + " ---: |" * (len(names) + 1),
-    ]
-    rows["all"] = sum(map(Counter, rows.values()), Counter())
-    for row, counts in rows.items():
-        cells = [str(counts.get(name, 0)) for name in names]
-        lines.append(f"| {row} | {sum(counts.values())} | {' | '.join(cells)} |")
+    """Format outcomes by command, kind or part."""
+    groups = {name: Counter(counts) for name, counts in summary[f"by_{by}"].items()}
+    groups["all"] = sum(groups.values(), Counter())
+    rows = []
+    for name, counts in groups.items():
+        cells = [counts.get(outcome, 0) for outcome in OUTCOMES]
+        rows.append([name, sum(counts.values()), *cells])
+    lines = markdown_table([by, "cases", *OUTCOMES], rows).splitlines()
+    lines[1] = "| --- |" + " ---: |" * (len(OUTCOMES) + 1)
     return "\n".join(lines)
 
 
-def world_digest(place: Path) -> str:
-    """Of all names and contents of the world, which no case may touch."""
+def world_digest(folder: Path) -> str:
+    """Return a digest of all names and contents of the world, which no case may change."""
     digest = hashlib.sha256()
-    for path in sorted((place / "world" / "in").rglob("*")):
-        digest.update(str(path).encode() + (path.read_bytes() if path.is_file() else b""))
+    for path in sorted((folder / "world" / "in").rglob("*")):
+        digest.update(str(path).encode())
+        if path.is_file():
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def main() -> None:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for kind, default in (
-        ("inputs", 2700),
-        ("commands", 300),
-        ("kills", 60),
-        ("disks", 40),
-        ("races", 60),
-    ):
-        parser.add_argument(f"--{kind}", type=int, default=default, metavar="N")
-    parser.add_argument("--sample", action="store_true", help="two minutes of it, nothing recorded")
-    parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--workers", type=int, default=2)
+    integers = {f"--{kind}s": (count, "Cases of this kind.") for kind, count in CASES.items()}
+    integers["--seed"] = (42, "The seed of all cases.")
+    integers["--workers"] = (2, "Processes that run cases.")
+    add_integers(parser, integers)
     parser.add_argument(
-        "--place",
-        type=Path,
-        help="folder of the world and of what was done; default: a temporary one",
+        "--sample",
+        action="store_true",
+        help="Run two minutes of it, and record nothing.",
     )
-    parser.add_argument("--resume", action="store_true", help="go on in --place")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        help="Keep the world and the records here. Default: nowhere.",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="Continue in --work.",
+    )
     parser.add_argument(
         "--only",
         action="append",
         metavar="CASE",
-        help="run this case, and print all of it; with --resume it is recorded; repeat",
+        help="Run only this case, and print everything; record it with --resume.",
     )
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.sample:
-        vars(given).update(SAMPLE)
-    if given.work is not None:
-        work_off(given.place, given.work, given.seed)
-        return
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=results_file("faults"),
+    )
+    parser.add_argument(
+        "--worker",
+        type=int,
+        help=argparse.SUPPRESS,
+    )
+    options = parser.parse_args()
+    if options.sample:
+        for kind, count in SAMPLE.items():
+            setattr(options, f"{kind}s", count)
+        options.workers = 1
+        options.results = None
+    return options
+
+
+def main() -> int:
+    options = parse_options()
+    if options.worker is not None:
+        work_off(options.work, options.worker, options.seed)
+        return 0
     with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
-        place = (given.place or Path(temporary)).resolve()
-        if (place / "cases.jsonl").exists() and not (given.resume or given.only):
+        folder = (options.work or Path(temporary)).resolve()
+        is_begun = (folder / "cases.jsonl").exists()
+        if is_begun and not (options.resume or options.only):
             raise SystemExit(
-                f"{place} holds cases: --resume to go on with them, or another --place"
+                f"{folder} holds a campaign; name another folder, or continue it with --resume"
             )
-        sys.exit(campaign(place, given))
+        folder.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
+        if not prepare_in_fork(folder):
+            return 1
+        if options.only:
+            return run_only(folder, options)
+        return run_campaign(folder, options)
 
 
-def campaign(place: Path, given: argparse.Namespace) -> int:
-    """Run what is missing; the number of failing cases, at most 1."""
-    place.mkdir(parents=True, exist_ok=True)
+def prepare_in_fork(folder: Path) -> bool:
+    """Make the world in a process of its own, so that this one stays small."""
     began = time.perf_counter()
-    # In a process of its own: a fork of it is what every case is.
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            prepare(place)
+            prepare(folder)
             status = 0
         except SystemExit as error:
             print(error, file=sys.stderr)
         finally:
             sys.stderr.flush()
             os._exit(status)
-    if os.waitpid(pid, 0)[1]:
-        return 1
+    _, status = os.waitpid(pid, 0)
     print(f"world: {time.perf_counter() - began:.0f} seconds", file=sys.stderr)
-    mounts = can_mount(place)
-    if given.only:
-        worker = Worker(place, 0, given.seed)
-        outcomes = set()
-        for case in given.only:
-            found = worker.run(case) | {"code": commit()}
-            outcomes.add(found["outcome"])
-            if given.resume:
-                record(place, found)
-            print(json.dumps(found, indent=2))
-            logs = sorted((place / "work-0" / "w").glob("log*/std*"))
-            print(
-                "\n".join(f"{log}:\n{log.read_text(errors='replace')[-4000:]}" for log in logs),
-                flush=True,
-            )
-        worker.close()
-        return int(bool(outcomes & {*FAILURES}))
-    done, before = read_cases(place), world_digest(place)
-    counts = {kind: getattr(given, f"{kind}s") for kind in KINDS}
-    counts["disk"] *= mounts
-    # All kinds at once, so that what was done by any time is a smaller campaign.
-    places = sorted(
-        (number / count, kind, number) for kind, count in counts.items() for number in range(count)
+    return status == 0
+
+
+def run_only(folder: Path, options: argparse.Namespace) -> int:
+    """Run some cases, and print everything."""
+    worker = Worker(folder, 0, options.seed)
+    has_failed = False
+    for case in options.only:
+        record = worker.run(case) | {"code": describe_code()}
+        has_failed = has_failed or record["outcome"] in FAILURES
+        if options.resume:
+            keep_record(folder, record)
+        print(json.dumps(record, indent=2))
+        for log in sorted((folder / "work-0" / "w").glob("log*/std*")):
+            print(f"{log}:\n{log.read_text(errors='replace')[-4000:]}", flush=True)
+    worker.close()
+    return int(has_failed)
+
+
+def run_campaign(folder: Path, options: argparse.Namespace) -> int:
+    """Run all cases that are not recorded yet, and summarise the campaign."""
+    before = world_digest(folder)
+    can_mount_disks = can_mount(folder)
+    counts = {kind: getattr(options, f"{kind}s") for kind in KINDS}
+    if not can_mount_disks:
+        counts["disk"] = 0
+    cases = order_cases(counts)
+    done = read_records(folder)
+    missing = [case for case in cases if case not in done]
+    run_cases(
+        folder,
+        missing,
+        options.seed,
+        options.workers,
     )
-    wanted = [f"{kind}-{number:05d}" for _, kind, number in places]
-    run_cases(place, [case for case in wanted if case not in done], given.seed, given.workers)
-    done = read_cases(place)
-    summary = summarize([done[case] for case in wanted], given.seed, mounts)
-    if world_digest(place) != before:
-        raise SystemExit(
-            "a case changed the world that it was given; its figures are worth nothing"
-        )
-    given.results.parent.mkdir(parents=True, exist_ok=True)
-    given.results.write_text(json.dumps(summary, indent=1) + "\n")
+    done = read_records(folder)
+    summary = summarize([done[case] for case in cases], options.seed, can_mount_disks)
+    if world_digest(folder) != before:
+        raise SystemExit("a case changed the world, which it shares with others: no figure holds")
+    if options.results is not None:
+        write_results(options.results, summary)
     for by in ("part", "command", "kind"):
         print(table(summary, by), end="\n\n")
     return int(bool(summary["failures"]))
 
 
+def order_cases(counts: dict[str, int]) -> list[str]:
+    """Mix the kinds, so that what was done at any time is a smaller campaign."""
+    positions = []
+    for kind, count in counts.items():
+        for number in range(count):
+            positions.append((number / count, kind, number))
+    return [f"{kind}-{number:05d}" for _, kind, number in sorted(positions)]
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

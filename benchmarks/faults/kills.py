@@ -1,8 +1,7 @@
-"""Kills, full disks and races of every long command: what a second run makes of what the first one
-left.
+"""Kills, full disks and races of every long command, and what a second run makes of the rest.
 
-The same command again, with ``--resume`` where it has that, has to end with the files of a run that
-nothing happened to, equal to the byte but for times, and nothing beside them.
+The same command, run again with ``--resume`` if it has that option, must end with the files of an
+undisturbed run, equal to the byte except for times, and with no others.
 """
 
 from __future__ import annotations
@@ -11,122 +10,46 @@ import os
 import random
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults_inputs import LIMIT, Outcome, leftovers
-from faults_runner import Ended, Warm, remove
-from faults_world import TRAIN, check, lay_out, reference, results
+from faults.commands import LONG, LongCommand
+from faults.inputs import LIMIT, Campaign, Outcome, find_leftovers, is_one_error, judge_end
+from faults.runner import LIST_MODULES, Ended, Warm, remove
+from faults.world import check, keep_reference, lay_out, read_results
 
-
-@dataclass(frozen=True)
-class Long:
-    """A command that works for a while into ``out``, and what its second run is given besides."""
-
-    line: str
-    again: str = ""
-
-    @property
-    def command(self) -> str:
-        words = self.line.split()
-        return " ".join(words[: 1 + (words[0] == "resample")])
-
-
-_STEPS = f"--max-steps 6 {TRAIN} --output out"
-_DISTILL = "--set m_bm25=2 --set m_hard=2 --set refresh_steps=2"
-
-LONG: dict[str, Long] = {
-    "encode": Long("encode --dataset in/beir --model in/model --shard-size 2 --output out"),
-    "index": Long("search --store in/store --dataset in/beir --index hnsw --output out/x.run"),
-    "generate": Long("generate-queries --dataset in/beir --shard-documents 2 --output out"),
-    "generate-t5": Long(
-        "generate-queries --dataset in/beir --generator in/t5 --per-passage 1 --max-length 6 --shard-documents 4 "
-        "--output out"
-    ),
-    "pretrain": Long(
-        f"pretrain --dataset in/beir --model in/bert --span-tokens 12 --max-length 48 {_STEPS}",
-        "--resume",
-    ),
-    "pretrain-qc": Long(
-        f"pretrain --objective qc --queries in/generated --dataset in/beir --model in/bert --max-length 48 {_STEPS}",
-        "--resume",
-    ),
-    "finetune": Long(f"finetune --dataset in/beir --model in/model {_STEPS}", "--resume"),
-    "finetune-idro": Long(
-        f"finetune --dataset in/beir --model in/model --weighting idro --clusters 3 {_STEPS}",
-        "--resume",
-    ),
-    "finetune-episodes": Long(
-        f"finetune --dataset in/beir --model in/model --episodes 1 --target in/beir {_STEPS}",
-        "--resume",
-    ),
-    "finetune-stages": Long(
-        f"finetune --dataset in/beir --model in/model --stages 2 {_STEPS}", "--resume"
-    ),
-    "distill": Long(
-        f"distill --dataset in/beir --model in/model --teacher bm25 --set held_out=0.3 {_DISTILL} {_STEPS}",
-        "--resume",
-    ),
-    "distill-mrl": Long(
-        f"distill --dataset in/beir --model in/bert --teacher bm25 --student mrl --set held_out=0 {_DISTILL} {_STEPS}",
-        "--resume",
-    ),
-    "adapt": Long(
-        "adapt --corpus in/beir --source in/source --base in/model --stages finetune --max-steps 2 --batch-size 4 "
-        "--seed 1 --output out",
-        "--resume",
-    ),
-    "adapt-unlabelled": Long(
-        "adapt --corpus in/flat/corpus.tsv --base in/model --stages qgen --samples 6 --max-steps 2 --batch-size 4 "
-        "--seed 1 --output out",
-        "--resume",
-    ),
-    "restrain": Long(
-        "resample restrain --train in/source --test in/beir --encoder in/model --size 4 --output out/new"
-    ),
-    "regimes": Long(
-        "resample evaluate --folder in/sets --architecture bm25,dense --start in/bert --max-steps 2 --batch-size 4 "
-        "--no-picture --output out"
-    ),
-    "evaluate": Long(
-        "evaluate --dataset in/beir --model bm25 --model in/model --model hybrid:in/bert --output out"
-    ),
-    "compare": Long("compare bm25 in/model --dataset in/beir --no-labels --samples 8 --output out"),
-    "qpp": Long("qpp --dataset in/beir --model in/model --no-picture --output out"),
-    "report": Long("report in/evaluated --output out/page.html"),
-}
-
-#: What a folder that holds part of an evaluation asks for.
+#: The option that a folder with part of an evaluation asks for.
 OVERWRITE = "--overwrite"
 
-#: What is copied, as a long command writes to it.
+#: Parts to which a long command writes, and which are therefore copied.
 _WRITTEN = {"index": ["store"]}
 
+#: A refusal on a full disk has one of these words.
+_FULL = ("space", "full", "disk", "room")
 
-def long_reference(name: str, place: Path, warm: Warm) -> dict[str, Any]:
-    """Results, size and time of a long command that is left alone."""
-
-    def make(work: Path) -> dict[str, Any]:
-        for _ in range(2):  # the first one imports
-            _fresh(work, place, name)
-            environment = {"BEIR_COCODR_CACHE": str(work / "cache"), "FAULTS_MODULES": "1"}
-            ended = warm.run(LONG[name].line.split(), work, 300, environment)
-            check(ended.status == 0, f"{name}: {LONG[name].line}", ended.stderr)
-            warm.learn((work / "log" / "modules").read_text().split())
-        size = sum(
-            path.stat().st_size
-            for path in work.rglob("*")
-            if path.is_file() and not path.is_symlink()
-        )
-        return {"results": results(work, _outputs(name)), "seconds": ended.seconds, "bytes": size}
-
-    return reference(f"long-{name}", place, warm, make)
+#: An outcome, and the message that decided it.
+Judged = tuple[str, str]
+HARMLESS: Judged = ("harmless", "")
 
 
-def _fresh(work: Path, place: Path, name: str) -> Path:
-    lay_out(work, place / "world", _WRITTEN.get(name, []))
+def _draw_command(case: str) -> str:
+    """Return the name of the long command of a case; all have their turn."""
+    names = list(LONG)
+    return names[_number(case) % len(names)]
+
+
+def _number(case: str) -> int:
+    return int(case.split("-")[1])
+
+
+def _fresh(
+    work: Path,
+    campaign: Path,
+    name: str,
+) -> Path:
+    lay_out(work, campaign / "world", _WRITTEN.get(name, []))
     return work
 
 
@@ -134,198 +57,317 @@ def _outputs(name: str) -> list[str]:
     return ["out", *(f"in/{part}" for part in _WRITTEN.get(name, []))]
 
 
-def run_kill(case: str, seed: int, place: Path, work: Path, warm: Warm) -> Outcome:
-    """Kill a long command at a random moment, run it again, and compare; now and then kill that,
-    too.
-    """
-    rng, names = random.Random(f"{seed} {case}"), list(LONG)
-    name = names[int(case.split("-")[1]) % len(names)]  # every command in turn
-    long, wanted = LONG[name], long_reference(name, place, warm)
-    _fresh(work, place, name)
-    arguments, told, finished = long.line.split(), [], False
-    environment = {"BEIR_COCODR_CACHE": str(work / "cache")}
-    began = time.perf_counter()
-    for turn in range(1 + (rng.random() < 0.3)):
-        at = rng.random() * wanted["seconds"]
-        given = arguments if not turn or not long.again else [*arguments, long.again]
-        running = warm.start(given, work, environment)
-        in_time = not running.ends_within(at)
-        running.kill()
-        finished = running.wait(10).status == 0 or finished
-        told.append(f"killed after {at:.3f} s" if in_time else "ended before its kill")
-    outcome = _again(long, name, work, warm, environment, wanted, finished)
-    seconds = round(time.perf_counter() - began, 3)
-    return Outcome(
-        case, long.command, name, "a kill", ", ".join(told), *outcome, seconds, arguments
+def long_reference(
+    name: str,
+    campaign: Path,
+    warm: Warm,
+) -> dict[str, Any]:
+    """Return the results, the size and the time of a long command that is left alone."""
+
+    def make(work: Path) -> dict[str, Any]:
+        for _ in range(2):  # The first run imports, the second is timed.
+            _fresh(work, campaign, name)
+            environment = {
+                "BEIR_COCODR_CACHE": str(work / "cache"),
+                LIST_MODULES: "1",
+            }
+            ended = warm.run_and_learn(LONG[name].line.split(), work, environment)
+            check(ended.status == 0, f"{name}: {LONG[name].line}", ended.stderr)
+        files = [path for path in work.rglob("*") if path.is_file() and not path.is_symlink()]
+        return {
+            "results": read_results(work, _outputs(name)),
+            "seconds": ended.seconds,
+            "bytes": sum(path.stat().st_size for path in files),
+        }
+
+    return keep_reference(
+        f"long-{name}",
+        campaign,
+        warm,
+        make,
     )
 
 
-def _again(
-    long: Long,
-    name: str,
-    work: Path,
-    warm: Warm,
-    environment: dict[str, str],
-    reference: dict[str, Any],
-    finished: bool = False,
-) -> tuple[str, str]:
-    """Run a command a last time, and judge what stands there then; one that had ``finished`` may be
-    left as it is.
-    """
-    ended = warm.run([*long.line.split(), *long.again.split()], work, LIMIT, environment)
-    if ended.status == 2 and OVERWRITE in ended.stderr:
-        ended = warm.run([*long.line.split(), OVERWRITE], work, LIMIT, environment)
-    outcome = judge_end(ended)
-    if outcome[0] != "harmless" and not (finished and outcome[0] == "refused"):
-        return (
-            "lost work" if outcome[0] == "refused" else outcome[0]
-        ), f"the second run: {outcome[1]}"
-    return compare(name, work, reference)
+class Disturbed:
+    """A long command of one case, which something happens to."""
 
+    def __init__(self, case: str, campaign: Campaign) -> None:
+        self.case = case
+        self.campaign = campaign
+        self.work = campaign.work
+        self.name = _draw_command(case)
+        self.command: LongCommand = LONG[self.name]
+        self.arguments = self.command.line.split()
+        self.reference = long_reference(self.name, campaign.folder, campaign.warm)
+        self.environment = {"BEIR_COCODR_CACHE": str(self.work / "cache")}
+        self.began = time.perf_counter()
 
-def judge_end(ended: Ended) -> tuple[str, str]:
-    lines = [line for line in ended.stderr.splitlines() if line.strip()] or [""]
-    if ended.status is None:
-        return "hang", lines[-1][-300:]
-    if ended.status not in (0, 2) or "Traceback (most recent call last)" in ended.stderr:
-        return "traceback", f"status {ended.status}: {lines[-1][-300:]}"
-    if ended.status == 2:
-        clear = (
-            lines[-1].startswith("error: ")
-            and sum(line.startswith("error: ") for line in lines) == 1
+    @property
+    def seconds(self) -> float:
+        """Return how long the undisturbed command takes."""
+        return float(self.reference["seconds"])
+
+    def run(self, arguments: list[str]) -> Ended:
+        """Run with these arguments."""
+        return self.campaign.warm.run(
+            arguments,
+            self.work,
+            LIMIT,
+            self.environment,
         )
-        return ("refused" if clear else "refused unclearly"), lines[-1][-300:]
-    return "harmless", ""
+
+    def run_again(self, *, has_finished: bool = False) -> Judged:
+        """Run a last time, and judge the files.
+
+        Args:
+            has_finished: Whether a run before has finished, so that a refusal is right.
+        """
+        ended = self.run([*self.arguments, *self.command.again.split()])
+        if ended.status == 2 and OVERWRITE in ended.stderr:
+            ended = self.run([*self.arguments, OVERWRITE])
+        outcome, message = judge_run(ended)
+        may_refuse = has_finished and outcome == "refused"
+        if outcome != "harmless" and not may_refuse:
+            worse = "lost work" if outcome == "refused" else outcome
+            return worse, f"the second run: {message}"
+        return self.compare_files()
+
+    def compare_files(self) -> Judged:
+        """Judge whether the files are those of an undisturbed run, and no others."""
+        left = find_leftovers(self.work / "out")
+        if left:
+            return "lost work", f"left behind: {', '.join(left)[:200]}"
+        results = read_results(self.work, _outputs(self.name))
+        expected = self.reference["results"]
+        missing = sorted(expected.keys() - results.keys())
+        if missing:
+            return "lost work", f"missing: {', '.join(missing)[:200]}"
+        more = sorted(results.keys() - expected.keys())
+        if more:
+            return "lost work", f"left behind: {', '.join(more)[:200]}"
+        other = sorted(file for file in expected if results[file] != expected[file])
+        if other:
+            return "silent difference", f"other {', '.join(other)[:200]}"
+        return HARMLESS
+
+    def outcome(
+        self,
+        broken: str,
+        text: str,
+        judged: Judged,
+    ) -> Outcome:
+        """Return the record of the case."""
+        seconds = round(time.perf_counter() - self.began, 3)
+        return Outcome(
+            self.case,
+            self.command.command,
+            self.name,
+            broken,
+            text,
+            *judged,
+            seconds,
+            self.arguments,
+        )
 
 
-def compare(name: str, work: Path, reference: dict[str, Any]) -> tuple[str, str]:
-    """Whether the files are those of an undisturbed run, and no others."""
-    if left := leftovers(work / "out"):
-        return "lost work", f"left behind: {', '.join(left)[:200]}"
-    found, wanted = results(work, _outputs(name)), reference["results"]
-    if missing := sorted(wanted.keys() - found.keys()):
-        return "lost work", f"missing: {', '.join(missing)[:200]}"
-    if more := sorted(found.keys() - wanted.keys()):
-        return "lost work", f"left behind: {', '.join(more)[:200]}"
-    if other := sorted(file for file in wanted if found[file] != wanted[file]):
-        return "silent difference", f"other {', '.join(other)[:200]}"
-    return "harmless", ""
+def judge_run(ended: Ended) -> Judged:
+    """Judge how a command ended."""
+    lines = [line for line in ended.stderr.splitlines() if line.strip()]
+    failure = judge_end(ended, lines)
+    if failure is not None:
+        return failure
+    if ended.status == 0:
+        return HARMLESS
+    is_clear = bool(lines) and is_one_error(lines)
+    return ("refused" if is_clear else "refused unclearly"), (lines[-1][-300:] if lines else "")
+
+
+def run_kill(case: str, campaign: Campaign) -> Outcome:
+    """Kill a long command at a random moment, sometimes kill the next run too, and run it again."""
+    rng = campaign.generator(case)
+    disturbed = Disturbed(case, campaign)
+    _fresh(disturbed.work, campaign.folder, disturbed.name)
+    again = disturbed.command.again.split()
+    texts = []
+    has_finished = False
+    turns = 2 if rng.random() < 0.3 else 1
+    for turn in range(turns):
+        moment = rng.random() * disturbed.seconds
+        arguments = disturbed.arguments
+        if turn > 0:
+            arguments = [*arguments, *again]
+        running = campaign.warm.start(arguments, disturbed.work, disturbed.environment)
+        is_killed = not running.ends_within(moment)
+        running.kill()
+        if running.wait(10).status == 0:
+            has_finished = True
+        texts.append(f"killed after {moment:.3f} s" if is_killed else "ended before its kill")
+    judged = disturbed.run_again(has_finished=has_finished)
+    return disturbed.outcome("a kill", ", ".join(texts), judged)
 
 
 @contextmanager
-def small_disk(folder: Path, size: int) -> Any:
-    """A file system of so many bytes on ``folder``; only root can make one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], check=True)
+def small_disk(folder: Path, size: int) -> Iterator[None]:
+    """Mount a file system of so many bytes on a folder, as only root can."""
+    folder.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    subprocess.run(command, check=True)
     try:
         yield
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
-def can_mount(place: Path) -> bool:
-    """Whether this user can make a small disk."""
-    with suppress(OSError, subprocess.CalledProcessError), small_disk(place / "mounted", 1 << 16):
+def can_mount(folder: Path) -> bool:
+    """Say whether this user can mount a small disk."""
+    with suppress(OSError, subprocess.CalledProcessError), small_disk(folder / "mounted", 1 << 16):
         return os.geteuid() == 0
     return False
 
 
-def run_disk(case: str, seed: int, place: Path, work: Path, warm: Warm) -> Outcome:
+def run_disk(case: str, campaign: Campaign) -> Outcome:
     """Let the disk fill while a long command works, then make room and run it again."""
-    rng, names = random.Random(f"{seed} {case}"), list(LONG)
-    name = names[int(case.split("-")[1]) % len(names)]
-    long, wanted = LONG[name], long_reference(name, place, warm)
-    disk = work.with_name(work.name + "-disk")
-    remove(work)
-    size = int(4096 * 4 + (rng.random() ** 2) * 1.2 * wanted["bytes"])
-    began = time.perf_counter()
+    rng = campaign.generator(case)
+    disturbed = Disturbed(case, campaign)
+    disk = campaign.work.with_name(campaign.work.name + "-disk")
+    remove(campaign.work)
+    size = int(4096 * 4 + (rng.random() ** 2) * 1.2 * disturbed.reference["bytes"])
     with small_disk(disk, 1 << 30):
-        inside = _fresh(disk / "w", place, name)
+        disturbed.work = _fresh(disk / "w", campaign.folder, disturbed.name)
+        cache = str(disturbed.work / "cache")
+        disturbed.environment = {
+            "BEIR_COCODR_CACHE": cache,
+            "TMPDIR": str(disk),
+        }
         _fill(disk, size)
-        environment = {"BEIR_COCODR_CACHE": str(inside / "cache"), "TMPDIR": str(disk)}
-        ended = warm.run(long.line.split(), inside, LIMIT, environment, str(work / "log"))
-        outcome = judge_end(ended)
-        words = ("space", "full", "disk", "room")
-        if outcome[0] == "refused" and not any(word in outcome[1].lower() for word in words):
-            outcome = "refused unclearly", outcome[1]
+        ended = campaign.warm.run(
+            disturbed.arguments,
+            disturbed.work,
+            LIMIT,
+            disturbed.environment,
+            str(campaign.work / "log"),
+        )
+        judged = _judge_full(judge_run(ended))
         (disk / "ballast").unlink()
-        if outcome[0] == "refused":
-            again = _again(long, name, inside, warm, environment, wanted)
-            outcome = outcome if again[0] == "harmless" else again
-        elif outcome[0] == "harmless":
-            outcome = compare(name, inside, wanted)
+        if judged[0] == "refused":
+            again = disturbed.run_again()
+            if again[0] != "harmless":
+                judged = again
+        elif judged[0] == "harmless":
+            judged = disturbed.compare_files()
     remove(disk)
-    seconds = round(time.perf_counter() - began, 3)
-    what = f"a disk with {size} bytes left"
-    return Outcome(
-        case, long.command, name, "a full disk", what, *outcome, seconds, long.line.split()
-    )
+    return disturbed.outcome("a full disk", f"a disk with {size} bytes left", judged)
+
+
+def _judge_full(judged: Judged) -> Judged:
+    """Judge a refusal on a full disk, which must name the reason."""
+    outcome, message = judged
+    names_disk = any(word in message.lower() for word in _FULL)
+    if outcome == "refused" and not names_disk:
+        return "refused unclearly", message
+    return judged
 
 
 def _fill(disk: Path, left: int) -> None:
-    """Leave so many bytes."""
+    """Fill a disk except for so many bytes."""
     state = os.statvfs(disk)
+    size = state.f_bavail * state.f_frsize - left
     with (disk / "ballast").open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(1, state.f_bavail * state.f_frsize - left))
+        os.posix_fallocate(file.fileno(), 0, max(1, size))
 
 
-def run_race(case: str, seed: int, place: Path, work: Path, warm: Warm) -> Outcome:
-    """Two or three of the same command at once: in one output, or in outputs of their own with one
-    new cache.
+def run_race(case: str, campaign: Campaign) -> Outcome:
+    """Start the same command two or three times at once.
+
+    They share one output, or have an output each and share one new cache.
     """
-    rng, names = random.Random(f"{seed} {case}"), list(LONG)
-    number = int(case.split("-")[1])
-    name = names[number % len(names)]
-    together = (number // len(names)) % 2 == 0 or name == "index"
-    long, wanted = LONG[name], long_reference(name, place, warm)
-    _fresh(work, place, name)
+    rng = campaign.generator(case)
+    disturbed = Disturbed(case, campaign)
+    round_number = _number(case) // len(LONG)
+    in_one_output = round_number % 2 == 0 or disturbed.name == "index"
+    _fresh(disturbed.work, campaign.folder, disturbed.name)
     count = rng.choice((2, 2, 3))
-    environment = {"BEIR_COCODR_CACHE": str(work / "cache")}
-    began, running = time.perf_counter(), []
-    lines = [long.line if together else long.line.replace(" out", f" out{n}") for n in range(count)]
-    for n, line in enumerate(lines):
-        running.append(warm.start(_words(long, line, n, together), work, environment, f"log{n}"))
-        time.sleep(rng.choice((0, rng.random() * wanted["seconds"])))
-    ends = [one.wait(LIMIT) for one in running]
-    judged = [judge_end(ended) for ended in ends]
-    bad = [one for one in judged if one[0] not in ("harmless", "refused")]
-    if bad:
-        outcome = bad[0]
-    elif together:
-        # Where nobody ended well, one more run must.
-        won = any(one[0] == "harmless" for one in judged)
-        outcome = (
-            compare(name, work, wanted)
-            if won
-            else _again(long, name, work, warm, environment, wanted)
-        )
-        if outcome[0] == "harmless" and any(one[0] == "refused" for one in judged):
-            outcome = "refused", next(one[1] for one in judged if one[0] == "refused")
+    judged_runs = _run_at_once(
+        disturbed,
+        count,
+        in_one_output,
+        rng,
+    )
+    failures = [one for one in judged_runs if one[0] not in ("harmless", "refused")]
+    if failures:
+        judged = failures[0]
+    elif in_one_output:
+        judged = _judge_one_output(disturbed, judged_runs)
     else:
-        outcome = next((one for one in judged if one[0] == "refused"), ("harmless", ""))
-        outcome = outcome if outcome[0] == "harmless" else ("lost work", outcome[1])
-        for n in range(count):
-            remove(work / "out")
-            (work / f"out{n}").rename(work / "out") if (work / f"out{n}").exists() else None
-            if outcome[0] == "harmless":
-                outcome = compare_names(name, work, wanted, n)
-    seconds = round(time.perf_counter() - began, 3)
-    what = f"{count} at once in {'one output' if together else 'one cache'}"
-    return Outcome(case, long.command, name, "a race", what, *outcome, seconds, long.line.split())
+        judged = _judge_outputs(disturbed, judged_runs)
+    shared = "one output" if in_one_output else "one cache"
+    return disturbed.outcome("a race", f"{count} at once in {shared}", judged)
 
 
-def _words(long: Long, line: str, number: int, together: bool) -> list[str]:
-    # The later ones go on with what the first begins, where they can.
-    return line.split() + (long.again.split() if number and together else [])
+def _run_at_once(
+    disturbed: Disturbed,
+    count: int,
+    in_one_output: bool,
+    rng: random.Random,
+) -> list[Judged]:
+    """Start the commands one after another, and judge how each ended."""
+    warm = disturbed.campaign.warm
+    running = []
+    for number in range(count):
+        line = disturbed.command.line
+        if not in_one_output:
+            line = line.replace(" out", f" out{number}")
+        arguments = line.split()
+        if number > 0 and in_one_output:
+            # The later ones continue what the first has begun, if they can.
+            arguments += disturbed.command.again.split()
+        logs = f"log{number}"
+        running.append(
+            warm.start(
+                arguments,
+                disturbed.work,
+                disturbed.environment,
+                logs,
+            )
+        )
+        time.sleep(rng.choice((0, rng.random() * disturbed.seconds)))
+    return [judge_run(one.wait(LIMIT)) for one in running]
 
 
-def compare_names(name: str, work: Path, reference: dict[str, Any], number: int) -> tuple[str, str]:
-    """As :func:`compare`, for an output that had a number behind its name, which may stand in
-    records.
-    """
-    for path in (work / "out").rglob("*"):
+def _judge_one_output(disturbed: Disturbed, judged_runs: list[Judged]) -> Judged:
+    """Judge runs that shared an output: if none ended well, one more run must."""
+    has_winner = any(outcome == "harmless" for outcome, _ in judged_runs)
+    judged = disturbed.compare_files() if has_winner else disturbed.run_again()
+    refusals = [one for one in judged_runs if one[0] == "refused"]
+    if judged[0] == "harmless" and refusals:
+        return refusals[0]
+    return judged
+
+
+def _judge_outputs(disturbed: Disturbed, judged_runs: list[Judged]) -> Judged:
+    """Judge runs with an output each: all must end well, with the same files."""
+    for outcome, message in judged_runs:
+        if outcome == "refused":
+            return "lost work", message
+    for number in range(len(judged_runs)):
+        output = disturbed.work / "out"
+        numbered = disturbed.work / f"out{number}"
+        remove(output)
+        if numbered.exists():
+            numbered.rename(output)
+        _forget_number(output, number)
+        judged = disturbed.compare_files()
+        if judged[0] != "harmless":
+            return judged
+    return HARMLESS
+
+
+def _forget_number(output: Path, number: int) -> None:
+    """Replace the numbered name of an output in its records."""
+    for path in output.rglob("*"):
         if path.suffix in (".json", ".jsonl", ".html", ".md") and path.is_file():
             text = path.read_text()
-            if f"out{number}" in text:
-                path.write_text(text.replace(f"out{number}", "out"))
-    return compare(name, work, reference)
+            path.write_text(text.replace(f"out{number}", "out"))
