@@ -18,11 +18,13 @@ import numpy as np
 import pytest
 from conftest import write_beir
 from reproduce import pages, runner
-from reproduce.commands import shown, unavailable
+from reproduce.commands import command_line, unavailable
 from reproduce.costs import Cost, cost, options_of, throughputs
+from reproduce.plans import describe_plan, plan
 from reproduce.scales import PaperScale, is_cached, resolve
 from reproduce.shared import BY_HAND, FORUMS, IRDS, TASKS
 from reproduce.specification import Cell, Step, figures, leaves, read
+from reproduce.workshop import Workshop
 
 from beir_cocodr.evaluation.evaluate import evaluate
 
@@ -30,8 +32,8 @@ ROOT = Path(__file__).parents[1]
 TABLES = {name: table for name, (_, table) in runner.TABLES.items()}
 
 
-def shop(paper: str, tmp_path: Path, scale=None) -> runner.Workshop:
-    return runner.Workshop(runner.PAPERS[paper], scale or PaperScale(), tmp_path)
+def shop(paper: str, tmp_path: Path, scale=None) -> Workshop:
+    return Workshop(runner.PAPERS[paper], scale or PaperScale(), tmp_path)
 
 
 def test_the_tables_are_those_of_the_papers():
@@ -55,17 +57,17 @@ def test_every_published_figure_has_a_command_or_a_reason(name, tmp_path):
         printed = {f"{top}|{path}": value for path, value in leaves(figures(table.file, top))}
         assert printed
         assert set(printed) <= {cell.published for cell in table.cells.values()}
-    found = runner.plan(place, table)
+    found = plan(place, table)
     explained = {cell for where in found["reasons"].values() for cell in where}
     planned = {step["step"] for step in found["steps"]}
     for (row, column), cell in table.cells.items():
         if f"{row}, {column}" not in explained:
             assert cell.steps()
-            assert {place.same(step) for step in cell.steps()} <= planned
+            assert {place.first_equal(step) for step in cell.steps()} <= planned
     for step in found["steps"]:
         assert step["commands"]
         assert not any("{" in line for line in step["commands"])
-    text = runner.describe_plan(place, table)
+    text = describe_plan(place, table)
     assert f"{len(table.cells)} cells" in text
     assert all(line in text for step in found["steps"] for line in step["commands"])
     assert "hours on 8 GPUs" in text
@@ -233,7 +235,7 @@ def test_further_models_stand_beside_what_is_published(data, tmp_path, tiny_bert
     rows = [line for line in out.splitlines() if line.startswith("|")]
     assert len({row.count("|") for row in rows}) == 1
     assert rows[0].count("|") == 1 + 1 + 1 + 13
-    assert "scifact is not to be had" in out
+    assert "scifact is missing" in out
     assert "arguana: 48 documents and 16 queries, published 8,674 and 1,406: another version" in out
     ours = judged(tmp_path, "bm25", "nfcorpus")["models"]["bm25"]["measures"]["nDCG@10"]
     alone = evaluate(
@@ -248,7 +250,7 @@ def test_cqadupstack_is_the_mean_of_its_12_forums_or_nothing(data, tmp_path, cap
     with pytest.raises(SystemExit) as status:
         table1(data, tmp_path, *arguments)
     assert status.value.code == 1
-    assert "cqadupstack/english is not to be had" in capsys.readouterr().out
+    assert "cqadupstack/english is missing" in capsys.readouterr().out
     for i, forum in enumerate(FORUMS[1:], 1):
         write_beir(data / "cqadupstack" / forum, documents=24, queries=4 + i % 3, seed=i)
     report = table1(data, tmp_path, *arguments)
@@ -275,7 +277,7 @@ def test_the_cache_of_ir_datasets_is_looked_at_and_never_filled(data, tmp_path):
     assert not home.exists()
     assert "--download" in PaperScale().missing("nq")
     assert PaperScale(download=True).missing("nq") == ""
-    assert "robust04 is not to be had" in PaperScale(download=True).missing("robust04")
+    assert "robust04 is missing" in PaperScale(download=True).missing("robust04")
     (home / "webis-touche2020" / "v2").mkdir(parents=True)
     (home / "webis-touche2020" / "v2" / "source.zip").touch()
     assert is_cached("beir/webis-touche2020/v2")
@@ -330,12 +332,12 @@ def test_bad_options_are_status_2(data, tmp_path):
 def test_pages_have_the_commands_of_the_plans(paper):
     """`python benchmarks/reproduce/pages.py` writes them anew."""
     page = (ROOT / "docs" / "reproduce" / f"{paper}.md").read_text()
-    assert page.split(pages.START)[1].split(pages.END)[0].strip() == pages.block(paper)
-    place = runner.Workshop(
+    assert pages.COMMANDS.read(page) == pages.command_blocks(paper)
+    place = Workshop(
         runner.PAPERS[paper], PaperScale(Path("DATA")), Path("runs/reproduce/paper") / paper
     )
-    planned = {shlex.join(shown(words, 8)) for name in place.steps for words in place.words(name)}
-    joined = page.split(pages.START)[1].replace("\\\n    ", "").splitlines()
+    planned = {shlex.join(command_line(words, 8)) for name in place.steps for words in place.words(name)}
+    joined = pages.COMMANDS.read(page).replace("\\\n    ", "").splitlines()
     commands = [line for line in joined if line.startswith(("torchrun", "beir-cocodr", "python"))]
     assert len(commands) > 3
     assert set(commands) <= planned
@@ -344,7 +346,7 @@ def test_pages_have_the_commands_of_the_plans(paper):
 def test_every_table_was_run_at_the_small_scale_and_the_page_says_what_came_of_it():
     """`python benchmarks/reproduce/pages.py` writes it anew."""
     page = (pages.DOCS / "index.md").read_text()
-    assert page.split(pages.HERE[0])[1].split(pages.HERE[1])[0].strip() == pages.run_here()
+    assert pages.RUN_HERE.read(page) == pages.describe_runs()
     for name in runner.TABLES:
         found = json.loads((pages.RESULTS / f"{name}.here.json").read_text())
         assert (found["table"], found["scale"], found["comparable"]) == (name, "here", False)
@@ -365,7 +367,7 @@ def test_the_pages_of_the_papers_name_tables_that_there_are():
     )
     assert len(lines) > len(runner.PAPERS)
     for line in lines:
-        assert set(runner.options().parse_args(shlex.split(line)).table) <= {
+        assert set(runner.option_parser().parse_args(shlex.split(line)).table) <= {
             *runner.PAPERS,
             *runner.TABLES,
         }

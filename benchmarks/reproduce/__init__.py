@@ -1,3 +1,4 @@
-"""Specifications of the papers' tables and the one runner of all: ``python benchmarks/reproduce
---help``.
+"""Specifications of the papers' tables, and one runner for all of them.
+
+``python benchmarks/reproduce --help`` describes the runner.
 """

@@ -1,9 +1,8 @@
-"""What a step will cost before it starts: hours, memory of a GPU, disk, from throughputs and the
-FLOPs of its commands.
+"""What a step costs, estimated before it starts: hours, memory of a GPU, and disk.
 
-A pass over a text costs 2 P FLOPs a token for P weights, training three times that, gradient
-caching once more. What a GPU sustains stands in throughputs.json, with its machine and date where
-it was measured, else as an assumption.
+A pass over a text costs 2 P FLOPs a token for P weights, training three times that, and gradient
+caching one pass more. ``throughputs.json`` says what a GPU sustains, with machine and date if it
+was measured, otherwise as an assumption.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -20,8 +19,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from reproduce.scales import kind_of
 from reproduce.shared import COCODR, DEV, DL19, DL20, FORUMS, LENGTHS, TRAIN
-from reproduce.specification import PLACEHOLDER, Step
+from reproduce.specification import Step, names_in
 
 HERE = Path(__file__).parent
 GPU_RESULTS = HERE.parent / "results" / "gpu.json"
@@ -32,14 +32,20 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Shape:
-    """Weights in millions, layers and width of a transformer."""
+    """The shape of a transformer.
+
+    Attributes:
+        millions: Its weights, in millions.
+        layers: Its layers.
+        width: Its dimensions.
+    """
 
     millions: float
     layers: int
     width: int
 
 
-#: What a command's models are, by the first of these words that stands in it.
+#: Shapes of a command's models, by the first of these words that it contains.
 SHAPES = {
     "gtr-xxl": Shape(4_800, 24, 1_024),
     "gtr-xl": Shape(1_240, 24, 1_024),
@@ -69,28 +75,38 @@ OTHERS = {
     "trec-covid-v2": (129_192, 50),
 }
 
-#: Bytes a weight in training: weights, gradients and two moments in fp32; and of a saved
-#: checkpoint: without gradients.
-_TRAINING_BYTES, _CHECKPOINT_BYTES = 16, 12
-
-#: Bytes that a layer keeps of a token for the backward pass, in numbers of its width (bf16).
+#: Bytes of a weight in training: weights, gradients and two moments in fp32.
+_TRAINING_BYTES = 16
+#: Bytes of a weight in a checkpoint, which has no gradients.
+_CHECKPOINT_BYTES = 12
+#: Bytes that a layer keeps of a token for the backward pass, in parts of its width (bf16).
 _ACTIVATIONS = 34
+#: Cores that read BM25's lists.
+_CORES = 16
 
 
 def size(data: str) -> tuple[int, int]:
-    """Documents and queries of a collection."""
+    """Return the documents and queries of a collection."""
     task = data.split("/")[0]
     if task in OTHERS:
         return OTHERS[task]
-    documents, queries = _SIZES[task]["documents"], _SIZES[task]["test_queries"]
-    return (
-        (documents // len(FORUMS), queries // len(FORUMS)) if "/" in data else (documents, queries)
-    )
+    documents = _SIZES[task]["documents"]
+    queries = _SIZES[task]["test_queries"]
+    if "/" in data:
+        return documents // len(FORUMS), queries // len(FORUMS)
+    return documents, queries
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Hours on all GPUs together, of a GPU's memory and of disk in GiB, and optimiser steps."""
+    """What something costs.
+
+    Attributes:
+        hours: Hours on all GPUs together.
+        gpu_gib: Memory of one GPU.
+        disk_gib: Disk.
+        steps: Steps of an optimiser.
+    """
 
     hours: float = 0.0
     gpu_gib: float = 0.0
@@ -98,10 +114,9 @@ class Cost:
     steps: int = 0
 
     def __add__(self, other: Cost) -> Cost:
-        largest = max(self.gpu_gib, other.gpu_gib)
         return Cost(
             self.hours + other.hours,
-            largest,
+            max(self.gpu_gib, other.gpu_gib),
             self.disk_gib + other.disk_gib,
             self.steps + other.steps,
         )
@@ -109,35 +124,44 @@ class Cost:
 
 @cache
 def throughputs() -> Any:
-    """throughputs.json, with what was measured of BM25 and on a GPU in its place."""
-    found = json.loads((HERE / "throughputs.json").read_text())
+    """Read throughputs.json, and replace assumptions by what was measured."""
+    assumed = json.loads((HERE / "throughputs.json").read_text())
     if BM25_RESULTS.is_file():
-        measured = json.loads(BM25_RESULTS.read_text())
-        seconds = (
-            measured["parts"]["one"]["query_ms"] / 1000 * _MARCO / measured["settings"]["documents"]
-        )
-        why = f"measured over {measured['settings']['documents']:,} documents {measured['date'][:10]}, in proportion"
-        found["bm25_queries_per_second_and_core"] = {
-            "measured": True,
-            "value": round(1 / seconds, 1),
-            "why": why,
-        }
+        assumed["bm25_queries_per_second_and_core"] = _measured_bm25()
     if GPU_RESULTS.is_file():
-        measured = json.loads(GPU_RESULTS.read_text())
-        encode = measured.get("parts", {}).get("encode", {})
-        if encode.get("tflops") and measured.get("device", "").startswith("cuda"):
-            found["gpu"] |= {
-                "measured": True,
-                "device": measured["gpu"],
-                "sustained_tflops": encode["tflops"],
-            }
-            found["gpu"]["why"] = f"encoding in bf16, measured {measured['date'][:10]}"
-    return found
+        assumed["gpu"] |= _measured_gpu()
+    return assumed
+
+
+def _measured_bm25() -> dict[str, Any]:
+    results = json.loads(BM25_RESULTS.read_text())
+    documents = results["settings"]["documents"]
+    seconds = results["parts"]["one"]["query_ms"] / 1000 * _MARCO / documents
+    why = f"measured over {documents:,} documents {results['date'][:10]}, in proportion"
+    return {
+        "measured": True,
+        "value": round(1 / seconds, 1),
+        "why": why,
+    }
+
+
+def _measured_gpu() -> dict[str, Any]:
+    results = json.loads(GPU_RESULTS.read_text())
+    encode = results.get("parts", {}).get("encode", {})
+    is_gpu = results.get("device", "").startswith("cuda")
+    if not (encode.get("tflops") and is_gpu):
+        return {}
+    return {
+        "measured": True,
+        "device": results["gpu"],
+        "sustained_tflops": encode["tflops"],
+        "why": f"encoding in bf16, measured {results['date'][:10]}",
+    }
 
 
 @contextmanager
 def _processes(count: int) -> Iterator[None]:
-    """Presets count batches by the processes that torchrun would start."""
+    """Set the number of processes, by which presets count batches, as torchrun would."""
     before = os.environ.get("WORLD_SIZE")
     os.environ["WORLD_SIZE"] = str(count)
     try:
@@ -148,180 +172,319 @@ def _processes(count: int) -> Iterator[None]:
             os.environ["WORLD_SIZE"] = before
 
 
-def cost(step: Step, gpus: int, steps: Mapping[str, Step]) -> Cost:
-    """What a step's commands cost together, without what it waits for."""
-    return sum((_command(command, gpus, steps) for command in step.commands), Cost())
+def cost(
+    step: Step,
+    gpus: int,
+    steps: Mapping[str, Step],
+) -> Cost:
+    """Estimate what the commands of a step cost together, without the steps that it needs."""
+    total = Cost()
+    for command in step.commands:
+        estimate = Command(command, gpus, steps)
+        if estimate.kind in ESTIMATES:
+            total += ESTIMATES[estimate.kind](estimate)
+    return total
 
 
 def options_of(words: list[str], gpus: int) -> Any:
-    """The options of a training command, by its preset, flags and settings."""
+    """Return the options of a training command, from its preset, flags and settings."""
     from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
     from beir_cocodr.training.presets import stage_options
 
-    kinds = {"pretrain": PretrainOptions, "finetune": FinetuneOptions, "distill": DistillOptions}
-    kind: Any = kinds[words[0]]
-    given = dict(pairwise(words))
-    sets = [value for name, value in pairwise(words) if name == "--set"]
-    flags = {
-        name: given[f"--{name.replace('_', '-')}"]
-        for name in kind.__dataclass_fields__
-        if f"--{name.replace('_', '-')}" in given
+    kinds = {
+        "pretrain": PretrainOptions,
+        "finetune": FinetuneOptions,
+        "distill": DistillOptions,
     }
-    assigned = [*sets, *(f"{name}={value}" for name, value in flags.items())]
+    kind: Any = kinds[words[0]]
+    values = dict(pairwise(words))
+    assigned = [value for name, value in pairwise(words) if name == "--set"]
+    for name in kind.__dataclass_fields__:
+        flag = f"--{name.replace('_', '-')}"
+        if flag in values:
+            assigned.append(f"{name}={values[flag]}")
     with _processes(gpus):
-        return stage_options(kind, words[0], given.get("--preset"), assigned)
-
-
-def _shape(command: str) -> Shape:
-    return next((shape for word, shape in SHAPES.items() if word in command), BASE)
-
-
-def _hours(flops: float, gpus: int, decoding: bool = False) -> float:
-    gpu = throughputs()["gpu"]
-    return flops / (gpu["decoding_tflops" if decoding else "sustained_tflops"] * 1e12) / gpus / 3600
-
-
-def _command(command: str, gpus: int, steps: Mapping[str, Step]) -> Cost:
-    words, shape = shlex.split(command), _shape(command)
-    data = [match[2] for match in PLACEHOLDER.finditer(command) if match[1] == "data"]
-    weights, share = shape.millions * 1e6, throughputs()["share_of_length"]["value"]
-    checkpoint = weights * _CHECKPOINT_BYTES / GIB
-    kind = " ".join(words[:2]) if words[0] == "resample" else words[0]
-    given = dict(pairwise(words))
-
-    def encoding(name: str) -> float:
-        """FLOPs of encoding a collection's documents."""
-        cut = int(
-            given.get("--document-length", LENGTHS.get(name, LENGTHS["msmarco"])["doc_max_len"])
+        return stage_options(
+            kind,
+            words[0],
+            values.get("--preset"),
+            assigned,
         )
-        return 2 * weights * cut * share * size(name)[0]
-
-    def training(texts: int, length: float, count: int, mini: int) -> tuple[float, float]:
-        """FLOPs and GiB of a GPU for so many steps of so many texts."""
-        cached = texts / gpus > mini
-        held = min(mini, texts / gpus) * length * shape.layers * shape.width * _ACTIVATIONS
-        return (8 if cached else 6) * weights * texts * length * count, (
-            weights * _TRAINING_BYTES + held
-        ) / GIB
-
-    if kind == "encode":
-        documents = size(data[0])[0]
-        width = 4 if "fp32" in words else 2
-        return Cost(
-            _hours(encoding(data[0]), gpus),
-            weights * 4 / GIB + 4,
-            documents * shape.width * width / GIB,
-        )
-    if kind in ("evaluate", "qpp"):
-        documents, queries = size(data[0])
-        bm25 = " bm25" in command or "@bm25" in command
-        rate = throughputs()["bm25_queries_per_second_and_core"]["value"] * _MARCO / documents
-        reading = queries / rate / 3600 / 16 if bm25 else 0.0
-        again = encoding(data[0]) if "--store" not in words and not bm25 else 0.0
-        pairs = 1000 * queries * 2 * weights * 200 * share if "rerank" in command else 0.0
-        if "--word-vectors" in words:
-            reading += documents / throughputs()["word_vector_documents_per_second"]["value"] / 3600
-        return Cost(
-            reading + _hours(2 * documents * queries * shape.width + again + pairs, 1), 8, 1
-        )
-    if kind == "generate-queries":
-        documents = min(size(data[0])[0], int(given.get("--max-passages", 10**12)))
-        passages = documents * (8 if data[0] == "msmarco-documents" else 1)
-        tokens = passages * int(given["--per-passage"]) * 20
-        read = 2 * weights * passages * 144 * share
-        return Cost(
-            _hours(read, gpus) + _hours(2 * weights * tokens, gpus, True),
-            16,
-            passages * 1_500 / GIB,
-        )
-    if kind == "pretrain":
-        options = options_of(words, gpus)
-        documents = sum(size(name)[0] for name in data)
-        count = (
-            options.max_steps
-            if options.max_steps > 0
-            else int(options.epochs * documents / options.batch_size)
-        )
-        length = (
-            (options.span_tokens + 2)
-            if options.objective not in ("qc", "cotmae")
-            else options.max_length * share
-        )
-        flops, memory = training(2 * options.batch_size, length, count, options.mini_batch_size)
-        return Cost(_hours(flops, gpus), memory, 2 * checkpoint + documents * 600 / GIB, count)
-    if kind == "finetune":
-        options = options_of(words, gpus)
-        queries = TRAIN_QUERIES if data == [TRAIN] else 500_000
-        documents = size(TRAIN)[0] if data == [TRAIN] else 100_000
-        rounds = options.episodes + options.stages
-        count = (
-            options.max_steps
-            if options.max_steps > 0
-            else int(options.epochs * queries / options.batch_size)
-        )
-        texts, length = options.batch_size * (2 + options.negatives), 128 * share
-        flops, memory = training(texts, length, count, options.mini_batch_size)
-        mining = (rounds - 1) * 2 * weights * documents * length
-        lexical = queries / throughputs()["bm25_queries_per_second_and_core"]["value"] / 16 / 3600
-        return Cost(
-            _hours(rounds * flops + mining, gpus) + lexical,
-            memory,
-            rounds * 2 * checkpoint + 14,
-            rounds * count,
-        )
-    if kind == "distill":
-        options = options_of(words, gpus)
-        count = (
-            options.max_steps
-            if options.max_steps > 0
-            else int(options.epochs * TRAIN_QUERIES / options.batch_size)
-        )
-        texts = options.batch_size * (1 + options.list_size)
-        flops, memory = training(texts, 128 * share, count, options.mini_batch_size)
-        teacher = 2 * BASE.millions * 1e6 * 192 * share * TRAIN_QUERIES * 2 * options.list_size
-        refresh = count // options.refresh_steps * 2 * weights * 128 * share * _MARCO
-        return Cost(_hours(flops + teacher + refresh, gpus), memory, 2 * checkpoint + 14, count)
-    if kind == "adapt":  # GPL: 140,000 steps of 32 lists of two, one pseudo-labelling
-        documents = size(data[0])[0]
-        flops, memory = training(32 * 3, 250 * share, 140_000, 32)
-        return Cost(
-            _hours(flops, 1) + _hours(encoding(data[0]) * 3, 1), memory, checkpoint * 3, 140_000
-        )
-    if kind == "resample evaluate":
-        return _regimes(words, given, command, steps, gpus)
-    if kind in ("overlap", "resample restrain", "resample resttest"):
-        return Cost(_hours(2 * BASE.millions * 1e6 * 16 * TRAIN_QUERIES, 1) + 0.1, 6, 14)
-    if kind in ("shift", "representation", "source-clusters"):
-        documents = sum(size(name)[0] for name in data) if kind == "shift" else 1024 * len(data)
-        return Cost(documents / 20_000 / 3600 + 0.05 * len(data), 6, 1)
-    return Cost()
 
 
-def _regimes(
-    words: list[str], given: dict[str, str], command: str, steps: Mapping[str, Step], gpus: int
-) -> Cost:
-    """Architectures of every set of a resampling: trained on all GPUs, and the corpus encoded for
-    each.
+def _bm25_rate() -> float:
+    """Return the queries a second that one core searches over MS MARCO."""
+    rate: float = throughputs()["bm25_queries_per_second_and_core"]["value"]
+    return rate
+
+
+def _hours(flops: float, gpus: int) -> float:
+    return flops / (throughputs()["gpu"]["sustained_tflops"] * 1e12) / gpus / 3600
+
+
+def _decoding_hours(flops: float) -> float:
+    return flops / (throughputs()["gpu"]["decoding_tflops"] * 1e12) / 3600
+
+
+class Command:
+    """A command whose cost is estimated.
+
+    Attributes:
+        line: The command with its placeholders.
+        words: Its words.
+        kind: The command and its subcommand.
+        values: Its words, each to the next one: the values of its options.
+        data: The collections that it names.
+        shape: The shape of its model.
+        weights: The number of weights of its model.
+        share: The mean length of a text, as a share of the longest.
+        checkpoint: GiB of a checkpoint.
+        gpus: The number of GPUs.
+        steps: All steps of the paper.
     """
-    [name] = [match[2] for match in PLACEHOLDER.finditer(command) if match[1] == "step"][:1]
-    sizes = [int(found) for found in re.findall(r"--size (\d+)", " ".join(steps[name].commands))]
-    queries = [s for s in sizes for _ in range(2)] or [int(TRAIN_QUERIES * 0.8)] * 5
-    share, weights = throughputs()["share_of_length"]["value"], BASE.millions * 1e6
-    trained = [one for one in given["--architecture"].split(",") if one != "bm25"]
+
+    def __init__(
+        self,
+        line: str,
+        gpus: int,
+        steps: Mapping[str, Step],
+    ) -> None:
+        self.line = line
+        self.words = shlex.split(line)
+        self.kind = kind_of(self.words)
+        self.values = dict(pairwise(self.words))
+        self.data = names_in(line, "data")
+        self.shape = next((shape for word, shape in SHAPES.items() if word in line), BASE)
+        self.weights = self.shape.millions * 1e6
+        self.share = throughputs()["share_of_length"]["value"]
+        self.checkpoint = self.weights * _CHECKPOINT_BYTES / GIB
+        self.gpus = gpus
+        self.steps = steps
+
+    def encoding_flops(self, data: str) -> float:
+        """Return the FLOPs of encoding the documents of a collection."""
+        longest = LENGTHS.get(data, LENGTHS["msmarco"])["doc_max_len"]
+        length = int(self.values.get("--document-length", longest))
+        return 2 * self.weights * length * self.share * size(data)[0]
+
+    def training_flops(
+        self,
+        texts: int,
+        length: float,
+        count: int,
+        mini_batch: int,
+    ) -> float:
+        """Return the FLOPs of steps of some texts each, with gradient caching where needed."""
+        is_cached = texts / self.gpus > mini_batch
+        return (8 if is_cached else 6) * self.weights * texts * length * count
+
+    def training_gib(
+        self,
+        texts: int,
+        length: float,
+        mini_batch: int,
+    ) -> float:
+        """Return the memory of a GPU that a step needs."""
+        at_once = min(mini_batch, texts / self.gpus)
+        held = at_once * length * self.shape.layers * self.shape.width * _ACTIVATIONS
+        return (self.weights * _TRAINING_BYTES + held) / GIB
+
+
+def _step_count(options: Any, examples: int) -> int:
+    """Return the steps of a training."""
+    if options.max_steps > 0:
+        return int(options.max_steps)
+    return int(options.epochs * examples / options.batch_size)
+
+
+def _encode(command: Command) -> Cost:
+    [data] = command.data
+    number_bytes = 4 if "fp32" in command.words else 2
+    return Cost(
+        _hours(command.encoding_flops(data), command.gpus),
+        command.weights * 4 / GIB + 4,
+        size(data)[0] * command.shape.width * number_bytes / GIB,
+    )
+
+
+def _evaluate(command: Command) -> Cost:
+    data = command.data[0]
+    documents, queries = size(data)
+    uses_bm25 = " bm25" in command.line or "@bm25" in command.line
+    reading = 0.0
+    flops = 2.0 * documents * queries * command.shape.width
+    if uses_bm25:
+        rate = _bm25_rate() * _MARCO / documents
+        reading += queries / rate / 3600 / _CORES
+    elif "--store" not in command.words:
+        flops += command.encoding_flops(data)
+    if "rerank" in command.line:
+        flops += 1000 * queries * 2 * command.weights * 200 * command.share
+    if "--word-vectors" in command.words:
+        rate = throughputs()["word_vector_documents_per_second"]["value"]
+        reading += documents / rate / 3600
+    return Cost(reading + _hours(flops, 1), 8, 1)
+
+
+def _generate(command: Command) -> Cost:
+    data = command.data[0]
+    documents = min(size(data)[0], int(command.values.get("--max-passages", 10**12)))
+    passages = documents * (8 if data == "msmarco-documents" else 1)
+    tokens = passages * int(command.values["--per-passage"]) * 20
+    read = 2 * command.weights * passages * 144 * command.share
+    decoding = _decoding_hours(2 * command.weights * tokens) / command.gpus
+    return Cost(_hours(read, command.gpus) + decoding, 16, passages * 1_500 / GIB)
+
+
+def _pretrain(command: Command) -> Cost:
+    options = options_of(command.words, command.gpus)
+    documents = sum(size(name)[0] for name in command.data)
+    count = _step_count(options, documents)
+    length: float = options.span_tokens + 2
+    if options.objective in ("qc", "cotmae"):
+        length = options.max_length * command.share
+    texts = 2 * options.batch_size
+    flops = command.training_flops(
+        texts,
+        length,
+        count,
+        options.mini_batch_size,
+    )
+    return Cost(
+        _hours(flops, command.gpus),
+        command.training_gib(texts, length, options.mini_batch_size),
+        2 * command.checkpoint + documents * 600 / GIB,
+        count,
+    )
+
+
+def _finetune(command: Command) -> Cost:
+    options = options_of(command.words, command.gpus)
+    is_marco = command.data == [TRAIN]
+    queries = TRAIN_QUERIES if is_marco else 500_000
+    documents = size(TRAIN)[0] if is_marco else 100_000
+    rounds = options.episodes + options.stages
+    count = _step_count(options, queries)
+    texts = options.batch_size * (2 + options.negatives)
+    length = 128 * command.share
+    flops = command.training_flops(
+        texts,
+        length,
+        count,
+        options.mini_batch_size,
+    )
+    mining = (rounds - 1) * 2 * command.weights * documents * length
+    lexical = queries / _bm25_rate() / _CORES / 3600
+    return Cost(
+        _hours(rounds * flops + mining, command.gpus) + lexical,
+        command.training_gib(texts, length, options.mini_batch_size),
+        rounds * 2 * command.checkpoint + 14,
+        rounds * count,
+    )
+
+
+def _distill(command: Command) -> Cost:
+    options = options_of(command.words, command.gpus)
+    count = _step_count(options, TRAIN_QUERIES)
+    texts = options.batch_size * (1 + options.list_size)
+    length = 128 * command.share
+    flops = command.training_flops(
+        texts,
+        length,
+        count,
+        options.mini_batch_size,
+    )
+    pairs = TRAIN_QUERIES * 2 * options.list_size
+    teacher = 2 * BASE.millions * 1e6 * 192 * command.share * pairs
+    refresh = count // options.refresh_steps * 2 * command.weights * length * _MARCO
+    return Cost(
+        _hours(flops + teacher + refresh, command.gpus),
+        command.training_gib(texts, length, options.mini_batch_size),
+        2 * command.checkpoint + 14,
+        count,
+    )
+
+
+def _adapt(command: Command) -> Cost:
+    """Estimate GPL: 140,000 steps of 32 lists of two, and one pseudo-labelling, on one GPU."""
+    count = 140_000
+    texts = 32 * 3
+    length = 250 * command.share
+    flops = command.training_flops(
+        texts,
+        length,
+        count,
+        32,
+    )
+    encoding = 3 * command.encoding_flops(command.data[0])
+    return Cost(
+        _hours(flops + encoding, 1),
+        command.training_gib(texts, length, 32),
+        3 * command.checkpoint,
+        count,
+    )
+
+
+def _regimes(command: Command) -> Cost:
+    """Estimate architectures that are trained on every set, and a corpus encoded for each."""
     from beir_cocodr.training.presets import PRESETS
 
-    settings = PRESETS[given["--preset"]]["resample evaluate"]
-    texts = 2 * float(settings["epochs"]) * sum(queries)
-    flops = len(trained) * 6 * weights * texts * 128 * share
-    measured = (
-        float(settings["epochs"]) / float(settings["select_epochs"]) * 500 * 101
-    )  # of held-out queries
-    flops += len(trained) * len(queries) * 2 * weights * measured * 128 * share
-    ood = [match[2] for match in PLACEHOLDER.finditer(command) if match[1] == "data"]
-    documents = _MARCO + sum(size(one)[0] for one in ood)
-    search = len(trained) * len(queries) * 2 * weights * documents * 128 * share
+    [sets] = names_in(command.line, "step")[:1]
+    sizes = re.findall(r"--size (\d+)", " ".join(command.steps[sets].commands))
+    queries = [int(number) for number in sizes for _ in range(2)]
+    if not queries:
+        queries = [int(TRAIN_QUERIES * 0.8)] * 5
+    weights = BASE.millions * 1e6
+    length = 128 * command.share
+    architectures = command.values["--architecture"].split(",")
+    trained = [name for name in architectures if name != "bm25"]
+    models = len(trained) * len(queries)
+    settings = PRESETS[command.values["--preset"]]["resample evaluate"]
+    epochs = float(settings["epochs"])
+    texts = 2 * epochs * sum(queries)
+    held_out = epochs / float(settings["select_epochs"]) * 500 * 101
+    flops = len(trained) * 6 * weights * texts * length + models * 2 * weights * held_out * length
+    documents = _MARCO + sum(size(name)[0] for name in command.data)
+    search = models * 2 * weights * documents * length
     count = int(len(trained) * texts / 2 / int(settings["batch_size"]))
-    hours = _hours(flops, gpus) + _hours(
-        search, max(1, min(gpus, len(trained)))
-    )  # each model is searched with on one
-    return Cost(hours, 20, len(trained) * len(queries) * 1.3, count)
+    # Each model searches on one GPU.
+    searching_gpus = max(1, min(command.gpus, len(trained)))
+    hours = _hours(flops, command.gpus) + _hours(search, searching_gpus)
+    return Cost(
+        hours,
+        20,
+        models * 1.3,
+        count,
+    )
+
+
+def _resample(command: Command) -> Cost:
+    flops = 2 * BASE.millions * 1e6 * 16 * TRAIN_QUERIES
+    return Cost(_hours(flops, 1) + 0.1, 6, 14)
+
+
+def _analyse(command: Command) -> Cost:
+    documents = 1024 * len(command.data)
+    if command.kind == "shift":
+        documents = sum(size(name)[0] for name in command.data)
+    return Cost(documents / 20_000 / 3600 + 0.05 * len(command.data), 6, 1)
+
+
+#: A kind of command to the estimate of its cost.
+ESTIMATES: dict[str, Callable[[Command], Cost]] = {
+    "encode": _encode,
+    "evaluate": _evaluate,
+    "qpp": _evaluate,
+    "generate-queries": _generate,
+    "pretrain": _pretrain,
+    "finetune": _finetune,
+    "distill": _distill,
+    "adapt": _adapt,
+    "resample evaluate": _regimes,
+    "overlap": _resample,
+    "resample restrain": _resample,
+    "resample resttest": _resample,
+    "shift": _analyse,
+    "representation": _analyse,
+    "source-clusters": _analyse,
+}

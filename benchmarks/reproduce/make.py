@@ -1,5 +1,9 @@
-"""Random weights, made in place: BERT, from which Table 9 of the extrapolation paper starts, and
-tiny encoders with a vocabulary of their own, by which a table is run to see its path.
+"""Encoders with random weights, made on the spot.
+
+Table 9 of the extrapolation paper starts from a BERT with random weights. Tiny encoders with a
+vocabulary of their own show that a table's path runs:
+
+    python benchmarks/reproduce/make.py random-bert FOLDER
 """
 
 from __future__ import annotations
@@ -12,48 +16,69 @@ from collections.abc import Iterable
 from pathlib import Path
 
 KINDS = ("random-bert", "tiny", "tiny-cross")
+_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+_SIGNS = ".,?!():_-'\"="
+#: Words in the vocabulary of a tiny encoder.
+_WORDS = 2_000
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--seed", type=int, default=42)
     parser.add_argument(
-        "--base", default="bert-base-uncased", help="whose shape and tokenizer random-bert takes"
+        "--seed",
+        type=int,
+        default=42,
     )
-    given = parser.parse_args(arguments)
-    if given.kind == "random-bert":
-        random_bert(given.output, given.base, given.seed)
+    parser.add_argument(
+        "--base",
+        default="bert-base-uncased",
+        help="Take shape and tokenizer of random-bert from this model.",
+    )
+    options = parser.parse_args(arguments)
+    if options.kind == "random-bert":
+        random_bert(options.output, options.base, options.seed)
     else:
-        tiny(given.output, ["the of a in is and for"], given.seed, given.kind == "tiny-cross")
+        is_cross = options.kind == "tiny-cross"
+        tiny(
+            options.output,
+            ["the of a in is and for"],
+            options.seed,
+            cross=is_cross,
+        )
 
 
-def random_bert(output: Path, base: str, seed: int) -> None:
-    """The shape and tokenizer of a published model with weights that are drawn."""
+def random_bert(
+    output: Path,
+    base: str,
+    seed: int,
+) -> None:
+    """Save the shape and tokenizer of a published model with random weights."""
     import torch
     from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
     torch.manual_seed(seed)
-    AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(base)).save_pretrained(output)
+    config = AutoConfig.from_pretrained(base)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(output)
     AutoTokenizer.from_pretrained(base).save_pretrained(output)
 
 
-def shaped(output: Path, layers: int, width: int, seed: int = 42) -> None:
-    """A random BERT of a shape, with its head and a tokenizer of words w0, w1, ...: nothing is
-    downloaded.
-    """
+def shaped(
+    output: Path,
+    layers: int,
+    width: int,
+    seed: int = 42,
+) -> None:
+    """Save a BERT of a shape with random weights, its head, and a tokenizer of words w0, w1, ..."""
     import torch
-    from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+    from transformers import BertConfig, BertForMaskedLM
 
-    words = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *(f"w{number}" for number in range(30_517)),
-    ]
+    tokens = [*_SPECIAL, *(f"w{number}" for number in range(30_517))]
     config = BertConfig(
         hidden_size=width,
         num_hidden_layers=layers,
@@ -62,40 +87,48 @@ def shaped(output: Path, layers: int, width: int, seed: int = 42) -> None:
     )
     torch.manual_seed(seed)
     BertForMaskedLM(config).save_pretrained(output)
-    BertTokenizer(vocab={word: number for number, word in enumerate(words)}).save_pretrained(output)
+    _save_tokenizer(output, tokens)
+
+
+def _save_tokenizer(output: Path, tokens: Iterable[str]) -> int:
+    """Save a tokenizer, and return the size of its vocabulary."""
+    from transformers import BertTokenizer
+
+    vocabulary = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
+    BertTokenizer(vocab=vocabulary).save_pretrained(output)
+    return len(vocabulary)
 
 
 def tiny(
     output: Path,
     texts: Iterable[str],
     seed: int,
+    *,
     cross: bool = False,
-    words: int = 2_000,
     width: int = 32,
 ) -> None:
-    """A BERT of two layers and ``width`` numbers over the commonest words of texts; with ``cross``
-    it scores pairs.
+    """Save a BERT of two layers over the most frequent words of texts.
 
     Its weights are larger than usual, so that texts differ without training.
+
+    Args:
+        output: The folder.
+        texts: The texts that give the words.
+        seed: The seed of the weights.
+        cross: Save a cross-encoder, which scores pairs.
+        width: The dimensions.
     """
     import torch
-    from transformers import (
-        BertConfig,
-        BertForMaskedLM,
-        BertForSequenceClassification,
-        BertTokenizer,
-    )
+    from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
 
-    counts = Counter(word for text in texts for word in re.findall(r"[a-z]+", text.lower()))
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,?!():_-'\"=", *letters]
-    vocabulary += [
-        *("##" + letter for letter in letters),
-        *(word for word, _ in counts.most_common(words)),
-    ]
-    tokens = {token: i for i, token in enumerate(dict.fromkeys(vocabulary))}
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(re.findall(r"[a-z]+", text.lower()))
+    tokens = [*_SPECIAL, *_SIGNS, *_CHARACTERS]
+    tokens += [f"##{character}" for character in _CHARACTERS]
+    tokens += [word for word, _ in counts.most_common(_WORDS)]
     config = BertConfig(
-        vocab_size=len(tokens),
+        vocab_size=_save_tokenizer(output, tokens),
         hidden_size=width,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -105,12 +138,16 @@ def tiny(
         num_labels=1,
     )
     torch.manual_seed(seed)
-    (BertForSequenceClassification if cross else BertForMaskedLM)(config).save_pretrained(output)
-    BertTokenizer(vocab=tokens).save_pretrained(output)
+    model = BertForSequenceClassification(config) if cross else BertForMaskedLM(config)
+    model.save_pretrained(output)
 
 
-def tiny_colbert(output: Path, texts: Iterable[str], seed: int) -> None:
-    """The encoder of :func:`tiny`, of whose tokens each is a vector."""
+def tiny_colbert(
+    output: Path,
+    texts: Iterable[str],
+    seed: int,
+) -> None:
+    """Save the encoder of :func:`tiny` with a vector for each token."""
     from sentence_transformers import MultiVectorEncoder
     from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
     from sentence_transformers.sentence_transformer.modules import Normalize, Transformer
@@ -122,7 +159,11 @@ def tiny_colbert(output: Path, texts: Iterable[str], seed: int) -> None:
         MultiVectorMask(),
         Normalize(module_input_name="token_embeddings"),
     ]
-    MultiVectorEncoder(modules=modules, similarity_fn_name="maxsim").save_pretrained(str(output))
+    encoder = MultiVectorEncoder(
+        modules=modules,
+        similarity_fn_name="maxsim",
+    )
+    encoder.save_pretrained(str(output))
     shutil.rmtree(bare)
 
 

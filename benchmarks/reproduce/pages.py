@@ -1,6 +1,6 @@
-"""The commands in the pages of ``docs/reproduce/``, which are those of the plans.
+"""The parts of ``docs/reproduce/`` that are made: the commands of the plans, and what was run here.
 
-``python benchmarks/reproduce/pages.py`` puts them there.
+python benchmarks/reproduce/pages.py
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import json
 import shlex
 from collections.abc import Iterator
 
-from machine import write_table
+from harness.page import Marks, markdown_table
 
-from reproduce.commands import shown
-from reproduce.runner import PAPERS, TABLES, Workshop
+from reproduce.commands import command_line
+from reproduce.runner import PAPERS, TABLES
 from reproduce.scales import PaperScale
+from reproduce.workshop import Workshop
 
 DOCS = Path(__file__).parents[2] / "docs" / "reproduce"
-
-START, END = "<!-- commands -->", "<!-- end of commands -->"
-HERE = ("<!-- run here -->", "<!-- end of what was run here -->")
 RESULTS = Path(__file__).parents[1] / "results" / "reproduce"
 
-#: Kinds of steps of which a page shows one: they are made for every task, and for every model and
-#: collection.
+COMMANDS = Marks("<!-- commands -->", "<!-- end of commands -->")
+RUN_HERE = Marks("<!-- run here -->", "<!-- end of what was run here -->")
+
+#: Beginnings of names that many steps share, so that a page shows the first one.
 ONE_OF_MANY = (
     "judged/",
     "genq/",
@@ -43,62 +43,51 @@ ONE_OF_MANY = (
 )
 
 
-def block(paper: str) -> str:
-    """The commands of all steps of a paper, of a kind that there are many of the first, as the
-    plans have them.
-    """
-    place = Workshop(PAPERS[paper], PaperScale(Path("DATA")), Path("runs/reproduce/paper") / paper)
-    lines: list[str] = []
-    seen: dict[str, int] = {}
-    for name in place.steps:
+def command_blocks(paper: str) -> str:
+    """Format the commands of a paper's steps, the first of each kind, as the plans have them."""
+    output = Path("runs/reproduce/paper") / paper
+    shop = Workshop(PAPERS[paper], PaperScale(Path("DATA")), output)
+    steps_by_kind: dict[str, list[str]] = {}
+    for name in shop.steps:
         kind = next((kind for kind in ONE_OF_MANY if name.startswith(kind)), name)
-        seen[kind] = seen.get(kind, 0) + 1
-        if seen[kind] == 1:
-            lines += [
-                "",
-                f"`{name}`",
-                "",
-                "```",
-                *(line for words in place.words(name) for line in wrapped(words)),
-                "```",
-            ]
-            lines += [f"<!-- more of {kind} -->"]
-    text = "\n".join(lines).strip()
-    for kind, count in seen.items():
-        more = f"\nand {count - 1} more of this kind." if count > 1 else ""
-        text = text.replace(f"<!-- more of {kind} -->", more)
-    return text.replace("```\n\n\n", "```\n\n").strip()
+        steps_by_kind.setdefault(kind, []).append(name)
+    blocks = []
+    for names in steps_by_kind.values():
+        lines = [f"`{names[0]}`", "", "```"]
+        for words in shop.words(names[0]):
+            lines += wrap_command(words)
+        lines.append("```")
+        if len(names) > 1:
+            lines += ["", f"and {len(names) - 1} more of this kind."]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
-def run_here() -> str:
-    """What ``--scale here`` made of every table: cells with a figure of ours, and the seconds of
-    their steps.
-    """
-    lines = [
-        "| table | cells | with a figure of ours | seconds | date |",
-        "| --- | ---: | ---: | ---: | --- |",
-    ]
+def describe_runs() -> str:
+    """Format what ``--scale here`` made of every table: cells, figures, seconds and dates."""
+    rows = []
     for name in TABLES:
-        found = json.loads((RESULTS / f"{name}.here.json").read_text())
-        cells = [cell for row in found["cells"].values() for cell in row.values()]
-        ours, seconds = sum(cell["ours"] is not None for cell in cells), found["seconds"]["all"]
-        lines.append(f"| {name} | {len(cells)} | {ours} | {seconds:.0f} | {found['date']} |")
-    on = found["machine"]
-    return "\n".join(
-        [*lines, "", f"On {on['cores']} cores of {on['cpu']}, with {on['memory_gib']} GiB."]
-    )
+        results = json.loads((RESULTS / f"{name}.here.json").read_text())
+        cells = []
+        for row in results["cells"].values():
+            cells += row.values()
+        with_figure = [cell for cell in cells if cell["ours"] is not None]
+        seconds = f"{results['seconds']['all']:.0f}"
+        rows.append([name, len(cells), len(with_figure), seconds, results["date"][:10]])
+    header = ["table", "cells", "with a figure of ours", "seconds", "date"]
+    lines = markdown_table(header, rows).splitlines()
+    lines[1] = "| --- | ---: | ---: | ---: | --- |"
+    machine = results["machine"]
+    hardware = f"On {machine['cores']} cores of {machine['cpu']}, with {machine['memory_gib']} GiB."
+    return "\n".join([*lines, "", hardware])
 
 
-def wrapped(words: list[str], width: int = 110) -> Iterator[str]:
-    """A command on lines that fit a page, an option and its value on one."""
+def wrap_command(words: list[str], width: int = 110) -> Iterator[str]:
+    """Yield a command in lines that fit a page, with an option and its value in one line."""
     parts: list[str] = []
-    for word in map(shlex.quote, shown(words, 8)):
-        if (
-            parts
-            and parts[-1].startswith("--")
-            and " " not in parts[-1]
-            and not word.startswith("-")
-        ):
+    for word in map(shlex.quote, command_line(words, 8)):
+        follows_option = bool(parts) and parts[-1].startswith("--") and " " not in parts[-1]
+        if follows_option and not word.startswith("-"):
             parts[-1] += f" {word}"
         else:
             parts.append(word)
@@ -113,8 +102,8 @@ def wrapped(words: list[str], width: int = 110) -> Iterator[str]:
 
 def main() -> None:
     for paper in PAPERS:
-        write_table(DOCS / f"{paper}.md", START, END, block(paper))
-    write_table(DOCS / "index.md", *HERE, run_here())
+        COMMANDS.write(DOCS / f"{paper}.md", command_blocks(paper))
+    RUN_HERE.write(DOCS / "index.md", describe_runs())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""What stands for collections, weights and numbers of GPUs: at the papers' scale, and on two cores
-to see the path.
+"""Two scales: the papers' own, and one of minutes on two cores that shows the path.
+
+A scale says which collection, which weights and how many GPUs a placeholder means.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import random
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -18,31 +18,61 @@ from reproduce.make import tiny, tiny_colbert
 from reproduce.shared import BY_HAND, IRDS, MODELS
 from reproduce.specification import PLACEHOLDER
 
-#: Commands of which torchrun starts one process a GPU.
+#: Commands that torchrun starts once for each GPU.
 DISTRIBUTED = ("pretrain", "finetune", "distill", "resample evaluate")
 
 
+def kind_of(words: list[str]) -> str:
+    """Return the command, with its subcommand."""
+    return " ".join(words[:2]) if words[0] == "resample" else words[0]
+
+
+def is_distributed(words: list[str]) -> bool:
+    """Say whether torchrun runs a command."""
+    return kind_of(words) in DISTRIBUTED
+
+
 class Scale(Protocol):
-    """What a scale makes of placeholders and commands."""
+    """What placeholders and commands become at a scale."""
 
     name: str
 
-    def data(self, name: str) -> str: ...
+    def data(self, name: str) -> str:
+        """Return a collection's name or folder."""
+        ...
 
-    def model(self, name: str) -> str: ...
+    def model(self, name: str) -> str:
+        """Return a model's name or folder."""
+        ...
 
     def words(self, words: list[str]) -> list[str]:
-        """A command as this scale has it."""
+        """Return a command with the options of this scale."""
         ...
 
     def missing(self, name: str) -> str:
-        """Why a collection is not to be had; "" where it is."""
+        """Say why a collection is missing; "" if it is not."""
         ...
 
 
-def resolve(text: str, scale: Scale, folder: Callable[[str], Path], out: Path | None = None) -> str:
-    """A text with all its placeholders filled; ``folder`` is that of a step."""
-    kinds = {"step": lambda name: str(folder(name)), "data": scale.data, "model": scale.model}
+def resolve(
+    text: str,
+    scale: Scale,
+    folder: Callable[[str], Path],
+    out: Path | None = None,
+) -> str:
+    """Fill all placeholders of a text.
+
+    Args:
+        text: The text.
+        scale: The scale.
+        folder: Returns the folder of a step.
+        out: The folder of this step; None leaves ``{out}`` as it is.
+    """
+    kinds = {
+        "step": lambda name: str(folder(name)),
+        "data": scale.data,
+        "model": scale.model,
+    }
     filled = PLACEHOLDER.sub(lambda match: kinds[match[1]](match[2]), text)
     filled = filled.replace("{gpus}", str(getattr(scale, "gpus", 1)))
     return filled if out is None else filled.replace("{out}", str(out))
@@ -50,12 +80,12 @@ def resolve(text: str, scale: Scale, folder: Callable[[str], Path], out: Path | 
 
 @dataclass(frozen=True)
 class PaperScale:
-    """Collections of a folder in BEIR's form, else of ir_datasets; weights of the hub; all GPUs.
+    """Collections of a folder of BEIR folders or of ir_datasets, weights of the hub, and all GPUs.
 
-    Args:
-        folder: of BEIR folders, named as BEIR names them.
-        gpus: processes of a training, and of encoding.
-        download: whether ir_datasets may get what is not in its cache.
+    Attributes:
+        folder: BEIR folders, named as BEIR names them.
+        gpus: The processes of a training, and of encoding.
+        download: Whether ir_datasets may download what its cache lacks.
     """
 
     folder: Path | None = None
@@ -68,7 +98,7 @@ class PaperScale:
             return str(self.folder / name)
         if name.split("/")[0] in BY_HAND:
             return str((self.folder or Path("DATA")) / name)
-        return f"irds:{self._id(name)}"
+        return f"irds:{IRDS.get(name, f'beir/{name}')}"
 
     def model(self, name: str) -> str:
         return MODELS.get(name, name)
@@ -77,41 +107,71 @@ class PaperScale:
         return words
 
     def missing(self, name: str) -> str:
-        found = self.data(name)
-        if not found.startswith("irds:"):
-            where = BY_HAND.get(name.split("/")[0])
-            return (
-                "" if Path(found).is_dir() else f"{name} is not to be had: make {found} of {where}"
-            )
-        if self.download or is_cached(found.removeprefix("irds:")):
+        source = self.data(name)
+        if not source.startswith("irds:"):
+            origin = BY_HAND.get(name.split("/")[0])
+            is_there = Path(source).is_dir()
+            return "" if is_there else f"{name} is missing: make {source} of {origin}"
+        if self.download or is_cached(source.removeprefix("irds:")):
             return ""
-        return f"{name} is not to be had: no folder, and not in the cache of ir_datasets; --download gets it"
-
-    @staticmethod
-    def _id(name: str) -> str:
-        return IRDS.get(name, f"beir/{name}")
+        return (
+            f"{name} is missing: there is no folder, and it is not in the cache of ir_datasets; "
+            "download it with --download"
+        )
 
 
 def is_cached(identifier: str) -> bool:
-    """Whether ir_datasets can serve a collection without a network."""
+    """Say whether ir_datasets can serve a collection without a network."""
     home = Path(os.environ.get("IR_DATASETS_HOME", Path.home() / ".ir_datasets"))
     top, _, name = identifier.partition("/")
     if top != "beir":
-        return any(
-            (home / top / part).exists()
-            for part in ("collection.tsv", "collectionandqueries.tar.gz", "docs.pklz4")
-        )
-    unpacked = [home / identifier / part for part in ("docs.pklz4", "queries.json", "test.qrels")]
-    archive = (
-        home / top / ("cqadupstack" if name.startswith("cqadupstack/") else name) / "source.zip"
-    )
-    return all(part.exists() for part in unpacked) or archive.is_file()
+        files = ("collection.tsv", "collectionandqueries.tar.gz", "docs.pklz4")
+        return any((home / top / file).exists() for file in files)
+    unpacked = ("docs.pklz4", "queries.json", "test.qrels")
+    if all((home / identifier / file).exists() for file in unpacked):
+        return True
+    folder = "cqadupstack" if name.startswith("cqadupstack/") else name
+    return (home / top / folder / "source.zip").is_file()
 
 
-#: Option of a training to its value here.
-_FEW = {"--max-steps": "2", "--batch-size": "8", "--mini-batch-size": "8"}
+#: Options of a training, with their values here.
+_FEW_STEPS = {
+    "--max-steps": "2",
+    "--batch-size": "8",
+    "--mini-batch-size": "8",
+}
 
-_SET = {
+#: Options of commands, with their values here.
+_OPTIONS = {
+    "pretrain": _FEW_STEPS,
+    "finetune": _FEW_STEPS,
+    "distill": _FEW_STEPS,
+    "adapt": {
+        "--max-steps": "2",
+        "--batch-size": "8",
+    },
+    "resample evaluate": {
+        "--max-steps": "2",
+        "--batch-size": "8",
+    },
+    "generate-queries": {
+        "--passage-tokens": "32",
+        "--per-passage": "2",
+        "--batch-size": "8",
+    },
+    "representation": {
+        "--sample": "32",
+        "--batch-size": "8",
+    },
+    "source-clusters": {
+        "--clusters": "2",
+        "--sample": "20",
+        "--cases": "1",
+    },
+}
+
+#: Settings of commands here.
+_SETTINGS = {
     "pretrain": ("warmup=0",),
     "finetune": (
         "warmup=0",
@@ -124,18 +184,22 @@ _SET = {
     "resample evaluate": ("warmup=0", "mlm_steps=2", "rerank=5", "list_size=4", "negatives=1"),
 }
 
-#: Options that make no sense here, with their values.
+#: Options that are left out here, with their values.
 _LEFT_OUT = ("--processes", "--backend", "--epochs", "--teacher-batch-size", "--max-passages")
+
+#: Sizes of ReSTrain's sets here.
+_SIZES = ("4", "8", "12")
 
 
 @dataclass(frozen=True)
 class HereScale:
-    """Parts of embedded documentation for collections, tiny random encoders for weights, a few
-    steps for trainings.
+    """Parts of packaged documentation, tiny encoders with random weights, and a few steps.
 
-    Args:
-        work: folder for what is made.
-        documents, queries, train_queries: of a collection; documents beside the relevant ones.
+    Attributes:
+        work: The folder for collections and encoders.
+        documents: Documents of a collection beside the relevant ones.
+        queries: Test queries.
+        train_queries: Training queries.
     """
 
     work: Path
@@ -144,21 +208,24 @@ class HereScale:
     train_queries: int = 48
     name: str = "here"
 
-    #: Domains of documentation that stand for collections in turn.
+    #: Domains of documentation, which take the place of collections in rotation.
     DOMAINS = ("numpy", "scipy", "sklearn")
 
     def data(self, name: str) -> str:
-        kind = (
-            "msmarco" if name.startswith("trec-dl") else name.partition("-")[0]
-        )  # one corpus, as there
+        # The tests of TREC DL search the corpus of MS MARCO, as in the papers.
+        kind = "msmarco" if name.startswith("trec-dl") else name.partition("-")[0]
         domain = self.DOMAINS[zlib.crc32(kind.encode()) % len(self.DOMAINS)]
         folder = self.work / "data" / domain
         if not folder.is_dir():
-            cut(
+            queries = {
+                "train": self.train_queries,
+                "test": self.queries,
+            }
+            cut_collection(
                 f"apidocs/{domain}",
                 folder,
                 self.documents,
-                {"train": self.train_queries, "test": self.queries},
+                queries,
             )
         return str(folder)
 
@@ -170,12 +237,16 @@ class HereScale:
             corpus = Path(self.data(name)) / "corpus.jsonl"
             texts = [json.loads(line)["text"] for line in corpus.read_text().splitlines()]
             draft = folder.with_name(folder.name + ".draft")
-            make = (
-                tiny_colbert
-                if name == "colbertv2"
-                else partial(tiny, cross=name in ("reranker", "teacher"))
-            )
-            make(draft, texts, zlib.crc32(name.encode()))
+            seed = zlib.crc32(name.encode())
+            if name == "colbertv2":
+                tiny_colbert(draft, texts, seed)
+            else:
+                tiny(
+                    draft,
+                    texts,
+                    seed,
+                    cross=name in ("reranker", "teacher"),
+                )
             draft.rename(folder)
         return str(folder)
 
@@ -183,93 +254,97 @@ class HereScale:
         return ""
 
     def words(self, words: list[str]) -> list[str]:
-        kind = " ".join(words[:2]) if words[0] == "resample" else words[0]
-        options = dict(_FEW) if kind in (*DISTRIBUTED, "adapt") else {}
-        if kind in ("adapt", "resample evaluate"):
-            del options["--mini-batch-size"]
-        options |= (
-            {"--passage-tokens": "32", "--per-passage": "2", "--batch-size": "8"}
-            if kind == "generate-queries"
-            else {}
-        )
-        options |= {"--sample": "32", "--batch-size": "8"} if kind == "representation" else {}
-        options |= (
-            {"--clusters": "2", "--sample": "20", "--cases": "1"}
-            if kind == "source-clusters"
-            else {}
-        )
-        found = _without(words, {*_LEFT_OUT, *options})
+        kind = kind_of(words)
         if kind == "make":
             return ["make", "tiny", *words[2:]]
+        options = dict(_OPTIONS.get(kind, {}))
+        changed = _without(words, {*_LEFT_OUT, *options})
         if kind == "resample restrain":
-            sizes = ("4", "8", "12")[: words.count("--size")]
-            found = _without(found, {"--size"}) + [
-                word for size in sizes for word in ("--size", size)
-            ]
-        found += [word for pair in options.items() for word in pair]
+            changed = _without(changed, {"--size"})
+            for size in _SIZES[: words.count("--size")]:
+                changed += ["--size", size]
+        for option, value in options.items():
+            changed += [option, value]
         if kind == "resample evaluate" and "dense-hard" in " ".join(words):
-            found += ["--set", "hard_negatives=bm25"]
-        return found + [word for setting in _SET.get(kind, ()) for word in ("--set", setting)]
+            changed += ["--set", "hard_negatives=bm25"]
+        for setting in _SETTINGS.get(kind, ()):
+            changed += ["--set", setting]
+        return changed
 
 
 def _without(words: list[str], options: set[str]) -> list[str]:
-    """Words without some options, and each option and value once."""
-    found: list[str] = []
-    seen: set[tuple[str, str]] = set()
-    i = 0
-    while i < len(words):
-        pair = tuple(words[i : i + 2])
+    """Leave out some options, and all but the first of equal options with equal values."""
+    kept: list[str] = []
+    seen: set[tuple[str, ...]] = set()
+    position = 0
+    while position < len(words):
+        pair = tuple(words[position : position + 2])
         has_value = len(pair) == 2 and pair[0].startswith("--") and not pair[1].startswith("--")
-        if not has_value:
-            found += [] if words[i] in options else [words[i]]
-        elif pair[0] not in options and pair not in seen:
-            found += pair
-            seen.add((pair[0], pair[1]))
-        i += 1 + has_value
-    return found
+        if has_value:
+            if pair[0] not in options and pair not in seen:
+                kept += pair
+                seen.add(pair)
+            position += 2
+        else:
+            if pair[0] not in options:
+                kept.append(pair[0])
+            position += 1
+    return kept
 
 
-def cut(dataset: str, folder: Path, documents: int, queries: dict[str, int]) -> None:
-    """A BEIR folder of some documents of a collection, with their queries in the splits train and
-    test.
+def cut_collection(
+    dataset: str,
+    folder: Path,
+    documents: int,
+    queries: dict[str, int],
+) -> None:
+    """Write a BEIR folder of some documents of a collection.
+
+    Args:
+        dataset: The collection.
+        folder: The folder.
+        documents: The number of documents that are drawn beside the judged ones.
+        queries: The number of queries of the splits train and test.
     """
     from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.io import draft_folder, write_text
+    from beir_cocodr.io import draft_folder, write_jsonl, write_qrels
 
-    splits = {split: load_collection(dataset, split) for split in ("train", "test")}
     chooser = random.Random(42)
-    qrels = {
-        split: {
-            q: found.qrels[q]
-            for q in chooser.sample(sorted(found.qrels), min(queries[split], len(found.qrels)))
-        }
-        for split, found in splits.items()
-    }
+    qrels = {}
+    texts = []
+    judged = set()
+    splits = {split: load_collection(dataset, split) for split in ("train", "test")}
+    for split, collection in splits.items():
+        count = min(queries[split], len(collection.qrels))
+        rows = []
+        for query in chooser.sample(sorted(collection.qrels), count):
+            texts.append(
+                {
+                    "_id": query,
+                    "text": collection.queries[query],
+                }
+            )
+            for document, grade in collection.qrels[query].items():
+                rows.append((query, document, grade))
+                judged.add(document)
+        qrels[split] = rows
     corpus = splits["test"].documents
-    kept = {
-        document for judged in qrels.values() for grades in judged.values() for document in grades
-    }
-    kept |= set(chooser.sample(sorted(corpus), min(documents, len(corpus))))
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    kept = judged | set(chooser.sample(sorted(corpus), min(documents, len(corpus))))
+    folder.parent.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
     with draft_folder(folder) as draft:
         (draft / "qrels").mkdir()
-        lines = [{"_id": name, **content} for name, content in corpus.items() if name in kept]
-        write_text(draft / "corpus.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        texts = [
-            (query, splits[split].queries[query])
-            for split, judged in qrels.items()
-            for query in judged
-        ]
-        write_text(
-            draft / "queries.jsonl",
-            "".join(json.dumps({"_id": q, "text": t}) + "\n" for q, t in texts),
+        lines = (
+            {
+                "_id": name,
+                **text,
+            }
+            for name, text in corpus.items()
+            if name in kept
         )
-        for split, judged in qrels.items():
-            rows = [
-                f"{q}\t{d}\t{grade}\n"
-                for q, grades in judged.items()
-                for d, grade in grades.items()
-            ]
-            write_text(
-                draft / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore\n" + "".join(rows)
-            )
+        write_jsonl(draft / "corpus.jsonl", lines)
+        write_jsonl(draft / "queries.jsonl", texts)
+        for split, rows in qrels.items():
+            write_qrels(draft / "qrels" / f"{split}.tsv", rows)

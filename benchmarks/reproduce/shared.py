@@ -1,5 +1,6 @@
-"""What several papers' tables share: collections, published weights, and how a model is judged on a
-collection.
+"""What the tables of several papers share: collections, published weights, and judgements.
+
+A judgement is a step that evaluates a model on a collection.
 """
 
 from __future__ import annotations
@@ -9,11 +10,27 @@ from reproduce.specification import Cell, Step, mean, published
 COCODR = published("cocodr")
 TASKS: list[str] = COCODR["table1"]["avg_datasets"]
 LENGTHS: dict[str, dict[str, int]] = COCODR["max_lengths"]
-FORUMS = "android english gaming gis mathematica physics programmers stats tex unix webmasters wordpress".split()
+FORUMS = [
+    "android",
+    "english",
+    "gaming",
+    "gis",
+    "mathematica",
+    "physics",
+    "programmers",
+    "stats",
+    "tex",
+    "unix",
+    "webmasters",
+    "wordpress",
+]
 
-TRAIN, DEV, DL19, DL20 = "msmarco-train", "msmarco-dev", "trec-dl-2019", "trec-dl-2020"
+TRAIN = "msmarco-train"
+DEV = "msmarco-dev"
+DL19 = "trec-dl-2019"
+DL20 = "trec-dl-2020"
 
-#: Collections whose ids in ir_datasets are not beir/NAME; the paper's sizes of Touché are those of
+#: Collections whose ids in ir_datasets are not beir/NAME. The paper's sizes of Touché are those of
 #: its second version.
 IRDS = {
     TRAIN: "msmarco-passage/train/judged",
@@ -25,16 +42,18 @@ IRDS = {
     "webis-touche2020": "beir/webis-touche2020/v2",
 }
 
-#: Collections that their owners alone give away: a folder in BEIR's form is made by hand.
+#: Collections that only their owners distribute, so that a BEIR folder is made by hand.
 BY_HAND = {
     "bioasq": "BEIR's wiki, from the BioASQ challenge (training set v.2020, task 8)",
     "signal1m": "BEIR's wiki, from Signal Media",
     "trec-news": "BEIR's wiki, from NIST (TREC Washington Post Corpus)",
     "robust04": "BEIR's wiki, from NIST (TREC disks 4 and 5)",
-    "trec-covid-v2": "GPL's repository (Wang et al., 2022): CORD-19 without documents that lack an abstract",
+    "trec-covid-v2": (
+        "GPL's repository (Wang et al., 2022): CORD-19 without documents that lack an abstract"
+    ),
 }
 
-#: Weights by the names that steps have for them.
+#: Published weights by the names that steps use for them.
 MODELS = {
     "bert-base": "bert-base-uncased",
     "roberta-base": "roberta-base",
@@ -60,29 +79,35 @@ MODELS = {
     "doc2query": "doc2query/all-with_prefix-t5-base-v1",
 }
 
-CLOSED = "quoted: its weights were never given away"
+CLOSED = "quoted: its weights were never published"
 OTHERS = "quoted: a rival by others, which nothing here builds"
 
 
 def parts_of(data: str) -> list[str]:
-    """CQADupStack's forums, else the collection itself."""
+    """Return the forums of CQADupStack, otherwise the collection itself."""
     return [f"{data}/{forum}" for forum in FORUMS] if data == "cqadupstack" else [data]
 
 
 def lengths(data: str) -> tuple[int, int]:
-    """Tokens that queries and documents are cut to, as COCO-DR cuts them."""
+    """Return the most tokens of queries and documents, as COCO-DR cuts them."""
     name = data.split("/")[0].removesuffix("-v2")
-    found = LENGTHS.get(name, LENGTHS["msmarco"])
-    return found["query_max_len"], found["doc_max_len"]
+    longest = LENGTHS.get(name, LENGTHS["msmarco"])
+    return longest["query_max_len"], longest["doc_max_len"]
 
 
 class Judgements:
-    """Steps that judge models on collections, made as cells ask for them, and shared by all tables
-    of a paper; ``precision`` of the stores: an MRL's variances are lost in fp16.
+    """Steps that judge models on collections, which all tables of a paper share.
+
+    A step is made when a cell asks for it.
+
+    Args:
+        measures: The measures of every step.
+        precision: The precision of stores; fp16 loses the variances of an MRL.
     """
 
     def __init__(self, measures: str = "nDCG@10", precision: str = "fp16") -> None:
-        self.measures, self.precision = measures, precision
+        self.measures = measures
+        self.precision = precision
         self.steps: dict[str, Step] = {}
 
     def cell(
@@ -95,36 +120,62 @@ class Judgements:
         factor: float = 1.0,
         tokens: tuple[int, int] | None = None,
     ) -> Cell:
-        """One model on one collection: encoded to a store, which goes once it is judged, or BM25
-        and what rests on it as they are.
+        """Make the cell of one model on one collection.
+
+        An encoder is encoded to a store, which is removed once it is judged.
 
         Args:
-            label: of the model, in names of folders.
-            model: as ``--model`` takes it, with placeholders.
+            label: The model's name in names of folders.
+            model: The model as ``--model`` takes it, with placeholders.
+            data: The collection.
+            measure: The measure.
+            published: The path of the paper's figure.
+            factor: A factor of the figure.
+            tokens: The most tokens of queries and documents. Default: :func:`lengths`.
         """
         if data == "cqadupstack":
-            parts = (
-                self.cell(label, model, f"{data}/{forum}", measure, "", factor, tokens)
-                for forum in FORUMS
-            )
-            return mean(parts, published)
+            forums = []
+            for part in parts_of(data):
+                forums.append(
+                    self.cell(
+                        label,
+                        model,
+                        part,
+                        measure,
+                        "",
+                        factor,
+                        tokens,
+                    )
+                )
+            return mean(forums, published)
         name = f"judged/{label}/{data}"
         query, document = tokens or lengths(data)
-        cut = f"--query-length {query} --document-length {document}"
-        judge = f"evaluate --dataset {{data:{data}}} --model {model} --output {{out}}/judged --overwrite {cut}"
-        judge += f' --measures "{self.measures}"'
-        store = f"--precision {self.precision} --backend bf16 --processes {{gpus}}"
-        encode = (
-            f"encode --dataset {{data:{data}}} --model {model} --output {{out}}/store {store} {cut}"
+        self.steps[name] = self._step(
+            model, data, f"--query-length {query} --document-length {document}"
         )
-        if is_encoder(model):
-            self.steps[name] = Step((encode, f"{judge} --store {{out}}/store"), discard=("store",))
-        else:
-            self.steps[name] = Step((judge,))
-        return Cell(name, f"judged/results.json:models|*|measures|{measure}", published, factor)
+        return Cell(
+            name,
+            f"judged/results.json:models|*|measures|{measure}",
+            published,
+            factor,
+        )
+
+    def _step(
+        self,
+        model: str,
+        data: str,
+        cut: str,
+    ) -> Step:
+        evaluate = f"evaluate --dataset {{data:{data}}} --model {model} --output {{out}}/judged"
+        evaluate += f' --overwrite {cut} --measures "{self.measures}"'
+        if not is_encoder(model):
+            return Step((evaluate,))
+        encode = f"encode --dataset {{data:{data}}} --model {model} --output {{out}}/store"
+        encode += f" --precision {self.precision} --backend bf16 --processes {{gpus}} {cut}"
+        return Step((encode, f"{evaluate} --store {{out}}/store"), discard=("store",))
 
 
 def is_encoder(model: str) -> bool:
-    """Whether a model name is that of an encoder alone, which a store can hold."""
+    """Say whether a model name means an encoder alone, which a store can hold."""
     head = model.partition("{")[0]
     return not (model.endswith("bm25") or ":" in head)

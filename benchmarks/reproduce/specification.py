@@ -1,10 +1,9 @@
-"""What a table of a paper is made of: steps, which fill folders by commands, and cells, which read
-what steps wrote.
+"""What a table of a paper is made of: steps, which fill folders by commands, and cells.
 
-A command is a line of ``beir-cocodr`` without its name, or one of ``make`` (:mod:`reproduce.make`).
-In it stand, for what a scale puts there, ``{out}`` for the step's own folder, ``{step:NAME}`` for
-another one's, ``{data:NAME}`` for a collection, ``{model:NAME}`` for published weights, ``{gpus}``
-for their number.
+A cell reads what a step wrote. A command is a line of ``beir-cocodr`` without its name, or one of
+``make`` (:mod:`reproduce.make`). It has placeholders that a scale fills: ``{out}`` is the step's
+own folder, ``{step:NAME}`` another step's, ``{data:NAME}`` a collection, ``{model:NAME}`` published
+weights, and ``{gpus}`` the number of GPUs.
 """
 
 from __future__ import annotations
@@ -25,34 +24,45 @@ PLACEHOLDER = re.compile(r"\{(step|data|model):([^{}]+)\}")
 
 @cache
 def published(name: str) -> Any:
-    """A whole file of the papers' figures, by its stem."""
+    """Read a file of the papers' figures, by its stem."""
     return json.loads((PUBLISHED / f"{name}.json").read_text())
 
 
 def figures(name: str, path: str) -> Any:
-    """What stands in such a file at a path of keys parted by "|"."""
-    found = published(name)
+    """Return what such a file has at a path of keys, which ``|`` separates."""
+    value = published(name)
     for key in path.split("|"):
-        found = found[key]
-    return found
+        value = value[key]
+    return value
+
+
+def names_in(command: str, kind: str) -> list[str]:
+    """Return the names of the placeholders of one kind, in order."""
+    return [match[2] for match in PLACEHOLDER.finditer(command) if match[1] == kind]
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
 class Step:
     """Commands that fill one folder.
 
-    Args:
-        commands: run one after another; each can be run again after a kill, and goes on.
-        discard: subfolders of no use once all are done.
+    Attributes:
+        commands: Run one after another. Each can be run again after a kill, and continues.
+        discard: Subfolders that are of no use when all commands are done.
     """
 
     commands: tuple[str, ...]
     discard: tuple[str, ...] = ()
 
     def needs(self, kind: str) -> list[str]:
-        """Names of the steps, collections or models that stand in the commands, each once."""
-        found = (match for command in self.commands for match in PLACEHOLDER.finditer(command))
-        return list(dict.fromkeys(match[2] for match in found if match[1] == kind))
+        """Return the steps, collections or models that the commands name."""
+        names: list[str] = []
+        for command in self.commands:
+            names += names_in(command, kind)
+        return _unique(names)
 
 
 #: How a figure is made of others.
@@ -68,13 +78,14 @@ COMBINATIONS: dict[str, Callable[[Sequence[float]], float]] = {
 class Cell:
     """One figure: read from a step's folder, made of others, or quoted from the paper alone.
 
-    Args:
-        step: the step that is read; "" for a figure that others make, or none does.
+    Attributes:
+        step: The step that is read; "" for a figure that is made of others or quoted.
         read: FILE:PATH, see :func:`read`.
-        published: path of the paper's figure in the table's file; "" where it prints none (a plot).
-        factor: on what is read, such as 100 for percents.
-        combine: of ``parts``: a key of :data:`COMBINATIONS`.
-        why: why there is no command.
+        published: The path of the paper's figure in the table's file; "" if it prints none.
+        factor: A factor of what is read, such as 100 for percents.
+        combine: A key of :data:`COMBINATIONS`, which makes the figure of ``parts``.
+        parts: The cells that it is made of.
+        why: Why no command makes the figure.
     """
 
     step: str = ""
@@ -86,29 +97,36 @@ class Cell:
     why: str = ""
 
     def reasons(self) -> list[str]:
-        """Why it, or one of its parts, has no command."""
-        return [self.why] * bool(self.why) + [why for part in self.parts for why in part.reasons()]
+        """Return why the cell, or its parts, have no command."""
+        reasons = [self.why] if self.why else []
+        for part in self.parts:
+            reasons += part.reasons()
+        return reasons
 
     def steps(self) -> list[str]:
-        """Names of all steps that it is read from."""
-        return list(
-            dict.fromkeys(
-                [self.step] * bool(self.step) + [s for part in self.parts for s in part.steps()]
-            )
-        )
+        """Return the steps from which the cell is read."""
+        names = [self.step] if self.step else []
+        for part in self.parts:
+            names += part.steps()
+        return _unique(names)
+
+
+#: Cells by row and column.
+Cells = dict[tuple[str, str], Cell]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table: cells by row and column.
+    """A table or figure of a paper.
 
-    Args:
-        name: PAPER-tableN, as the command line has it.
-        title: what it shows.
-        file: of ``benchmarks/published`` with the paper's figures.
-        of: keys of that file whose figures it has to have, each; () for a plot.
-        digits: after the point.
-        judged: how a further model is judged in a row; None where no model can be added.
+    Attributes:
+        name: PAPER-tableN, as on the command line.
+        title: What it shows.
+        file: The file of ``benchmarks/published`` with the paper's figures.
+        cells: The cells by row and column.
+        of: Keys of that file whose every figure the table must have; () for a plot.
+        digits: The digits after the point.
+        judged: Makes the cell of a further model in a row; None if the table takes none.
     """
 
     name: str
@@ -117,29 +135,42 @@ class Table:
     cells: Mapping[tuple[str, str], Cell]
     of: tuple[str, ...] = ()
     digits: int = 3
-    judged: Callable[[str, str], Cell] | None = field(default=None, compare=False)
+    judged: Callable[[str, str], Cell] | None = field(
+        default=None,
+        compare=False,
+    )
 
     @property
     def rows(self) -> list[str]:
-        return list(dict.fromkeys(row for row, _ in self.cells))
+        """Return the names of the rows."""
+        return _unique(row for row, _ in self.cells)
 
     @property
     def columns(self) -> list[str]:
-        return list(dict.fromkeys(column for _, column in self.cells))
+        """Return the names of the columns."""
+        return _unique(column for _, column in self.cells)
 
     def published(self, cell: Cell) -> float | None:
-        """The paper's figure; of a mean of rows that it does not print, the mean of its figures."""
+        """Return the paper's figure; if it prints no mean, the mean of its figures."""
         if not cell.published and cell.combine == "mean":
-            parts = [self.published(part) for part in cell.parts]
-            known = [part for part in parts if part is not None]
-            return sum(known) / len(known) if known and len(known) == len(parts) else None
-        found = figures(self.file, cell.published) if cell.published else None
-        return found if isinstance(found, (int, float)) else None
+            values = [self.published(part) for part in cell.parts]
+            known = [value for value in values if value is not None]
+            is_complete = bool(known) and len(known) == len(values)
+            return sum(known) / len(known) if is_complete else None
+        value = figures(self.file, cell.published) if cell.published else None
+        return value if isinstance(value, (int, float)) else None
 
 
 @dataclass(frozen=True)
 class Paper:
-    """Steps by name, and the tables that are read from them."""
+    """A paper.
+
+    Attributes:
+        name: Its name on the command line.
+        title: Its title.
+        steps: Its steps by name.
+        tables: The tables that are read from them.
+    """
 
     name: str
     title: str
@@ -148,51 +179,79 @@ class Paper:
 
 
 def grid(
-    rows: Iterable[str], columns: Iterable[str], cell: Callable[[str, str], Cell]
-) -> dict[tuple[str, str], Cell]:
-    """A cell for every row and column."""
-    columns = list(columns)
-    return {(row, column): cell(row, column) for row in rows for column in columns}
+    rows: Iterable[str],
+    columns: Iterable[str],
+    cell: Callable[[str, str], Cell],
+) -> Cells:
+    """Make a cell for every row and column."""
+    names = list(columns)
+    cells = {}
+    for row in rows:
+        for column in names:
+            cells[row, column] = cell(row, column)
+    return cells
 
 
 def mean(cells: Iterable[Cell], published: str = "") -> Cell:
-    """The mean of cells that all have a figure."""
-    return Cell(combine="mean", parts=tuple(cells), published=published)
+    """Make the mean of cells that all have a figure."""
+    return Cell(
+        combine="mean",
+        parts=tuple(cells),
+        published=published,
+    )
 
 
-def difference(first: Cell, second: Cell, published: str = "") -> Cell:
-    return Cell(combine="difference", parts=(first, second), published=published)
+def difference(
+    first: Cell,
+    second: Cell,
+    published: str = "",
+) -> Cell:
+    """Make the difference of two cells."""
+    return Cell(
+        combine="difference",
+        parts=(first, second),
+        published=published,
+    )
 
 
 _SELECTOR = re.compile(r"([^\[\]]+)\[([^\[\]]*)\](?:#(\d+))?")
 
 
-def read(folder: Path, what: str) -> Any:
-    """What FILE:PATH names: keys parted by "|"; "*" is a mapping's only key, KEY[a=1,b=x] the
-    record of a list that has these values, with #1 behind it the second one. A LookupError where
-    there is none.
+def read(folder: Path, address: str) -> Any:
+    """Read what FILE:PATH names.
+
+    A path has keys, which ``|`` separates. ``*`` is the only key of a mapping. ``KEY[a=1,b=x]`` is
+    the record of a list that has these values, and ``#1`` behind it the second such record.
+
+    Raises:
+        LookupError: There is no such value.
     """
-    name, path = what.split(":", 1)
-    found: Any = json.loads((folder / name).read_text())
+    name, path = address.split(":", 1)
+    value: Any = json.loads((folder / name).read_text())
     for part in path.split("|"):
-        selected = _SELECTOR.fullmatch(part)
-        if selected:
-            wanted = dict(pair.split("=", 1) for pair in selected[2].split(",") if pair)
-            matching = [
-                one
-                for one in found[selected[1]]
-                if all(str(one[k]) == v for k, v in wanted.items())
-            ]
-            found = matching[int(selected[3] or 0)]
+        selector = _SELECTOR.fullmatch(part)
+        if selector:
+            matching = _matching(value[selector[1]], selector[2])
+            value = matching[int(selector[3] or 0)]
         elif part == "*":
-            [found] = found.values()
+            [value] = value.values()
         else:
-            found = found[part]
-    return found
+            value = value[part]
+    return value
+
+
+def _matching(records: list[Any], conditions: str) -> list[Any]:
+    """Return the records that have certain values."""
+    wanted = dict(pair.split("=", 1) for pair in conditions.split(",") if pair)
+    matching = []
+    for record in records:
+        if all(str(record[key]) == value for key, value in wanted.items()):
+            matching.append(record)
+    return matching
 
 
 def leaves(part: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Path and value of every number below, paths as :func:`figures` takes them."""
+    """Yield path and value of every number below, with paths as :func:`figures` takes them."""
     if isinstance(part, Mapping):
         for name, below in part.items():
             yield from leaves(below, f"{path}|{name}" if path else name)

@@ -1,0 +1,210 @@
+"""The steps of a paper at a scale: which are done, which can be run, and running them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from beir_cocodr.io import write_text
+from reproduce.commands import command_line, run, unavailable
+from reproduce.scales import Scale, resolve
+from reproduce.specification import COMBINATIONS, Cell, Paper, Step, read
+
+
+@functools.cache
+def _split(line: str) -> tuple[str, ...]:
+    return tuple(shlex.split(line))
+
+
+class Workshop:
+    """Steps of one paper at one scale, in folders below ``output``.
+
+    Attributes:
+        scale: The scale.
+        output: The folder.
+        inside: Whether commands run in this process.
+        steps: The steps by name.
+        failed: A step to what went wrong in this run.
+    """
+
+    def __init__(
+        self,
+        paper: Paper,
+        scale: Scale,
+        output: Path,
+        *,
+        inside: bool = False,
+    ) -> None:
+        self.scale = scale
+        self.output = output
+        self.inside = inside
+        self.steps: dict[str, Step] = dict(paper.steps)
+        self.failed: dict[str, str] = {}
+        self._first: dict[tuple[str, ...], str] = {}
+        self._names: dict[str, str] = {}
+
+    @property
+    def gpus(self) -> int:
+        """Return the number of GPUs."""
+        return getattr(self.scale, "gpus", 1)
+
+    def first_equal(self, name: str) -> str:
+        """Return the first step that runs the same commands; at a small scale many do."""
+        if name not in self._names:
+            commands = self.steps[name].commands
+            key = tuple(resolve(command, self.scale, self.folder) for command in commands)
+            self._names[name] = self._first.setdefault(key, name)
+        return self._names[name]
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of a step."""
+        return self.output / "steps" / self.first_equal(name)
+
+    def _record(self, name: str) -> Path:
+        folder = self.folder(name)
+        return folder.with_name(f"{folder.name}.progress.json")
+
+    def words(self, name: str) -> list[list[str]]:
+        """Return the commands of a step as they are run."""
+        out = self.folder(name)
+        commands = []
+        for command in self.steps[name].commands:
+            line = resolve(
+                command,
+                self.scale,
+                self.folder,
+                out,
+            )
+            commands.append(self.scale.words(list(_split(line))))
+        return commands
+
+    def order(self, name: str) -> Iterator[str]:
+        """Yield the steps that a step needs, and then itself."""
+        for needed in self.steps[name].needs("step"):
+            yield from self.order(needed)
+        yield name
+
+    def progress(self, name: str) -> dict[str, Any]:
+        """Return how many commands of a step are finished, and their seconds."""
+        file = self._record(name)
+        if not file.is_file():
+            return {
+                "finished": 0,
+                "seconds": [],
+                "commands": [],
+            }
+        progress: dict[str, Any] = json.loads(file.read_text())
+        return progress
+
+    def is_done(self, name: str) -> bool:
+        """Say whether all commands of a step are finished."""
+        return bool(self.progress(name)["finished"] == len(self.steps[name].commands))
+
+    def obstacle(self, name: str, *, needs_data: bool = True) -> str:
+        """Say why a step, or one that it needs, cannot be run; "" if it can.
+
+        Args:
+            name: The step.
+            needs_data: Whether missing collections are an obstacle.
+        """
+        for needed in self.order(name):
+            for words in self.words(needed):
+                reason = unavailable(words)
+                if reason:
+                    return f"cannot be run yet: {reason}"
+            if needs_data and not self.is_done(needed):
+                for data in self.steps[needed].needs("data"):
+                    reason = self.scale.missing(data)
+                    if reason:
+                        return reason
+            failure = self.failed.get(self.first_equal(needed))
+            if failure is not None:
+                return f"{needed} failed: {failure}"
+        return ""
+
+    def make(self, name: str) -> None:
+        """Run what a step lacks, and the steps that it needs; note what fails."""
+        for needed in self.order(name):
+            if self.obstacle(needed):
+                return
+            if self.is_done(needed):
+                continue
+            try:
+                self._run(needed)
+            except RuntimeError as error:
+                self.failed[self.first_equal(needed)] = str(error)
+                print(f"{needed} failed: {error}", file=sys.stderr)
+                return
+
+    def _run(self, name: str) -> None:
+        progress = self.progress(name)
+        words = self.words(name)
+        file = self._record(name)
+        folder = self.folder(name)
+        begun = progress["commands"]
+        if begun != words[: len(begun)]:
+            raise RuntimeError(
+                f"{folder} was begun with other commands; remove it and {file.name}, or choose "
+                "another --output"
+            )
+        file.parent.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
+        log = file.with_name(f"{folder.name}.log")
+        for number in range(progress["finished"], len(words)):
+            line = shlex.join(command_line(words[number], self.gpus))
+            print(f"{name}: {line[:150]}", file=sys.stderr)
+            progress["commands"] = words[: number + 1]
+            _write_progress(file, progress)
+            started = time.perf_counter()
+            run(
+                words[number],
+                log,
+                self.gpus,
+                inside=self.inside,
+            )
+            progress["finished"] = number + 1
+            progress["seconds"].append(round(time.perf_counter() - started, 1))
+            _write_progress(file, progress)
+        for part in self.steps[name].discard:
+            shutil.rmtree(folder / part, ignore_errors=True)
+
+    def figure(self, cell: Cell) -> tuple[Any, str]:
+        """Return a cell's figure and "", or None and why there is none."""
+        if cell.why:
+            return None, cell.why
+        if cell.combine:
+            return self._combine(cell)
+        if not self.is_done(cell.step):
+            return None, self.obstacle(cell.step) or "not run"
+        address = resolve(cell.read, self.scale, self.folder)
+        try:
+            value = read(self.folder(cell.step), address)
+        except (LookupError, ValueError, OSError) as error:
+            reason = type(error).__name__
+            return None, f"no such figure: {cell.step} has no {cell.read} ({reason})"
+        if value is None:
+            return None, "not defined there"
+        is_number = isinstance(value, (int, float))
+        return (value * cell.factor if is_number else value), ""
+
+    def _combine(self, cell: Cell) -> tuple[Any, str]:
+        values = []
+        for part in cell.parts:
+            value, why = self.figure(part)
+            if value is None:
+                return None, why
+            values.append(value)
+        return COMBINATIONS[cell.combine](values) * cell.factor, ""
+
+
+def _write_progress(file: Path, progress: dict[str, Any]) -> None:
+    write_text(file, json.dumps(progress, indent=1) + "\n")
