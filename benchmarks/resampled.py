@@ -400,8 +400,8 @@ def _take_part(
 
 def bm25_weights(
     counts: sp.csr_matrix,
-    k1: float = 0.9,
-    b: float = 0.4,
+    k1: float = K1,
+    b: float = B,
 ) -> sp.csr_matrix:
     """Return (n, T) BM25 weights of term counts, by Lucene's formula."""
     frequency = np.bincount(counts.indices, minlength=counts.shape[1])

@@ -336,7 +336,9 @@ def test_pages_have_the_commands_of_the_plans(paper):
     place = Workshop(
         runner.PAPERS[paper], PaperScale(Path("DATA")), Path("runs/reproduce/paper") / paper
     )
-    planned = {shlex.join(command_line(words, 8)) for name in place.steps for words in place.words(name)}
+    planned = {
+        shlex.join(command_line(words, 8)) for name in place.steps for words in place.words(name)
+    }
     joined = pages.COMMANDS.read(page).replace("\\\n    ", "").splitlines()
     commands = [line for line in joined if line.startswith(("torchrun", "beir-cocodr", "python"))]
     assert len(commands) > 3
