@@ -74,6 +74,7 @@ PLUGINS = {
     "lucene": "beir_cocodr.plugins.lucene:LuceneBM25",
     "mteb model": "beir_cocodr.plugins.mteb:from_mteb",
     "pyserini commands": "beir_cocodr.plugins.pyserini:run",
+    "ray cluster": "beir_cocodr.plugins.ray:Cluster",
     "ray encode": "beir_cocodr.plugins.ray:encode",
     "ray search": "beir_cocodr.plugins.ray:search",
 }

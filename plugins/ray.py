@@ -1,9 +1,9 @@
-"""Ray: a store encoded and searched by all nodes of a cluster, whose actors may die.
+"""Encoding and searching a store on all nodes of a Ray cluster, whose actors may die.
 
-One actor has one copy of the model, or of the queries, and whole shards are its work. All nodes
-need this package, and must see the store, the cache of this package (``BEIR_COCODR_CACHE``) and the
-model under the same paths, on a shared file system. Files come out the same, to the byte, as from
-one process of as many threads on such a processor.
+Each actor holds one copy of the model, or of the queries, and works on whole shards. All nodes need
+this package, and must see the store, the cache of this package (``BEIR_COCODR_CACHE``) and the
+model under the same paths, on a shared file system. The files equal, to the byte, those of one
+process with as many threads on such a processor.
 """
 
 from __future__ import annotations
@@ -28,52 +28,77 @@ from beir_cocodr.retrieval.store.record import EncodeOptions
 if TYPE_CHECKING:
     from beir_cocodr.evaluation.store_run import StoreRun
 
-# Deaths for each actor, without a task done in between, after which nothing is tried again.
+# Deaths for each actor, without a finished task in between, after which the run gives up.
 _ATTEMPTS = 3
 
-# Tasks given to an actor at a time: one that it does, one that waits. Ray's object store holds no
+# Tasks given to an actor at a time: one in progress and one waiting. Ray's object store holds no
 # more results.
 _UNDER_WAY = 2
 
 # Seconds without news after which progress is logged.
 _PATIENCE = 60.0
 
-# What ``ready`` answers to, beside tasks.
+# Stands for the answer of ``ready``, which is no task.
 _READY = object()
+
+#: Makes the function that does a task, on a device.
+Start = Callable[[str], Callable[[Any], Any]]
+
 log = logging.getLogger(__name__)
 
 
 class ShardWorker:
-    """An actor. What does a task on ``device`` is made once, by the first task: what fails there
-    reaches the caller.
+    """An actor that does tasks on one device.
 
-    Without a device, that is the GPU that Ray gave to this actor, or the CPU where it gave none.
+    The function that does a task is made by the first task, so that an error in it reaches the
+    caller. Without a device, the actor uses the GPU that Ray gave it, or the CPU if it got none.
     """
 
-    def __init__(self, start: Callable[[str], Callable[[Any], Any]], device: str | None) -> None:
-        self._start, self._device = start, device
+    def __init__(self, start: Start, device: str | None) -> None:
+        """Keep what the first task needs."""
+        self._start = start
+        self._device = device
         self._do: Callable[[Any], Any] | None = None
 
     def ready(self) -> None:
-        """Answers when the actor is there."""
+        """Answer once the actor is running."""
 
     def work(self, task: Any) -> tuple[Any, str]:
-        """The result of a task, and the id of the node that it was done on."""
+        """Return the result of a task, and the id of the node that did it."""
         ray: Any = import_module("ray")
         if self._do is None:
-            self._do = self._start(self._device or ("cuda:0" if ray.get_gpu_ids() else "cpu"))
+            default = "cuda:0" if ray.get_gpu_ids() else "cpu"
+            self._do = self._start(self._device or default)
         return self._do(task), str(ray.get_runtime_context().get_node_id())
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster of Ray, and what this package takes of it.
+
+    Args:
+        address: ``HOST:PORT``; ``auto`` for the cluster that RAY_ADDRESS names or that runs on this
+            machine; or ``local`` to start one. An existing connection of this process is used in
+            any case.
+        actors: the number of actors. Default: as many as the cluster has room for.
+        threads: threads of each actor. Default: those of torch.
+    """
+
+    address: str = "local"
+    actors: int | None = None
+    threads: int | None = None
 
 
 @dataclass
 class RayPool:
-    """``share_out`` over the nodes of the cluster that this process is connected to.
+    """The actors of the cluster that this process is connected to.
 
     Attributes:
-        cpus, gpus: that each actor takes.
-        device: of all actors; None for the GPU that each has, else the CPU.
-        tasks_by_node: how many tasks were done on each node.
-        deaths: of actors.
+        cpus: CPUs that each actor takes.
+        gpus: GPUs that each actor takes.
+        device: the device of all actors; None means the GPU that each has, else the CPU.
+        tasks_by_node: node id to the number of tasks done there.
+        deaths: the number of actors that died.
     """
 
     cpus: int
@@ -83,17 +108,20 @@ class RayPool:
     deaths: int = 0
 
     def share_out(
-        self,
-        tasks: Sequence[Any],
-        start: Callable[[str], Callable[[Any], Any]],
-        devices: Sequence[str],
+        self, tasks: Sequence[Any], start: Start, devices: Sequence[str]
     ) -> Iterator[Any]:
-        """As :func:`beir_cocodr.retrieval.pool.share_out`, with actors for processes; whatever a
-        task raises is raised.
+        """Share tasks out as :func:`beir_cocodr.retrieval.pool.share_out` does, among actors.
 
-        An actor that died is replaced and what it had not finished is done again, on whichever node
-        has room; an InputError where they die again and again. ``devices`` has one for each actor;
-        its place decides which.
+        An actor that died is replaced, and its unfinished tasks are done again on whichever node
+        has room. Whatever a task raises is raised here.
+
+        Args:
+            tasks: the tasks.
+            start: makes the function that does a task.
+            devices: one for each actor; the node of an actor decides which device it uses.
+
+        Raises:
+            InputError: If actors die again and again.
         """
         if not tasks:
             return
@@ -108,27 +136,40 @@ class RayPool:
 
 
 class _Run:
-    """One sharing out: tasks that wait, and calls that actors have not answered."""
+    """The waiting tasks of one call of ``share_out``, and the calls that actors have not answered.
 
-    def __init__(self, pool: RayPool, start: Any, tasks: Sequence[Any]) -> None:
+    Attributes:
+        calls: reference of a call to its actor and task.
+    """
+
+    def __init__(self, pool: RayPool, start: Start, tasks: Sequence[Any]) -> None:
         self.ray: Any = import_module("ray")
-        self.pool, self.left, self.done, self.count = pool, deque(tasks), 0, len(tasks)
+        self.pool = pool
+        self.left = deque(tasks)
+        self.count = len(tasks)
+        self.done = 0
         self.start = self.ray.put(start)  # once for all actors
-        self.calls: dict[Any, tuple[Any, Any]] = {}  # reference to actor and task
+        self.calls: dict[Any, tuple[Any, Any]] = {}
         self.actors: list[Any] = []
-        options = {"num_cpus": pool.cpus, "num_gpus": pool.gpus, "scheduling_strategy": "SPREAD"}
-        self.actor_class = self.ray.remote(ShardWorker).options(**options)
+        self.actor_class = self.ray.remote(ShardWorker).options(
+            num_cpus=pool.cpus, num_gpus=pool.gpus, scheduling_strategy="SPREAD"
+        )
 
     def begin(self) -> None:
+        """Start an actor.
+
+        It gets no task before it answers: it may wait for a node with room while others work.
+        """
         actor = self.actor_class.remote(self.start, self.pool.device)
         self.actors.append(actor)
-        # No task before it answers: it may wait for a node with room while others do the work.
-        self.calls[actor.ready.remote()] = actor, _READY
+        self.calls[actor.ready.remote()] = (actor, _READY)
 
     def results(self) -> Iterator[Any]:
-        exceptions, deaths = self.ray.exceptions, 0
-        # An object is lost with the node that it was on.
+        """Yield results as they come, and replace actors that die."""
+        exceptions = self.ray.exceptions
+        # An object is lost with the node that held it.
         lost = (exceptions.RayActorError, exceptions.ObjectLostError)
+        deaths = 0
         while self.done < self.count:
             answered, _ = self.ray.wait(list(self.calls), num_returns=1, timeout=_PATIENCE)
             if not answered:
@@ -143,7 +184,7 @@ class _Run:
                 deaths += 1
                 self._replace(actor, task, error, deaths)
                 continue
-            del answered
+            del answered  # Ray may drop the object while the caller works on the result
             if task is not _READY:
                 result, node = answer
                 self.pool.tasks_by_node[node] += 1
@@ -156,32 +197,36 @@ class _Run:
         held = sum(other is actor for other, _ in self.calls.values())
         for _ in range(min(_UNDER_WAY - held, len(self.left))):
             task = self.left.popleft()
-            self.calls[actor.work.remote(task)] = actor, task
+            self.calls[actor.work.remote(task)] = (actor, task)
 
     def _replace(self, actor: Any, task: Any, error: Exception, deaths: int) -> None:
         self.pool.deaths += 1
-        theirs = [reference for reference, (other, _) in self.calls.items() if other is actor]
-        again = [task, *(self.calls.pop(reference)[1] for reference in theirs)]
-        self.left.extendleft(part for part in reversed(again) if part is not _READY)
-        self.ray.kill(actor)  # where it was only out of reach
+        unfinished = [task]
+        references = [reference for reference, (other, _) in self.calls.items() if other is actor]
+        for reference in references:
+            _, waiting = self.calls.pop(reference)
+            unfinished.append(waiting)
+        self.left.extendleft(part for part in reversed(unfinished) if part is not _READY)
+        self.ray.kill(actor)  # it may only have been out of reach
         self.actors.remove(actor)
         reason = str(error).strip().splitlines()[0]
+        left = self.count - self.done
         if deaths >= _ATTEMPTS * (len(self.actors) + 1):
             raise InputError(
-                f"actors of Ray died {deaths} times with {self.count - self.done} parts of the work left ({reason}): "
-                "most likely memory ran out; use fewer actors, smaller shards or a lower token budget"
+                f"actors of Ray died {deaths} times with {left} parts of the work left ({reason}), "
+                "most likely because memory ran out; use fewer actors, smaller shards or a lower "
+                "token budget"
             ) from None
-        log.warning(
-            "an actor died (%s); %d parts are left and go on", reason, self.count - self.done
-        )
+        log.warning("an actor died (%s); %d parts are left, and the work continues", reason, left)
         self.begin()
 
 
-#: Bytes of a node's object store, where this process starts the cluster.
+#: Bytes of a node's object store in a cluster that this process starts.
 OBJECT_STORE = 512 * 2**20
 
-# Seconds.
+# Seconds to wait for the address of a cluster.
 _TIMEOUT = 10.0
+
 _WAY_OUT = "start one with ray start --head, or give the HOST:PORT of another, or local"
 
 
@@ -190,36 +235,44 @@ def encode(
     model: str,
     output: Path,
     options: EncodeOptions = EncodeOptions(),
-    address: str = "local",
-    actors: int | None = None,
-    threads: int | None = None,
+    cluster: Cluster = Cluster(),
     progress: bool = False,
     encoder: EncoderOptions = EncoderOptions(),
 ) -> Json:
-    """:func:`beir_cocodr.retrieval.store.encode.encode` on a cluster: arguments, errors,
-    resumption, and report with ``ray``: actors, how many died, how many shards each node did. An
-    InputError: as there; Ray is not installed, the cluster is not to be reached or too small, or a
-    node wrote its shards to another folder.
+    """Encode a corpus on a cluster, as :func:`beir_cocodr.retrieval.store.encode.encode` does.
+
+    Arguments, errors and resumption are those of that function.
 
     Args:
-        address: of the cluster: ``HOST:PORT``, ``auto`` for the one that RAY_ADDRESS names or that
-            runs on this machine, or ``local`` for one that is started for this. Where this process
-            is connected, that is taken.
-        actors: by default as many as the cluster has room for.
-        encoder: its device is by default the GPU of each actor where there are any, else the CPU.
+        dataset: the collection.
+        model: the encoder.
+        output: folder of the store.
+        options: settings of the store.
+        cluster: the cluster.
+        progress: show progress bars on stderr.
+        encoder: how the encoder is loaded. Its device is by default the GPU of each actor where
+            there are any, else the CPU.
+
+    Returns:
+        The report of that function, with ``ray``: the number of actors, how many died, and how many
+        shards each node encoded.
+
+    Raises:
+        InputError: As in that function; also if Ray is not installed, the cluster cannot be reached
+            or is too small, or a node wrote its shards to another folder.
     """
-    # Imported here and below, so that actors, which import this module, start without torch where
-    # they need none.
+    # Imported here and below because actors import this module, and those that need no torch must
+    # start without it.
     from beir_cocodr.retrieval.pool import torch_threads
     from beir_cocodr.retrieval.store.encode import encode as encode_corpus
     from beir_cocodr.retrieval.store.store import EmbeddingStore
 
-    with connected(address), torch_threads(threads) as count:
-        size, pool = _pool(actors, count, encoder.device)
+    with connected(cluster.address), torch_threads(cluster.threads) as count:
+        size, pool = _pool(cluster.actors, count, encoder.device)
         report = encode_corpus(
             dataset, model, output, options, size, count, progress, pool.share_out, encoder
         )
-        EmbeddingStore.open(output)  # fails where nodes have a folder of their own under this path
+        EmbeddingStore.open(output)  # fails if a node wrote to a folder of its own with this path
         return {**report, "ray": _describe(size, pool)}
 
 
@@ -228,24 +281,31 @@ def search(
     dataset: str,
     output: Path,
     top_k: int = 100,
-    address: str = "local",
-    actors: int | None = None,
+    cluster: Cluster = Cluster(),
     device: str | None = None,
-    threads: int | None = None,
     **options: Any,
 ) -> StoreRun:
-    """:func:`beir_cocodr.evaluation.store_run.search` on a cluster, exactly, with its arguments and
-    errors.
+    """Search a store on a cluster, as :func:`beir_cocodr.evaluation.store_run.search` does.
 
-    ``address`` and ``actors`` are as for :func:`encode`, ``device`` is that of all actors, and the
-    options are ``split``, ``policy``, ``model`` and ``batch_size``. The record has ``ray`` as for
-    :func:`encode` beside its own.
+    The search is exact. Arguments and errors are those of that function.
+
+    Args:
+        store: folder of the store.
+        dataset: the collection with the queries.
+        output: the run to write.
+        top_k: documents of each query.
+        cluster: the cluster.
+        device: the device of all actors.
+        **options: ``split``, ``policy``, ``model`` and ``batch_size`` of that function.
+
+    Returns:
+        The record of that function, with ``ray`` as for :func:`encode`.
     """
     from beir_cocodr.evaluation.store_run import search as search_and_write
     from beir_cocodr.retrieval.pool import torch_threads
 
-    with connected(address), torch_threads(threads) as count:
-        size, pool = _pool(actors, count, device)
+    with connected(cluster.address), torch_threads(cluster.threads) as count:
+        size, pool = _pool(cluster.actors, count, device)
         report = search_and_write(
             store,
             dataset,
@@ -262,10 +322,12 @@ def search(
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Connect this process to a cluster, or start one; a connection that is there already is taken
-    and kept.
+    """Connect this process to a cluster, or start one.
 
-    ``InputError`` where Ray is not installed, or does not answer.
+    A connection that exists already is used and kept.
+
+    Raises:
+        InputError: If Ray is not installed, or does not answer.
     """
     if find_spec("ray") is None:
         raise InputError("a cluster needs Ray: pip install 'beir-cocodr[ray]'")
@@ -274,53 +336,65 @@ def connected(address: str) -> Iterator[None]:
         yield
         return
     _probe(address)
-    own: Json = {}
+    local_settings: Json = {}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        own = {
+        local_settings = {
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE,
             "_node_ip_address": "127.0.0.1",
         }
-    none = f"there is no cluster of Ray to be reached at {address!r}"
-    with explained(none, _WAY_OUT, ConnectionError, RuntimeError, ValueError):
-        ray.init(address=address, log_to_driver=False, **own)
+    problem = _unreachable(address)
+    with explained(problem, _WAY_OUT, ConnectionError, RuntimeError, ValueError):
+        ray.init(address=address, log_to_driver=False, **local_settings)
     try:
         yield
     finally:
         ray.shutdown()
 
 
+def _unreachable(address: str) -> str:
+    return f"there is no cluster of Ray to be reached at {address!r}"
+
+
 def _probe(address: str) -> None:
-    """Fail at once where nothing answers, because Ray tries for seven minutes."""
+    """Fail at once if nothing answers, because Ray tries for seven minutes."""
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS") or address
-    host, _, port = address.removeprefix("ray://").rpartition(":")
     if address in ("local", "auto"):
         return
-    with explained(
-        f"there is no cluster of Ray to be reached at {address!r}", _WAY_OUT, OSError, OverflowError
-    ):
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    with explained(_unreachable(address), _WAY_OUT, OSError, OverflowError):
         if not port.isdigit():
             raise OSError("an address is HOST:PORT")
         socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
 
 
 def _pool(actors: int | None, threads: int, device: str | None) -> tuple[int, RayPool]:
-    """The number of actors and their pool: one GPU each if any, else CPUs as many as threads, or a
-    smaller node's.
+    """Return the number of actors and their pool.
+
+    Each actor takes a GPU if there are any, else as many CPUs as it has threads, or all CPUs of the
+    largest node.
     """
     ray: Any = import_module("ray")
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    cpus_of = [int(node.get("CPU", 0)) for node in nodes]
-    gpus = sum(int(node.get("GPU", 0)) for node in nodes) if device in (None, "cuda") else 0
-    cpus = 0 if gpus else max(1, min(threads, max(cpus_of)))
-    room = gpus or sum(count // cpus for count in cpus_of)
+    cpus_of_nodes = [int(node.get("CPU", 0)) for node in nodes]
+    gpus = 0
+    if device in (None, "cuda"):
+        gpus = sum(int(node.get("GPU", 0)) for node in nodes)
+    if gpus:
+        cpus = 0
+        room = gpus
+        share = "a GPU"
+    else:
+        cpus = max(1, min(threads, max(cpus_of_nodes)))
+        room = sum(count // cpus for count in cpus_of_nodes)
+        share = f"{cpus} CPUs"
     wanted = room if actors is None else actors
     if not 1 <= wanted <= room:
         raise InputError(
-            f"the cluster has room for {room} actors with {f'{cpus} CPUs' if cpus else 'a GPU'} each, and {wanted} are "
-            "asked for: ask for another number, or for fewer threads"
+            f"the cluster has room for {room} actors with {share} each, and {wanted} were asked "
+            "for; ask for another number, or for fewer threads"
         )
     return wanted, RayPool(cpus, min(gpus, 1), None if device == "cuda" else device)
 

@@ -269,10 +269,14 @@ def test_the_address_of_a_cluster_may_be_left_out(capsys, monkeypatch, tmp_path,
     asked: list[str | None] = []
 
     def search(*arguments: object, **settings: object) -> SimpleNamespace:
-        asked.append(arguments[4])
+        asked.append(arguments[4][0])
         return SimpleNamespace(to_json=dict)
 
-    monkeypatch.setattr(cli_search, "load_plugin", {"ray search": search}.__getitem__)
+    def cluster(*settings: object) -> tuple[object, ...]:
+        return settings
+
+    plugins = {"ray search": search, "ray cluster": cluster}
+    monkeypatch.setattr(cli_search, "load_plugin", plugins.__getitem__)
     monkeypatch.setattr(
         store_run,
         "search",

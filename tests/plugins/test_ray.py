@@ -263,7 +263,10 @@ def test_clusters_that_are_too_small_or_not_there(
 ):
     with pytest.raises(InputError, match=r"room for 2 .*1 CPUs.*3"):
         plugin.encode(
-            str(folder), str(tiny_bert), tmp_path / "s", address=address, actors=3, threads=4
+            str(folder),
+            str(tiny_bert),
+            tmp_path / "s",
+            cluster=plugin.Cluster(address, actors=3, threads=4),
         )
     for nowhere in ("no address", f"{LOOPBACK}:1", "127.0.0.1:99999"):
         with pytest.raises(InputError, match="no cluster of Ray"), plugin.connected(nowhere):
@@ -298,7 +301,7 @@ def test_commands_say_what_is_wrong_with_a_cluster_in_one_line(
         ([*encoding, "--ray"], "no cluster of Ray to be reached at '127.0.0.2:1'"),
         ([*searching, "--ray", "nowhere"], "no cluster of Ray to be reached at 'nowhere'"),
         ([*searching, "--ray", address, "--processes", 3, "--threads", 1], "room for 2 actors"),
-        ([*searching, "--ray", address, "--processes", 0], "0 are asked for"),
+        ([*searching, "--ray", address, "--processes", 0], "0 were asked for"),
         ([*searching, "--ray", address, "--index", "flat"], "--index or --ray, not both"),
     ):
         assert command(*arguments) == 2
