@@ -1,8 +1,8 @@
-"""The page and what it asks for, by HTTP: who may ask, and what is answered.
+"""The page and its requests by HTTP: who may ask, and what is answered.
 
-The page has no text of its own: what a corpus, a model or a person says travels as JSON and is
-shown as text. A browser that has shown the token once gets a cookie; whatever comes from another
-site, by another name of this machine, or without the cookie is turned away.
+The page has no text of its own: texts of a corpus, a model or a person travel as JSON and are shown
+as text. A browser that has shown the token once gets a cookie. Requests from another site, by
+another name of this machine, or without the cookie are refused.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -31,17 +30,26 @@ from beir_cocodr.serve.session import Session
 
 _FOLDER = Path(__file__).parent
 
+#: Files of the page, which are answered without a cookie.
+_FILES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
+
+_LOGIN = "/api/login"
+
 _CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for "
+    "'script'; trusted-types 'none'"
 )
-# A report has its scripts in it, gives its tables as files, and is another site to all else.
+
+# A report has its scripts in itself and offers its tables as files. To the page, it is another
+# site.
 _REPORT_CSP = (
-    "sandbox allow-scripts allow-downloads; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "img-src data:"
+    "sandbox allow-scripts allow-downloads; default-src 'none'; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; img-src data:"
 )
 
 _HEADERS = {
+    "content-security-policy": _CSP,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
@@ -49,92 +57,109 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 
-# Bytes of what a page may send.
+#: Bytes that a page may send.
 _LONGEST = 65_536
 
-# Seconds that a wrong password takes, and how many may wait for theirs to be looked at.
-_DELAY, _MOST_WAITING = 1.0, 10
+#: Seconds that a wrong password takes.
+_DELAY = 1.0
+
+#: Passwords that may wait to be checked.
+_MOST_WAITING = 10
+
+_OPEN_THE_LINK = "open the link that the terminal shows"
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The hosts under whose names the page may be asked for.
+
+    Attributes:
+        names: names and addresses, lower case.
+        any_address: whether every IP address is allowed, too.
+    """
+
+    names: frozenset[str]
+    any_address: bool
+
+    def allow(self, name: str) -> bool:
+        """Return whether the page answers to a name."""
+        return name in self.names or (self.any_address and _address(name) is not None)
 
 
 class Guard:
-    """Lets requests through that come from our own page, and puts what browsers shall keep to on
-    every answer.
+    """An app that passes on the requests of our own page, and adds security headers to answers.
 
     Args:
-        app: what answers.
-        secret: the token or the password that a browser has to show once.
-        hosts: names and addresses that this machine is asked by, lower case; None takes every IP
-            address, too.
-        port: of the cookie's name, as cookies are shared by the ports of a host.
+        app: answers the requests.
+        secret: the token or the password that a browser must show once.
+        hosts: the hosts that the page answers to.
+        port: part of the cookie's name, because the ports of a host share cookies.
     """
 
-    def __init__(
-        self, app: ASGIApp, secret: str, hosts: frozenset[str], any_address: bool, port: int
-    ) -> None:
-        self.app, self.secret, self.hosts, self.any_address = app, secret, hosts, any_address
-        self.cookie, self._value, self._trying = (
-            f"beir-cocodr-{port}",
-            secrets.token_urlsafe(32),
-            asyncio.Lock(),
-        )
+    def __init__(self, app: ASGIApp, secret: str, hosts: Hosts, port: int) -> None:
+        """Draw the value of the cookie."""
+        self.app = app
+        self.secret = secret
+        self.hosts = hosts
+        self.cookie = f"beir-cocodr-{port}"
+        self._value = secrets.token_urlsafe(32)
+        self._checking = asyncio.Lock()
         self._waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
         if scope["type"] != "http":
             return
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = {name for name, _ in message["headers"]}
-                more = _HEADERS | {"content-security-policy": _CSP}
-                message["headers"] += [
-                    (k.encode(), v.encode()) for k, v in more.items() if k.encode() not in given
-                ]
+                present = {name for name, _ in message["headers"]}
+                for name, value in _HEADERS.items():
+                    if name.encode() not in present:
+                        message["headers"].append((name.encode(), value.encode()))
             await send(message)
 
         request = Request(scope, receive)
-        refusal = self._refusal(request)
-        if refusal is None and request.url.path == "/api/login" and request.method == "POST":
-            refusal = await self._login(request)
-        await (refusal or self.app)(scope, receive, send_with_headers)
+        answer = self._refusal(request)
+        if answer is None and request.url.path == _LOGIN and request.method == "POST":
+            answer = await self._login(request)
+        await (answer or self.app)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
-        headers, host = request.headers, request.headers.get("host", "").lower()
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        if not (name in self.hosts or (self.any_address and _address(name) is not None)):
-            return _error(403, f"this page is not {name}; open the link that the terminal shows")
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
-        open_to_all = request.method == "GET" and request.url.path in ("/", "/page.js", "/page.css")
-        if (origin is not None and origin.lower().partition("://")[2] != host) or (
-            site not in ("same-origin", "none") and not open_to_all
-        ):
-            return _error(403, "another site asks")
-        if request.method == "POST" and headers.get("content-type") != "application/json":
-            return _error(415, "only JSON is read")
-        if request.method == "POST" and (
-            "transfer-encoding" in headers
-            or int(headers.get("content-length") or _LONGEST + 1) > _LONGEST
-        ):  # what comes in chunks may be of any length
-            return _error(413, f"more than {_LONGEST} bytes")
-        shown = request.cookies.get(self.cookie, "")
-        if open_to_all or request.url.path == "/api/login" or _equal(shown, self._value):
+        """Return the refusal of a request, None if it may be answered."""
+        host = request.headers.get("host", "").lower()
+        name, _, port = host.rpartition(":")
+        if not port.isdecimal():
+            name = host
+        if not self.hosts.allow(name):
+            return _error(403, f"this page is not at {name}; {_OPEN_THE_LINK}")
+        is_open = request.method == "GET" and request.url.path in _FILES
+        if _is_of_another_site(request, host, is_open):
+            return _error(403, "another site asks; open the page itself")
+        if request.method == "POST":
+            refusal = _refused_body(request)
+            if refusal is not None:
+                return refusal
+        if is_open or request.url.path == _LOGIN:
             return None
-        return _error(401, "open the link that the terminal shows")
+        if _equal(request.cookies.get(self.cookie, ""), self._value):
+            return None
+        return _error(401, _OPEN_THE_LINK)
 
     async def _login(self, request: Request) -> Response:
-        given = None
+        """Give a browser the cookie if it shows the secret."""
+        secret = None
         with suppress(InputError):
-            given = (await _json(request)).get("secret")
+            secret = (await _json(request)).get("secret")
         if self._waiting >= _MOST_WAITING:
-            return _error(429, "too many try at once; try again in a minute")
+            return _error(429, "too many passwords are being checked; try again in a minute")
         self._waiting += 1
         try:
-            async with (
-                self._trying
-            ):  # one at a time is looked at, whoever makes it: many at once guess no faster
-                if not isinstance(given, str) or not _equal(given, self.secret):
+            # One at a time is checked, so that many guesses at once are no faster.
+            async with self._checking:
+                if not isinstance(secret, str) or not _equal(secret, self.secret):
                     await asyncio.sleep(_DELAY)
-                    return _error(403, "that is not it")
+                    return _error(403, "the password or token is wrong; try again")
         finally:
             self._waiting -= 1
         answer = JSONResponse({})
@@ -142,8 +167,36 @@ class Guard:
         return answer
 
 
+def _is_of_another_site(request: Request, host: str, is_open: bool) -> bool:
+    """Return whether another site asks.
+
+    Args:
+        request: the request.
+        host: the host that is asked.
+        is_open: whether a link of another site may lead there.
+    """
+    origin = request.headers.get("origin")
+    if origin is not None and origin.lower().partition("://")[2] != host:
+        return True
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    return site not in ("same-origin", "none") and not is_open
+
+
+def _refused_body(request: Request) -> Response | None:
+    """Return the refusal of a body that is no JSON, or may be too long."""
+    if request.headers.get("content-type") != "application/json":
+        return _error(415, "only JSON is read")
+    length = int(request.headers.get("content-length") or _LONGEST + 1)
+    # A body that comes in chunks may have any length.
+    if length > _LONGEST or "transfer-encoding" in request.headers:
+        return _error(413, f"the request is longer than {_LONGEST} bytes")
+    return None
+
+
 @dataclass(frozen=True)
 class _Judge(Record):
+    """A judgement of the page."""
+
     document: str
     grade: int | None
     query: str
@@ -152,42 +205,42 @@ class _Judge(Record):
 
 @dataclass(frozen=True)
 class _Undo(Record):
+    """A request to take back the last judgement of a version of the log."""
+
     version: int
 
 
 def make_app(session: Session) -> Starlette:
-    """What answers our own page; what is wrong with a request is its ``error``."""
+    """Return the app that answers our own page; a wrong request gets an ``error``."""
 
-    def asks(answer: Callable[..., Any], *names: str) -> Callable[[Request], Awaitable[Response]]:
-        """A GET whose parameters are passed on; work is done beside the loop that answers."""
+    def answers(act: Callable[..., object], *names: str) -> Callable[..., Awaitable[Response]]:
+        """Return the handler of a GET whose parameters are passed on."""
 
         async def handler(request: Request) -> Response:
-            given = (request.query_params.get(name, "") for name in names)
-            return JSONResponse(await run_in_threadpool(answer, *given))
+            values = [request.query_params.get(name, "") for name in names]
+            return JSONResponse(await run_in_threadpool(act, *values))
 
         return handler
 
-    def acts(
-        act: Callable[..., Any], kind: type[Record]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        """A POST whose JSON is passed on; answered by what is judged then."""
+    async def judge(request: Request) -> Response:
+        judgement = _Judge.from_json(await _json(request), request.url.path)
+        await run_in_threadpool(session.judge, **vars(judgement))
+        return JSONResponse(await run_in_threadpool(session.state, judgement.query))
 
-        async def handler(request: Request) -> Response:
-            given = kind.from_json(await _json(request), request.url.path)
-            await run_in_threadpool(act, **vars(given))
-            return JSONResponse(await run_in_threadpool(session.state, getattr(given, "query", "")))
-
-        return handler
+    async def undo(request: Request) -> Response:
+        asked = _Undo.from_json(await _json(request), request.url.path)
+        await run_in_threadpool(session.undo, asked.version)
+        return JSONResponse(await run_in_threadpool(session.state))
 
     async def make_report(request: Request) -> Response:
         await run_in_threadpool(session.report)
         return JSONResponse({"path": str(session.report_file)})
 
     async def report(request: Request) -> Response:
-        path = session.report_file
-        if not path.is_file():
-            raise InputError("there is no report yet")
-        return FileResponse(path, headers={"content-security-policy": _REPORT_CSP})
+        if not session.report_file.is_file():
+            raise InputError("there is no report yet; write one first")
+        headers = {"content-security-policy": _REPORT_CSP}
+        return FileResponse(session.report_file, headers=headers)
 
     async def file(name: str, request: Request) -> Response:
         return FileResponse(_FOLDER / name)
@@ -195,17 +248,16 @@ def make_app(session: Session) -> Starlette:
     async def wrong(request: Request, error: Exception) -> Response:
         return _error(400, str(error))
 
-    files = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
     return Starlette(
         routes=[
-            *(Route(path, partial(file, name)) for path, name in files.items()),
+            *(Route(path, partial(file, name)) for path, name in _FILES.items()),
             Route("/report", report),
-            Route("/api/state", asks(session.state, "query")),
-            Route("/api/search", asks(session.search, "model", "query")),
-            Route("/api/document", asks(session.document, "id", "query")),
-            Route("/api/wanted", asks(session.wanted, "query")),
-            Route("/api/judge", acts(session.judge, _Judge), methods=["POST"]),
-            Route("/api/undo", acts(session.undo, _Undo), methods=["POST"]),
+            Route("/api/state", answers(session.state, "query")),
+            Route("/api/search", answers(session.search, "model", "query")),
+            Route("/api/document", answers(session.document, "id", "query")),
+            Route("/api/wanted", answers(session.wanted, "query")),
+            Route("/api/judge", judge, methods=["POST"]),
+            Route("/api/undo", undo, methods=["POST"]),
             Route("/api/report", make_report, methods=["POST"]),
         ],
         exception_handlers={InputError: wrong},
@@ -213,45 +265,61 @@ def make_app(session: Session) -> Starlette:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that waits for requests, port 0 one that is free; an InputError: no such host, or
-    the port is taken.
+    """Return a socket that waits for requests.
+
+    Args:
+        host: name or address.
+        port: the port; 0 takes a free one.
+
+    Raises:
+        InputError: the host does not exist, or the port is taken.
     """
     try:
-        [(family, *_, address), *_] = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen()  # a browser that is faster than what answers waits
+        listening.listen()  # a browser that comes before the app is ready waits
     except (OSError, OverflowError) as error:
         raise InputError(
-            f"{host}, port {port}: {error}; choose another --port, or --host"
+            f"{host}, port {port}: {error}; choose another --port or --host"
         ) from error
     return listening
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a host."""
+    """Return whether only this machine reaches a host."""
     address = _address(host)
     return host.lower() == "localhost" if address is None else address.is_loopback
 
 
 def guarded(session: Session, host: str, port: int, secret: str) -> Guard:
-    """The app for a socket; behind a loopback address it answers to its names alone."""
+    """Return the guarded app of a session.
+
+    Behind a loopback address, it answers to the names of that address alone.
+    """
     names = {"localhost", "127.0.0.1", "[::1]", host.lower(), f"[{host.lower()}]"}
-    local = is_loopback(host)
-    names |= set() if local else {socket.gethostname().lower(), socket.getfqdn().lower()}
-    return Guard(make_app(session), secret, frozenset(names), not local, port)
+    is_local = is_loopback(host)
+    if not is_local:
+        names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+    hosts = Hosts(frozenset(names), any_address=not is_local)
+    return Guard(make_app(session), secret, hosts, port)
 
 
 def run(app: ASGIApp, listening: socket.socket) -> None:
     """Answer until the process is interrupted."""
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", ws="none", proxy_headers=False, server_header=False,
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
         timeout_graceful_shutdown=2,
-    )  # fmt: skip
-    with suppress(KeyboardInterrupt):  # the host raises it again at the end
+    )
+    with suppress(KeyboardInterrupt):  # uvicorn raises it again at its end
         uvicorn.Server(config).run(sockets=[listening])
 
 
@@ -261,8 +329,9 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return None
 
 
-def _equal(given: str, secret: str) -> bool:
-    return secrets.compare_digest(given.encode("utf-8", "replace"), secret.encode())
+def _equal(text: str, secret: str) -> bool:
+    """Compare with a secret, in a time that does not depend on it."""
+    return secrets.compare_digest(text.encode("utf-8", "replace"), secret.encode())
 
 
 def _error(status: int, message: str) -> JSONResponse:
@@ -273,7 +342,7 @@ async def _json(request: Request) -> Json:
     try:
         content = parse_json((await request.body()).decode())
     except ValueError as error:
-        raise InputError(f"no JSON: {error}") from error
+        raise InputError(f"the request is no JSON: {error}") from error
     if not isinstance(content, dict):
-        raise InputError("no JSON object")
+        raise InputError("the request is no JSON object")
     return content

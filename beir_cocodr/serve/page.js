@@ -57,7 +57,7 @@ async function attempt(act) {
   }
 }
 
-const gone = () => `The program has ended. ${state ? `What was judged is in ${state.log}.` : ""}`;
+const gone = () => `The program has ended. ${state ? `Your judgements are in ${state.log}.` : ""}`;
 const get = (path, given = {}) => ask(`${path}?${new URLSearchParams(given)}`);
 
 // State: how far models and verdict are, and what is judged.
@@ -108,8 +108,8 @@ function show(now) {
 
 function status({ state: now, done, remark }) {
   const ready = found.size ? "" : "ready";
-  const texts = { waiting: "waits", loading: "is loaded …", ready, failed: remark };
-  return now === "encoding" ? `reads ${number(done)} of ${number(state.documents)} texts …` : texts[now];
+  const texts = { waiting: "waiting", loading: "loading …", ready, failed: remark };
+  return now === "encoding" ? `encoding ${number(done)} of ${number(state.documents)} texts …` : texts[now];
 }
 
 /** What depends on the models' names, once. */
@@ -121,7 +121,7 @@ function begin() {
     const title = short(name);
     const head = make("h2", { title: name }, title, " ", make("span", { class: "about" }, about === title ? "" : about));
     $("columns").append(make("section", { class: "column", "data-model": name, "aria-label": name }, head,
-      make("p", { class: "status" }), make("progress", { "aria-label": `${title} gets ready`, hidden: true }), make("ol", {})));
+      make("p", { class: "status" }), make("progress", { "aria-label": `Progress of ${title}`, hidden: true }), make("ol", {})));
     $("tabs").append(make("button", { type: "button", "data-model": name, on: { click: () => open(name) } }, title));
   }
   open(state.models[0].name);
@@ -164,7 +164,7 @@ async function searchWith(name, mine) {
   }
   const most = Math.max(...answer.hits.map((hit) => Math.max(hit.dense || 0, hit.lexical || 0)), 1e-9);
   list.replaceChildren(...answer.hits.map((hit) => card(hit, most)));
-  column(name).querySelector(".status").textContent = answer.hits.length ? "" : "Nothing has a word of this.";
+  column(name).querySelector(".status").textContent = answer.hits.length ? "" : "No document contains these words.";
   showRanks();
 }
 
@@ -234,7 +234,7 @@ async function judge(id, grade, asked = null) {
   if (now === null) return false;
   if (of.query !== query) now.grades = state.grades;
   show(now);
-  notice(grade === null ? "Taken back." : `Judged: ${GRADES[grade][0].toLowerCase()}.`, "quiet");
+  notice(grade === null ? "Judgement taken back." : `Judged: ${GRADES[grade][0].toLowerCase()}.`, "quiet");
   return true;
 }
 
@@ -242,7 +242,7 @@ async function undo() {
   await attempt(async () => {
     await ask("api/undo", { version: state.version });
     await refresh();
-    notice("Undone.", "quiet");
+    notice("Judgement undone.", "quiet");
   });
 }
 
@@ -253,7 +253,7 @@ async function nextPair(opens = true) {
   pair = wanted.find((one) => !skipped.has(key(one))) || null;
   if (pair === null) {
     $("pair").close();
-    notice(wanted.length ? "All that is left was skipped." : "Nothing to judge here: the models agree, or nothing was searched for yet.");
+    notice(wanted.length ? "You skipped all other pairs." : "There is nothing to judge: the models agree, or you have not searched yet.");
     skipped.clear();
     return;
   }
@@ -305,7 +305,7 @@ async function readFull(id) {
 function showVerdict() {
   const { verdict, working, remark } = state;
   $("verdict").classList.toggle("working", working);
-  $("remark").textContent = working ? "It is being worked out …" : remark;
+  $("remark").textContent = working ? "Updating the verdict …" : remark;
   $("report").disabled = verdict === null;
   if (verdict === null) return;
   $("headline").textContent = verdict.headline;
@@ -322,14 +322,14 @@ function showVerdict() {
 }
 
 function progress({ queries, fewest, more, open: undecided }) {
-  if (!queries) return "No query is judged: an estimate from the texts alone.";
-  if (!undecided.length) return `Settled, with ${plural(queries, "judged query", "judged queries")}.`;
-  if (queries < fewest) return `${queries} of ${fewest} judged queries, from which they count by themselves.`;
-  if (more === null) return `${queries} judged queries; more than 10,000 would not settle it: take the cheaper one.`;
-  return `${queries} judged queries; about ${number(more)} more would settle it.`;
+  if (!queries) return "No query is judged yet: this is an estimate from the texts alone.";
+  if (!undecided.length) return `Decided by ${plural(queries, "judged query", "judged queries")}.`;
+  if (queries < fewest) return `${queries} of ${fewest} judged queries; from ${fewest} on, they count by themselves.`;
+  if (more === null) return `${queries} judged queries; even 10,000 more would not decide: take the cheaper model.`;
+  return `${queries} judged queries; about ${number(more)} more would decide.`;
 }
 
-const WORDS = { better: "is better than", worse: "is worse than", "no difference": "is as good as", "cannot tell": "cannot be told from" };
+const WORDS = { better: "is better than", worse: "is worse than", "no difference": "is as good as", "cannot tell": "may be better or worse than" };
 const SVG = "http://www.w3.org/2000/svg";
 
 function comparison({ a, b, verdict, estimate, interval }, most) {
@@ -357,7 +357,7 @@ function comparison({ a, b, verdict, estimate, interval }, most) {
 
 async function report() {
   $("report").disabled = true;
-  notice("The report is being written …", "quiet");
+  notice("Writing the report …", "quiet");
   const made = await attempt(() => ask("api/report", {}));
   $("report").disabled = false;
   if (made === null) return;

@@ -1,15 +1,13 @@
-"""What a person does with a corpus and several models: searches side by side, judges, and sees the
-verdict move.
-"""
+"""A session on a page: a corpus searched by several models side by side, judged and compared."""
 
 import logging
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from beir_cocodr.data.analyzers import Snippet, mark_words
 from beir_cocodr.data.collection import load_collection
@@ -23,22 +21,22 @@ from beir_cocodr.data.judgements import (
 )
 from beir_cocodr.errors import InputError, check_names, first_line
 from beir_cocodr.evaluation.annotation import LABELS_FILE, annotation_candidates
-from beir_cocodr.evaluation.few_labels import FEWEST
+from beir_cocodr.evaluation.few_labels import FEWEST, FewLabels
 from beir_cocodr.io import output_folder
 from beir_cocodr.models.spec import BM25, FUSIONS, ModelSpec, SearchOptions, described
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.ranking import Results
 from beir_cocodr.retrieval.resources import Resources
-from beir_cocodr.retrieval.searcher import Searcher
+from beir_cocodr.retrieval.searcher import Hit, Searcher
 from beir_cocodr.same_run import check_same_run
 
 if TYPE_CHECKING:
     from beir_cocodr.evaluation.label_free.evidence import Gatherer
-    from beir_cocodr.evaluation.results import ComparisonRecord
+    from beir_cocodr.evaluation.results import Best, ComparisonRecord, Interval
 
 log = logging.getLogger(__name__)
 
-#: In the folder of a session: whose it is.
+#: The file in the folder of a session that names its dataset.
 SESSION_FILE = "session.json"
 
 #: The folder of the verdict and its report.
@@ -49,8 +47,14 @@ GRADES = (0, 1, 2)
 
 _MOST_CHARACTERS = 2_000
 
-# Typed queries whose results are remembered, and pairs that are proposed at a time.
-_REMEMBERED, _PROPOSED = 200, 10
+#: Typed queries whose results are remembered.
+_REMEMBERED = 200
+
+#: Pairs that are proposed at a time.
+_PROPOSED = 10
+
+#: What the page takes of a hit.
+_OF_A_HIT = ("rank", "id", "title", "section", "score", "dense", "lexical", "place")
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,15 @@ class SessionRecord(Record):
 
 @dataclass
 class AnswerColumn:
-    """A model on the page, and how far it is.
+    """A model on the page, and its progress.
 
     Attributes:
+        name: the model's name.
+        about: what the model compares, in a word or two.
         state: "waiting", "loading", "encoding", "ready" or "failed".
-        done: texts encoded since it began to load.
-        remark: why it failed.
+        done: texts that were encoded since it began to load.
+        remark: the reason if it failed.
+        searcher: searches with the model, once it is ready.
     """
 
     name: str
@@ -78,25 +85,109 @@ class AnswerColumn:
     searcher: Searcher | None = None
 
     def describe(self) -> Json:
+        """Return the column for the page."""
         return {name: value for name, value in vars(self).items() if name != "searcher"}
 
 
+@dataclass(frozen=True)
+class ShownPair:
+    """The verdict on model b against model a, as the page shows it."""
+
+    a: str
+    b: str
+    verdict: str
+    estimate: float
+    interval: "Interval"
+    reason: str
+
+
+@dataclass(frozen=True)
+class ShownVerdict:
+    """The verdict on all models, as the page shows it.
+
+    Attributes:
+        version: version of the log of judgements.
+        headline: the verdict in a sentence.
+        best: the best model.
+        open: models that may be as good.
+        queries: judged queries.
+        fewest: judged queries from which they count by themselves.
+        more: further judged queries that would decide; None if 10,000 would not.
+        pairs: the verdict on each pair.
+        sentences: sentences about the judged queries.
+        trust: sentences about how far to trust the verdicts.
+    """
+
+    version: int
+    headline: str
+    best: str
+    open: list[str]
+    queries: int
+    fewest: int
+    more: int | None
+    pairs: list[ShownPair]
+    sentences: list[str]
+    trust: list[str]
+
+    @classmethod
+    def of(cls, record: "ComparisonRecord", version: int) -> "ShownVerdict":
+        """Return the verdict of a comparison without labels."""
+        few = record.few_labels
+        pairs = [
+            ShownPair(pair.a, pair.b, pair.verdict, pair.estimate, pair.interval, pair.reason)
+            for pair in record.estimated
+        ]
+        return cls(
+            version=version,
+            headline=record.best.reason,
+            best=record.best.model,
+            open=record.best.indistinguishable,
+            queries=0 if few is None else few.queries,
+            fewest=FEWEST,
+            more=None if few is None else _more_queries(few, record.best),
+            pairs=pairs,
+            sentences=[] if few is None else list(few.describe()),
+            trust=list(dict.fromkeys(pair.trust for pair in record.estimated)),
+        )
+
+
+def _more_queries(few: FewLabels, best: "Best") -> int | None:
+    """Return the further queries that decide between the best model and those that may be as good.
+
+    It is None if 10,000 would not decide.
+    """
+    most = 0
+    for a, gains in few.pairs.items():
+        for b, gain in gains.items():
+            is_open = (a == best.model and b in best.indistinguishable) or (
+                b == best.model and a in best.indistinguishable
+            )
+            if is_open and gain.more is None:
+                return None
+            if is_open and gain.more is not None:
+                most = max(most, gain.more)
+    return most
+
+
 class _Stopped(Exception):
-    """The person ends the session while something is encoded."""
+    """The session ends while something is encoded."""
 
 
 class Session:
-    """A corpus, models side by side, what is judged, and the verdict on them. An InputError: no
-    such dataset, models that cannot be, or a folder of another dataset.
+    """A corpus, models side by side, judgements, and the verdict on the models.
 
     Args:
-        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`; needs neither queries
-            nor labels.
-        models: names, at least one; two or more are compared.
-        folder: for the log, qrels and the verdict; goes on with what it holds, if that is of the
-            same dataset.
+        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`; it needs neither
+            queries nor labels.
+        models: names of models, at least one; two or more are compared.
+        folder: folder for the log, qrels and the verdict. Its judgements are resumed if they are of
+            the same dataset.
         options: how models search.
         samples: crops and generated queries of the verdict.
+
+    Raises:
+        InputError: the dataset does not exist, a model cannot be searched with, or the folder is of
+            another dataset.
     """
 
     def __init__(
@@ -107,76 +198,83 @@ class Session:
         options: SearchOptions = SearchOptions(),
         samples: int = 300,
     ) -> None:
+        """Open the log, and read the dataset."""
         check_names("model", models)
         for name in models:
             ModelSpec.parse(name).check()
-        self.dataset, self.folder, self.options, self.samples = dataset, folder, options, samples
-        place = Path(dataset.partition("?")[0])
-        below = folder.resolve().parts[len(place.resolve().parts) :] if place.is_dir() else ()
-        inside = place.resolve() in (folder.resolve(), *folder.resolve().parents)
-        if inside and not any(part.startswith(".") for part in below):
-            raise InputError(
-                f"{folder} lies in {place}, and what is judged would be read as its files; choose another --output"
-            )
-        record = SessionRecord(str(place.resolve()) if place.exists() else dataset)
-        if (folder / SESSION_FILE).is_file():
-            former = SessionRecord.read(folder / SESSION_FILE)
-            check_same_run(folder, vars(former), vars(record))
+        record = _check_folder(dataset, folder)
+        self.dataset = dataset
+        self.folder = folder
+        self.options = options
+        self.samples = samples
         self.columns = {name: AnswerColumn(name, _about(name)) for name in models}
         self._searcher = Searcher(dataset, BM25, options)
         record.write(output_folder(folder) / SESSION_FILE)
         self.judged = JudgementLog(folder)
-        self.verdict: dict[str, Any] | None = None
-        self.remark, self.working = "", False
-        self._searching, self._comparing = threading.Lock(), threading.Lock()
-        self._changed, self._stopping = threading.Event(), threading.Event()
-        self._found: dict[str, dict[str, Results]] = {}
+        self.verdict: ShownVerdict | None = None
+        self.remark = ""
+        self.working = False
+        self._searching = threading.Lock()
+        self._comparing = threading.Lock()
+        self._changed = threading.Event()
+        self._stopping = threading.Event()
+        self._results: dict[str, dict[str, Results]] = {}  # query to model to results
         self._drawn: dict[tuple[str, str], AnnotationCandidate] = {}
         self._gatherer: Gatherer | None = None
-        self._place = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
+        self._temporary = tempfile.TemporaryDirectory(
+            prefix="beir-cocodr-", ignore_cleanup_errors=True
+        )
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def start(self) -> None:
-        """Make the models ready, in a thread of its own; BM25 is when this returns."""
-        for column in self.columns.values():
-            if column.name == BM25:
-                self._searcher.prepare()
-                column.searcher, column.state = self._searcher, "ready"
+        """Load the models in a thread; BM25 is ready when this returns."""
+        column = self.columns.get(BM25)
+        if column is not None:
+            self._searcher.prepare()
+            column.searcher = self._searcher
+            column.state = "ready"
         self._thread.start()
 
     def stop(self, patience: float = 5.0) -> bool:
-        """End what is under way; whether it ended within so many seconds. Temporary files are
-        removed in any case.
+        """End the work, remove temporary files, and return whether the work ended in time.
+
+        Args:
+            patience: seconds to wait.
         """
         self._stopping.set()
         self._changed.set()
         self._thread.join(patience)
-        self._place.cleanup()
+        self._temporary.cleanup()
         return not self._thread.is_alive()
 
     def state(self, query: str = "") -> Json:
-        """How far models and verdict are, and the grades of a typed query."""
+        """Return the progress of models and verdict, and the grades of a typed query."""
         with self.judged.lock:
             self.judged.refresh()
             grades = self.judged.grades
-            found: Json = {
+            judgements: Json = {
                 "version": self.judged.version,
                 "judged": {"queries": len(grades), "documents": sum(map(len, grades.values()))},
                 "can_undo": self.judged.can_undo,
                 "grades": dict(grades.get(typed_id(query), {})),
             }
-        return found | {
+        return {
+            **judgements,
             "dataset": self.dataset,
             "documents": len(self._searcher.documents),
             "models": [column.describe() for column in self.columns.values()],
-            "verdict": self.verdict,
+            "verdict": None if self.verdict is None else asdict(self.verdict),
             "working": self.working,
             "remark": self.remark,
             "log": str(self.judged.file),
         }
 
     def search(self, model: str, query: str) -> Json:
-        """The ten best documents of a model for a typed query, or how far the model is."""
+        """Return a model's ten best documents for a typed query, None until the model is ready.
+
+        Raises:
+            InputError: the model is not on the page, or the query is empty or too long.
+        """
         column = self.columns.get(model)
         if column is None:
             raise InputError(f"{model} is none of the models {', '.join(self.columns)}")
@@ -185,65 +283,89 @@ class Session:
             return {"model": column.describe(), "hits": None}
         with self._searching:
             hits = column.searcher.search(query)
-            results = {typed_id(query): [(hit.id, hit.score) for hit in hits]}
-            self._found[query] = self._found.pop(query, {}) | {model: results}
-            while len(self._found) > _REMEMBERED:
-                del self._found[next(iter(self._found))]
-        names, shown = ("rank", "id", "title", "section", "score", "dense", "lexical", "place"), []
-        for hit in hits:
-            parts = list(Snippet(hit.snippet, hit.matches).parts())
-            shown.append({name: getattr(hit, name) for name in names} | {"snippet": parts})
-        return {"model": column.describe(), "hits": shown}
+            self._remember(query, model, hits)
+        return {"model": column.describe(), "hits": [_shown_hit(hit) for hit in hits]}
+
+    def _remember(self, query: str, model: str, hits: Sequence[Hit]) -> None:
+        """Keep the results of the latest queries, from which pairs are proposed."""
+        results = {typed_id(query): [(hit.id, hit.score) for hit in hits]}
+        by_model = self._results.pop(query, {})
+        self._results[query] = {**by_model, model: results}
+        while len(self._results) > _REMEMBERED:
+            del self._results[next(iter(self._results))]
 
     def document(self, id: str, query: str = "") -> Json:
-        """A document in full: of a passage the file around it, with the words that match."""
+        """Return a document with marks at the query's words, for a passage the file around it.
+
+        Raises:
+            InputError: the corpus has no such document.
+        """
         searcher = self._searcher
-        whole = searcher.full_text(id)  # checks the id
+        full_text = searcher.full_text(id)  # checks the id
+        file = searcher.file_of(id)
         document = searcher.documents[id]
-        title, _, section = (
-            document["title"].partition(ABOVE)
-            if searcher.file_of(id)
-            else (document["title"], "", "")
-        )
-        start = max(whole.find(document["text"]), 0)
+        title = document["title"]
+        section = ""
+        if file:
+            title, _, section = title.partition(ABOVE)
+        start = max(full_text.find(document["text"]), 0)
         end = start + len(document["text"])
-        texts = {"before": whole[:start], "text": whole[start:end], "after": whole[end:]}
-        parts = {
+        texts = {
+            "before": full_text[:start],
+            "text": full_text[start:end],
+            "after": full_text[end:],
+        }
+        marked = {
             name: list(mark_words(text, query, searcher.analyzer).parts())
             for name, text in texts.items()
         }
-        return {
-            "id": id,
-            "title": title,
-            "section": section,
-            "place": searcher.file_of(id) or id,
-            **parts,
-        }
+        return {"id": id, "title": title, "section": section, "place": file or id, **marked}
 
     def judge(
         self, document: str, grade: int | None, query: str, query_id: str | None = None
     ) -> None:
-        """Write a judgement to the log; of a pair that was drawn, with its probabilities."""
+        """Write a judgement to the log, for a drawn pair with its probabilities.
+
+        Args:
+            document: id of the document.
+            grade: one of :data:`GRADES`; None takes a judgement back.
+            query: the text that was typed.
+            query_id: id of the collection's query, for a pair that was drawn.
+
+        Raises:
+            InputError: the grade, the document or the pair does not exist.
+        """
         if query_id is None:
             _check_query(query)
         if grade is not None and (grade not in GRADES or isinstance(grade, bool)):
+            grades = ", ".join(map(str, GRADES))
             raise InputError(
-                f"grade {grade!r}: there are {', '.join(map(str, GRADES))}, and null to take back"
+                f"grade {grade!r} is unknown; give one of {grades}, or null to take a judgement "
+                "back"
             )
         if document not in self._searcher.documents:
             raise InputError(f"{self.dataset} has no document {document!r}; give the id of a hit")
-        drawn: dict[str, object] = {}
-        if query_id is not None:
-            pair = self._drawn.get((query_id, document))
-            if pair is None:
-                raise InputError(f"{query_id!r} and {document!r} are no pair that was asked for")
-            query = pair.query
-            drawn = {
-                name: getattr(pair, name) for name in ("query_probability", "document_probability")
-            }
-            drawn["drawn"] = sum(id == query_id for id, _ in self._drawn)
-        self.judged.judge(Asked(query, query_id), document, grade, **drawn)
+        if query_id is None:
+            self.judged.judge(Asked(query, None), document, grade)
+        else:
+            self._judge_drawn(document, grade, query_id)
         self._changed.set()
+
+    def _judge_drawn(self, document: str, grade: int | None, query_id: str) -> None:
+        pair = self._drawn.get((query_id, document))
+        if pair is None:
+            raise InputError(
+                f"query {query_id!r} and document {document!r} were not drawn; judge a pair that "
+                "was asked for"
+            )
+        self.judged.judge(
+            Asked(pair.query, query_id),
+            document,
+            grade,
+            query_probability=pair.query_probability,
+            document_probability=pair.document_probability,
+            drawn=sum(id == query_id for id, _ in self._drawn),
+        )
 
     def undo(self, version: int) -> None:
         """Take back the last judgement, if none came after that version of the log."""
@@ -251,75 +373,81 @@ class Session:
         self._changed.set()
 
     def wanted(self, query: str = "") -> list[Json]:
-        """The pairs most worth judging: documents of typed queries, this one first, that the two
-        models place most differently which are to be told apart; then pairs that were drawn from
-        the collection's own queries.
+        """Return the pairs that are most worth judging.
+
+        First come documents of typed queries, the present one first, that the two models to be
+        distinguished place most differently. Pairs that were drawn from the collection's own
+        queries follow.
         """
         self.judged.refresh()
-        pairs, verdict = list[tuple[Asked, str]](), self.verdict or {"best": None, "open": []}
         with self._searching, self.judged.lock:
+            pairs = dict.fromkeys([*self._typed_pairs(query), *self._drawn_pairs()])
+        proposed = []
+        for asked, document in list(pairs)[:_PROPOSED]:
+            shown = self.document(document, asked.text)
+            proposed.append({"query": asked.text, "query_id": asked.query_id, "document": shown})
+        return proposed
+
+    def _typed_pairs(self, query: str) -> Iterator[tuple[Asked, str]]:
+        """Yield pairs of remembered queries, which two models or more have answered."""
+        preferred: list[str] = []
+        if self.verdict is not None:
+            preferred = [self.verdict.best, *self.verdict.open]
+        for text in [query, *reversed(self._results)]:
+            by_model = self._results.get(text, {})
+            if len(by_model) < 2:
+                continue
+            names = [name for name in (*preferred, *self.columns) if name in by_model]
+            first = by_model[names[0]]
+            second = by_model[names[1]]
             grades = self.judged.grades
-            for text in [query, *reversed(self._found)]:
-                found = self._found.get(text, {})
-                ranked = [
-                    found[name]
-                    for name in (verdict["best"], *verdict["open"], *self.columns)
-                    if name in found
-                ]
-                if len(found) > 1:
-                    proposed = annotation_candidates(ranked[0], ranked[1], grades, _PROPOSED)
-                    pairs += ((Asked(text), pair.document_id) for pair in proposed)
-            for (id, document), pair in self._drawn.items():
-                if document not in grades.get(id, {}):
-                    pairs.append((Asked(pair.query, id), document))
-        return [
-            {
-                "query": asked.text,
-                "query_id": asked.query_id,
-                "document": self.document(document, asked.text),
-            }
-            for asked, document in list(dict.fromkeys(pairs))[:_PROPOSED]
-        ]
+            for pair in annotation_candidates(first, second, grades, _PROPOSED):
+                yield Asked(text), pair.document_id
+
+    def _drawn_pairs(self) -> Iterator[tuple[Asked, str]]:
+        """Yield the drawn pairs that nobody has judged."""
+        for (id, document), pair in self._drawn.items():
+            if document not in self.judged.grades.get(id, {}):
+                yield Asked(pair.query, id), document
 
     @property
     def report_file(self) -> Path:
+        """Return the file of the page about the verdict."""
         return self.folder / VERDICT_FOLDER / "report.html"
 
     def report(self) -> None:
-        """Write the verdict and a page about it to the folder of the session."""
+        """Write the verdict, and a page about it, to the folder of the session."""
         from beir_cocodr.report.html.page import write_report
 
         self._compare(self.report_file.parent)
         write_report(self.report_file.parent, overwrite=True)
 
     def describe(self) -> str:
-        """What is judged, and where it stands."""
-        judged: Any = self.state()["judged"]
-        if not judged["documents"]:
-            return f"Nothing was judged; {self.folder} waits for it."
-        counts = f"{judged['documents']} judgements of {judged['queries']} queries"
+        """Return how much is judged, and the place of the judgements."""
+        with self.judged.lock:
+            self.judged.refresh()
+            queries = len(self.judged.grades)
+            documents = sum(map(len, self.judged.grades.values()))
+        if not documents:
+            return f"Nothing was judged; judgements would be written to {self.folder}."
+        counts = f"{documents} judgements of {queries} queries"
         return f"{counts} are in {self.judged.file}, and as qrels beside it."
 
     def compared(self) -> list[str]:
-        """What ``compare`` takes after the dataset to find the same verdict: the models, and
-        options that are set.
-        """
-        settings, usual = self.options.describe(), SearchOptions().describe()
-        changed = [name for name in settings if settings[name] != usual.get(name)]
-        flags = [
-            (described(SearchOptions, name, "flag") or "--" + name.replace("_", "-"))
-            for name in changed
-        ]
-        given = [(flag, settings[name]) for flag, name in zip(flags, changed, strict=True)]
-        words = [
-            word
-            for flag, value in given
-            for word in ((flag,) if value is True else (flag, str(value)))
-        ]
-        return [*self.columns, *words, "--judgements", str(self.judged.file)]
+        """Return the arguments by which ``compare`` reaches the same verdict."""
+        settings = self.options.describe()
+        defaults = SearchOptions().describe()
+        words = list(self.columns)
+        for name, value in settings.items():
+            if value == defaults.get(name):
+                continue
+            words.append(described(SearchOptions, name, "flag") or "--" + name.replace("_", "-"))
+            if value is not True:
+                words.append(str(value))
+        return [*words, "--judgements", str(self.judged.file)]
 
     def _work(self) -> None:
-        """Make models ready, then find the verdict whenever something was judged."""
+        """Load the models, then compare them whenever something was judged."""
         with suppress(_Stopped):
             for column in self.columns.values():
                 if column.searcher is None:
@@ -328,85 +456,87 @@ class Session:
             while self._changed.wait() and not self._stopping.is_set():
                 self._changed.clear()
                 self.working = True
-                try:
-                    self._prepare_verdict(Path(self._place.name))
-                    self._compare()
-                    self.remark = ""
-                except InputError as error:
-                    self.remark = str(error)
-                except Exception as error:
-                    log.exception("no verdict")
-                    self.remark = first_line(error)
+                self.remark = self._update_verdict()
                 self.working = False
 
+    def _update_verdict(self) -> str:
+        """Compare the models, and return what went wrong, "" if nothing did."""
+        try:
+            self._prepare_verdict(Path(self._temporary.name))
+            self._compare()
+        except InputError as error:
+            return str(error)
+        except Exception as error:
+            log.exception("there is no verdict")
+            return first_line(error)
+        return ""
+
     def _load(self, column: AnswerColumn) -> None:
-        """A searcher beside the others."""
+        """Make a searcher that shares the corpus with the others."""
 
         def watch(count: int) -> None:
             if self._stopping.is_set():
                 raise _Stopped
-            column.state, column.done = (
-                "encoding",
-                min(column.done + count, len(self._searcher.documents)),
-            )
+            column.state = "encoding"
+            column.done = min(column.done + count, len(self._searcher.documents))
 
         column.state = "loading"
         try:
             searcher = self._searcher.beside(column.name, watch)
             searcher.prepare()
-            column.searcher, column.state = searcher, "ready"
         except _Stopped:
             raise
         except Exception as error:
-            column.state, column.remark = "failed", first_line(error)
+            column.state = "failed"
+            column.remark = first_line(error)
             log.warning("%s: %s", column.name, error, exc_info=not isinstance(error, InputError))
+            return
+        column.searcher = searcher
+        column.state = "ready"
 
-    def _prepare_verdict(self, place: Path) -> None:
-        """The searches that do not depend on judgements, with encoders of their own, as pages
-        search meanwhile.
+    def _prepare_verdict(self, folder: Path) -> None:
+        """Do the searches that do not depend on judgements.
+
+        Encoders are loaded again for them, because the page searches at the same time.
         """
-        from beir_cocodr.evaluation.label_free.evidence import (
-            Gatherer,
-        )  # scipy takes seconds, and answers do not wait
+        # Importing scipy takes seconds, for which answers must not wait.
+        from beir_cocodr.evaluation.label_free.evidence import Gatherer
         from beir_cocodr.evaluation.runs import identical_ids
 
         ready = [column.name for column in self.columns.values() if column.searcher is not None]
-        if self._gatherer is None and len(ready) > 1:
-            documents, drop = (
-                load_collection(self.dataset, labels="none").documents,
-                identical_ids(self.dataset),
-            )
-            options, kept = self.options, self._searcher.kept
-            place = Path(tempfile.mkdtemp(dir=place))  # where it fails, it is tried again
-            self._gatherer = Gatherer(
-                Resources(documents, place, options, kept),
-                ready,
-                samples=self.samples,
-                drop_identical_ids=drop == "drop",
-            )
+        if self._gatherer is not None or len(ready) < 2:
+            return
+        documents = load_collection(self.dataset, labels="none").documents
+        # A folder of its own, so that the next attempt does not meet the files of a failed one.
+        own_folder = Path(tempfile.mkdtemp(dir=folder))
+        self._gatherer = Gatherer(
+            Resources(documents, own_folder, self.options, self._searcher.kept),
+            ready,
+            samples=self.samples,
+            drop_identical_ids=identical_ids(self.dataset) == "drop",
+        )
 
     def _compare(self, output: Path | None = None) -> None:
+        """Compare the models that are ready, and write the record to a folder if one is given."""
         from beir_cocodr.evaluation.compare import (
             CompareOptions,
             ComparisonTask,
             compare_collection,
         )
 
-        if (gatherer := self._gatherer) is None:
+        gatherer = self._gatherer
+        if gatherer is None:
             raise InputError("a verdict needs two models that are ready")
         with self._comparing:
-            version, judged = self.judged.version, bool(self.judged.grades)
-            if output is not None and (table := output / LABELS_FILE).is_file():
-                found = load_judgements(table).qrels
-                if {
-                    (id, document) for id, grades in found.items() for document in grades
-                } <= self.judged.pairs:
-                    table.unlink()  # all of it is in the log
+            version = self.judged.version
+            has_judgements = bool(self.judged.grades)
+            if output is not None:
+                self._remove_logged_table(output / LABELS_FILE)
             options = CompareOptions(
                 labels=False,
                 samples=self.samples,
                 overwrite=True,
-                judgements=self.judged.file if judged else None,
+                judgements=self.judged.file if has_judgements else None,
             )
             record = compare_collection(
                 {name: gatherer.resources.spec(name) for name in gatherer.models},
@@ -416,51 +546,66 @@ class Session:
                 self.options,
                 gatherer=gatherer,
             )
-            drawn = [
-                pair for pair in record.labels_wanted.pairs if pair.query_probability is not None
-            ]
-            self._drawn = self._drawn | {(pair.query_id, pair.document_id): pair for pair in drawn}
-            self.verdict = {"version": version, **_figures(record)}
+            drawn = dict(self._drawn)  # other threads read the one that is replaced
+            for pair in record.labels_wanted.pairs:
+                if pair.query_probability is not None:
+                    drawn[pair.query_id, pair.document_id] = pair
+            self._drawn = drawn
+            self.verdict = ShownVerdict.of(record, version)
+
+    def _remove_logged_table(self, table: Path) -> None:
+        """Remove an old table of pairs to label if the log has all of its judgements."""
+        if not table.is_file():
+            return
+        qrels = load_judgements(table).qrels
+        pairs = {(query, document) for query, grades in qrels.items() for document in grades}
+        if pairs <= self.judged.pairs:
+            table.unlink()
 
 
-def _figures(record: "ComparisonRecord") -> Json:
-    """What the page shows of a comparison."""
-    few, best = record.few_labels, record.best
-    open_pairs = [{best.model, other} for other in best.indistinguishable]
-    gains = (
-        {}
-        if few is None
-        else {(a, b): gain for a, found in few.pairs.items() for b, gain in found.items()}
-    )
-    more = [gain.more for pair, gain in gains.items() if set(pair) in open_pairs]
-    shown = ("a", "b", "verdict", "estimate", "interval", "reason")
-    return {
-        "headline": best.reason,
-        "best": best.model,
-        "open": best.indistinguishable,
-        "queries": 0 if few is None else few.queries,
-        "fewest": FEWEST,
-        "more": None
-        if None in more or few is None
-        else max(map(int, filter(None, more)), default=0),
-        "pairs": [{name: getattr(pair, name) for name in shown} for pair in record.estimated],
-        "sentences": [] if few is None else list(few.describe()),
-        "trust": list(dict.fromkeys(pair.trust for pair in record.estimated)),
-    }
+def _check_folder(dataset: str, folder: Path) -> SessionRecord:
+    """Check that a folder may hold the judgements of a dataset, and return its record.
+
+    Raises:
+        InputError: its files would be read as the dataset's, or it is of another dataset.
+    """
+    files = Path(dataset.partition("?")[0])
+    corpus = files.resolve()
+    target = folder.resolve()
+    if corpus in (target, *target.parents):
+        parts = target.parts[len(corpus.parts) :]
+        # Nothing whose name begins with a dot is read as a file of the corpus.
+        if not files.is_dir() or not any(part.startswith(".") for part in parts):
+            raise InputError(
+                f"{folder} lies in {files}, so its judgements would be read as files of the "
+                "corpus; choose another --output"
+            )
+    record = SessionRecord(str(corpus) if files.exists() else dataset)
+    if (folder / SESSION_FILE).is_file():
+        former = SessionRecord.read(folder / SESSION_FILE)
+        check_same_run(folder, vars(former), vars(record))
+    return record
+
+
+def _shown_hit(hit: Hit) -> Json:
+    """Return a hit for the page, with marks in its snippet."""
+    shown: Json = {name: getattr(hit, name) for name in _OF_A_HIT}
+    shown["snippet"] = list(Snippet(hit.snippet, hit.matches).parts())
+    return shown
 
 
 def _about(name: str) -> str:
-    """What a model goes by."""
+    """Return what a model compares, in a word or two."""
     kind = ModelSpec.parse(name).kind
-    return {BM25: "words", "dense": "meaning"}.get(
-        kind, "words and meaning" if kind in FUSIONS else kind
-    )
+    if kind == BM25:
+        return "words"
+    if kind == "dense":
+        return "meaning"
+    return "words and meaning" if kind in FUSIONS else kind
 
 
 def _check_query(query: str) -> None:
     if not query.strip():
-        raise InputError("the query is empty; give it words")
+        raise InputError("the query is empty; type some words")
     if len(query) > _MOST_CHARACTERS:
-        raise InputError(
-            f"the query has {len(query)} characters, and at most {_MOST_CHARACTERS} are searched for"
-        )
+        raise InputError(f"the query has {len(query)} characters; shorten it to {_MOST_CHARACTERS}")

@@ -196,9 +196,9 @@ def test_what_a_verdict_needs_is_removed_when_the_page_ends_before_it(
     monkeypatch.setattr(session, "_prepare_verdict", prepare)
     session.start()
     assert began.wait(60)
-    assert Path(session._place.name).is_dir()
+    assert Path(session._temporary.name).is_dir()
     assert not session.stop(0.01)
-    assert not Path(session._place.name).exists()
+    assert not Path(session._temporary.name).exists()
     goes_on.set()
     assert session.stop()
 
@@ -215,7 +215,7 @@ def test_why_there_is_no_verdict_is_named_each_time(
         column.searcher = session._searcher
     for _ in range(2):
         with pytest.raises(InputError, match="is damaged"):
-            session._prepare_verdict(Path(session._place.name))
+            session._prepare_verdict(Path(session._temporary.name))
 
 
 def test_what_cannot_be_is_named(beir_folder, files, tmp_path):
@@ -236,7 +236,7 @@ def test_what_cannot_be_is_named(beir_folder, files, tmp_path):
         ("d1", 7, "q", None, "grade 7"),
         ("d1", 1, " ", None, "empty"),
         ("d1", 1, "q" * 2001, None, "2001 characters"),
-        ("d1", 1, "", "q1", "no pair"),
+        ("d1", 1, "", "q1", "were not drawn"),
     ):
         with pytest.raises(InputError, match=words):
             session.judge(document, grade, query, id)
