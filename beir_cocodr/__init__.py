@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from beir_cocodr.retrieval.fuse import fuse as fuse
     from beir_cocodr.retrieval.resolve import Retriever as Retriever
     from beir_cocodr.retrieval.searcher import Searcher as Searcher
+    from beir_cocodr.training.adapt import AdaptOptions as AdaptOptions
     from beir_cocodr.training.adapt import adapt as adapt
     from beir_cocodr.training.distill import distill as distill
     from beir_cocodr.training.finetune import finetune as finetune
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 
 # Where each public name is defined, as ``module:object``; the imports above are for type checkers.
 _HOMES = {
+    "AdaptOptions": "beir_cocodr.training.adapt:AdaptOptions",
     "COCODR": "beir_cocodr.models.cocodr:COCODR",
     "MRL": "beir_cocodr.models.mrl:MRL",
     "CompareOptions": "beir_cocodr.evaluation.compare:CompareOptions",

@@ -3,7 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -148,7 +148,8 @@ def _present_keywords(
         new = former.renamed.get(name, name)
         parameter, _, field = new.partition(".")
         if new != name:
-            _check_given_once(function, name, parameter, kwargs)
+            if not field:
+                _check_given_once(function, name, parameter, kwargs)
             # Past this function and the wrapper, to the line of the caller.
             warnings.warn(
                 f"{function}(): {name} is now {new}; use that name",
@@ -160,8 +161,8 @@ def _present_keywords(
         else:
             present[new] = value
     for parameter, values in fields.items():
-        options = type(signature.parameters[parameter].default)
-        present[parameter] = options(**values)
+        options = kwargs.get(parameter, signature.parameters[parameter].default)
+        present[parameter] = replace(options, **values)
     return present
 
 

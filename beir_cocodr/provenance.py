@@ -159,7 +159,8 @@ class TrainingRecord(TrainingPlan):
         for name, value in super().to_json().items():
             content |= self.details if name == "details" else {name: value}
         parent = None if self.parent is None else self.parent.to_json()
-        return content | {"resumed_from": self.resumed_from, "parent": parent}
+        facts = {"rehearsed": list(self.rehearsed), "citations": list(self.citations)}
+        return content | facts | {"resumed_from": self.resumed_from, "parent": parent}
 
     @classmethod
     def from_json(cls, content: object, where: str | Path) -> Self:

@@ -162,7 +162,7 @@ class Study:
     ) -> str:
         """Fine-tune on the source, and return the folder of the model."""
         settings = {"clusters": self.options.clusters} | settings
-        options = FinetuneOptions(
+        options = FinetuneOptions.of(
             max_steps=self.options.steps,
             batch_size=self.options.batch,
             learning_rate=LEARNING_RATE,
@@ -173,12 +173,11 @@ class Study:
         start = self.pretrain(seed) if after_coco else "minilm"
         folder = self.work / "models" / f"{name}-{seed}"
         finetune(
-            SOURCE,
             start,
-            folder,
-            options,
+            SOURCE,
+            output=folder,
+            options=options.with_overrides(encoder=ENCODER),
             resume=True,
-            encoder=ENCODER,
         )
         return str(folder)
 
@@ -193,12 +192,11 @@ class Study:
         folder = self.work / "models" / f"coco-{seed}"
         datasets = [SOURCE, *self.targets.values()]
         pretrain(
-            datasets,
             "minilm",
-            folder,
-            options,
+            datasets,
+            output=folder,
+            options=options.with_overrides(encoder=ENCODER),
             resume=True,
-            encoder=ENCODER,
         )
         return str(folder)
 

@@ -445,10 +445,10 @@ def measure_trained(options: argparse.Namespace, datasets: list[str]) -> list[Ce
     for seed in options.seeds:
         folder = options.work / "trained" / f"seed-{seed}"
         finetune(
-            SOURCE,
             options.model,
-            folder,
-            TRAINING.with_overrides(seed=seed),
+            SOURCE,
+            output=folder,
+            options=TRAINING.with_overrides(seed=seed),
             resume=True,
         )
         is_first = not runs

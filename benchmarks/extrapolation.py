@@ -197,13 +197,7 @@ class Study:
                 max_length=self.options.document_length,
                 seed=CUT_SEED,
             )
-            pretrain(
-                [str(self.collection)],
-                "minilm",
-                folder,
-                options,
-                resume=True,
-            )
+            pretrain("minilm", [str(self.collection)], output=folder, options=options, resume=True)
         return str(folder)
 
 

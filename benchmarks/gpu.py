@@ -369,7 +369,7 @@ def mining(bench: Bench) -> None:
     tenth, scaled.
     """
     from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.training.negatives import mine_negatives
+    from beir_cocodr.training.mining import MiningDraw, mine_negatives
     from beir_cocodr.training.options import FinetuneOptions
 
     sizes, once = bench.sizes, bench.report.once
@@ -379,8 +379,14 @@ def mining(bench: Bench) -> None:
 
     def ours() -> float:
         started = time.perf_counter()
-        options = FinetuneOptions(mining_depth=depth, mining_keep=min(30, depth))
-        mine_negatives(collection, model, bench.work / f"mined-{time.monotonic_ns()}", options)
+        options = FinetuneOptions.of(mining_depth=depth, mining_keep=min(30, depth))
+        mine_negatives(
+            collection,
+            model,
+            bench.work / f"mined-{time.monotonic_ns()}",
+            options.mining,
+            MiningDraw(options.seed, 0),
+        )
         return time.perf_counter() - started
 
     def host() -> float:

@@ -55,11 +55,11 @@ def prepare(kind: str, options: argparse.Namespace) -> tuple[Any, list[dict[str,
     from beir_cocodr.losses.coco import COCOLoss, infonce
     from beir_cocodr.models.loading import load_encoder
     from beir_cocodr.models.spec import EncoderOptions
+    from beir_cocodr.training.document_views import DocumentViews
     from beir_cocodr.training.options import PretrainOptions
     from beir_cocodr.training.pretrain import attach_head
-    from beir_cocodr.training.pretrain_data import DocumentViews
 
-    settings = PretrainOptions(mlm_weight=1.0 if kind == "coco_mlm" else 0.0)
+    settings = PretrainOptions.of(mlm_weight=1.0 if kind == "coco_mlm" else 0.0)
     model = load_encoder("minilm", EncoderOptions(device="cpu"))
     collections = [load_collection(name, labels="none") for name in CORPORA]
     views = DocumentViews(collections, model, settings)

@@ -149,7 +149,7 @@ class Study:
         beta: float | None = None,
     ) -> str:
         """Distil a student, and return its folder."""
-        options = DistillOptions(
+        options = DistillOptions.of(
             student=student,
             beta=beta,
             max_steps=self.options.steps,
@@ -164,13 +164,12 @@ class Study:
         )
         folder = self.work / "models" / f"{name}-{seed}"
         distill(
-            SOURCE,
             "minilm",
-            TEACHER,
-            folder,
-            options,
+            SOURCE,
+            teacher=TEACHER,
+            output=folder,
+            options=options.with_overrides(encoder=ENCODER),
             resume=True,
-            encoder=ENCODER,
         )
         return str(folder)
 

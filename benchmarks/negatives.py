@@ -226,7 +226,7 @@ class FreeTeacher:
 
 def measure_teacher(work: Path, pairs: int) -> dict[str, Any]:
     """Measure keeping a teacher's scores: most at once, then a small round, then all read back."""
-    from beir_cocodr.training.distill_lists import TeacherScores
+    from beir_cocodr.training.teacher_scores import TeacherScores
 
     documents = open_corpus(work / _CORPUS)
     rng = np.random.default_rng(3)

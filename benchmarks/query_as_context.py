@@ -47,12 +47,12 @@ from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.training.context_views import ContextViews
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.presets import adapt_options
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.pretrain_data import ContextViews
 
 SOURCE = "apidocs/stdlib+numpy+pandas+torch"
 TARGETS = ["apidocs/sklearn"]
@@ -156,7 +156,7 @@ class Study:
         queries: str,
     ) -> str:
         """Pre-train with C queries a passage, and return the folder of the model."""
-        options = PretrainOptions(
+        options = PretrainOptions.of(
             objective="qc",
             epochs=self.options.sweep_epochs,
             batch_size=8,
@@ -167,13 +167,12 @@ class Study:
         folder = self.work / "models" / f"C{count}-{seed}"
         datasets = [self.targets[target]]
         pretrain(
-            datasets,
             "minilm",
-            folder,
-            options,
-            True,
-            [queries],
-            encoder=self.encoder,
+            datasets,
+            output=folder,
+            options=options.with_overrides(encoder=self.encoder),
+            resume=True,
+            queries=[queries],
         )
         return str(folder)
 
@@ -277,13 +276,12 @@ class Study:
         options = self.pretrain_options(seed, arm)
         datasets = list(self.targets.values())
         return pretrain(
-            datasets,
             "minilm",
-            folder,
-            options,
-            True,
-            contexts,
-            encoder=encoder,
+            datasets,
+            output=folder,
+            options=options.with_overrides(encoder=encoder),
+            resume=True,
+            queries=contexts,
         )
 
     def pretrain_options(self, seed: int, arm: dict[str, Any]) -> PretrainOptions:
@@ -294,7 +292,7 @@ class Study:
             "seed": seed,
             "batch_size": self.options.pretrain_batch,
         }
-        return PretrainOptions(**settings | arm)
+        return PretrainOptions.of(**settings | arm)
 
     def finetune(
         self,
@@ -313,12 +311,11 @@ class Study:
         )
         folder = self.work / "models" / f"{name}-{seed}"
         finetune(
-            SOURCE,
             start,
-            folder,
-            options,
+            SOURCE,
+            output=folder,
+            options=options.with_overrides(encoder=self.encoder),
             resume=True,
-            encoder=self.encoder,
         )
         return str(folder)
 
@@ -343,13 +340,12 @@ class Study:
         queries = self.generate(self.targets[target], name, generation)
         folder = self.work / "models" / f"{name}-{seed}"
         distill(
-            queries,
             "minilm",
-            "hybrid",
-            folder,
-            options,
+            queries,
+            teacher="hybrid",
+            output=folder,
+            options=options.with_overrides(encoder=self.encoder),
             resume=True,
-            encoder=self.encoder,
         )
         return str(folder)
 

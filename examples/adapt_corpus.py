@@ -14,7 +14,7 @@ from pathlib import Path
 
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.report.evaluation_tables import print_adaptation
-from beir_cocodr.training.adapt import adapt
+from beir_cocodr.training.adapt import AdaptOptions, adapt
 from beir_cocodr.training.presets import adapt_options, chosen_stages
 
 
@@ -40,14 +40,16 @@ def main() -> None:
     shared = {name: getattr(given, name) for name in ("batch_size", "max_steps", "seed")}
     stages = chosen_stages(given.stages)
     report = adapt(
-        given.corpus,
-        given.source,
         given.base,
-        given.output,
-        stages,
-        options={stage: adapt_options(stage, given.preset, **shared) for stage in stages},
+        given.corpus,
+        source=given.source,
+        output=given.output,
         resume=given.resume,
-        search=SearchOptions(EncoderOptions(device=given.device), progress=True),
+        options=AdaptOptions(
+            stages=stages,
+            search=SearchOptions(EncoderOptions(device=given.device), progress=True),
+            stage_options={stage: adapt_options(stage, given.preset, **shared) for stage in stages},
+        ),
     )
     print_adaptation(report, as_json=False)
 

@@ -62,13 +62,12 @@ def main() -> None:
         "batch_size": given.batch_size,
         "max_steps": given.max_steps,
     }
-    options = FinetuneOptions(weighting="power", alpha=given.power, **settings)
+    options = FinetuneOptions.of(weighting="power", alpha=given.power, **settings)
     finetune(
-        given.dataset,
         given.model,
-        given.output,
-        options,
-        encoder=EncoderOptions(device=given.device),
+        given.dataset,
+        output=given.output,
+        options=options.with_overrides(encoder=EncoderOptions(device=given.device)),
     )
     print((given.output / "cluster_weights.jsonl").read_text().splitlines()[-1])
 

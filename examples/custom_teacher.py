@@ -54,12 +54,11 @@ def main() -> None:
     options = DistillOptions(batch_size=given.batch_size, max_steps=given.max_steps)
     encoder = EncoderOptions(device=given.device)
     distill(
-        given.dataset,
         given.model,
-        f"encoder:{given.teacher}",
-        given.output,
-        options,
-        encoder=encoder,
+        given.dataset,
+        teacher=f"encoder:{given.teacher}",
+        output=given.output,
+        options=options.with_overrides(encoder=encoder),
     )
     print((given.output / "training.json").read_text())
 

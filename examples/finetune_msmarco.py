@@ -62,12 +62,11 @@ def main() -> None:
         **{name: getattr(given, name) for name in settings},
     )
     record = finetune(
-        given.dataset,
         given.model,
-        given.output,
-        options,
+        given.dataset,
+        output=given.output,
+        options=options.with_overrides(encoder=EncoderOptions(device=given.device)),
         resume=given.resume,
-        encoder=EncoderOptions(device=given.device),
     )
     print_training(record)
 

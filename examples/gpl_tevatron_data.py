@@ -11,7 +11,7 @@ from pathlib import Path
 
 from beir_cocodr import FinetuneOptions, finetune
 from beir_cocodr.generation.generate import generate_queries
-from beir_cocodr.training.pairs import export
+from beir_cocodr.training.exchange import ExportOptions, export
 
 
 def main() -> None:
@@ -32,7 +32,12 @@ def main() -> None:
     generate_queries(given.corpus, "lexical", queries)
     for form in ("gpl", "tevatron", "sentence-transformers"):
         models = ["bm25", given.model]
-        record = export(str(queries), given.output / form, form, models, negatives=given.negatives)
+        record = export(
+            str(queries),
+            given.output / form,
+            models,
+            options=ExportOptions(form=form, negatives=given.negatives),
+        )
         print(
             f"{form}: {record.queries} queries, {record.without_negatives} without negatives; {' '.join(record.files)}"
         )
@@ -42,7 +47,7 @@ def main() -> None:
     options = FinetuneOptions(
         hard_negatives=negatives, batch_size=given.batch_size, max_steps=given.max_steps
     )
-    finetune(str(given.output / "gpl"), given.model, given.output / "model", options)
+    finetune(given.model, str(given.output / "gpl"), output=given.output / "model", options=options)
     print(f"trained: {given.output / 'model'}")
 
 

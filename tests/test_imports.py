@@ -73,6 +73,7 @@ PUBLIC = {
             "PretrainOptions",
             "FinetuneOptions",
             "DistillOptions",
+            "AdaptOptions",
             "EvaluateOptions",
             "CompareOptions",
         ),

@@ -139,10 +139,10 @@ def test_a_record_of_real_training_is_read(beir_folder, tiny_bert, tmp_path):
     from beir_cocodr.training.pretrain import pretrain
 
     pretrain(
-        [str(beir_folder)],
         str(tiny_bert),
-        tmp_path / "m",
-        PretrainOptions(max_steps=1, batch_size=4),
+        [str(beir_folder)],
+        output=tmp_path / "m",
+        options=PretrainOptions(max_steps=1, batch_size=4),
     )
     collection = load_collection(beir_folder)
     found = statement(str(tmp_path / "m"), collection)

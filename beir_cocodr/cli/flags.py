@@ -17,6 +17,7 @@ from typer import Option
 from beir_cocodr.models.spec import described
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.training.presets import stage_options
+from beir_cocodr.training.shared_options import setting_fields
 
 Command = Callable[..., None]
 
@@ -207,15 +208,11 @@ def _flags(kind: type, names: tuple[str, ...], optional: bool) -> dict[str, Para
 
 
 def _all_fields(kind: type) -> Iterator[_Field]:
-    """Yield every field, with those of options inside the options."""
-    hints = get_type_hints(kind)
-    for field in fields(kind):
-        hint = hints[field.name]
-        if is_dataclass(hint):
-            yield from _all_fields(hint)  # type: ignore[arg-type]
-            continue
-        help = described(kind, field.name, "help")
-        flag = described(kind, field.name, "flag")
+    """Yield every field, with those of options inside the options and of rows of tables."""
+    for owner, field in setting_fields(kind):
+        hint = get_type_hints(owner)[field.name]
+        help = described(owner, field.name, "help")
+        flag = described(owner, field.name, "flag")
         default = None if field.default is MISSING else field.default
         yield _Field(field.name, hint, default, help, flag)
 

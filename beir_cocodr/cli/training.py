@@ -1,6 +1,6 @@
 """The commands that train, and the one that generates queries to train on."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +14,10 @@ from beir_cocodr.models.spec import EncoderOptions, FuseOptions, SearchOptions
 from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json, print_record, print_training
 from beir_cocodr.training import presets
-from beir_cocodr.training.objectives import TEACHERS, WEIGHTINGS
-from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions, choices
+from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
+from beir_cocodr.training.rows import choices
+from beir_cocodr.training.teacher_rows import TEACHERS
+from beir_cocodr.training.weightings import WEIGHTINGS
 
 _Start = Annotated[str, plain("Start from this encoder.")]
 
@@ -24,20 +26,19 @@ _TrainSplit = Annotated[str, Option(help="Train on this split of the qrels.")]
 _TEACHERS = [kind.help for kind in TEACHERS.values()]
 
 
-@takes("encoder", "device")
 @trains(
     "pretrain",
-    *(
-        "objective",
-        "decoder",
-        "mix",
-        "per_passage",
-        "span_tokens",
-        "single_spans",
-        "max_length",
-        "mlm_weight",
-    ),
-    *("skip_from", "encoder_dropout"),
+    "objective",
+    "decoder",
+    "mix",
+    "per_passage",
+    "span_tokens",
+    "single_spans",
+    "max_length",
+    "mlm_weight",
+    "skip_from",
+    "encoder_dropout",
+    "device",
 )
 def pretrain(
     *,
@@ -53,7 +54,6 @@ def pretrain(
     ] = None,
     settings: PretrainOptions,
     resume: parameters.Resume = False,
-    encoder: EncoderOptions,
 ) -> None:
     """Pre-train an encoder on corpora without labels.
 
@@ -61,22 +61,23 @@ def pretrain(
     """
     from beir_cocodr.training.pretrain import pretrain as run
 
-    print_training(run(dataset, model, output, settings, resume, queries or [], encoder))
+    record = run(
+        model, dataset, output=output, options=settings, queries=queries or (), resume=resume
+    )
+    print_training(record)
 
 
-@takes("encoder", "device")
 @trains(
     "finetune",
-    *(
-        "weighting",
-        "clusters",
-        "loss",
-        "negatives",
-        "hard_negatives",
-        "episodes",
-        "stages",
-        "stage2_negatives",
-    ),
+    "weighting",
+    "clusters",
+    "loss",
+    "negatives",
+    "hard_negatives",
+    "episodes",
+    "stages",
+    "stage2_negatives",
+    "device",
 )
 def finetune(
     *,
@@ -91,7 +92,6 @@ def finetune(
     measures: parameters.Measures = "nDCG@10 R@100",
     settings: FinetuneOptions,
     resume: parameters.Resume = False,
-    encoder: EncoderOptions,
 ) -> None:
     """Fine-tune an encoder on labelled queries.
 
@@ -100,13 +100,12 @@ def finetune(
     """
     from beir_cocodr.training.finetune import finetune as run
 
-    print_training(
-        run(dataset, model, output, settings, split, resume, target or [], measures, encoder)
-    )
+    settings = replace(settings, targets=tuple(target or ()), measures=measures)
+    record = run(model, dataset, output=output, options=settings, split=split, resume=resume)
+    print_training(record)
 
 
-@takes("encoder", "device")
-@trains("distill", "student", "loss")
+@trains("distill", "student", "loss", "device")
 def distill(
     *,
     dataset: parameters.Dataset,
@@ -118,12 +117,20 @@ def distill(
     split: _TrainSplit = "train",
     settings: DistillOptions,
     resume: parameters.Resume = False,
-    encoder: EncoderOptions,
 ) -> None:
     """Train an encoder to rank as a teacher does."""
     from beir_cocodr.training.distill import distill as run
 
-    print_training(run(dataset, model, teacher, output, settings, split, resume, encoder))
+    record = run(
+        model,
+        dataset,
+        teacher=teacher,
+        output=output,
+        options=settings,
+        split=split,
+        resume=resume,
+    )
+    print_training(record)
 
 
 @takes(
@@ -245,40 +252,35 @@ def adapt(
     """
     chosen = presets.chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
     presets.check_preset(preset, chosen)
-    own: dict[str, Json] = {
+    of_stage: dict[str, Json] = {
         "finetune": {"weighting": weighting},
         "fuse": {"bm25_weight": search.bm25_weight},
     }
-    settings = {
-        stage: presets.adapt_options(stage, preset, **shared, **own.get(stage, {}))
-        for stage in chosen
-    }
+    settings = {}
+    for stage in chosen:
+        extra = of_stage.get(stage, {})
+        settings[stage] = presets.adapt_options(stage, preset, **shared, **extra)
     if show_config:
-        print_json({stage: asdict(found) for stage, found in settings.items()})
+        print_json({stage: asdict(options) for stage, options in settings.items()})
         return
     from beir_cocodr.report.evaluation_tables import print_adaptation
+    from beir_cocodr.training.adapt import AdaptOptions
     from beir_cocodr.training.adapt import adapt as run
 
-    record = run(
-        *(
-            dataset,
-            source,
-            model,
-            output,
-            chosen,
-            split,
-            source_split,
-            measures,
-            settings,
-            queries,
-            generator,
-        ),
-        teacher=teacher or presets.GPL_TEACHER,
-        resume=resume,
+    options = AdaptOptions(
+        stages=tuple(chosen),
+        stage_options=settings,
+        split=split,
+        source_split=source_split,
+        measures=measures,
         samples=samples,
-        search=search,
         judgements=judgements,
+        generated=queries,
+        generator=generator,
+        teacher=teacher or presets.GPL_TEACHER,
+        search=search,
     )
+    record = run(model, dataset, source=source, output=output, options=options, resume=resume)
     print_adaptation(record, as_json)
 
 
@@ -359,6 +361,8 @@ def export(
 
     GPL, Tevatron and sentence-transformers read them.
     """
-    from beir_cocodr.training.pairs import export as run
+    from beir_cocodr.training.exchange import ExportOptions
+    from beir_cocodr.training.exchange import export as run
 
-    print_json(run(dataset, output, form, model, split, negatives, search).to_json())
+    options = ExportOptions(form, split, negatives)
+    print_json(run(dataset, output, model, options, search).to_json())

@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from numbers import Integral, Real
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 def option(
     default: T,
-    help: str = "",
+    help: str | Callable[[], str] = "",
     flag: str | None = None,
     *,
     min: float = -math.inf,
@@ -42,6 +42,7 @@ def option(
 
     Args:
         help: of its flag on the command line; without it, it has none and is reached by ``--set``.
+            A function gives a text that names what is in a table then.
         flag: the flag's name, where it is not the field's.
         min, max, above, below, choices: see :class:`~beir_cocodr.errors.Limits`. A class that gives
             a field of the class above another default keeps its limits.
@@ -60,7 +61,8 @@ def described(kind: type, name: str, key: str) -> Any:
     found: Mapping[str, Any] = next(
         (one.metadata for one in above if one is not None and key in one.metadata), {}
     )
-    return found.get(key)
+    value = found.get(key)
+    return value() if callable(value) else value
 
 
 @cache

@@ -124,6 +124,7 @@ def fuse(
             details=asdict(_details(fit, candidates, hybrid)),
             versions=versions(),
             parent=read_record(model_source(model)),
+            citations=("robertson2009bm25",),
         )
         _save(hybrid, record, output)
         return record

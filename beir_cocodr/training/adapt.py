@@ -1,10 +1,11 @@
-"""Adapt a base to a corpus: the stages in their right order, the ablation, and a recommendation.
+"""Adapt an encoder to a corpus: the stages in their right order, the ablation, and a recommendation.
 
-Also the quickstart: the same on a collection that every installation can make for itself.
+The quickstart does the same on a collection that every installation can make for itself.
 """
 
+from __future__ import annotations
+
 import logging
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from beir_cocodr import io as files
-from beir_cocodr import load_object
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.judgements import load_judgements
-from beir_cocodr.errors import InputError, check_count, naming_full_disk
+from beir_cocodr.data.sources import FileSource
+from beir_cocodr.deprecation import former_signature
+from beir_cocodr.errors import InputError, naming_full_disk
 from beir_cocodr.evaluation.annotation import LABELS_FILE
 from beir_cocodr.evaluation.chains import ALONE, BASE, FEEDBACK, FUSED, RM3, Chain
 from beir_cocodr.evaluation.compare import (
@@ -26,224 +28,304 @@ from beir_cocodr.evaluation.compare import (
     uses_of,
 )
 from beir_cocodr.evaluation.evaluate import EvaluateOptions, EvaluationTask, evaluate_collection
-from beir_cocodr.evaluation.label_free.choice import recommend_label_free
+from beir_cocodr.evaluation.label_free.choice import label_pairs, recommend_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
 from beir_cocodr.evaluation.recommendation import ablation_families, recommend
-from beir_cocodr.evaluation.results import AdaptationRecord
+from beir_cocodr.evaluation.results import AdaptationRecord, ComparisonRecord, EvaluationRecord
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.generation_record import read_generation
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.card import write_card
-from beir_cocodr.models.loading import load_encoder
-from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions, check_device
+from beir_cocodr.models.spec import (
+    BM25,
+    FuseOptions,
+    ModelSpec,
+    Options,
+    SearchOptions,
+    check_device,
+    option,
+)
 from beir_cocodr.progress import step, steps
-from beir_cocodr.provenance import RECORD_FILE, TrainingRecord, collection_provenance, read_record
+from beir_cocodr.provenance import (
+    RECORD_FILE,
+    TrainingRecord,
+    collection_provenance,
+    read_record,
+    write_record,
+)
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.dense import sharing_embeddings
-from beir_cocodr.retrieval.fuse import fuse
-from beir_cocodr.retrieval.resolve import resolve_models
 from beir_cocodr.same_run import check_same_run
-from beir_cocodr.training.adaptation_cost import JUDGEMENT, estimate
-from beir_cocodr.training.distill import distill
-from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.objectives import OBJECTIVES
-from beir_cocodr.training.options import FinetuneOptions, PretrainOptions, TrainingOptions
-from beir_cocodr.training.output_folder import figures_of
+from beir_cocodr.training.adaptation_cost import JUDGEMENT, PlannedTraining, estimate
+from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+from beir_cocodr.training.output_folder import empty
 from beir_cocodr.training.presets import (
     ADAPT_STAGES,
     DEFAULT_STAGES,
     GPL_TEACHER,
+    AdaptStage,
     adapt_options,
     chosen_stages,
 )
-from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.shared_options import TrainingOptions
+from beir_cocodr.training.stages import StageData, StageRun
+from beir_cocodr.training.start import ModelLike, SharedEncoders, Start
 
 log = logging.getLogger(__name__)
 _PLAN_FILE = "plan.json"
 
-# What precedes an encoder's name for each mode.
-_MODE_PREFIXES = {ALONE: "", FEEDBACK: "feedback:", FUSED: "hybrid:", RM3: "rm3:"}
+# How a model's name says the way that it is used.
+_PREFIXES = {ALONE: "", FEEDBACK: "feedback:", FUSED: "hybrid:", RM3: "rm3:"}
+
+#: Options of a stage: of a training, or of ``fuse``.
+StageOptions = TrainingOptions | FuseOptions
 
 
 @dataclass(frozen=True)
-class Data:
-    """What the stages of one adaptation learn from.
+class AdaptOptions(Options):
+    """Options of an adaptation.
 
     Args:
-        corpus: the target.
-        source, source_split: a labelled collection, for ``finetune``.
-        queries: the folder of queries generated for the corpus, for the stages that need one.
-        teacher: a cross-encoder, for ``gpl``.
-        generator, generation: how queries are generated where none are given.
+        stages: names of :data:`~beir_cocodr.training.presets.ADAPT_STAGES`, in any order.
+        stage_options: stage to its options; see
+            :func:`~beir_cocodr.training.presets.adapt_options` for those of the others.
+        split: the split of the target's judgements, which only judge.
+        source_split: the split of the source's judgements, which are trained on.
+        measures: names of measures; the first one decides. None means nDCG@10 and R@100.
+        queries: judge by only so many queries of the target, evenly spaced.
+        samples: without labels, the held-out crops, and the generated queries, that judge.
+        judgements: a file of some judged queries of the corpus, which choose in place of its
+            labels, among all ways to use the base, too; see
+            :func:`~beir_cocodr.evaluation.compare.compare`.
+        generated: a folder of ``generate-queries`` for the corpus. None makes ``output/queries``
+            if a stage needs it.
+        generator: how queries are generated, as for ``generate-queries``.
+        generation: options of the generation (5 queries a passage).
+        teacher: the cross-encoder of the stage ``gpl``.
+        search: how models search; ``search.encoder`` also loads encoders to be trained.
     """
 
-    corpus: str
-    source: str | None = None
-    source_split: str = "train"
-    queries: str | None = None
-    teacher: str = GPL_TEACHER
-    generator: str = "lexical"
+    stages: Any = DEFAULT_STAGES
+    stage_options: Mapping[str, StageOptions] = field(default_factory=dict)
+    split: str = option("test")
+    source_split: str = option("train")
+    measures: Any = None
+    queries: int | None = None
+    samples: int = option(300, min=1)
+    judgements: Path | str | None = None
+    generated: Path | str | None = None
+    generator: str = option("lexical")
     generation: GenerationOptions = field(default_factory=GenerationOptions)
+    teacher: str = option(GPL_TEACHER)
+    search: SearchOptions = SearchOptions()
+
+    def chosen(self) -> dict[str, StageOptions]:
+        """Return the chosen stages in the right order, with their options.
+
+        Raises:
+            InputError: No stage is named, or one is unknown.
+        """
+        names = [self.stages] if isinstance(self.stages, str) else list(self.stages)
+        chosen: dict[str, StageOptions] = {}
+        for stage in chosen_stages(names):
+            options = self.stage_options.get(stage) or adapt_options(stage)
+            if isinstance(options, TrainingOptions):
+                options = replace(options, encoder=self.search.encoder)
+            chosen[stage] = options
+        return chosen
 
 
-@dataclass(frozen=True)
-class StageRun:
-    """One training of one stage: from the model ``start`` on ``data``, with options of the stage's
-    own kind.
-    """
-
-    data: Data
-    start: str
-    output: Path
-    options: Any
-    resume: bool
-    encoder: EncoderOptions
-
-
-def pretrain_stage(run: StageRun) -> TrainingRecord:
-    queries = [str(run.data.queries)] if OBJECTIVES[run.options.objective].on_queries else []
-    return pretrain(
-        [run.data.corpus], run.start, run.output, run.options, run.resume, queries, run.encoder
-    )
-
-
-def source_stage(run: StageRun) -> TrainingRecord:
-    source, split = str(run.data.source), run.data.source_split
-    return finetune(
-        source, run.start, run.output, run.options, split, run.resume, encoder=run.encoder
-    )
-
-
-def qgen_stage(run: StageRun) -> TrainingRecord:
-    queries = str(run.data.queries)
-    return finetune(
-        queries, run.start, run.output, run.options, resume=run.resume, encoder=run.encoder
-    )
-
-
-def gpl_stage(run: StageRun) -> TrainingRecord:
-    return _distill(run, run.data.teacher)
-
-
-def hybrid_stage(run: StageRun) -> TrainingRecord:
-    return _distill(run, "feedback")
-
-
-def fuse_stage(run: StageRun) -> TrainingRecord:
-    return fuse(
-        run.start,
-        run.data.corpus,
-        output=run.output,
-        options=run.options,
-        encoder=run.encoder,
-        resume=run.resume,
-    )
-
-
-def _distill(run: StageRun, teacher: str) -> TrainingRecord:
-    queries = str(run.data.queries)
-    return distill(
-        queries, run.start, teacher, run.output, run.options, resume=run.resume, encoder=run.encoder
-    )
-
-
+@former_signature(
+    order=("dataset", "source", "model", "output", "options.stages", "options.split"),
+    corpus="dataset",
+    base="model",
+    stages="options.stages",
+    split="options.split",
+    source_split="options.source_split",
+    measures="options.measures",
+    generated="options.generated",
+    generator="options.generator",
+    generation="options.generation",
+    teacher="options.teacher",
+    queries="options.queries",
+    samples="options.samples",
+    search="options.search",
+    judgements="options.judgements",
+)
 def adapt(
-    corpus: str,
-    source: str | None,
-    base: str,
-    output: Path,
-    stages: Sequence[str] = DEFAULT_STAGES,
-    split: str = "test",
-    source_split: str = "train",
-    measures: str = DEFAULT_MEASURES,
-    options: Mapping[str, TrainingOptions] | None = None,
-    generated: str | Path | None = None,
-    generator: str = "lexical",
-    generation: GenerationOptions | None = None,
-    teacher: str = GPL_TEACHER,
+    model: ModelLike,
+    dataset: object,
+    *,
+    source: object | None = None,
+    output: str | Path,
+    options: AdaptOptions = AdaptOptions(),
     resume: bool = False,
-    queries: int | None = None,
-    samples: int = 300,
-    search: SearchOptions = SearchOptions(),
-    judgements: Path | None = None,
 ) -> AdaptationRecord:
-    """Adapt ``base`` to ``corpus`` with labels from ``source``, judge whether it got better; what
-    adapt.json holds. An InputError: an unknown stage, no source, no samples, a bad collection or
-    model, or ``output`` is taken.
+    """Adapt an encoder to a corpus with labels from another one, and judge whether it got better.
 
     Each stage is trained from the base alone, and all of them one after the other: ``coco`` and
     ``finetune`` make ``output/models/source``, ``output/models/coco`` and
     ``output/models/coco+source``. If the corpus has labels in ``split``, base and trained models
     are each evaluated alone, with hybrid feedback, fused with BM25 and with RM3, beside BM25
-    itself; no label of the corpus is used in training. If it has none,
-    :func:`~beir_cocodr.evaluation.compare.compare` compares the same methods without: what
-    stands for judged queries is drawn with a seed that no stage used. The base is recommended
-    unless the rule finds something better.
+    itself; no label of the corpus is used in training. Without labels,
+    :func:`~beir_cocodr.evaluation.compare.compare` compares the same methods by
+    pseudo-queries, drawn with a seed that no stage used. The base is recommended unless the rule
+    finds something better.
 
     Args:
-        corpus: the target collection, with or without queries and labels.
-        source: a labelled collection; needed by the stage ``finetune``.
-        base: what ``COCODR`` loads, or ``minilm``.
+        model: the base: a name, a folder, or a loaded encoder, which stays as it is.
+        dataset: the target, with or without queries and labels, as
+            :func:`~beir_cocodr.data.collection.load_collection` takes it.
+        source: a labelled collection; the stage ``finetune`` needs it.
         output: folder for models, runs, adapt.json and results.json, or comparison.json and
             labels_wanted.tsv.
-        stages: any of :data:`ADAPT_STAGES`, in any order.
-        split, source_split: which labels to evaluate on, and which to train on.
-        measures: the first one decides the recommendation.
-        options: stage to its options; see :func:`adapt_options` for the others.
-        generated: a folder of ``generate-queries`` for the corpus; by default ``output/queries`` is
-            made where needed.
-        generator, generation: how, as for ``generate-queries`` (model-free, 5 queries a passage).
-        teacher: cross-encoder of the stage ``gpl``.
-        resume: keep finished models and go on with interrupted ones.
-        queries: evaluate only that many queries of the target, evenly spaced.
-        samples: without labels: held-out crops, and generated queries, that models are compared on.
-        search: how models search in the evaluation; ``search.encoder`` counts in training, too.
-        judgements: a file of some judged queries of the corpus, which choose in place of its
-            labels, among all that can be had of the base without training, too; see
-            :func:`~beir_cocodr.evaluation.compare.compare`.
+        options: stages, judging and search.
+        resume: keep finished models, and go on with interrupted ones.
+
+    Returns:
+        The content of adapt.json.
+
+    Raises:
+        InputError: A stage is unknown, the source is missing, a collection or model cannot be
+            read, or ``output`` is taken.
+
+    Example:
+        >>> from beir_cocodr import AdaptOptions, PretrainOptions, adapt
+        >>> coco = PretrainOptions(max_steps=1, batch_size=2)  # leave it out for the paper's
+        >>> options = AdaptOptions(stages="coco", stage_options={"coco": coco}, queries=20)
+        >>> record = adapt("minilm", "apidocs/pandas", output="adapted", options=options)
+        >>> list(record.models)
+        ['base', 'coco']
     """
-    chosen = chosen_stages(stages)
-    check_device(search.encoder.device)
-    target = _check(chosen, corpus, source, split, measures, samples)
-    if judgements is not None:
-        load_judgements(judgements).of(target.queries)
-        check_judgements_kept(output / LABELS_FILE, judgements)
-    settings = {stage: adapt_options(stage) for stage in chosen} | dict(options or {})
-    asks = any(ADAPT_STAGES[stage].needs_queries for stage in chosen)
-    given = None if generated is None or not asks else str(generated)
-    data = Data(
-        corpus, source, source_split, given, teacher, generator, generation or GenerationOptions()
-    )
-    asked = _settings(target, chosen, settings, data)
-    asked |= {
-        "measures": measures,
-        "queries": queries,
-        "samples": samples,
-        "search": search.describe(),
-    }
+    if isinstance(options, Mapping):  # the former meaning of the name
+        options = AdaptOptions(stage_options=options)
+    output = Path(output)
+    encoder = options.search.encoder
+    check_device(encoder.device)
+    plan = _planned(model, dataset, source, output, options)
     complete = naming_full_disk(output, lambda: _complete_models(output))
-    with complete, _begun(output, AdaptationSettings(asked), resume):
-        plan = AdaptationPlan(base, chosen, data, settings, output)
-        cost = estimate(
-            plan, load_encoder(base, search.encoder), target.documents, data.generation.per_passage
-        )
+    with complete, _begun(output, AdaptationSettings(_settings(plan)), resume):
+        first = next(iter(plan.settings.values()))
+        encoders = SharedEncoders(encoder, int(first.seed))
+        base = encoders.get(model)
+        cost = estimate(plan.trainings(), base.model, plan.target.documents)
         log.info("%s", cost)
-        generating: dict[str, float | None] = {"queries": None} if asks else {}
+        generating: dict[str, float | None] = {"queries": None} if plan.needs_queries else {}
         with steps({**generating, **cost.seconds}), sharing_embeddings(output):
-            if asks:
-                plan = replace(
-                    plan, data=replace(data, queries=_queries(target, data, output, search.encoder))
-                )
-            models = train_models(plan, resume, search.encoder)
+            if plan.needs_queries:
+                plan = replace(plan, queries_folder=_queries_folder(plan))
+            models = train_models(plan, base, encoders, resume)
             step(JUDGEMENT)
-            record = judge_models(
-                plan, models, target, split, measures, queries, samples, search, judgements
-            )
-        for model in models.values():
-            if (trained := read_record(model.path)) is not None:
-                write_card(Path(model.path), trained, figures_of(record, model.chain))
+            record = _Judgement(plan, base, models, encoders).record()
+        for trained in models:
+            training = read_record(trained.path)
+            if training is not None:
+                write_card(Path(trained.path), training, figures_of(record, trained.chain))
         record.write(output / "adapt.json")
     return record
+
+
+@dataclass(frozen=True)
+class AdaptationPlan:
+    """What an adaptation trains, and on what.
+
+    Attributes:
+        target: the corpus that is adapted to.
+        source: the labelled collection.
+        settings: stage to its options, in the right order.
+        options: the options of the adaptation.
+        output: the output folder.
+        queries_folder: the folder of generated queries, once it is there.
+    """
+
+    target: Collection
+    source: Collection | None
+    settings: Mapping[str, StageOptions]
+    options: AdaptOptions
+    output: Path
+    queries_folder: Path | None = None
+
+    @property
+    def stages(self) -> list[str]:
+        """Return the names of the stages in their right order."""
+        return list(self.settings)
+
+    @property
+    def needs_queries(self) -> bool:
+        """Return true if a stage needs generated queries."""
+        return any(ADAPT_STAGES[stage].needs_queries for stage in self.settings)
+
+    def chains(self) -> list[list[str]]:
+        """Return the stages of every trained model.
+
+        These are each stage alone, the source first, then all of them one after the other; with
+        ``fuse`` also the base and each of these, fused.
+        """
+        trained = [stage for stage in self.settings if ADAPT_STAGES[stage].trains]
+        joining = [stage for stage in self.settings if not ADAPT_STAGES[stage].trains]
+        alone = sorted(trained, key=lambda stage: not ADAPT_STAGES[stage].needs_source)
+        chains = [[stage] for stage in alone]
+        chains += [trained[:length] for length in range(2, len(trained) + 1)]
+        joined = [[*chain, stage] for stage in joining for chain in [[], *chains]]
+        return chains + joined
+
+    def chain(self, stages: Sequence[str]) -> Chain:
+        """Return the chain of some stages."""
+        return Chain(tuple(ADAPT_STAGES[stage].title for stage in stages))
+
+    def folder(self, stages: Sequence[str]) -> Path:
+        """Return the folder of the model that some stages train."""
+        return self.output / "models" / "+".join(ADAPT_STAGES[stage].folder for stage in stages)
+
+    def trainings(self) -> list[PlannedTraining]:
+        """Return all trainings, for the guess of their cost."""
+        trainings = []
+        for stages in self.chains():
+            row = ADAPT_STAGES[stages[-1]]
+            finished = read_record(self.folder(stages)) is not None
+            label = self.chain(stages).label
+            options = self.settings[stages[-1]]
+            trainings.append(PlannedTraining(label, options, self._examples(row), finished))
+        return trainings
+
+    def _examples(self, row: AdaptStage) -> int:
+        """Return the examples of a stage, as far as they are known."""
+        if row.needs_source:
+            assert self.source is not None
+            return sum(map(len, self.source.qrels.values()))
+        documents = len(self.target.documents)
+        return documents * self.options.generation.per_passage if row.needs_queries else documents
+
+    def unused_seed(self) -> int:
+        """Return a seed that neither the stages nor the generation of queries used."""
+        seeds = [int(options.seed) for options in self.settings.values()]
+        if self.queries_folder is not None:
+            settings = read_generation(self.queries_folder).settings
+            seeds.append(int(str(settings.get("seed", 0))))
+        return 1 + max(seeds)
+
+
+def _planned(
+    model: ModelLike, dataset: object, source: object | None, output: Path, options: AdaptOptions
+) -> AdaptationPlan:
+    """Return the plan, once everything that can be checked before training is."""
+    settings = options.chosen()
+    needs_source = any(ADAPT_STAGES[stage].needs_source for stage in settings)
+    if needs_source and source is None:
+        raise InputError(
+            "the stage finetune needs a labelled collection: name it with --source (apidocs/numpy "
+            "needs no network), or leave the stage out"
+        )
+    parse_measures(options.measures or DEFAULT_MEASURES)
+    target = load_collection(dataset, options.split, labels="optional")
+    if not target.qrels and isinstance(target.source, FileSource) and target.source.splits():
+        target.in_split(options.split)  # refused, by the names of the splits that have labels
+    if options.judgements is not None:
+        judgements = Path(options.judgements)
+        load_judgements(judgements).of(target.queries)
+        check_judgements_kept(output / LABELS_FILE, judgements)
+    labelled = load_collection(source, options.source_split) if needs_source else None
+    return AdaptationPlan(target, labelled, settings, options, output)
 
 
 def _complete_models(output: Path) -> str:
@@ -253,284 +335,318 @@ def _complete_models(output: Path) -> str:
 
 @dataclass(frozen=True)
 class AdaptationSettings(Record):
-    """plan.json: what was asked for, collections and teacher by content; every stage's plan has the
-    base's.
+    """The content of plan.json.
+
+    Attributes:
+        settings: what was asked for, collections and teacher by content. The base is in the plan
+            of every stage.
     """
 
     settings: Json
 
 
-def _settings(
-    target: Collection, stages: list[str], options: Mapping[str, TrainingOptions], data: Data
-) -> Json:
-    """What the models of an adaptation depend on, apart from their base."""
-    content: Json = {
-        "corpus": collection_provenance(target, queries=True).hashes,
-        "stages": stages,
-        "options": {stage: asdict(options[stage]) for stage in stages},
+def _settings(plan: AdaptationPlan) -> Json:
+    """Return what makes two adaptations the same, apart from their base."""
+    options = plan.options
+    recorded = {
+        stage: own.recorded() if isinstance(own, TrainingOptions) else asdict(own)
+        for stage, own in plan.settings.items()
     }
-    if "finetune" in stages:
-        source = load_collection(str(data.source), data.source_split)
-        content["source"] = collection_provenance(source, queries=True).hashes
-    if "gpl" in stages:
-        content["teacher"] = files.content_sha256(data.teacher) or data.teacher
-    if any(ADAPT_STAGES[stage].needs_queries for stage in stages):
-        file = None if data.queries is None else Path(data.queries) / "queries.jsonl"
-        if file is None or not file.is_file():
-            content |= {"generator": files.content_sha256(data.generator) or data.generator}
-            content |= {"generation": asdict(data.generation)}
-        else:
-            content["generated"] = files.file_sha256(file)
-    return content
+    settings: Json = {
+        "corpus": collection_provenance(plan.target, queries=True).hashes,
+        "stages": plan.stages,
+        "options": recorded,
+        "measures": str(options.measures or DEFAULT_MEASURES),
+        "queries": options.queries,
+        "samples": options.samples,
+        "search": options.search.describe(),
+    }
+    if plan.source is not None:
+        settings["source"] = collection_provenance(plan.source, queries=True).hashes
+    if "gpl" in plan.settings:
+        settings["teacher"] = files.content_sha256(options.teacher) or options.teacher
+    if not plan.needs_queries:
+        return settings
+    file = None if options.generated is None else Path(options.generated) / "queries.jsonl"
+    if file is not None and file.is_file():
+        settings["generated"] = files.file_sha256(file)
+    else:
+        settings["generator"] = files.content_sha256(options.generator) or options.generator
+        settings["generation"] = asdict(options.generation)
+    return settings
 
 
 @contextmanager
-def _begun(output: Path, asked: AdaptationSettings, resume: bool) -> Iterator[None]:
-    """Hold an output, tidied after a kill; InputError: held, begun with other settings, or files
-    and no ``resume``.
+def _begun(output: Path, settings: AdaptationSettings, resume: bool) -> Iterator[None]:
+    """Hold an output, tidied after a kill.
+
+    Raises:
+        InputError: Another run holds it, it was begun with other settings, or it has files and
+            ``resume`` is off.
     """
     with files.sole_writer(files.output_folder(output, utf8=True)):
-        file = output / _PLAN_FILE
-        held = files.files_below(output)
-        if held and not resume:
+        has_files = bool(files.files_below(output))
+        if has_files and not resume:
             raise InputError(
                 f"{output} is not empty; choose another --output, or --resume to go on with it"
             )
+        file = output / _PLAN_FILE
         if file.is_file():
-            try:
-                before = AdaptationSettings.read(file)
-            except InputError as error:
-                raise InputError(
-                    f"{error}, or remove it to go on without it, or choose another --output"
-                ) from error
-            check_same_run(output, before.settings, asked.settings)
-        elif held:
+            _check_settings(file, settings)
+        elif has_files:
             log.warning(
-                "%s was begun by an earlier version: whether settings are the same cannot be checked",
+                "%s was begun by an earlier version: whether settings are the same cannot be "
+                "checked",
                 output,
             )
         for folder in {path.parent for path in output.rglob("*") if files.is_incidental(path)}:
             files.remove_unfinished(folder)
-        asked.write(file)
+        settings.write(file)
         try:
             yield
         except InputError:
-            if not held and not any(
-                path.is_file() for path in output.glob("*/**/*")
-            ):  # nothing was made
-                for path in (path for path in output.iterdir() if not files.is_incidental(path)):
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            nothing_made = not any(path.is_file() for path in output.glob("*/**/*"))
+            if not has_files and nothing_made:
+                empty(output)
             raise
 
 
-@dataclass(frozen=True)
-class AdaptationPlan:
-    """What an adaptation trains.
+def _check_settings(file: Path, settings: AdaptationSettings) -> None:
+    try:
+        before = AdaptationSettings.read(file)
+    except InputError as error:
+        raise InputError(
+            f"{error}, or remove it to go on without it, or choose another --output"
+        ) from error
+    check_same_run(file.parent, before.settings, settings.settings)
 
-    Attributes:
-        base: what every stage alone starts from.
-        stages: in their right order.
-        settings: stage to its options.
-    """
 
-    base: str
-    stages: list[str]
-    data: Data
-    settings: Mapping[str, TrainingOptions]
-    output: Path
-
-    def chains(self) -> list[list[str]]:
-        """Each stage alone, the source first, then all of them one after the other; the base and
-        each chain fused.
-        """
-        trained = [stage for stage in self.stages if stage != "fuse"]
-        alone = sorted(trained, key=lambda stage: stage != "finetune")
-        chains = [[stage] for stage in alone] + [
-            trained[:length] for length in range(2, len(trained) + 1)
-        ]
-        return chains + [[*chain, "fuse"] for chain in [[], *chains] if "fuse" in self.stages]
-
-    def chain(self, stages: Sequence[str]) -> Chain:
-        """Return the chain of some stages, used alone."""
-        return Chain(tuple(ADAPT_STAGES[stage].label for stage in stages))
-
-    def label(self, stages: Sequence[str]) -> str:
-        """Return the name of a chain in tables."""
-        return self.chain(stages).label
-
-    def folder(self, chain: Sequence[str]) -> Path:
-        return self.output / "models" / "+".join(ADAPT_STAGES[stage].name for stage in chain)
-
-    def unused_seed(self) -> int:
-        """A seed that neither the stages nor the generation of queries used."""
-        seeds = [options.seed for options in self.settings.values()]
-        if self.data.queries is not None:
-            settings = read_generation(Path(self.data.queries)).settings
-            seeds.append(int(str(settings.get("seed", 0))))
-        return 1 + max(seeds)
+def _queries_folder(plan: AdaptationPlan) -> Path:
+    """Return the folder of queries generated for the target; made if none is named."""
+    options = plan.options
+    if options.generated is None:
+        folder = plan.output / "queries"
+        device = options.search.encoder.device
+        generate_queries(plan.target, options.generator, folder, options.generation, device=device)
+        return folder
+    folder = Path(options.generated)
+    corpus = read_generation(folder).dataset.corpus_sha256
+    if corpus != plan.target.documents.content_hash:
+        raise InputError(
+            f"the queries of {folder} were generated for another corpus than {plan.target.name}; "
+            "generate queries for this one, or leave the folder out"
+        )
+    return folder
 
 
 @dataclass(frozen=True)
 class AdaptedModel:
-    """A model that an adaptation trained: its chain, its folder, and how long it took."""
+    """A model that an adaptation trained.
+
+    Attributes:
+        chain: the stages that trained it.
+        path: its folder.
+        seconds: how long its last stage took.
+    """
 
     chain: Chain
     path: str
     seconds: float | None
 
+    @property
+    def name(self) -> str:
+        """Return the name of its folder."""
+        return Path(self.path).name
+
 
 def train_models(
-    plan: AdaptationPlan, resume: bool, encoder: EncoderOptions
-) -> dict[str, AdaptedModel]:
-    """Train every stage alone and all in their order; name of a model's folder to the model."""
-    models: dict[str, AdaptedModel] = {}
-    for chain in plan.chains():
-        folder, label, options = plan.folder(chain), plan.label(chain), plan.settings[chain[-1]]
-        start = str(plan.folder(chain[:-1])) if chain[:-1] else plan.base
-        step(label)
-        record = load_object(ADAPT_STAGES[chain[-1]].train)(
-            StageRun(plan.data, start, folder, options, resume, encoder)
-        )
-        models[folder.name] = AdaptedModel(plan.chain(chain), str(folder), record.seconds)
+    plan: AdaptationPlan, base: Start, encoders: SharedEncoders, resume: bool
+) -> list[AdaptedModel]:
+    """Train every stage alone, and all in their order."""
+    queries = None
+    if plan.queries_folder is not None:
+        queries = load_collection(str(plan.queries_folder), "train")
+    data = StageData(plan.target, plan.source, queries, plan.queries_folder, plan.options.teacher)
+    models = []
+    for stages in plan.chains():
+        chain = plan.chain(stages)
+        folder = plan.folder(stages)
+        before = stages[:-1]
+        start = encoders.get(str(plan.folder(before))) if before else base
+        row = ADAPT_STAGES[stages[-1]]
+        step(chain.label)
+        options = plan.settings[stages[-1]]
+        run = StageRun(data, start, folder, options, resume, plan.options.search.encoder)
+        record = complete_record(folder, row, row.load()(run))
+        models.append(AdaptedModel(chain, str(folder), record.seconds))
     return models
 
 
-def judge_models(
-    plan: AdaptationPlan,
-    models: Mapping[str, AdaptedModel],
-    target: Collection,
-    split: str,
-    measures: str,
-    queries: int | None,
-    samples: int,
-    search: SearchOptions,
-    judgements: Path | None = None,
-) -> AdaptationRecord:
-    """Base and trained models in every use, by the target's labels or estimates; by judged queries
-    all of the base.
-    """
-    corpus, output = plan.data.corpus, plan.output
-    encoders = {Chain(): plan.base} | {model.chain: model.path for model in models.values()}
-    chains = [encoder.used(mode) for encoder in encoders for mode in encoder.modes]
-    candidates = {"bm25": "bm25"}
-    candidates |= {
-        chain.label: _MODE_PREFIXES[chain.mode] + encoders[chain.encoder] for chain in chains
-    }
-    results = comparison = None
-    if judgements is not None:
-        further = _further_uses(plan.base, candidates, search.bm25_weight, len(target.documents))
-        chains += further
-        candidates |= {chain.label: name for chain, name in further.items()}
-    by_label = {chain.label: chain for chain in chains}
-    if target.qrels and judgements is None:
-        families = ablation_families(list(encoders))
-        task = EvaluationTask.of(measures, split, EvaluateOptions(queries=queries), families)
-        results = evaluate_collection(resolve_models(candidates), target, task, output, search)
-        recommendation = recommend(results, list(encoders))
-    else:
-        # BM25 last: what is asked of a pair is then b against a for all of them.
-        names = [
-            candidates[label] for label in sorted(candidates, key=lambda label: label == "bm25")
-        ]
-        options = CompareOptions(
-            labels=False,
-            against=candidates[BASE],
-            queries=queries,
-            samples=samples,
-            seed=plan.unused_seed(),
-            judgements=judgements,
+def complete_record(folder: Path, row: AdaptStage, record: TrainingRecord) -> TrainingRecord:
+    """Add the facts of a stage's row to the record of its training."""
+    rehearsed = tuple(dict.fromkeys((*record.rehearsed, *row.rehearses)))
+    citations = tuple(dict.fromkeys((*record.citations, *row.citations)))
+    completed = replace(record, rehearsed=rehearsed, citations=citations)
+    return record if completed == record else write_record(folder, completed)
+
+
+@dataclass(frozen=True)
+class _Judgement:
+    """The comparison of base and trained models in every use."""
+
+    plan: AdaptationPlan
+    base: Start
+    models: Sequence[AdaptedModel]
+    encoders: SharedEncoders
+
+    def record(self) -> AdaptationRecord:
+        """Judge by the target's labels or by estimates, and recommend a model."""
+        plan = self.plan
+        chains = self._chains()
+        candidates = {"bm25": "bm25"}
+        candidates |= {label: self._name(chain) for label, chain in chains.items()}
+        if plan.options.judgements is not None:
+            further = self._further_uses(candidates)
+            chains |= {chain.label: chain for chain in further}
+            candidates |= {chain.label: name for chain, name in further.items()}
+        results = comparison = None
+        if plan.target.qrels and plan.options.judgements is None:
+            results = self._evaluate(candidates)
+            recommendation = recommend(results, list(self._encoders()))
+        else:
+            comparison = self._compare(candidates)
+            recommendation = recommend_label_free(comparison, candidates, chains)
+        return AdaptationRecord(
+            corpus=plan.target.name,
+            source=None if plan.source is None else plan.source.name,
+            base=self.base.name,
+            stages=plan.stages,
+            models={BASE: self.base.name} | {model.name: model.path for model in self.models},
+            generated_queries=_text(plan.queries_folder),
+            seconds={model.name: model.seconds for model in self.models},
+            chains=chains,
+            results=results,
+            candidates={} if results is not None else candidates,
+            comparison=comparison,
+            recommendation=recommendation,
+            path=candidates[recommendation.model],
         )
-        task = ComparisonTask.of(DEFAULT_MEASURES, split, options)
-        comparison = compare_collection(resolve_models(names), target, task, output, search)
-        recommendation = recommend_label_free(comparison, candidates, by_label)
-    return AdaptationRecord(
-        corpus=corpus,
-        source=plan.data.source,
-        base=plan.base,
-        stages=plan.stages,
-        models={BASE: plan.base} | {name: model.path for name, model in models.items()},
-        generated_queries=plan.data.queries,
-        seconds={name: model.seconds for name, model in models.items()},
-        results=results,
-        candidates={} if results is not None else candidates,
-        chains=by_label,
-        comparison=comparison,
-        recommendation=recommendation,
-        path=candidates[recommendation.model],
-    )
 
+    def _encoders(self) -> dict[Chain, str]:
+        """Return the base and the trained encoders, to their names."""
+        return {Chain(): self.base.name} | {model.chain: model.path for model in self.models}
 
-def _further_uses(
-    base: str, candidates: Mapping[str, str], weight: float, documents: int
-) -> dict[Chain, str]:
-    """Return the uses of the base that are no candidates yet, such as "base, hybrid@0.3"."""
-    known = [ModelSpec.parse(name) for name in candidates.values()]
-    taken = {(spec.kind, spec.encoder, spec.bm25_weight or weight) for spec in known}
-    found: dict[Chain, str] = {}
-    for name in uses_of(base, documents):
+    def _chains(self) -> dict[str, Chain]:
+        """Return label to chain, of every encoder in every use."""
+        uses = [encoder.used(mode) for encoder in self._encoders() for mode in encoder.modes]
+        return {use.label: use for use in uses}
+
+    def _name(self, chain: Chain) -> str:
+        return _PREFIXES[chain.mode] + self._encoders()[chain.encoder]
+
+    def _spec(self, name: str) -> ModelSpec:
+        """Return the model of a name, with the encoder that the adaptation has loaded for it."""
         spec = ModelSpec.parse(name)
-        if (spec.kind, spec.encoder, spec.bm25_weight or weight) not in taken:
-            found[Chain(mode=spec.prefix.removesuffix(":"))] = name
-    return found
+        if spec.kind == BM25:
+            return spec
+        return replace(spec, loaded=self.encoders.get(spec.encoder).model)
 
-
-def _check(
-    stages: list[str], corpus: str, source: str | None, split: str, measures: str, samples: int
-) -> Collection:
-    """The target, once everything that can be checked before training is."""
-    if "finetune" in stages and source is None:
-        raise InputError(
-            "the stage finetune needs a labelled collection: name it with --source (apidocs/numpy needs no network), "
-            "or leave the stage out"
+    def _evaluate(self, candidates: Mapping[str, str]) -> EvaluationRecord:
+        options = self.plan.options
+        task = EvaluationTask.of(
+            options.measures or DEFAULT_MEASURES,
+            options.split,
+            EvaluateOptions(queries=options.queries),
+            ablation_families(list(self._encoders())),
         )
-    check_count("samples", samples)
-    parse_measures(measures)
-    target = load_collection(corpus, split, labels="optional")
-    if not target.qrels and any((Path(corpus) / "qrels").glob("*")):
-        load_collection(
-            corpus, split
-        )  # it has labels, but not these: the message names those there are
-    return target
+        specs = {label: self._spec(name) for label, name in candidates.items()}
+        return evaluate_collection(specs, self.plan.target, task, self.plan.output, options.search)
+
+    def _compare(self, candidates: Mapping[str, str]) -> ComparisonRecord:
+        options = self.plan.options
+        # BM25 last: a pair then asks for b against a for all of them.
+        labels = sorted(candidates, key=lambda label: label == BM25)
+        specs = {candidates[label]: self._spec(candidates[label]) for label in labels}
+        comparing = CompareOptions(
+            labels=False,
+            against=candidates[Chain().label],
+            queries=options.queries,
+            samples=options.samples,
+            seed=self.plan.unused_seed(),
+            judgements=options.judgements,
+        )
+        task = ComparisonTask.of(DEFAULT_MEASURES, options.split, comparing)
+        return compare_collection(specs, self.plan.target, task, self.plan.output, options.search)
+
+    def _further_uses(self, candidates: Mapping[str, str]) -> dict[Chain, str]:
+        """Return the ways to use the base that are no candidates yet, to their names."""
+        default_weight = self.plan.options.search.bm25_weight
+        used = {_use(ModelSpec.parse(name), default_weight) for name in candidates.values()}
+        further: dict[Chain, str] = {}
+        uses = uses_of(self.base.name, len(self.plan.target.documents))
+        for name, spec in uses.items():
+            if _use(spec, default_weight) not in used:
+                further[Chain(mode=spec.prefix.removesuffix(":"))] = name
+        return further
 
 
-def _queries(target: Collection, data: Data, output: Path, encoder: EncoderOptions) -> str:
-    """The folder of queries generated for the target; made where none is given."""
-    if data.queries is None:
-        folder = output / "queries"
-        generate_queries(
-            data.corpus, data.generator, folder, data.generation, device=encoder.device
-        )
-        return str(folder)
-    if read_generation(Path(data.queries)).dataset.corpus_sha256 != target.documents.content_hash:
-        raise InputError(
-            f"the queries of {data.queries} were generated for another corpus than {data.corpus}; generate queries "
-            "for this one, or leave the folder out"
-        )
-    return data.queries
+def _use(spec: ModelSpec, default_weight: float) -> tuple[str, str, float]:
+    """Return what tells two ways to use an encoder apart."""
+    return spec.kind, spec.encoder, spec.bm25_weight or default_weight
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def figures_of(record: AdaptationRecord, chain: Chain) -> Json:
+    """Return what an adaptation measured of a trained encoder, for its card.
+
+    Each use is compared with the same use of the base.
+    """
+    pairs: Mapping[tuple[str, str], object] = {}
+    if record.results is not None:
+        measure = record.results.measures[0]
+        tests = [test for test in record.results.comparisons if test.measure == measure]
+        pairs = {(test.a, test.b): test for test in tests}
+    elif record.comparison is not None:
+        pairs = label_pairs(record.comparison, record.candidates)
+    uses: dict[str, object] = {}
+    for mode in chain.modes:
+        pair = (Chain(mode=mode).label, chain.used(mode).label)
+        if pair in pairs:
+            uses[mode] = pairs[pair]
+    return {"adapted": record, "chain": chain, "uses": uses}
 
 
 def quickstart(
     output: Path, fast: bool = False, seed: int = 42, resume: bool = False
 ) -> AdaptationRecord:
-    """:func:`adapt` the packaged MiniLM to API documentation: sources stdlib, numpy, pandas and
-    torch, targets scipy and scikit-learn; ``fast`` takes smaller collections and fewer steps.
+    """Adapt the packaged MiniLM to API documentation.
+
+    Sources are stdlib, numpy, pandas and torch, targets scipy and scikit-learn.
+
+    Args:
+        output: the output folder.
+        fast: take smaller collections and fewer steps.
+        seed: the seed of the trainings.
+        resume: keep finished models, and go on with interrupted ones.
     """
-    corpus, source = "apidocs/scipy+sklearn", "apidocs/stdlib+numpy+pandas+torch"
-    if fast:
-        corpus, source = "apidocs/sklearn", "apidocs/pandas"
+    corpus = "apidocs/sklearn" if fast else "apidocs/scipy+sklearn"
+    source = "apidocs/pandas" if fast else "apidocs/stdlib+numpy+pandas+torch"
     # Few steps, so that all is done in ten minutes at the model's own length.
-    steps, batch = (5, 16) if fast else (20, 32)
-    pretraining = PretrainOptions(max_steps=steps, batch_size=batch, learning_rate=2e-5, seed=seed)
-    finetuning = FinetuneOptions(
-        max_steps=steps, batch_size=batch, learning_rate=2e-5, seed=seed, negatives=0
-    )
-    return adapt(
-        corpus,
-        source,
-        "minilm",
-        output,
-        options={"coco": pretraining, "finetune": finetuning},
-        resume=resume,
+    shared: dict[str, Any] = {
+        "max_steps": 5 if fast else 20,
+        "batch_size": 16 if fast else 32,
+        "learning_rate": 2e-5,
+        "seed": seed,
+    }
+    options = AdaptOptions(
+        stage_options={
+            "coco": PretrainOptions(**shared),
+            "finetune": FinetuneOptions(**shared, negatives=0),
+        },
         queries=100 if fast else 300,
         search=SearchOptions(progress=True),
     )
+    return adapt("minilm", corpus, source=source, output=output, options=options, resume=resume)

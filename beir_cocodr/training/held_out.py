@@ -1,6 +1,4 @@
-"""Held-out queries: which they are, a model's MRR@10 on them, and the checkpoint that they
-choose.
-"""
+"""Held-out queries: which they are, a model's MRR@10 on them, and the checkpoint that they choose."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -28,45 +26,61 @@ from beir_cocodr.provenance import collection_provenance
 from beir_cocodr.records import CollectionProvenance, Json, Record
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.topk import NonFiniteScores
+from beir_cocodr.training.checkpoints import CHECKPOINTS
 from beir_cocodr.training.negatives import bm25_negatives, relevant_rows
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
-from beir_cocodr.training.output_folder import CHECKPOINTS
-from beir_cocodr.training.trainer import Stage, planned_steps
+from beir_cocodr.training.shared_options import planned_steps
+from beir_cocodr.training.trainer import Stage
 
+#: The measure of held-out queries.
 MEASURE = "RR@10"
+_DEPTH = 10
 
-#: BM25's best documents that stand beside the relevant ones of a held-out query.
+#: BM25's best documents that are ranked beside the relevant ones of a held-out query.
 CANDIDATES = 100
 
 # Queries whose candidates are encoded together.
 _BLOCK = 8
-_FOLDER, _RECORD = "selection", "selection.json"
+
+# The folder of what was measured so far, and its record.
+_FOLDER = "selection"
+_RECORD = "selection.json"
 _TRAIN_AGAIN = "this training cannot be resumed: train again in another --output"
 log = logging.getLogger(__name__)
 
+#: Options of a training with held-out queries.
+HoldingOut = FinetuneOptions | DistillOptions
 
-def given_queries(
-    collection: Collection, options: FinetuneOptions | DistillOptions
-) -> list[CollectionProvenance]:
-    """What a training is given: the collection, and the split that chooses the checkpoint; an
-    InputError where that is the one that is trained on, has no query with a relevant document, or
-    is not measured.
+
+def selecting_collection(collection: Collection, options: HoldingOut) -> Collection | None:
+    """Return the split of a collection whose queries choose the checkpoint, if there is one.
+
+    Raises:
+        InputError: It is the split that is trained on, none of its queries has a relevant
+            document, or nothing is measured on it.
     """
-    split, found = options.select_split, [labelled_provenance(collection)]
-    if split is not None:
-        if isinstance(options, DistillOptions) and options.select_epochs is None:
-            raise InputError("select_split chooses every select_epochs: set that, too")
-        if split == collection.split:
-            raise InputError(
-                f"select_split: {split} is what is trained on; name another split, or a held_out share"
-            )
-        chosen = collection.in_split(split)
-        if not relevant_rows(chosen):
-            raise InputError(
-                f"select_split: no query of {collection.name} has a relevant document in split {split}"
-            )
-        found.append(labelled_provenance(chosen))
-    return found
+    split = options.select_split
+    if split is None:
+        return None
+    if isinstance(options, DistillOptions) and options.select_epochs is None:
+        raise InputError("select_split chooses every select_epochs: set that, too")
+    if split == collection.split:
+        raise InputError(
+            f"select_split: {split} is what is trained on; name another split, or a held_out share"
+        )
+    selecting = collection.in_split(split)
+    relevant_rows(selecting)
+    return selecting
+
+
+def labelled_collections(
+    collection: Collection, selecting: Collection | None
+) -> list[CollectionProvenance]:
+    """Return the provenance of what a training on labelled queries is given."""
+    seen = [labelled_provenance(collection)]
+    if selecting is not None:
+        seen.append(labelled_provenance(selecting))
+    return seen
 
 
 def labelled_provenance(collection: Collection) -> CollectionProvenance:
@@ -80,16 +94,23 @@ def labelled_provenance(collection: Collection) -> CollectionProvenance:
 
 
 def hold_out(
-    collection: Collection, options: FinetuneOptions | DistillOptions, seed: int
+    collection: Collection, selecting: Collection | None, options: HoldingOut, seed: int
 ) -> tuple[Collection, Collection | None]:
-    """The collection without its held-out queries, and with these alone: a share of the queries
-    with a relevant document, drawn by the seed, or queries of another split. None, and a warning if
-    a share is asked for, where that is no query.
+    """Split a collection into the queries to train on and the held-out ones.
+
+    Args:
+        collection: a corpus with queries and judgements.
+        selecting: another split, whose queries choose; none of ``collection`` is held out then.
+        options: the share of the queries with a relevant document, and the most of them.
+        seed: draws the queries.
+
+    Returns:
+        The collection without its held-out queries, and with these alone. The second is None where
+        that is no query, with a warning if a share is wanted.
     """
-    split = options.select_split
-    chosen = collection if split is None else collection.in_split(split)
+    chosen = collection if selecting is None else selecting
     names = np.random.default_rng(seed).permutation(sorted(relevant_rows(chosen))).tolist()
-    count = int(options.held_out * len(names)) if split is None else len(names)
+    count = len(names) if selecting is not None else int(options.held_out * len(names))
     held = names[: min(count, options.most_held_out)]
     if not held:
         if options.held_out:
@@ -99,10 +120,9 @@ def hold_out(
                 len(names),
             )
         return collection, None
-    out = set(held) if split is None else set()
-    return _only(collection, (query for query in collection.queries if query not in out)), _only(
-        chosen, held
-    )
+    left_out = set(held) if selecting is None else set()
+    training = [query for query in collection.queries if query not in left_out]
+    return _only(collection, training), _only(chosen, held)
 
 
 def _only(collection: Collection, names: Iterable[str]) -> Collection:
@@ -112,16 +132,15 @@ def _only(collection: Collection, names: Iterable[str]) -> Collection:
 
 
 def held_out_scores(collection: Collection, ranking: Ranking) -> Floats:
-    """(Q,) reciprocal ranks at 10 of the ranked queries, by the judgements of ``collection``."""
+    """Return (Q,) reciprocal ranks at 10 of ranked queries, by the judgements of a collection."""
     judged = {query: collection.qrels[query] for query in ranking.queries}
-    scores: Floats = score_queries(
-        parse_measures(MEASURE), judged, ranking.results(collection.documents, depth=10)
-    )[MEASURE]
+    results = ranking.results(collection.documents, depth=_DEPTH)
+    scores: Floats = score_queries(parse_measures(MEASURE), judged, results)[MEASURE]
     return scores
 
 
 def keep_weights(model: Any, file: Path) -> str:
-    """Write a model's weights; returns the file's checksum."""
+    """Write a model's weights, and return the file's checksum."""
     state = {name: weight.detach().cpu().clone() for name, weight in model.state_dict().items()}
     with atomic_path(file) as temporary:
         save_file(state, temporary)
@@ -130,7 +149,14 @@ def keep_weights(model: Any, file: Path) -> str:
 
 @dataclass(frozen=True)
 class SelectionRecord(Record):
-    """MRR@10 after each of some steps, the first best of these, and the checksum of its weights."""
+    """What was measured on held-out queries.
+
+    Attributes:
+        steps: the steps after which it was measured.
+        values: MRR@10 after each.
+        best: the first of the steps with the best value.
+        weights_sha256: checksum of the weights then.
+    """
 
     steps: list[int]
     values: list[float]
@@ -141,17 +167,18 @@ class SelectionRecord(Record):
 class CheckpointSelection(TrainerCallback):
     """Measures held-out queries every few steps and at the end, and keeps the best weights.
 
-    What is measured is MRR@10 among the relevant documents of a query and BM25's :data:`CANDIDATES`
-    best others, scored as the model itself compares texts: it means the same for every
-    architecture, and costs the same on a large corpus. All processes of a run share the queries.
-    Values and weights are kept beside the checkpoints, so that a run that goes on measures no step
-    again.
+    It measures MRR@10 among the relevant documents of a query and BM25's :data:`CANDIDATES` best
+    others, scored as the model itself compares texts: that means the same for every architecture,
+    and costs the same on a large corpus. All processes of a run share the queries. Values and
+    weights are kept beside the checkpoints, so that a resumed run measures no step again.
 
     Args:
         held: the held-out queries, see :func:`hold_out`.
-        text_format: of BM25 and of the texts.
+        model: the model that is trained.
+        text_format: how BM25 and the model read documents.
         options: ``select_epochs`` and the batch size.
-        examples: of a pass over the data.
+        output: the output of the training.
+        examples: examples of a pass over the data.
         read: what every text passes before the host tokenises it.
     """
 
@@ -160,15 +187,20 @@ class CheckpointSelection(TrainerCallback):
         held: Collection,
         model: Any,
         text_format: TextFormat,
-        options: FinetuneOptions | DistillOptions,
+        options: HoldingOut,
         output: Path,
         examples: int,
         read: Callable[[str], str] = str,
     ) -> None:
-        self.held, self.model, self.text_format, self.read = held, model, text_format, read
+        """Search for the candidates."""
+        self.held = held
+        self.model = model
+        self.text_format = text_format
+        self.read = read
         self.every = planned_steps(-1, options.select_epochs or 1.0, examples, options.batch_size)
         self.folder = output / CHECKPOINTS / _FOLDER
-        relevant, others = relevant_rows(held), bm25_negatives(held, text_format, CANDIDATES)
+        relevant = relevant_rows(held)
+        others = bm25_negatives(held, text_format, CANDIDATES)
         self.candidates = {
             query: np.concatenate([relevant[query], others[query]]) for query in held.queries
         }
@@ -177,9 +209,8 @@ class CheckpointSelection(TrainerCallback):
     def on_train_begin(
         self, args: object, state: TrainerState, control: object, **kwargs: object
     ) -> None:
-        self._measured = on_main(
-            lambda: set(self._recall().steps if (self.folder / _RECORD).is_file() else ())
-        )
+        """Recall what was measured before the run was interrupted."""
+        self._measured = on_main(self._measured_before)
         if self.every >= state.max_steps and rank() == 0:
             log.warning(
                 "held-out queries choose nothing in a training of %d steps: lower select_epochs",
@@ -189,34 +220,39 @@ class CheckpointSelection(TrainerCallback):
     def on_step_end(
         self, args: object, state: TrainerState, control: object, **kwargs: object
     ) -> None:
-        # The host makes a step too many where it goes on from the last one.
+        """Measure, if it is time."""
+        # The host makes a step too many where it resumes from the last one.
         if state.global_step % self.every == 0 and state.global_step <= state.max_steps:
             self._measure(state.global_step)
 
     def on_train_end(
         self, args: object, state: TrainerState, control: object, **kwargs: object
     ) -> None:
+        """Measure the last step."""
         if 0 < state.global_step <= state.max_steps:
             self._measure(state.global_step)
 
     def finish(self, folder: Path) -> Json:
-        """After training, on the first process: put the best weights back; gives what chose
-        them.
+        """Put the best weights back after training, on the first process.
+
+        Returns:
+            What chose them, for the record.
         """
-        found = self._recall()
-        self.model.load_state_dict(load_file(self._weights(found.best)))
-        counts = {"measure": MEASURE, "queries": len(self.held.queries), "candidates": CANDIDATES}
+        record = self._recall()
+        self.model.load_state_dict(load_file(self._weights(record.best)))
         return {
             "selection": {
-                **counts,
-                "steps": found.steps,
-                "values": found.values,
-                "best": found.best,
+                "measure": MEASURE,
+                "queries": len(self.held.queries),
+                "candidates": CANDIDATES,
+                "steps": record.steps,
+                "values": record.values,
+                "best": record.best,
             }
         }
 
     def added_to(self, stage: Stage) -> Stage:
-        """The stage with this selection behind its own callbacks and end."""
+        """Return the stage with this selection after its own callbacks and end."""
 
         def finish(folder: Path) -> Json:
             return stage.finish(folder) | self.finish(folder)
@@ -226,92 +262,98 @@ class CheckpointSelection(TrainerCallback):
     def _weights(self, step: int) -> Path:
         return self.folder / f"best-{step}.safetensors"
 
+    def _measured_before(self) -> set[int]:
+        has_record = (self.folder / _RECORD).is_file()
+        return set(self._recall().steps) if has_record else set()
+
     def _recall(self) -> SelectionRecord:
-        """What was measured so far, the best weights being there as they were written; else an
-        InputError.
-        """
-        found = SelectionRecord.read(self.folder / _RECORD)
-        file = self._weights(found.best)
+        """Return what was measured so far, after a check of the best weights."""
+        record = SelectionRecord.read(self.folder / _RECORD)
+        file = self._weights(record.best)
         with explained(f"{file} is damaged", _TRAIN_AGAIN, OSError, ValueError, SafetensorError):
-            if file_sha256(file) != found.weights_sha256:
+            if file_sha256(file) != record.weights_sha256:
                 raise ValueError("its checksum is another")
-        return found
+        return record
 
     def _measure(self, step: int) -> None:
         if step in self._measured:
             return
         mode = self.model.training
         self.model.eval()
-        value = fsum(chain(*do_each(self._reciprocal_ranks))) / len(
-            self.candidates
-        )  # whatever their order
+        # An exact sum, whatever the order of the processes.
+        total = fsum(chain(*do_each(self._reciprocal_ranks)))
+        value = total / len(self.candidates)
         self.model.train(mode)
         on_main(lambda: self._keep(step, value))
         self._measured.add(step)
 
     def _reciprocal_ranks(self) -> list[float]:
-        """Of this process's share of the queries."""
+        """Return those of this process's share of the queries."""
         queries = list(self.candidates)[rank() :: world_size()]
-        scored = [
-            pair
-            for n in range(0, len(queries), _BLOCK)
-            for pair in self._scores(queries[n : n + _BLOCK])
-        ]
-        ranking = Ranking.of_best(queries, scored, self.held.documents.tie_ranks(), 10)
-        return held_out_scores(self.held, ranking).tolist() if queries else []
+        if not queries:
+            return []
+        scored: list[tuple[Ints, Floats]] = []
+        for start in range(0, len(queries), _BLOCK):
+            scored += self._scores(queries[start : start + _BLOCK])
+        ranking = Ranking.of_best(queries, scored, self.held.documents.tie_ranks(), _DEPTH)
+        ranks: list[float] = held_out_scores(self.held, ranking).tolist()
+        return ranks
 
     def _keep(self, step: int, value: float) -> None:
+        """Record a value, and keep the weights if it is the best."""
         log.info(
             "step %d: MRR@10 of %d held-out queries is %.4f", step, len(self.held.queries), value
         )
         before = self._recall() if self._measured else SelectionRecord([], [], 0, "")
-        best, hash = before.best, before.weights_sha256
+        best = before.best
+        digest = before.weights_sha256
         if value > max(before.values, default=-1.0):
-            best, hash = step, keep_weights(self.model, self._weights(step))
-        SelectionRecord([*before.steps, step], [*before.values, value], best, hash).write(
-            self.folder / _RECORD
-        )
-        for file in self.folder.glob(
-            "best-*.safetensors"
-        ):  # after the record, which names the one that counts
+            best = step
+            digest = keep_weights(self.model, self._weights(step))
+        record = SelectionRecord([*before.steps, step], [*before.values, value], best, digest)
+        record.write(self.folder / _RECORD)
+        # After the record, which names the file that counts.
+        for file in self.folder.glob("best-*.safetensors"):
             if file != self._weights(best):
                 file.unlink()
 
     def _scores(self, queries: Sequence[str]) -> list[tuple[Ints, Floats]]:
-        """Each query's candidates, (n,), and their scores."""
+        """Return each query's candidates, (n,), and their scores."""
         rows = [self.candidates[query] for query in queries]
-        wanted = np.unique(np.concatenate(rows))
-        documents = self.held.documents.take(wanted)
-        texts = np.array(
-            [self.read(self.text_format.document(document)) for document in documents], object
-        )
-        asked = [self.read(self.held.queries[query]) for query in queries]
-        places = [np.searchsorted(wanted, own) for own in rows]
+        all_rows = np.unique(np.concatenate(rows))
+        documents = self.held.documents.take(all_rows)
+        read = [self.read(self.text_format.document(document)) for document in documents]
+        texts = np.array(read, object)
+        query_texts = [self.read(self.held.queries[query]) for query in queries]
+        places = [np.searchsorted(all_rows, candidates) for candidates in rows]
         if hasattr(self.model, "predict"):
-            pairs = [
-                (text, document)
-                for text, own in zip(asked, places, strict=True)
-                for document in texts[own]
-            ]
-            raw = self.model.predict(
-                pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False
-            )
-            found = np.split(
-                np.asarray(raw, np.float32), np.cumsum([len(own) for own in rows])[:-1]
-            )
+            scores = self._pair_scores(query_texts, texts, places)
         else:
-            vectors = self.model.encode_document(texts.tolist(), show_progress_bar=False)
-            similarity = self.model.similarity(
-                self.model.encode_query(asked, show_progress_bar=False), vectors
-            )
-            dense = (
-                (similarity.to_dense() if similarity.is_sparse else similarity)
-                .float()
-                .cpu()
-                .numpy()
-            )
-            found = [line[own] for line, own in zip(dense, places, strict=True)]
-        for query, own, scores in zip(queries, rows, found, strict=True):
-            if len(wrong := own[~np.isfinite(scores)]):
+            scores = self._vector_scores(query_texts, texts, places)
+        for query, candidates, values in zip(queries, rows, scores, strict=True):
+            wrong = candidates[~np.isfinite(values)]
+            if len(wrong):
                 raise NonFiniteScores(self.held.documents.ids(wrong[:1]), [query])
-        return list(zip(rows, found, strict=True))
+        return list(zip(rows, scores, strict=True))
+
+    def _pair_scores(
+        self, queries: Sequence[str], texts: np.ndarray, places: Sequence[Ints]
+    ) -> list[Floats]:
+        """Return the scores of a model of pairs, such as a cross-encoder."""
+        pairs = []
+        for query, candidates in zip(queries, places, strict=True):
+            pairs += [(query, document) for document in texts[candidates]]
+        raw = self.model.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
+        ends = np.cumsum([len(candidates) for candidates in places])
+        return np.split(np.asarray(raw, np.float32), ends[:-1])
+
+    def _vector_scores(
+        self, queries: Sequence[str], texts: np.ndarray, places: Sequence[Ints]
+    ) -> list[Floats]:
+        """Return the scores of an encoder, by its own similarity."""
+        documents = self.model.encode_document(texts.tolist(), show_progress_bar=False)
+        query_vectors = self.model.encode_query(list(queries), show_progress_bar=False)
+        similarity = self.model.similarity(query_vectors, documents)
+        dense = similarity.to_dense() if similarity.is_sparse else similarity
+        matrix = dense.float().cpu().numpy()  # (Q, D)
+        return [line[candidates] for line, candidates in zip(matrix, places, strict=True)]

@@ -1,235 +1,301 @@
-"""What is trained on, in tables: objectives of pre-training, weightings of fine-tuning, teachers of
-distillation.
+"""Objectives of pre-training: what each sees of a corpus, its options, and its papers.
 
-A new one is a row, and what the row names: a view or a loss, a loss, a class. Options and the
-command line's help are made from the tables, so this module imports no torch: what needs it is
-imported when it is built.
+Nothing here imports torch: options and the command line's help are made from the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from beir_cocodr.data.spans import SpannedText, damaged, inverse_cloze, span_pair, twice, window
-from beir_cocodr.errors import InputError
+from beir_cocodr.models.spec import Options, option
 from beir_cocodr.provenance import SPANS
+from beir_cocodr.training.loss_rows import ScaleOptions
+from beir_cocodr.training.rows import Row
 
-if TYPE_CHECKING:
-    from torch import nn
 
-    from beir_cocodr.training.options import PretrainOptions
+@dataclass(frozen=True)
+class LanguageModelOptions(Options):
+    """Options of objectives that predict masked tokens.
+
+    Args:
+        mask_probability: share of the tokens that are masked.
+        mlm_weight: weight of the language-model losses beside the contrastive loss. For cotmae it
+            is the weight of the encoder's loss beside the decoder's.
+    """
+
+    mask_probability: float = option(0.15, min=0, max=1)
+    mlm_weight: float = option(
+        1.0, "Weigh the language-model losses by this factor; 0 leaves them out.", min=0
+    )
+
+
+@dataclass(frozen=True)
+class HeadOptions(LanguageModelOptions):
+    """Options of objectives with a Condenser head.
+
+    Args:
+        n_head_layers: transformer layers of the head.
+        skip_from: layer that the head takes its tokens from. None means half the depth.
+        late_mlm: whether the encoder's last layer has a language-model loss, too.
+    """
+
+    n_head_layers: int = option(2, min=0)
+    skip_from: int | None = option(
+        None, "Take the head's tokens from this layer. Default: half the depth.", min=0
+    )
+    late_mlm: bool = option(True)
+
+
+@dataclass(frozen=True)
+class SpanPairOptions(ScaleOptions, HeadOptions):
+    """Options of coco and cocondenser, which pair two spans of a document.
+
+    Args:
+        single_spans: whether documents with a single span are used, too, paired with themselves.
+            The published code would pair them, but its preparation leaves them out.
+    """
+
+    single_spans: bool = option(
+        False, "Use documents of a single span, too, paired with themselves."
+    )
+
+
+@dataclass(frozen=True)
+class ClozeOptions(ScaleOptions):
+    """Options of ict.
+
+    Args:
+        keep_query: share of the queries that stay in their passage (Lee et al.: 0.1).
+    """
+
+    keep_query: float = option(0.1, min=0, max=1)
+
+
+@dataclass(frozen=True)
+class DenoisingOptions(Options):
+    """Options of tsdae.
+
+    Args:
+        deletion: share of the words that are deleted (Wang et al.: 0.6).
+    """
+
+    deletion: float = option(0.6, min=0, max=1)
+
+
+@dataclass(frozen=True)
+class ContextOptions(Options):
+    """Options of objectives on generated queries.
+
+    Args:
+        per_passage: C, the most queries of a passage that are used. None means all.
+        mix: chance that a passage meets another passage of its document instead of a query
+            (paper: 0; its Table 4: 0.5).
+    """
+
+    per_passage: int | None = option(
+        None, "Use at most this many queries of a passage. Default: all.", min=1
+    )
+    mix: float = option(
+        0.0,
+        "Pair a passage with another passage instead of a query with this probability. Default: 0.",
+        min=0,
+        max=1,
+    )
+
+
+@dataclass(frozen=True)
+class QueryContextOptions(ContextOptions, ScaleOptions, HeadOptions):
+    """Options of qc."""
+
+
+@dataclass(frozen=True)
+class CoTMAEOptions(ContextOptions, LanguageModelOptions):
+    """Options of cotmae.
+
+    Args:
+        mask_probability: share of the tokens that are masked for the encoder.
+        decoder: "autoregressive" or "masked".
+        decoder_layers: transformer layers of the decoder. None means 1 autoregressive or 2 masked
+            ones.
+        decoder_window: attention window of the autoregressive decoder.
+        decoder_mask_probability: share of the tokens that are masked for the masked decoder.
+    """
+
+    mask_probability: float = 0.3
+    decoder: str = option(
+        "autoregressive",
+        "Decoder of cotmae: autoregressive (default) or masked.",
+        choices=("autoregressive", "masked"),
+    )
+    decoder_layers: int | None = option(None, min=1)
+    decoder_window: int = option(3, min=1)
+    decoder_mask_probability: float = option(0.45, min=0, max=1)
 
 
 @dataclass(frozen=True)
 class View:
-    """What is seen of a document.
+    """How the texts of an objective are drawn from a document.
 
-    Args:
-        draw: draws its texts, one for each column.
-        columns: name of each text column, and its task, "query" or "document".
-        two_spans: whether a document needs two spans.
-        options: the options that ``draw`` takes.
+    Attributes:
+        draw: draws the texts, one for each column of the objective.
+        two_spans: whether a document must have two spans.
+        options: names of the objective's own options that ``draw`` takes.
     """
 
     draw: Callable[..., tuple[str, ...]]
-    columns: Mapping[str, str]
     two_spans: bool = False
     options: tuple[str, ...] = ()
 
     def texts(
-        self, options: PretrainOptions, document: SpannedText, rng: np.random.Generator
+        self, own: Options | None, document: SpannedText, rng: np.random.Generator
     ) -> tuple[str, ...]:
-        """The texts of one document, one for each column."""
-        return self.draw(document, rng, **{name: getattr(options, name) for name in self.options})
+        """Return the texts of one document, one for each column."""
+        return self.draw(document, rng, **{name: getattr(own, name) for name in self.options})
 
 
-@dataclass(frozen=True)
-class Objective:
-    """One way to learn from a corpus without labels.
+@dataclass(frozen=True, kw_only=True)
+class Objective(Row):
+    """A way to learn from a corpus without labels.
 
-    Args:
-        loss: builds its loss from the model, the options, and the texts embedded at a time (None:
-            all).
-        view: what it sees of a document; None where it sees passages and queries generated for them
-            instead, see :class:`~beir_cocodr.training.pretrain_data.ContextViews`.
-        contrastive: whether a text is contrasted with the other documents of its batch.
-        masked: whether there are language-model losses over masked tokens, from a Condenser head.
-        late_head: whether the head has no layers of its own, only its late loss.
-        decoder: whether CoT-MAE's decoder stands on the head; texts are then masked whatever the
+    ``build`` is called with the model, the
+    :class:`~beir_cocodr.training.options.PretrainOptions` and the texts embedded at a time (None
+    for all), and returns the loss.
+
+    Attributes:
+        view: how its texts are drawn from a document. None means that it sees passages and
+            queries generated for them, see
+            :class:`~beir_cocodr.training.context_views.ContextViews`.
+        contrastive: whether a text is compared with the other documents of its batch.
+        decoder: whether CoT-MAE's decoder reads the head; texts are then masked whatever the
             weights.
-        dropout: whether the encoder's dropout is on by default.
-        needs_dropout: whether it may not be off.
-        defaults: where its paper's settings differ from those of COCO.
-        rehearses: what it practises, see :class:`~beir_cocodr.provenance.TrainingRecord`.
+        dropout: whether the encoder has dropout by default.
+        needs_dropout: whether it must have dropout.
+        rehearses_mixed: what it practises beside ``rehearses`` if passages meet other passages.
+        defaults: options of :class:`~beir_cocodr.training.options.PretrainOptions` in which its
+            paper differs from COCO.
     """
 
-    loss: Callable[[Any, PretrainOptions, int | None], nn.Module]
     view: View | None = None
     contrastive: bool = False
-    masked: bool = False
-    late_head: bool = False
     decoder: bool = False
     dropout: bool = True
     needs_dropout: bool = False
+    rehearses_mixed: tuple[str, ...] = ()
     defaults: Mapping[str, float] = field(default_factory=dict)
-    rehearses: tuple[str, ...] = ()
 
     @property
     def on_queries(self) -> bool:
+        """Return true if it needs generated queries."""
         return self.view is None
 
+    @property
+    def masked(self) -> bool:
+        """Return true if it has language-model losses over masked tokens."""
+        return self.options is not None and issubclass(self.options, LanguageModelOptions)
 
-def _coco(model: Any, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
-    from beir_cocodr.losses.coco import COCOLoss
-
-    contrastive_weight = float(OBJECTIVES[options.objective].contrastive)
-    return COCOLoss(model, options.scale, mini_batch_size, options.mlm_weight, contrastive_weight)
-
-
-def _infonce(model: Any, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
-    from beir_cocodr.losses.coco import infonce
-
-    loss: nn.Module = infonce(model, options.scale, mini_batch_size)
-    return loss
+    def rehearsed(self, own: Options | None) -> tuple[str, ...]:
+        """Return what a training with these own options practises."""
+        mixed = isinstance(own, ContextOptions) and own.mix > 0
+        return self.rehearses + self.rehearses_mixed if mixed else self.rehearses
 
 
-def _simcse(model: Any, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
-    from torch import nn
-
-    modules = model.transformers_model.modules()
-    if not any(isinstance(module, nn.Dropout) and module.p > 0 for module in modules):
-        raise InputError(
-            "simcse needs an encoder with dropout, and this one's is 0: nothing else tells the two copies of "
-            "a text apart; take another objective"
-        )
-    return _infonce(model, options, mini_batch_size)
-
-
-def _tsdae(model: Any, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
-    from beir_cocodr.losses.tsdae import TSDAELoss
-
-    return TSDAELoss(model, mini_batch_size)
-
-
-def _cotmae(model: Any, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
-    from beir_cocodr.losses.cotmae import CoTMAELoss
-
-    # No text acts on another here: gradients are accumulated, not cached.
-    return CoTMAELoss(model, mini_batch_size, options.mlm_weight)
-
-
-_SPANS = View(span_pair, {"span_1": "document", "span_2": "document"}, two_spans=True)
-_WINDOW = View(window, {"window": "document"})
-_WINDOW_TWICE = View(twice, {"view_1": "document", "view_2": "document"})
-_CLOZE = View(
-    inverse_cloze,
-    {"query": "query", "passage": "document"},
-    two_spans=True,
-    options=("keep_query",),
-)
-_DAMAGED = View(damaged, {"damaged": "document", "original": "document"}, options=("deletion",))
+_BUILDERS = "beir_cocodr.training.loss_builders"
+_SPAN_COLUMNS = {"span_1": "document", "span_2": "document"}
+_WINDOW_COLUMNS = {"window": "document"}
+_CONTEXT_COLUMNS = {"passage": "document", "context": "query"}
 
 # The most tokens of a generated query's passage, special tokens included.
 _PASSAGE = {"max_length": 144}
-_COTMAE_DEFAULTS = _PASSAGE | {"batch_size": 16_384, "learning_rate": 4e-4, "mask_probability": 0.3}
 
 #: Name to objective: COCO and its rivals (COCO-DR, Table 3), and query-as-context pre-training.
-OBJECTIVES = {
-    # Two spans of a document find each other, and language-model losses.
+#: Add a row for your own.
+OBJECTIVES: dict[str, Objective] = {
     "coco": Objective(
-        _coco, _SPANS, contrastive=True, masked=True, dropout=False, rehearses=(SPANS,)
+        build=f"{_BUILDERS}:coco",
+        help="two spans of a document find each other, and language-model losses",
+        options=SpanPairOptions,
+        columns=_SPAN_COLUMNS,
+        rehearses=(SPANS,),
+        citations=("yu2022cocodr",),
+        view=View(span_pair, two_spans=True),
+        contrastive=True,
+        dropout=False,
     ),
-    # Masked language modelling from the last layer alone.
-    "mlm": Objective(_coco, _WINDOW, masked=True, late_head=True),
-    # The language-model losses alone, on one window of each document.
-    "condenser": Objective(_coco, _WINDOW, masked=True),
-    # As coco, with encoder dropout, meant for the source corpus (Gao and Callan, 2022).
-    "cocondenser": Objective(_coco, _SPANS, contrastive=True, masked=True, rehearses=(SPANS,)),
-    # A window finds itself under other dropout (Gao et al., 2021).
-    "simcse": Objective(_simcse, _WINDOW_TWICE, contrastive=True, needs_dropout=True),
-    # A span finds the rest of its window (Lee et al., 2019).
-    "ict": Objective(_infonce, _CLOZE, contrastive=True, rehearses=(SPANS,)),
-    # A decoder rebuilds a window from the embedding of what is left of it (Wang et al., 2021).
-    "tsdae": Objective(_tsdae, _DAMAGED),
-    # A passage and a query generated for it find each other, and language-model losses (Wu et al.,
-    # 2023).
-    "qc": Objective(_coco, contrastive=True, masked=True, defaults=_PASSAGE),
-    # A decoder rebuilds a query from its passage's embedding (Wu et al., 2023).
+    "mlm": Objective(
+        build=f"{_BUILDERS}:coco",
+        help="masked language modelling from the last layer alone",
+        options=LanguageModelOptions,
+        columns=_WINDOW_COLUMNS,
+        citations=("devlin2019bert",),
+        view=View(window),
+    ),
+    "condenser": Objective(
+        build=f"{_BUILDERS}:coco",
+        help="the language-model losses of coco alone, on one window of each document",
+        options=HeadOptions,
+        columns=_WINDOW_COLUMNS,
+        citations=("gao2021condenser",),
+        view=View(window),
+    ),
+    "cocondenser": Objective(
+        build=f"{_BUILDERS}:coco",
+        help="as coco with encoder dropout, meant for the source corpus",
+        options=SpanPairOptions,
+        columns=_SPAN_COLUMNS,
+        rehearses=(SPANS,),
+        citations=("gao2022cocondenser",),
+        view=View(span_pair, two_spans=True),
+        contrastive=True,
+    ),
+    "simcse": Objective(
+        build=f"{_BUILDERS}:simcse",
+        help="a window finds itself under other dropout",
+        options=ScaleOptions,
+        columns={"view_1": "document", "view_2": "document"},
+        citations=("gao2021simcse",),
+        view=View(twice),
+        contrastive=True,
+        needs_dropout=True,
+    ),
+    "ict": Objective(
+        build=f"{_BUILDERS}:contrastive",
+        help="a span finds the rest of its window",
+        options=ClozeOptions,
+        columns={"query": "query", "passage": "document"},
+        rehearses=(SPANS,),
+        citations=("lee2019ict",),
+        view=View(inverse_cloze, two_spans=True, options=("keep_query",)),
+        contrastive=True,
+    ),
+    "tsdae": Objective(
+        build=f"{_BUILDERS}:tsdae",
+        help="a decoder rebuilds a window from the embedding of what is left of it",
+        options=DenoisingOptions,
+        columns={"damaged": "document", "original": "document"},
+        citations=("wang2021tsdae",),
+        view=View(damaged, options=("deletion",)),
+    ),
+    "qc": Objective(
+        build=f"{_BUILDERS}:coco",
+        help="a passage and a query generated for it find each other",
+        options=QueryContextOptions,
+        columns=_CONTEXT_COLUMNS,
+        rehearses_mixed=(SPANS,),
+        citations=("wu2023qc",),
+        contrastive=True,
+        defaults=_PASSAGE,
+    ),
     "cotmae": Objective(
-        _cotmae, masked=True, late_head=True, decoder=True, defaults=_COTMAE_DEFAULTS
+        build=f"{_BUILDERS}:cotmae",
+        help="a decoder rebuilds a query from its passage's embedding",
+        options=CoTMAEOptions,
+        columns=_CONTEXT_COLUMNS,
+        citations=("wu2023cotmae",),
+        decoder=True,
+        defaults=_PASSAGE | {"batch_size": 16_384, "learning_rate": 4e-4},
     ),
-}
-
-
-@dataclass(frozen=True)
-class Weighting:
-    """How clusters of queries are weighted.
-
-    Args:
-        loss: ``module:object`` of its loss, called with the model and the clusters; None weights
-            all examples alike.
-        options: parameter of the loss to option of :class:`FinetuneOptions`.
-    """
-
-    loss: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-
-
-_IDRO = "alpha rho ema eps beta tau absent renormalize_present seed gram gradient_layers sketch_size".split()
-
-#: Name to weighting.
-WEIGHTINGS = {
-    # All queries alike.
-    "erm": Weighting(),
-    # More weight to clusters whose gradients help all others (COCO-DR, section 4.2).
-    "idro": Weighting(
-        "beir_cocodr.losses.dro:IDROLoss", {own: own for own in _IDRO} | {"mode": "idro_mode"}
-    ),
-    # More weight to clusters with large losses (Sagawa et al., 2020).
-    "groupdro": Weighting("beir_cocodr.losses.dro:GroupDROLoss", {"eta": "eta"}),
-    # Only the clusters with the largest losses.
-    "cvar": Weighting(
-        "beir_cocodr.losses.dro:CVaRLoss", {"cvar_alpha": "cvar_alpha", "eps": "eps"}
-    ),
-}
-
-
-@dataclass(frozen=True)
-class TeacherKind:
-    """Whose scores are learned.
-
-    Args:
-        help: what ``--teacher`` is then.
-        build: ``module:object``, called with a
-            :class:`~beir_cocodr.training.teachers.TeacherSetting`.
-        means: whether a value of ``--teacher`` means this kind; None for what no other kind takes.
-    """
-
-    help: str
-    build: str
-    means: Callable[[str], bool] | None = None
-
-
-_TEACHERS = "beir_cocodr.training.teachers"
-
-#: Name to kind of teacher; a value means the first kind that takes it.
-TEACHERS = {
-    "bm25": TeacherKind("bm25", f"{_TEACHERS}:BM25Teacher.of", "bm25".__eq__),
-    "hybrid": TeacherKind(
-        "hybrid (BM25 and the encoder)", f"{_TEACHERS}:HybridTeacher.of", "hybrid".__eq__
-    ),
-    "feedback": TeacherKind(
-        "feedback (the same, its query moved by feedback)",
-        f"{_TEACHERS}:HybridTeacher.of_feedback",
-        "feedback".__eq__,
-    ),
-    "file": TeacherKind(
-        "a file of scores", f"{_TEACHERS}:FileTeacher.of", lambda name: Path(name).is_file()
-    ),
-    "cross-encoder": TeacherKind("a cross-encoder", f"{_TEACHERS}:CrossEncoderTeacher.of"),
 }

@@ -1,29 +1,29 @@
-"""The papers' settings, and small ones, as data; the stages of an adaptation; and from these and
-what a user says to the options of a stage. Nothing here imports torch: the command line's help is
-made from these tables.
+"""The papers' settings and small ones as data, the stages of an adaptation, and how a stage's options
+are made from them and from what a user sets.
+
+Nothing here imports torch: the command line's help is made from these tables.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import parse_json
-from beir_cocodr.models.spec import FuseOptions
+from beir_cocodr.models.spec import FuseOptions, Options
 from beir_cocodr.records import Json
-from beir_cocodr.training.options import (
-    DistillOptions,
-    FinetuneOptions,
-    PretrainOptions,
+from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
+from beir_cocodr.training.rows import Row
+from beir_cocodr.training.shared_options import (
+    FORMER_NAMES,
     TrainingOptions,
+    options_of,
+    setting_fields,
 )
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 
 class _PerProcess(int):
@@ -42,8 +42,11 @@ _IDRO: Json = {
     "episodes": 3,
     "negative_depth": 200,
     "batch_size": 64,
+    "max_steps": 45_000,
+    "learning_rate": 5e-6,
+    "warmup": 3_000,
+    "gradient_layers": 3,
 }
-_IDRO |= {"max_steps": 45_000, "learning_rate": 5e-6, "warmup": 3_000, "gradient_layers": 3}
 
 # Query-as-context pre-training, sections 4.1 and 4.2; its code cuts queries to 32 and passages to
 # 144 tokens. With gradient caching, as in the published runs, the code's language-model losses add
@@ -55,17 +58,21 @@ _COTMAE: Json = _QUERIES | {
     "mlm_weight": 1.0,
     "max_steps": 50_000,
     "batch_size": 16_384,
+    "learning_rate": 4e-4,
+    "mask_probability": 0.3,
 }
-_COTMAE |= {"learning_rate": 4e-4, "mask_probability": 0.3}
 
 _TWO_STAGES: Json = {
     "stages": 2,
     "loss": "infonce",
     "negatives": 15,
     "negative_depth": 200,
-    "mining_keep": 200,
+    "keep": 200,
+    "batch_size": 64,
+    "epochs": 3,
+    "query_length": 32,
+    "document_length": 144,
 }
-_TWO_STAGES |= {"batch_size": 64, "epochs": 3, "query_length": 32, "document_length": 144}
 
 _SMALL: Json = {"max_steps": 40, "learning_rate": 2e-5, "warmup": 0.1}
 _SMALL_PASSAGES: Json = _SMALL | {"batch_size": 32, "mini_batch_size": 16}
@@ -87,62 +94,62 @@ _KMEANS: Json = {
     "kmeans_points": 256,
 }
 _COCODR_IDRO: Json = (
-    _IDRO | _KMEANS | {"batch_size": _PerProcess(64), "idro_mode": "published", "absent": "reset"}
+    _IDRO | _KMEANS | {"batch_size": _PerProcess(64), "mode": "published", "absent": "reset"}
 )
 
-# MRL, section 6.2; rate and beta are chosen from grids on held-out queries there, and what was
-# chosen is not printed.
-_MRL: Json = {"student": "mrl", "loss": "lambdarank", "batch_size": 512, "candidates": 100}
-_MRL |= {"warmup": 4_000, "refresh_steps": 5_000}
+# MRL, section 6.2. The paper chooses rate and beta from grids on held-out queries, and does not
+# print the choice.
+_MRL: Json = {
+    "student": "mrl",
+    "loss": "lambdarank",
+    "batch_size": 512,
+    "candidates": 100,
+    "warmup": 4_000,
+    "refresh_steps": 5_000,
+}
 
 # Extrapolation, section 5.1.2: BERT, BM25's 1,000 best reranked, all others from the whole corpus;
 # hard negatives as in section 5.2.2. Epochs, batch, rate and lengths are not printed: as usual for
-# MS MARCO. The best of every second epoch is kept by queries that are held out, where the paper has
-# the development set.
+# MS MARCO. The best of every second epoch is kept by held-out queries, where the paper has the
+# development set.
 _EXTRAPOLATION: Json = {
     "start": "bert-base-uncased",
     "epochs": 20,
     "batch_size": 128,
     "learning_rate": 1e-5,
-}
-_EXTRAPOLATION |= {
     "rerank": 1_000,
     "candidates": "tokens",
     "hard_negatives": "mined",
     "teacher": "cross-encoder",
-}
-_EXTRAPOLATION |= {
     "query_length": 32,
     "document_length": 128,
     "held_out": 0.05,
     "select_epochs": 2.0,
 }
 
-#: Preset to stage to settings; what is not named keeps its default. Stages are the commands
-#: "pretrain", "finetune" and "distill", those of ``adapt`` that are not one of these as it is, and
-#: "resample evaluate".
+_LARGE: Json = {"max_steps": 30_000, "gradient_layers": 2}
+_SMALL_IDRO: Json = {"clusters": 8, "episodes": 1, "batch_size": 16, "gradient_layers": None}
+
+#: Preset to stage to settings; what a preset does not name keeps its default. Stages are the
+#: commands "pretrain", "finetune" and "distill", those of ``adapt`` that are not one of these as
+#: it is, and "resample evaluate".
 PRESETS: dict[str, dict[str, Json]] = {
     "cocodr-base": {"pretrain": _COCODR_COCO, "finetune": _COCODR_IDRO},
     "cocodr-large": {
         "pretrain": _COCODR_COCO | {"learning_rate": 1e-5},
-        "finetune": _COCODR_IDRO | {"max_steps": 30_000, "gradient_layers": 2},
+        "finetune": _COCODR_IDRO | _LARGE,
     },
     "mrl": {"distill": _MRL},
     "extrapolation": {"resample evaluate": _EXTRAPOLATION},
     # Whole batches of about the same size, whatever the number of GPUs, and iDRO's stable mode.
     "base": {"pretrain": _COCO, "finetune": _IDRO},
-    "large": {
-        "pretrain": _COCO | {"learning_rate": 1e-5},
-        "finetune": _IDRO | {"max_steps": 30_000, "gradient_layers": 2},
-    },
+    "large": {"pretrain": _COCO | {"learning_rate": 1e-5}, "finetune": _IDRO | _LARGE},
     "qc": {"pretrain": _QUERIES, "finetune": _TWO_STAGES},
     "cotmae": {"pretrain": _COTMAE, "finetune": _TWO_STAGES},
-    # The whole recipe on two cores in minutes, to see it work; not a setting of the paper's.
+    # The whole recipe on two cores in minutes, to see it work; not a setting of a paper.
     "cpu": {
         "pretrain": _COCO | _SMALL | {"batch_size": 64, "mini_batch_size": 32},
-        "finetune": _IDRO
-        | _SMALL
-        | {"clusters": 8, "episodes": 1, "batch_size": 16, "gradient_layers": None},
+        "finetune": _IDRO | _SMALL | _SMALL_IDRO,
         "cotmae": _SMALL_PASSAGES,
         "qc": _SMALL_PASSAGES,
         "qgen": _SMALL | {"batch_size": 16},
@@ -152,87 +159,109 @@ PRESETS: dict[str, dict[str, Json]] = {
 }
 
 
-Options = TypeVar("Options", bound="DataclassInstance")
+T = TypeVar("T", bound=Options)
 
 
 def stage_options(
-    kind: type[Options],
+    kind: type[T],
     stage: str,
     preset: str | None,
     assignments: Sequence[str] = (),
     defaults: Mapping[str, Any] | None = None,
     **overrides: Any,
-) -> Options:
-    """The defaults, over them a preset, over it ``name=value`` assignments, over them overrides
-    that are not None.
+) -> T:
+    """Return a stage's options from four layers.
+
+    The layers, each over the ones before: the defaults, a preset, ``name=value`` assignments, and
+    overrides that are not None.
 
     Args:
-        kind: the options' class.
-        stage: of a preset: "pretrain", "finetune", or a stage of ``adapt``.
-        preset: one of :data:`PRESETS`, or None; an InputError for one without this stage, an
-            unknown setting or type.
+        kind: the class of the options.
+        stage: the stage of a preset: "pretrain", "finetune", or a stage of ``adapt``.
+        preset: a name of :data:`PRESETS`, or None.
         assignments: values as JSON, or plain words.
-        defaults: what stands below the preset, over the class's own.
+        defaults: settings below the preset, over the class's own defaults.
+        **overrides: settings by name.
+
+    Raises:
+        InputError: The preset has nothing for the stage, or a setting is unknown, has a wrong
+            value, or belongs to a loss, weighting or the like that is not chosen. Settings of the
+            preset that do are left out.
     """
     if preset is not None and stage not in PRESETS.get(preset, {}):
-        known = [name for name, stages in PRESETS.items() if stage in stages]
+        having = [name for name, stages in PRESETS.items() if stage in stages]
         raise InputError(
-            f"preset {preset!r} has nothing for {stage}; those that have are {', '.join(known)}"
+            f"preset {preset!r} has nothing for {stage}; those that have are {', '.join(having)}"
         )
-    chosen = dict(defaults or {}) | (PRESETS[preset][stage] if preset else {})
-    processes = int(
-        os.environ.get("WORLD_SIZE", 1)
-    )  # as torchrun sets it; torch is not imported here
-    chosen = {
-        name: v * processes if isinstance(v, _PerProcess) else v for name, v in chosen.items()
+    preset_settings = _for_all_processes(PRESETS[preset][stage] if preset else {})
+    user_settings = dict(_assigned(kind, assignment) for assignment in assignments)
+    user_settings |= {name: value for name, value in overrides.items() if value is not None}
+    present = {FORMER_NAMES.get(name, name): value for name, value in user_settings.items()}
+    of_preset = frozenset(preset_settings.keys() - present.keys())
+    return options_of(kind, dict(defaults or {}) | preset_settings | present, of_preset)
+
+
+def _for_all_processes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a preset's settings with the batches of all processes, as torchrun counts them."""
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    return {
+        name: value * processes if isinstance(value, _PerProcess) else value
+        for name, value in settings.items()
     }
-    chosen |= dict(_assigned(kind, assignment) for assignment in assignments)
-    return kind(**chosen | {name: value for name, value in overrides.items() if value is not None})
 
 
-def _assigned(kind: type[DataclassInstance], assignment: str) -> tuple[str, Any]:
+def _assigned(kind: type[Options], assignment: str) -> tuple[str, Any]:
+    """Return name and value of a ``name=value`` assignment."""
     name, equals, text = assignment.partition("=")
-    names = [field.name for field in fields(kind)]
-    if not equals or name not in names:
-        raise InputError(f"--set {assignment}: give NAME=VALUE with a name of {', '.join(names)}")
+    owners = {each.name: owner for owner, each in setting_fields(kind)}
+    owner = owners.get(FORMER_NAMES.get(name, name))
+    if not equals or owner is None:
+        known = ", ".join(sorted({*owners, *FORMER_NAMES}))
+        raise InputError(f"--set {assignment}: give NAME=VALUE with a name of {known}")
     try:
         value = parse_json(text)
     except ValueError:
         value = text
-    hint = get_type_hints(kind)[name]
+    hint = get_type_hints(owner)[FORMER_NAMES.get(name, name)]
     allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if float in allowed and type(value) is int:
         value = float(value)
     if type(value) not in allowed:
-        wanted = " or ".join("null" if kind is NoneType else kind.__name__ for kind in allowed)
-        raise InputError(f"--set {assignment}: {name} has to be {wanted}")
+        wanted = " or ".join("null" if one is NoneType else one.__name__ for one in allowed)
+        raise InputError(f"--set {assignment}: {name} must be {wanted}")
     return name, value
 
 
-@dataclass(frozen=True)
-class AdaptStage:
-    """One stage of an adaptation.
+@dataclass(frozen=True, kw_only=True)
+class AdaptStage(Row):
+    """A stage of an adaptation.
 
-    Args:
-        name: in folders.
-        label: in tables.
-        train: ``module:object`` of what trains it as a
-            :class:`~beir_cocodr.training.adapt.StageRun` says and returns the record of the
-            training.
-        kind: class of its options.
-        settings: what differs from that class's defaults.
-        needs_queries: whether it cannot do without generated queries.
+    ``build`` names what trains it: it is called with a
+    :class:`~beir_cocodr.training.stages.StageRun` and returns the record of the training.
+
+    Attributes:
+        folder: its part of the names of model folders.
+        title: its name in tables.
+        options: the class of its options.
+        settings: settings that differ from that class's defaults.
+        needs_queries: whether it needs generated queries.
+        needs_source: whether it trains on the labelled collection.
     """
 
-    name: str
-    label: str
-    train: str
-    kind: type[TrainingOptions] | type[FuseOptions]
+    folder: str
+    title: str
+    options: type[TrainingOptions] | type[FuseOptions]
     settings: Mapping[str, Any] = field(default_factory=dict)
     needs_queries: bool = False
+    needs_source: bool = False
+
+    @property
+    def trains(self) -> bool:
+        """Return true if the stage trains the encoder; ``fuse`` joins it with BM25."""
+        return issubclass(self.options, TrainingOptions)
 
 
-_AT = "beir_cocodr.training.adapt"
+_STAGES = "beir_cocodr.training.stages"
 
 # Ma et al., 2021 (QGen): in-batch negatives alone.
 _QGEN: Json = {"loss": "infonce", "negatives": 0}
@@ -248,8 +277,6 @@ _GPL: Json = {
     "m_hard": 1,
     "candidates": 50,
     "held_out": 0.0,
-}
-_GPL |= {
     "batch_size": 32,
     "learning_rate": 2e-5,
     "max_steps": 140_000,
@@ -264,69 +291,125 @@ _HYBRID: Json = {
     "m_bm25": 3,
     "m_hard": 3,
     "candidates": 20,
+    "held_out": 0.0,
+    "batch_size": 8,
+    "learning_rate": 3e-5,
+    "warmup": 0.1,
 }
-_HYBRID |= {"held_out": 0.0, "batch_size": 8, "learning_rate": 3e-5, "warmup": 0.1}
 
-#: Stage to what it is, in the order that is right: unsupervised before supervised, as pre-training
-#: on a small corpus hurts an encoder that was fine-tuned (ALGORITHMS, section 7), pseudo labels of
-#: the target after, BM25 last.
+#: Name to stage, in the right order: unsupervised before supervised, as pre-training on a small
+#: corpus hurts an encoder that was fine-tuned; then pseudo labels of the target; BM25 last. Add a
+#: row for your own.
 ADAPT_STAGES: dict[str, AdaptStage] = {
-    "coco": AdaptStage("coco", "COCO", f"{_AT}:pretrain_stage", PretrainOptions),
+    "coco": AdaptStage(
+        build=f"{_STAGES}:pretrain_stage", folder="coco", title="COCO", options=PretrainOptions
+    ),
     "cotmae": AdaptStage(
-        "cotmae", "CoT-MAE", f"{_AT}:pretrain_stage", PretrainOptions, {"objective": "cotmae"}, True
+        build=f"{_STAGES}:pretrain_stage",
+        folder="cotmae",
+        title="CoT-MAE",
+        options=PretrainOptions,
+        settings={"objective": "cotmae"},
+        needs_queries=True,
     ),
     "qc": AdaptStage(
-        "qc", "QC", f"{_AT}:pretrain_stage", PretrainOptions, {"objective": "qc"}, True
+        build=f"{_STAGES}:pretrain_stage",
+        folder="qc",
+        title="QC",
+        options=PretrainOptions,
+        settings={"objective": "qc"},
+        needs_queries=True,
     ),
-    "finetune": AdaptStage("source", "source", f"{_AT}:source_stage", FinetuneOptions),
-    "qgen": AdaptStage("qgen", "QGen", f"{_AT}:qgen_stage", FinetuneOptions, _QGEN, True),
-    "gpl": AdaptStage("gpl", "GPL", f"{_AT}:gpl_stage", DistillOptions, _GPL, True),
+    "finetune": AdaptStage(
+        build=f"{_STAGES}:source_stage",
+        folder="source",
+        title="source",
+        options=FinetuneOptions,
+        needs_source=True,
+    ),
+    "qgen": AdaptStage(
+        build=f"{_STAGES}:qgen_stage",
+        folder="qgen",
+        title="QGen",
+        options=FinetuneOptions,
+        settings=_QGEN,
+        needs_queries=True,
+        citations=("ma2021qgen",),
+    ),
+    "gpl": AdaptStage(
+        build=f"{_STAGES}:gpl_stage",
+        folder="gpl",
+        title="GPL",
+        options=DistillOptions,
+        settings=_GPL,
+        needs_queries=True,
+        citations=("wang2022gpl",),
+    ),
     "hybrid-distill": AdaptStage(
-        "hybrid-distill", "hybrid-distill", f"{_AT}:hybrid_stage", DistillOptions, _HYBRID, True
+        build=f"{_STAGES}:hybrid_stage",
+        folder="hybrid-distill",
+        title="hybrid-distill",
+        options=DistillOptions,
+        settings=_HYBRID,
+        needs_queries=True,
     ),
-    "fuse": AdaptStage("fuse", "fuse", f"{_AT}:fuse_stage", FuseOptions),
+    "fuse": AdaptStage(
+        build=f"{_STAGES}:fuse_stage",
+        folder="fuse",
+        title="fuse",
+        options=FuseOptions,
+        citations=("robertson2009bm25",),
+    ),
 }
 
 
 def adapt_options(stage: str, preset: str | None = None, **overrides: Any) -> Any:
-    """A stage's options: its own settings, over them a preset, over it overrides that are not
-    None.
+    """Return a stage's options: its own settings, over them a preset, over it the overrides.
+
+    Args:
+        stage: a name of :data:`ADAPT_STAGES`.
+        preset: a name of :data:`PRESETS`; one of other stages of the chain changes nothing here.
+        **overrides: settings by name; None keeps what the layers below say.
     """
-    found = ADAPT_STAGES[stage]
-    given = {name: value for name, value in overrides.items() if value is not None}
-    if found.kind is FuseOptions:  # nothing is trained, so that it has no steps and no batches
-        given = {
-            name: value for name, value in given.items() if name in FuseOptions.__dataclass_fields__
-        }
+    row = ADAPT_STAGES[stage]
+    settings = {name: value for name, value in overrides.items() if value is not None}
+    if not row.trains:  # no steps and no batches
+        known = row.options.__dataclass_fields__
+        settings = {name: value for name, value in settings.items() if name in known}
     key = _preset_key(preset, stage)
     if key is None and preset in PRESETS:
-        preset = None  # it is of other stages of the chain
-    return stage_options(found.kind, key or stage, preset, defaults=found.settings, **given)
+        preset = None
+    return stage_options(row.options, key or stage, preset, defaults=row.settings, **settings)
 
 
 def _preset_key(preset: str | None, stage: str) -> str | None:
-    """What a preset calls a stage of ``adapt``, None where it has none; its "pretrain" is of one
-    objective.
-    """
-    found, settings = ADAPT_STAGES[stage], PRESETS.get(preset or "", {})
-    if stage in settings or found.kind is not PretrainOptions or "pretrain" not in settings:
-        return stage if stage in settings else None
-    objectives = (
-        given.get("objective", "coco") for given in (settings["pretrain"], found.settings)
-    )
-    return "pretrain" if len(set(objectives)) == 1 else None
+    """Return what a preset calls a stage of ``adapt``; None if it has nothing for the stage."""
+    row = ADAPT_STAGES[stage]
+    settings = PRESETS.get(preset or "", {})
+    if stage in settings:
+        return stage
+    if row.options is not PretrainOptions or "pretrain" not in settings:
+        return None
+    # The settings for "pretrain" are of one objective.
+    same = settings["pretrain"].get("objective", "coco") == row.settings.get("objective", "coco")
+    return "pretrain" if same else None
 
 
 def check_preset(preset: str | None, stages: Sequence[str]) -> None:
-    """Check that a preset is of some stage of a chain; else an InputError names those that are."""
-    known = [name for name in PRESETS if any(_preset_key(name, stage) for stage in stages)]
-    if preset is not None and preset not in known:
+    """Check that a preset has settings for some stage of a chain.
+
+    Raises:
+        InputError: It has none; the message names the presets that have.
+    """
+    having = [name for name in PRESETS if any(_preset_key(name, stage) for stage in stages)]
+    if preset is not None and preset not in having:
         raise InputError(
-            f"preset {preset!r} has nothing for {', '.join(stages)}; those that have: {', '.join(known)}"
+            f"preset {preset!r} has nothing for {', '.join(stages)}; "
+            f"those that have: {', '.join(having)}"
         )
 
 
-#: What is done unless stages are named.
+#: The stages of an adaptation that names none.
 DEFAULT_STAGES = ("coco", "finetune")
 
 #: The cross-encoder of GPL.
@@ -334,11 +417,15 @@ GPL_TEACHER = "cross-encoder/ms-marco-MiniLM-L-6-v2"
 
 
 def chosen_stages(stages: Sequence[str]) -> list[str]:
-    """The stages in the order that is right; an InputError where there is none, or one is
-    unknown.
+    """Return the stages in the right order.
+
+    Raises:
+        InputError: No stage is named, or one is unknown.
     """
     unknown = [stage for stage in stages if stage not in ADAPT_STAGES]
-    if unknown or not stages:
-        found = f"unknown stages: {', '.join(unknown)}" if unknown else "no stages are named"
-        raise InputError(f"{found}; there are {', '.join(ADAPT_STAGES)}")
+    known = ", ".join(ADAPT_STAGES)
+    if unknown:
+        raise InputError(f"unknown stages: {', '.join(unknown)}; there are {known}")
+    if not stages:
+        raise InputError(f"no stages are named; there are {known}")
     return [stage for stage in ADAPT_STAGES if stage in stages]

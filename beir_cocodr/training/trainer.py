@@ -1,45 +1,27 @@
-"""The one place that trains: the host's trainer with checks, resumable checkpoints, and a complete
-end. A :class:`Stage` says what is trained, and :func:`run_stage` trains it.
+"""The one place that trains: the host's trainer with checks, resumable checkpoints and a complete
+end. A :class:`Stage` describes a training, and :func:`run_stage` runs it.
 """
 
-import json
 import logging
-import multiprocessing
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
-from itertools import islice
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import torch
-from datasets import Dataset
-from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from sentence_transformers.base.trainer import BaseTrainer
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import get_worker_info
-from transformers import (
-    PrinterCallback,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PrinterCallback, TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput
 
-from beir_cocodr.arrays import Ints
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.distributed import on_main, rank, wait_for_all, world_size
-from beir_cocodr.errors import InputError, listed, naming_full_disk
-from beir_cocodr.io import atomic_path, files_sha256, write_text
+from beir_cocodr.distributed import on_main, world_size
+from beir_cocodr.errors import InputError, naming_full_disk
 from beir_cocodr.models.card import write_card
 from beir_cocodr.progress import Bar
 from beir_cocodr.provenance import (
@@ -51,98 +33,22 @@ from beir_cocodr.provenance import (
     write_record,
 )
 from beir_cocodr.records import Json, versions
-from beir_cocodr.retrieval.pool import available_cores
-from beir_cocodr.training import output_folder
-from beir_cocodr.training.options import TrainingOptions
+from beir_cocodr.training.batches import BatchKeys, WholeEpochs, counting_workers, loader_workers
+from beir_cocodr.training.checkpoints import (
+    CHECKPOINTS,
+    LossState,
+    Seal,
+    checkpoint_to_resume,
+    last_checkpoint,
+)
+from beir_cocodr.training.finite_guard import FiniteGuard
+from beir_cocodr.training.output_folder import started, training_precision
+from beir_cocodr.training.shared_options import TrainingOptions
 
 log = logging.getLogger(__name__)
 
-
-class EpochClock(TrainerCallback):
-    """Holds the number of the running epoch for whoever draws data by it, also after a resume."""
-
-    def __init__(self) -> None:
-        self.epoch = 0
-
-    def on_epoch_begin(
-        self, args: object, state: TrainerState, control: object, **kwargs: object
-    ) -> None:
-        self.epoch = int((state.epoch or 0) + 1e-6)
-
-
-class _Draw:
-    """A row transform pickled without what it holds: to name a data set, the host would pickle
-    model and corpus.
-    """
-
-    def __init__(self, draw: Callable[[dict[str, list[int]]], Mapping[str, Any]]) -> None:
-        self.draw = draw
-
-    def __call__(self, rows: dict[str, list[int]]) -> Mapping[str, Any]:
-        return self.draw(rows)
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        return str, (uuid4().hex,)
-
-
-def drawn_dataset(
-    column: str, numbers: Ints, draw: Callable[[dict[str, list[int]]], Mapping[str, Any]]
-) -> Dataset:
-    """Rows known by a number, drawn when they are read: ``draw`` takes ``{column: numbers}`` and
-    gives the columns.
-    """
-    return Dataset.from_dict({column: numbers}).with_transform(_Draw(draw))
-
-
-#: Loader workers of a process on a GPU, where nothing else is asked for and there are as many
-#: cores.
-_MOST_WORKERS = 4
-
-
-def loader_workers(device: torch.device, asked: int | None) -> int:
-    """The processes that prepare batches for one that trains on ``device``."""
-    if asked is not None or device.type != "cuda":
-        return asked or 0
-    return max(
-        0, min(_MOST_WORKERS, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")) - 1)
-    )
-
-
-class _Reading:
-    """A collator's way to read texts, which counts those that lose words in loader workers, whose
-    own counts end with them.
-    """
-
-    def __init__(self, model: Any, read: Callable[..., Any]) -> None:
-        self.model, self.read, self.lost = model, read, multiprocessing.Value("q", 0)
-
-    def __call__(self, *args: Any, **settings: Any) -> Any:
-        before = self.model.texts_cut
-        found = self.read(*args, **settings)
-        if get_worker_info() is not None:
-            with self.lost.get_lock():
-                self.lost.value += self.model.texts_cut - before
-        return found
-
-
-@contextmanager
-def _loading(collator: Any, model: Any, workers: int) -> Iterator[None]:
-    """While loader workers, if any, read with ``collator``: what they count is added to the model's
-    ``texts_cut``.
-    """
-    if not workers or not hasattr(model, "texts_cut"):
-        yield
-        return
-    told = "TOKENIZERS_PARALLELISM" in os.environ
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else tokenizers warn of the fork
-    collator.preprocess_fn = reading = _Reading(model, collator.preprocess_fn)
-    try:
-        yield
-    finally:
-        model.texts_cut += reading.lost.value
-        collator.preprocess_fn = reading.read
-        if not told:
-            del os.environ["TOKENIZERS_PARALLELISM"]
+# The paper of training on generated queries, for the card.
+_GENERATED_QUERIES_PAPER = "ma2021qgen"
 
 
 class StepBar(TrainerCallback):
@@ -153,6 +59,7 @@ class StepBar(TrainerCallback):
     def on_train_begin(
         self, args: object, state: TrainerState, control: object, **kwargs: object
     ) -> None:
+        """Open the bar on the first process."""
         if state.is_world_process_zero:
             self.bar = Bar(
                 total=state.max_steps, initial=state.global_step, desc="Training", unit=" steps"
@@ -161,6 +68,7 @@ class StepBar(TrainerCallback):
     def on_step_end(
         self, args: object, state: TrainerState, control: object, **kwargs: object
     ) -> None:
+        """Move the bar by a step."""
         if self.bar is not None:
             self.bar.update()
 
@@ -172,154 +80,44 @@ class StepBar(TrainerCallback):
         logs: Json | None = None,
         **kwargs: object,
     ) -> None:
+        """Show the loss."""
         if self.bar is not None and logs and "loss" in logs:
             self.bar.set_postfix(loss=f"{float(str(logs['loss'])):.4f}", refresh=False)
 
     def close(self) -> None:
-        """End the bar, so that a message after it stands in a line of its own."""
+        """Close the bar."""
         if self.bar is not None:
             self.bar.close()
 
 
-class NonFiniteTraining(InputError):
-    """A loss or gradient that is NaN or infinite; nothing after it would mean anything."""
-
-
-class FiniteGuard(TrainerCallback):
-    """Checks every loss before its backward, and every gradient before the weights move by it.
-
-    The message names the step, the examples of the batch, by ``names`` of row numbers, and the
-    newest complete ``checkpoint``, if any; all examples stand in ``nonfinite.json`` in the output
-    folder.
-    """
-
-    def __init__(
-        self,
-        output: Path,
-        checkpoint: Callable[[], Path | None],
-        names: Callable[[Sequence[int]], list[str]] | None,
-    ) -> None:
-        self.output, self.checkpoint, self.names = output, checkpoint, names
-        self.step = 0
-        self.rows: list[int] = []
-        self.scaled = False
-
-    def check_loss(self, loss: torch.Tensor) -> None:
-        if not torch.isfinite(loss.detach()).all():
-            self._stop(f"the loss is {loss.detach().float().mean().item()}")
-
-    def on_step_begin(
-        self, args: object, state: TrainerState, control: object, **kwargs: object
-    ) -> None:
-        self.step = state.global_step + 1
-
-    def on_pre_optimizer_step(
-        self, args: object, state: object, control: object, model: Any = None, **kwargs: object
-    ) -> None:
-        if self.scaled:
-            return  # float16's loss scaler looks for overflows itself, and skips such a step
-        norms = [p.grad.detach().norm() for p in model.parameters() if p.grad is not None]
-        if norms and not torch.isfinite(torch.stack(norms)).all():
-            self._stop("the loss is finite, its gradient is not")
-
-    def on_step_end(
-        self,
-        args: object,
-        state: object,
-        control: TrainerControl,
-        model: Any = None,
-        **kwargs: object,
-    ) -> None:
-        if control.should_save and not all(
-            weight.isfinite().all() for weight in model.parameters()
-        ):
-            self._stop("the loss and its gradient are finite, the weights after the step are not")
-
-    def _stop(self, what: str) -> None:
-        examples = self.names(self.rows) if self.names is not None else []
-        last = self.checkpoint()
-        place = self.output / f"nonfinite{f'-{rank()}' if rank() else ''}.json"
-        good = None if last is None else str(last)
-        found = {
-            "step": self.step,
-            "what": what,
-            "examples": examples,
-            "last_good_checkpoint": good,
-        }
-        write_text(place, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-        batch = f", for the batch {listed(examples)}" if examples else ""
-        way = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
-        raise NonFiniteTraining(
-            f"step {self.step}: {what}{batch} (all in {place}); {way}: "
-            "start again with a lower learning rate, or look at these texts"
-        )
-
-
-class LossState(TrainerCallback):
-    """Saves what a loss knows, but for its ``model``, beside each checkpoint, and gives it from the
-    one resumed.
-    """
-
-    def __init__(self, loss: nn.Module, checkpoint: Path | None) -> None:
-        self.loss, self.checkpoint = loss, checkpoint
-
-    def on_train_begin(
-        self, args: object, state: object, control: object, **kwargs: object
-    ) -> None:
-        if self.checkpoint is not None:
-            self.loss.load_state_dict(
-                load_file(self.checkpoint / output_folder.LOSS_FILE), strict=False
-            )
-
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object
-    ) -> None:
-        if finish_step := getattr(self.loss, "finish_step", None):
-            finish_step()
-        if rank() == 0:
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            own = {k: v for k, v in self.loss.state_dict().items() if not k.startswith("model.")}
-            with atomic_path(folder / output_folder.LOSS_FILE) as temporary:
-                save_file(
-                    {name: value.detach().cpu().clone() for name, value in own.items()}, temporary
-                )
-
-
-class Seal(TrainerCallback):
-    """Records the checksum of every file of a checkpoint, once all processes have written theirs;
-    the last callback.
-    """
-
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object
-    ) -> None:
-        wait_for_all()
-        if rank() == 0:
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            write_text(
-                folder / output_folder.SEAL_FILE, json.dumps(files_sha256(folder), indent=2) + "\n"
-            )
+def _nothing_to_finish(folder: Path) -> Json:
+    return {}
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What one training stage is made of.
+    """A training stage.
 
-    Args:
+    Attributes:
         plan: what identifies it.
         model: the encoder, trained in place.
-        loss, dataset, collator: as ``SentenceTransformerTrainer`` takes them (collator None: its
-            own).
-        column_tasks: column name to "query" or "document", for prompts and lengths.
-        batch_keys: texts of the rows; two rows that share one are kept out of one batch.
-        names: ids of examples by row number, which the column ``label`` holds; for messages.
+        loss: the loss, as ``SentenceTransformerTrainer`` takes it.
+        dataset: the training data, likewise.
+        column_tasks: column to "query" or "document", for prompts and lengths.
+        collator: makes batches; None means the host's own.
+        batch_keys: texts of the rows; two rows that share one never come into one batch.
+        callbacks: callbacks of the trainer.
+        names: gives ids of examples by row number, which the column ``label`` holds, for messages.
         details: what the record says of this stage alone.
-        finish: called before the final save, on the first process, to take off what only training
-            needs; what it returns goes to the details.
-        rehearsed, citations: facts of the objective, the loss and so on for the record, see
-            :class:`~beir_cocodr.provenance.TrainingRecord`.
-        trainer, arguments: the host's classes for another kind of model than a dense encoder; the
-            first has :class:`GuardedTrainer` before it.
+        finish: called before the model is saved, on the first process, to take off what only
+            training needs. What it returns goes to the details.
+        rehearsed: what the method practises, see
+            :attr:`~beir_cocodr.provenance.TrainingRecord.rehearsed`.
+        citations: papers of the method, see
+            :attr:`~beir_cocodr.provenance.TrainingRecord.citations`.
+        trainer: the host's trainer for another kind of model than a dense encoder, behind
+            :class:`GuardedTrainer`.
+        arguments: the class of its arguments.
     """
 
     plan: TrainingPlan
@@ -328,65 +126,40 @@ class Stage:
     dataset: Any
     column_tasks: dict[str, str] = field(default_factory=dict)
     collator: Any = None
-    batch_keys: "BatchKeys | None" = None
+    batch_keys: BatchKeys | None = None
     callbacks: Sequence[TrainerCallback] = ()
     names: Callable[[Sequence[int]], list[str]] | None = None
     details: Json = field(default_factory=dict)
-    finish: Callable[[Path], Json] = lambda folder: {}
+    finish: Callable[[Path], Json] = _nothing_to_finish
     rehearsed: tuple[str, ...] = ()
     citations: tuple[str, ...] = ()
     trainer: "type[GuardedTrainer] | None" = None
     arguments: Any = SentenceTransformerTrainingArguments
 
+    @property
+    def on_generated_queries(self) -> bool:
+        """Return true if the stage is trained on generated queries."""
+        return any(part.generation is not None for part in self.plan.seen)
 
-@dataclass(frozen=True)
-class BatchKeys:
-    """For each of so many rows, the texts that no other row of its batch may have; the host's
-    sampler reads it like a dataset.
-    """
+    def all_rehearsed(self) -> tuple[str, ...]:
+        """Return what the method practises, and generated queries if there are any."""
+        extra = (GENERATED_QUERIES,) if self.on_generated_queries else ()
+        return tuple(dict.fromkeys((*self.rehearsed, *extra)))
 
-    rows: int
-    texts: Callable[[int], Sequence[str]]
-    column_names: tuple[str, ...] = ("keys",)
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def __getitem__(self, row: int) -> dict[str, str]:
-        return {str(number): text for number, text in enumerate(self.texts(row))}
-
-
-# Passes without a single batch after which there is none; and what keeps the seeds of passes apart.
-_PASSES, _PASS_SEED = 10, 1_000_003
-
-
-class WholeEpochs(NoDuplicatesBatchSampler):
-    """The host's batches without repeated texts, in every epoch as many as its length says: where
-    few texts differ, the host ends some early, and training that is resumed counts epochs by their
-    length.
-    """
-
-    def __iter__(self) -> Iterator[list[int]]:
-        epoch, left, barren = self.epoch, len(self), 0
-        try:
-            while left and barren < _PASSES:
-                before = left
-                for batch in islice(super().__iter__(), left):
-                    yield batch
-                    left -= 1
-                barren = barren + 1 if left == before else 0
-                self.set_epoch(self.epoch + _PASS_SEED)  # else the same batches came again
-        finally:
-            self.set_epoch(epoch)
+    def all_citations(self) -> tuple[str, ...]:
+        """Return the papers of the method, and that of generated queries if there are any."""
+        extra = (_GENERATED_QUERIES_PAPER,) if self.on_generated_queries else ()
+        return tuple(dict.fromkeys((*self.citations, *extra)))
 
 
 class GuardedTrainer(BaseTrainer):
-    """To be put before a host's trainer: batches by our keys, losses looked at, and no model card,
-    which would quote the corpus; training.json says more.
+    """A mixin before a host's trainer: batches by our keys, losses checked, and no model card.
+
+    The host's card would quote the corpus; ours is made from training.json.
 
     Attributes:
-        guard: looks at losses and gradients; also one of the callbacks.
-        batch_keys: of the stage.
+        guard: checks losses and gradients; also one of the callbacks.
+        batch_keys: those of the stage.
     """
 
     guard: FiniteGuard
@@ -395,32 +168,41 @@ class GuardedTrainer(BaseTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Tensor | Any], *args: Any, **settings: Any
     ) -> Any:
+        """Compute the loss as the host does, and check it."""
         labels = inputs.get("label")  # numbers of examples, or a teacher's scores
-        self.guard.rows = labels.tolist() if isinstance(labels, Tensor) and labels.ndim == 1 else []
+        numbered = isinstance(labels, Tensor) and labels.ndim == 1
+        self.guard.rows = labels.tolist() if numbered else []  # type: ignore[union-attr]
         loss = super().compute_loss(model, inputs, *args, **settings)
         self.guard.check_loss(loss[0] if isinstance(loss, tuple) else loss)
         return loss
 
     def get_batch_sampler(self, dataset: Any, *args: Any, **settings: Any) -> Any:
+        """Sample batches by our keys, or as the host does if there are none."""
         if self.batch_keys is None:
             return super().get_batch_sampler(dataset, *args, **settings)
         return WholeEpochs(self.batch_keys, *args, **settings)
 
     def add_model_card_callback(self, default_args_dict: Json) -> None:
-        return
+        """Add nothing."""
 
     def train_guarded(
         self, guard: FiniteGuard, batch_keys: BatchKeys | None, resume: Path | None = None
     ) -> TrainOutput:
-        """Train, with progress on stderr; NonFiniteTraining for NaN or infinity."""
-        self.guard, self.batch_keys = guard, batch_keys
+        """Train, with progress on stderr.
+
+        Raises:
+            NonFiniteTraining: A loss, gradient or weight is NaN or infinite.
+        """
+        self.guard = guard
+        self.batch_keys = batch_keys
         guard.scaled = self.args.fp16
         self.remove_callback(PrinterCallback)
         progress = StepBar()
         for callback in (guard, progress, Seal()):
             self.add_callback(callback)
+        workers = self.args.dataloader_num_workers
         try:
-            with _loading(self.data_collator, self.model, self.args.dataloader_num_workers):
+            with counting_workers(self.data_collator, self.model, workers):
                 return self.train(resume_from_checkpoint=str(resume) if resume else None)
         finally:
             progress.close()
@@ -431,44 +213,40 @@ class _Trainer(GuardedTrainer, SentenceTransformerTrainer):
 
 
 def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool) -> TrainingRecord:
-    """Train, save the encoder to ``output``, and last write its training.json and return it; an
-    InputError where no batch can be made of the data, NonFiniteTraining where a loss or gradient is
-    NaN or infinite.
+    """Train, save the encoder to ``output``, and write its training.json last.
+
+    Args:
+        stage: what is trained.
+        options: how it is trained.
+        output: folder for the encoder.
+        resume: go on from the newest complete checkpoint.
+
+    Returns:
+        The content of training.json.
+
+    Raises:
+        InputError: No batch can be made of the data.
+        NonFiniteTraining: A loss, gradient or weight is NaN or infinite.
     """
     start = time.perf_counter()
-    checkpoints = output / output_folder.CHECKPOINTS
-    stateful = getattr(stage.loss, "stateful", False)
-    last = on_main(lambda: output_folder.checkpoint_to_resume(checkpoints)) if resume else None
-    with output_folder.started(output, stage.plan):
+    checkpoints = output / CHECKPOINTS
+    last = on_main(lambda: checkpoint_to_resume(checkpoints)) if resume else None
+    with started(output, stage.plan):
         arguments = _arguments(stage, options, checkpoints)
-    trainer = (stage.trainer or _Trainer)(
-        model=stage.model,
-        args=arguments,
-        train_dataset=stage.dataset,
-        loss=stage.loss,
-        data_collator=stage.collator,
-        callbacks=[*stage.callbacks, *([LossState(stage.loss, last)] if stateful else [])],
-    )
-    guard = FiniteGuard(output, lambda: output_folder.last_checkpoint(checkpoints), stage.names)
+    trainer = _build_trainer(stage, arguments, last)
+    guard = FiniteGuard(output, lambda: last_checkpoint(checkpoints), stage.names)
 
-    def safe() -> str:
-        last = output_folder.last_checkpoint(checkpoints)
-        return f"{last.name if last else 'no checkpoint'} is complete, --resume goes on from there"
+    def complete_so_far() -> str:
+        complete = last_checkpoint(checkpoints)
+        name = complete.name if complete else "no checkpoint"
+        return f"{name} is complete, and --resume goes on from there"
 
-    with naming_full_disk(output, safe):
+    with naming_full_disk(output, complete_so_far):
         result = trainer.train_guarded(guard, stage.batch_keys, last)
-    if result.global_step == 0:
-        on_main(lambda: shutil.rmtree(checkpoints))
-        raise InputError(
-            f"{output}: not one step could be made, as no batch of {options.batch_size} can be filled without repeated "
-            "texts; lower the batch size"
-        )
-    if stage.batch_keys is not None and result.global_step < options.max_steps:
-        log.warning(
-            "%s: %d of %d steps were made, there were no more batches without repeated texts; "
-            "lower the batch size for more",
-            *(stage.plan.stage, result.global_step, options.max_steps),
-        )
+    _check_steps(stage, options, output, result.global_step)
+    losses = [
+        [entry["step"], entry["loss"]] for entry in trainer.state.log_history if "loss" in entry
+    ]
     record = TrainingRecord(
         **vars(stage.plan),
         steps=result.global_step,
@@ -476,28 +254,54 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         resumed_from=last.name if last else None,
         training_loss=result.training_loss,
         seconds=round(time.perf_counter() - start, 1),
-        details=stage.details
-        | {LOGGED: [[e["step"], e["loss"]] for e in trainer.state.log_history if "loss" in e]},
+        details=stage.details | {LOGGED: losses},
         versions=versions(),
         parent=read_record(str(stage.plan.base)),
-        rehearsed=rehearsed_in(stage),
-        citations=stage.citations,
+        rehearsed=stage.all_rehearsed(),
+        citations=stage.all_citations(),
     )
-    with naming_full_disk(output, safe):
+    with naming_full_disk(output, complete_so_far):
         return on_main(lambda: _save(stage, output, record))
 
 
-def rehearsed_in(stage: Stage) -> tuple[str, ...]:
-    """Return what a stage practises: what its method does, and generated queries if it has any."""
-    generated = any(part.generation is not None for part in stage.plan.seen)
-    return (*stage.rehearsed, GENERATED_QUERIES) if generated else stage.rehearsed
+def _build_trainer(stage: Stage, arguments: Any, last: Path | None) -> GuardedTrainer:
+    callbacks = list(stage.callbacks)
+    if getattr(stage.loss, "stateful", False):
+        callbacks.append(LossState(stage.loss, last))
+    return (stage.trainer or _Trainer)(
+        model=stage.model,
+        args=arguments,
+        train_dataset=stage.dataset,
+        loss=stage.loss,
+        data_collator=stage.collator,
+        callbacks=callbacks,
+    )
+
+
+def _check_steps(stage: Stage, options: TrainingOptions, output: Path, steps: int) -> None:
+    """Refuse a training without any step, and warn of one with fewer steps than wanted."""
+    if steps == 0:
+        on_main(lambda: shutil.rmtree(output / CHECKPOINTS))
+        raise InputError(
+            f"{output}: not one step could be made, as no batch of {options.batch_size} can be "
+            "filled without repeated texts; lower the batch size"
+        )
+    if stage.batch_keys is not None and steps < options.max_steps:
+        log.warning(
+            "%s: %d of %d steps were made, as there were no more batches without repeated texts; "
+            "lower the batch size for more",
+            stage.plan.stage,
+            steps,
+            options.max_steps,
+        )
 
 
 def _save(stage: Stage, output: Path, record: TrainingRecord) -> TrainingRecord:
     texts_cut = getattr(stage.model, "texts_cut", None)
     counts: Json = {} if texts_cut is None else {"texts_cut": texts_cut}
     record = replace(record, details=record.details | counts | stage.finish(output))
-    if rules := getattr(getattr(stage.model, "tokenizer", None), "backend_tokenizer", None):
+    rules = getattr(getattr(stage.model, "tokenizer", None), "backend_tokenizer", None)
+    if rules is not None:
         # The host sets these two for every batch, and would save those of the last one, if this
         # process had any.
         rules.no_truncation()
@@ -505,15 +309,8 @@ def _save(stage: Stage, output: Path, record: TrainingRecord) -> TrainingRecord:
     stage.model.save_pretrained(str(output), create_model_card=False)
     write_card(output, record)
     written = write_record(output, record)
-    shutil.rmtree(output / output_folder.CHECKPOINTS)
+    shutil.rmtree(output / CHECKPOINTS)
     return written
-
-
-def planned_steps(max_steps: int, epochs: float, examples: int, batch_size: int) -> int:
-    """The optimiser steps that options ask for: ``max_steps``, or where that is -1 those of the
-    epochs.
-    """
-    return max_steps if max_steps > 0 else max(1, round(epochs * examples / batch_size))
 
 
 #: Before torch 2.13 DDP writes constants such as BERT's positions anew in each pass, which breaks
@@ -524,26 +321,21 @@ BROADCAST_BUFFERS = (
 
 
 def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any:
-    text_format, examples = getattr(stage.model, "text_format", TextFormat()), len(stage.dataset)
-    prompts = {"query": text_format.query_prompt, "document": text_format.document_prompt}
+    """Return the host's arguments of a stage."""
     device = stage.model.device
-    if world_size() == 1 and device.type == "cuda" and device.index not in (None, 0):
-        raise InputError(
-            f"training takes the first GPU, not {device}: choose it by CUDA_VISIBLE_DEVICES"
-        )
-    if options.batch_size % world_size() or (world_size() > 1 and examples < options.batch_size):
-        raise InputError(
-            f"the batch of {options.batch_size} is split evenly over {world_size()} processes, and has to be "
-            f"a multiple of them and no larger than the {examples} examples"
-        )
-    steps = planned_steps(options.max_steps, options.epochs, examples, options.batch_size)
+    examples = len(stage.dataset)
+    _check_device(device)
+    _check_batch(options, examples)
+    steps = options.steps_for(examples)
     if options.warmup >= 1 and steps <= options.warmup:
         log.warning(
-            "the warm-up of %d steps is no shorter than the training of %d: the learning rate never reaches its peak; "
-            "train longer, or set warmup to a share of the steps such as 0.1",
-            *(options.warmup, steps),
+            "the warm-up of %d steps is no shorter than the training of %d: the learning rate "
+            "never reaches its peak; train longer, or set warmup to a share of the steps such as "
+            "0.1",
+            options.warmup,
+            steps,
         )
-    precision = output_folder.training_precision(device)
+    precision = training_precision(device)
     return stage.arguments(
         output_dir=str(checkpoints),
         per_device_train_batch_size=options.batch_size,
@@ -557,10 +349,7 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
         max_grad_norm=options.max_grad_norm,
         dataloader_num_workers=loader_workers(device, options.loader_workers),
         seed=options.seed,
-        prompts={
-            column: prompts[task] for column, task in stage.column_tasks.items() if prompts[task]
-        }
-        or None,
+        prompts=_prompts(stage) or None,
         router_mapping=stage.column_tasks,
         save_strategy="steps",
         save_steps=options.save_steps or min(500, max(1, -(-steps // 10))),
@@ -570,10 +359,35 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
         fp16=precision == "float16",
         logging_steps=max(1, min(50, steps // 20)),
         logging_nan_inf_filter=False,
-        dataloader_drop_last=examples
-        >= options.batch_size,  # a last batch that is not full, after full ones
+        # A last batch that is not full would follow full ones.
+        dataloader_drop_last=examples >= options.batch_size,
         dataloader_pin_memory=device.type == "cuda",
         report_to="none",
         ddp_broadcast_buffers=BROADCAST_BUFFERS,
         disable_tqdm=True,  # our own bar is shown
     )
+
+
+def _check_device(device: torch.device) -> None:
+    later_gpu = device.type == "cuda" and device.index not in (None, 0)
+    if world_size() == 1 and later_gpu:
+        raise InputError(
+            f"training takes the first GPU, not {device}: choose it by CUDA_VISIBLE_DEVICES"
+        )
+
+
+def _check_batch(options: TrainingOptions, examples: int) -> None:
+    too_large = world_size() > 1 and examples < options.batch_size
+    if options.batch_size % world_size() or too_large:
+        raise InputError(
+            f"the batch of {options.batch_size} is split evenly over {world_size()} processes: "
+            f"make it a multiple of them and no larger than the {examples} examples"
+        )
+
+
+def _prompts(stage: Stage) -> dict[str, str]:
+    """Return column to its prompt, for columns that have one."""
+    text_format = getattr(stage.model, "text_format", TextFormat())
+    by_task = {"query": text_format.query_prompt, "document": text_format.document_prompt}
+    prompts = {column: by_task[task] for column, task in stage.column_tasks.items()}
+    return {column: prompt for column, prompt in prompts.items() if prompt}

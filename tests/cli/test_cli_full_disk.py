@@ -12,7 +12,7 @@ from conftest import limited_files, write_beir
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.io import is_incidental
-from beir_cocodr.training.output_folder import SEAL_FILE
+from beir_cocodr.training.checkpoints import SEAL_FILE
 
 TRAINING = ["--max-steps", "2", "--batch-size", "4"]
 

@@ -61,8 +61,10 @@ def test_only_what_is_set_goes_over_a_preset():
         got.append(settings)
 
     run(command, "--preset", "cpu", "--set", "clusters=5", "--set", "rho=1", "--clusters", "6")
-    assert (got[0].clusters, got[0].rho, got[0].weighting) == (6, 1.0, "idro")
-    assert '"clusters": 7' in run(command, "--clusters", "7", "--show-config")
+    own = got[0].weighting_options
+    assert (own.clusters, own.rho, got[0].weighting) == (6, 1.0, "idro")
+    shown = run(command, "--weighting", "cvar", "--clusters", "7", "--show-config")
+    assert '"clusters": 7' in shown
     assert len(got) == 1  # showing the settings does nothing else
 
 

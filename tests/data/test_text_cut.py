@@ -73,7 +73,7 @@ def test_records_count_the_texts_that_lost_words(tiny_bert, tmp_path):
     written = json.loads((tmp_path / "o" / "results.json").read_text())
     assert written["models"]["plain"]["retrieval"]["texts_cut"] == 3
     options = FinetuneOptions(max_steps=1, batch_size=4, negatives=0)
-    finetune(data, str(tiny_bert), tmp_path / "m", options)
+    finetune(str(tiny_bert), data, output=tmp_path / "m", options=options)
     assert json.loads((tmp_path / "m" / "training.json").read_text())["texts_cut"] == 3
 
 

@@ -11,13 +11,15 @@ from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformer
 
 from beir_cocodr import COCODR, MRL, FuseOptions, HybridEncoder, fuse, load_encoder
-from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
-from beir_cocodr.models.card import _CITED, papers, write_card
+from beir_cocodr.models.card import papers, write_card
 from beir_cocodr.models.papers import PAPERS
-from beir_cocodr.models.spec import FUSIONS, HOSTED
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import CollectionProvenance
-from beir_cocodr.training.objectives import OBJECTIVES, WEIGHTINGS
+from beir_cocodr.training.loss_rows import DISTILLATION_LOSSES
+from beir_cocodr.training.objectives import OBJECTIVES
+from beir_cocodr.training.presets import ADAPT_STAGES
+from beir_cocodr.training.teacher_rows import STUDENTS, TEACHERS
+from beir_cocodr.training.weightings import WEIGHTINGS
 
 THEIRS = "---\nlicense: mit\ndatasets:\n- secret/data\n---\n# Their great model\n\nScores 99 on everything.\n"
 
@@ -115,37 +117,22 @@ def test_the_card_of_a_base_is_not_that_of_what_is_made_of_it(
 
 
 def test_every_method_is_cited():
-    assert {*OBJECTIVES, *WEIGHTINGS} - {"erm"} <= _CITED.keys()
-    rows = [*FUSIONS.values(), *HOSTED.values(), *ESTIMATORS.values()]
-    of_rows = {row.citation for row in rows if row.citation}
-    assert set(_CITED.values()) | of_rows | {"reimers2019sbert"} == PAPERS.keys()
+    """By a key of the papers."""
+    tables = (OBJECTIVES, WEIGHTINGS, DISTILLATION_LOSSES, TEACHERS, STUDENTS, ADAPT_STAGES)
+    cited = {key for table in tables for row in table.values() for key in row.citations}
+    beside = {"reimers2019sbert", "xiong2021ance"}  # the library, and mining in episodes
+    assert cited | beside <= PAPERS.keys()
+    methods = {**OBJECTIVES, **WEIGHTINGS}
+    assert {name for name, row in methods.items() if not row.citations} == {"erm"}
     for entry in PAPERS.values():
         assert entry.startswith("@")
-        assert {"author", "title", "year"} <= set(
-            re.findall(r"^  (\w+) = ", entry, flags=re.MULTILINE)
-        )
+        fields = set(re.findall(r"^  (\w+) = ", entry, flags=re.MULTILINE))
+        assert {"author", "title", "year"} <= fields
 
 
-@pytest.mark.parametrize(
-    ("stage", "options", "generated", "expected"),
-    [
-        ("coco", {}, False, {"yu2022cocodr"}),
-        ("finetune", {"weighting": "erm", "episodes": 0, "stages": 1}, False, set()),
-        (
-            "finetune",
-            {"weighting": "idro", "episodes": 3},
-            False,
-            {"yu2022cocodr", "xiong2021ance"},
-        ),
-        ("finetune", {"weighting": "erm"}, True, {"ma2021qgen"}),
-        ("finetune", {"stages": 2}, False, {"wu2023qc"}),
-        ("distill", {"student": "mrl", "loss": "kl"}, False, {"zamani2023mrl"}),
-        ("distill", {"student": "dot", "loss": "margin_mse"}, True, {"wang2022gpl", "ma2021qgen"}),
-        ("distill", {"student": "dot", "loss": "margin_mse"}, False, set()),
-        ("fuse", {}, False, {"robertson2009bm25"}),
-    ],
-)
-def test_papers_are_those_of_the_stages(stage, options, generated, expected):
-    seen = (CollectionProvenance("x", generation={"settings": {}} if generated else None),)
-    found = papers([TrainingRecord(stage, options=options, seen=seen)])
-    assert set(found) == expected | {"reimers2019sbert"}
+def test_papers_are_those_of_the_lineage_each_once_and_of_ones_own():
+    mine = "@misc{me, title = {Mine}}"
+    parent = TrainingRecord("coco", citations=("yu2022cocodr",))
+    child = TrainingRecord("finetune", parent=parent, citations=("yu2022cocodr", mine))
+    entries = papers(child.lineage())
+    assert entries == [PAPERS["reimers2019sbert"], PAPERS["yu2022cocodr"], mine]

@@ -26,7 +26,7 @@ from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.training.options import (
     DistillOptions,
     FinetuneOptions,
-    NegativeFilters,
+    MiningOptions,
     PretrainOptions,
 )
 from beir_cocodr.training.presets import stage_options
@@ -36,7 +36,7 @@ KINDS = (
         PretrainOptions,
         FinetuneOptions,
         DistillOptions,
-        NegativeFilters,
+        MiningOptions,
         GenerationOptions,
         EncoderOptions,
     ),
@@ -50,10 +50,19 @@ KINDS = (
     ),
 )
 
+#: The own options of losses, weightings, objectives, students and teachers.
+TABLES = {
+    name: table
+    for kind in (PretrainOptions, FinetuneOptions, DistillOptions)
+    for name, table in {**kind.TABLES, **kind.FREE_TABLES}.items()
+}
+_OWN = {row.options for table in TABLES.values() for row in table.values()} - {None}
+KINDS = (*KINDS, *sorted(_OWN, key=lambda kind: kind.__name__))
+
 OPTIONS = [(kind, field.name) for kind in KINDS for field in fields(kind)]
 
-#: Options inside options, and one that the command line sets.
-NO_OPTIONS = {(SearchOptions, "encoder"), (SearchOptions, "progress")}
+#: Options inside options, what takes objects, and one that the command line sets.
+NO_OPTIONS = {"encoder", "mining", "targets", "measures", "progress"}
 
 
 def types(kind: type, name: str) -> tuple[object, ...]:
@@ -84,7 +93,7 @@ def wrong_values(kind: type, name: str) -> list[object]:
 
 @pytest.mark.parametrize(("kind", "name"), OPTIONS)
 def test_every_option_is_checked(kind, name):
-    if (kind, name) in NO_OPTIONS:
+    if name in NO_OPTIONS or name.endswith("_options"):
         return
     assert described(kind, name, "limits") is not None, (
         "a field of an options class is made by option()"
@@ -104,7 +113,7 @@ def test_every_seed_is_one_that_all_hosts_take():
             assert described(kind, "seed", "limits") == Limits(min=0, max=SEED_MAX)
             assert kind(seed=SEED_MAX)
     with pytest.raises(InputError, match="seed 4294967295 and episodes 1"):
-        FinetuneOptions(seed=SEED_MAX, episodes=1)
+        FinetuneOptions.of(seed=SEED_MAX, episodes=1)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +129,7 @@ def test_every_seed_is_one_that_all_hosts_take():
 )
 def test_settings_are_checked_as_options_are(assignment, message):
     with pytest.raises(InputError, match=message):
-        stage_options(FinetuneOptions, "finetune", None, [assignment])
+        stage_options(FinetuneOptions, "finetune", None, [assignment], weighting="idro")
 
 
 @pytest.mark.parametrize("device", ["cup", "tpu", "cuda:", "cuda:-1", "CPU", "", "meta"])

@@ -21,9 +21,9 @@ from beir_cocodr.resampling.regimes.rankers import load_ranker
 from beir_cocodr.resampling.regimes.starts import masked_language_model
 from beir_cocodr.resampling.regimes.tuned_bm25 import K1, B
 from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.training.checkpoints import Seal
 from beir_cocodr.training.held_out import hold_out
 from beir_cocodr.training.options import FinetuneOptions
-from beir_cocodr.training.trainer import Seal
 
 TOP = 15
 SETTINGS = {
@@ -207,7 +207,7 @@ def test_held_out_queries_choose_the_checkpoint_of_every_architecture(
 ):
     found = json.loads((Path(models[name]) / "training.json").read_text())["selection"]
     assert found["best"] == found["steps"][found["values"].index(max(found["values"]))]
-    _, held = hold_out(load_collection(folder, "train"), FinetuneOptions(held_out=0.2), 1)
+    _, held = hold_out(load_collection(folder, "train"), None, FinetuneOptions(held_out=0.2), 1)
     assert found["queries"] == len(held.queries) == 4
     # Once more from a search of the whole corpus, of which BM25's 100 best and the relevant ones
     # count.
@@ -234,7 +234,7 @@ def test_held_out_queries_are_not_trained_on(name, folder, recipe, tmp_path, mon
         host_architectures, "run_stage", lambda stage, *rest, **more: stages.append(stage)
     )
     ARCHITECTURES[name].train(str(folder), tmp_path / "m", recipe, 1, tmp_path / "shared")
-    rest, held = hold_out(load_collection(folder, "train"), FinetuneOptions(held_out=0.2), 1)
+    rest, held = hold_out(load_collection(folder, "train"), None, FinetuneOptions(held_out=0.2), 1)
     trained = {row["query"] for row in stages[0].dataset}
     assert trained == set(rest.queries.values())
     assert not trained & set(held.queries.values())

@@ -10,8 +10,8 @@ from conftest import sentences
 
 from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
+from beir_cocodr.training.context_views import ContextViews
 from beir_cocodr.training.options import PretrainOptions
-from beir_cocodr.training.pretrain_data import ContextViews
 
 STEPS = {
     "max_steps": 6,
@@ -22,6 +22,7 @@ STEPS = {
 }
 DOCUMENTS, QUERIES = 24, 4
 KINDS = {
+    "coco": {"objective": "coco"},
     "qc": {"objective": "qc"},
     "autoregressive": {"objective": "cotmae"},
     "masked": {"objective": "cotmae", "decoder": "masked"},
@@ -29,7 +30,9 @@ KINDS = {
 
 
 def settings(kind: str, **changes) -> PretrainOptions:
-    return PretrainOptions(**KINDS[kind] | {"span_tokens": 12, "max_length": 40} | STEPS | changes)
+    return PretrainOptions.of(
+        **KINDS[kind] | {"span_tokens": 12, "max_length": 40} | STEPS | changes
+    )
 
 
 def passages_of(text: str) -> list[tuple[int, int]]:

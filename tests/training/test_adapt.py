@@ -17,16 +17,16 @@ from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.loading import weights_sha256
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.training.adapt import adapt
+from beir_cocodr.training.adapt import AdaptOptions, adapt
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.presets import adapt_options
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 OPTIONS = {"max_steps": 3, "batch_size": 4, "learning_rate": 1e-3}
 SETTINGS = {
-    "options": {
-        "coco": PretrainOptions(**OPTIONS, span_tokens=12),
-        "finetune": FinetuneOptions(**OPTIONS),
+    "stage_options": {
+        "coco": PretrainOptions.of(**OPTIONS, span_tokens=12),
+        "finetune": FinetuneOptions.of(**OPTIONS),
     }
 }
 
@@ -36,12 +36,11 @@ def adapted(beir_folder, tiny_mlm, tmp_path_factory):
     output = tmp_path_factory.mktemp("adapted") / "o"
     data = str(beir_folder)
     return adapt(
-        data,
-        data,
         str(tiny_mlm),
-        output,
-        search=SearchOptions(EncoderOptions(document_length=40)),
-        **SETTINGS,
+        data,
+        source=data,
+        output=output,
+        options=AdaptOptions(search=SearchOptions(EncoderOptions(document_length=40)), **SETTINGS),
     ), output
 
 
@@ -94,17 +93,16 @@ def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, bei
     report, output = adapted
     data = str(beir_folder)
     with pytest.raises(InputError, match="not empty"):
-        adapt(data, data, str(tiny_mlm), output, **SETTINGS)
+        adapt(str(tiny_mlm), data, source=data, output=output, options=AdaptOptions(**SETTINGS))
     stamp = (output / "models" / "source" / "model.safetensors").stat().st_mtime_ns
     shutil.rmtree(output / "models" / "coco+source")
     again = adapt(
-        data,
-        data,
         str(tiny_mlm),
-        output,
+        data,
+        source=data,
+        output=output,
         resume=True,
-        search=SearchOptions(EncoderOptions(document_length=40)),
-        **SETTINGS,
+        options=AdaptOptions(search=SearchOptions(EncoderOptions(document_length=40)), **SETTINGS),
     )
     assert (output / "models" / "source" / "model.safetensors").stat().st_mtime_ns == stamp
     figures = [
@@ -144,7 +142,10 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(COCODR, "encode_corpus", encode_corpus)
         report = adapt(
-            data, None, str(tiny_mlm), output, stages, options=settings, teacher=cross_encoder
+            str(tiny_mlm),
+            data,
+            output=output,
+            options=AdaptOptions(stages=stages, teacher=cross_encoder, stage_options=settings),
         )
     # The base, as teacher, as student of two stages and in judgement, and every model that was
     # trained.
@@ -181,17 +182,17 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(
     assert (output / "queries" / "generation.json").is_file()
     assert "base + CoT-MAE + QC + QGen + GPL + hybrid-distill, fused" in report.results.models
     again = adapt(
-        data,
-        None,
         str(tiny_mlm),
-        tmp_path / "p",
-        ["qgen"],
-        options=settings,
-        generated=output / "queries",
+        data,
+        output=tmp_path / "p",
+        options=AdaptOptions(stages=["qgen"], generated=output / "queries", stage_options=settings),
     )
     assert again.generated_queries == str(output / "queries")
     other = write_beir(tmp_path / "other", seed=5)
     with pytest.raises(InputError, match="another corpus"):
         adapt(
-            str(other), None, str(tiny_mlm), tmp_path / "q", ["qgen"], generated=output / "queries"
+            str(tiny_mlm),
+            str(other),
+            output=tmp_path / "q",
+            options=AdaptOptions(stages=["qgen"], generated=output / "queries"),
         )

@@ -7,7 +7,7 @@ import json
 from beir_cocodr import HybridEncoder, load_collection
 from beir_cocodr.models.spec import FuseOptions
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-from beir_cocodr.training.adapt import AdaptationPlan, Data, adapt
+from beir_cocodr.training.adapt import AdaptationPlan, AdaptOptions, adapt
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.presets import adapt_options, chosen_stages
 
@@ -17,7 +17,9 @@ FUSED = FuseOptions(bytes_per_document=2 * (32 + 24))
 
 def test_fusing_comes_last_in_every_chain(tmp_path):
     stages = chosen_stages(["fuse", "finetune", "coco"])
-    plan = AdaptationPlan("base", stages, Data("corpus", "source", "train", None, ""), {}, tmp_path)
+    settings = {stage: adapt_options(stage) for stage in stages}
+    target = load_collection({"d": "a text"}, labels="none")
+    plan = AdaptationPlan(target, None, settings, AdaptOptions(), tmp_path)
     trained = [["finetune"], ["coco"], ["coco", "finetune"]]
     assert plan.chains() == [*trained, ["fuse"], *([*chain, "fuse"] for chain in trained)]
 
@@ -41,7 +43,10 @@ def test_with_labels(beir_folder, tiny_mlm, tmp_path, monkeypatch):
 
     monkeypatch.setattr(CorpusEncoder, "_forward", counted)
     record = adapt(
-        str(beir_folder), None, str(tiny_mlm), tmp_path / "o", ["coco", "fuse"], options=options
+        str(tiny_mlm),
+        str(beir_folder),
+        output=tmp_path / "o",
+        options=AdaptOptions(stages=["coco", "fuse"], stage_options=options),
     )
     encoders = {"base": 4, "base + COCO": 4, "base + fuse": 2, "base + COCO + fuse": 2}
     uses = ("", ", feedback", ", fused", ", RM3")
@@ -54,13 +59,11 @@ def test_with_labels(beir_folder, tiny_mlm, tmp_path, monkeypatch):
     saved = json.loads((tmp_path / "o" / "models" / "coco+fuse" / "training.json").read_text())
     assert (saved["stage"], saved["parent"]["stage"]) == ("fuse", "coco")
     again = adapt(
-        str(beir_folder),
-        None,
         str(tiny_mlm),
-        tmp_path / "o",
-        ["coco", "fuse"],
-        options=options,
+        str(beir_folder),
+        output=tmp_path / "o",
         resume=True,
+        options=AdaptOptions(stages=["coco", "fuse"], stage_options=options),
     )
     assert again.models == record.models
 
@@ -69,13 +72,10 @@ def test_without_labels(beir_folder, tiny_mlm, tmp_path):
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_bytes((beir_folder / "corpus.jsonl").read_bytes())
     record = adapt(
-        str(corpus),
-        None,
         str(tiny_mlm),
-        tmp_path / "o",
-        ["fuse"],
-        options={"fuse": FUSED},
-        samples=12,
+        str(corpus),
+        output=tmp_path / "o",
+        options=AdaptOptions(stages=["fuse"], samples=12, stage_options={"fuse": FUSED}),
     )
     assert "base + fuse" in record.candidates
     assert "base + fuse, fused" not in record.candidates

@@ -14,7 +14,7 @@ from conftest import exit_code
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.results import EvaluationRecord
-from beir_cocodr.training.adapt import adapt
+from beir_cocodr.training.adapt import AdaptOptions, adapt
 from beir_cocodr.training.options import PretrainOptions
 
 OPTIONS = PretrainOptions(max_steps=2, batch_size=4, learning_rate=1e-3, span_tokens=12)
@@ -22,7 +22,12 @@ OPTIONS = PretrainOptions(max_steps=2, batch_size=4, learning_rate=1e-3, span_to
 
 def _die(data: Path, model: Path, output: Path) -> None:
     EvaluationRecord.write = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
-    adapt(str(data), None, str(model), output, ["coco"], options={"coco": OPTIONS})
+    adapt(
+        str(model),
+        str(data),
+        output=output,
+        options=AdaptOptions(stages=["coco"], stage_options={"coco": OPTIONS}),
+    )
 
 
 def left_over(output: Path) -> list[Path]:
@@ -42,16 +47,27 @@ def test_other_settings_are_refused(killed, beir_folder, tiny_mlm):
     data, model = str(beir_folder), str(tiny_mlm)
     for name, changes in {
         "measures": {"measures": "R@10"},
-        "options: coco": {"options": {"coco": OPTIONS.with_overrides(seed=1)}},
+        "options: coco": {"stage_options": {"coco": OPTIONS.with_overrides(seed=1)}},
         "queries": {"queries": 5},
         "samples": {"samples": 5},
         "corpus": {"split": "train"},
     }.items():
-        given = {"options": {"coco": OPTIONS}} | changes
+        given = {"stage_options": {"coco": OPTIONS}} | changes
         with pytest.raises(InputError, match=f"other .*{name}"):
-            adapt(data, None, model, killed, ["coco"], resume=True, **given)
+            adapt(
+                model,
+                data,
+                output=killed,
+                resume=True,
+                options=AdaptOptions(stages=["coco"], **given),
+            )
     with pytest.raises(InputError, match="not empty"):
-        adapt(data, None, model, killed, ["coco"], options={"coco": OPTIONS})
+        adapt(
+            model,
+            data,
+            output=killed,
+            options=AdaptOptions(stages=["coco"], stage_options={"coco": OPTIONS}),
+        )
 
 
 def test_a_resumed_one_ends_as_one_that_was_not_killed(
@@ -64,38 +80,32 @@ def test_a_resumed_one_ends_as_one_that_was_not_killed(
         plan.write_bytes(broken)
         with pytest.raises(InputError, match=r"plan.json.*remove it"):
             adapt(
-                str(beir_folder),
-                None,
                 str(tiny_mlm),
-                killed,
-                ["coco"],
-                options={"coco": OPTIONS},
+                str(beir_folder),
+                output=killed,
                 resume=True,
+                options=AdaptOptions(stages=["coco"], stage_options={"coco": OPTIONS}),
             )
     other = json.loads(content)
     del other["settings"]["search"]["bm25_weight"]
     plan.write_text(json.dumps(other))
     with pytest.raises(InputError, match="other .*search: bm25_weight"):
         adapt(
-            str(beir_folder),
-            None,
             str(tiny_mlm),
-            killed,
-            ["coco"],
-            options={"coco": OPTIONS},
+            str(beir_folder),
+            output=killed,
             resume=True,
+            options=AdaptOptions(stages=["coco"], stage_options={"coco": OPTIONS}),
         )
     plan.unlink()  # to go on without it
     stamp = (killed / "models" / "coco" / "model.safetensors").stat().st_mtime_ns
     for output, resume in ((killed, True), (tmp_path / "whole", False), (killed, True)):
         adapt(
-            str(beir_folder),
-            None,
             str(tiny_mlm),
-            output,
-            ["coco"],
-            options={"coco": OPTIONS},
+            str(beir_folder),
+            output=output,
             resume=resume,
+            options=AdaptOptions(stages=["coco"], stage_options={"coco": OPTIONS}),
         )
     assert (killed / "models" / "coco" / "model.safetensors").stat().st_mtime_ns == stamp
     assert "earlier version" in caplog.text
@@ -113,5 +123,10 @@ def test_a_resumed_one_ends_as_one_that_was_not_killed(
 def test_an_adaptation_that_cannot_begin_leaves_its_folder_empty(beir_folder, tmp_path):
     for _ in range(2):
         with pytest.raises(InputError, match="nowhere"):
-            adapt(str(beir_folder), None, str(tmp_path / "nowhere"), tmp_path / "o", ["coco"])
+            adapt(
+                str(tmp_path / "nowhere"),
+                str(beir_folder),
+                output=tmp_path / "o",
+                options=AdaptOptions(stages=["coco"]),
+            )
     assert not list((tmp_path / "o").iterdir())

@@ -32,8 +32,8 @@ from beir_cocodr.evaluation.results import (
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.provenance import TrainingRecord, collection_provenance, write_record
 from beir_cocodr.report.evaluation_tables import print_adaptation, verdict_tables
-from beir_cocodr.training import adapt as adapting
-from beir_cocodr.training.adapt import adapt
+from beir_cocodr.training import stages
+from beir_cocodr.training.adapt import AdaptOptions, adapt
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.presets import adapt_options
 
@@ -64,20 +64,21 @@ def adapted(beir_folder, tiny_mlm, tmp_path_factory):
     place = tmp_path_factory.mktemp("adapted")
     corpus = unlabelled(write_beir(place / "whole", seed=5), place / "corpus", "corpus", "queries")
     settings = {
-        "coco": PretrainOptions(**SMALL, span_tokens=12),
+        "coco": PretrainOptions.of(**SMALL, span_tokens=12),
         "qgen": adapt_options("qgen", **SMALL),
     }
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(label_free, "load_calibration", calibrated_by_crops)
         report = adapt(
-            corpus,
-            None,
             str(tiny_mlm),
-            place / "o",
-            ["coco", "qgen"],
-            options=settings,
-            generation=GenerationOptions(per_passage=2, seed=50),
-            samples=20,
+            corpus,
+            output=place / "o",
+            options=AdaptOptions(
+                stages=["coco", "qgen"],
+                generation=GenerationOptions(per_passage=2, seed=50),
+                samples=20,
+                stage_options=settings,
+            ),
         ).to_json()
     return report, place / "o"
 
@@ -219,8 +220,10 @@ def stage_that_makes(encoder, spans=False):
 
 
 def adapt_to(corpus, base, made, output, monkeypatch, **options):
-    monkeypatch.setattr(adapting, "pretrain_stage", stage_that_makes(made, **options))
-    return adapt(corpus, None, base, output, ["coco"], samples=40).to_json()
+    monkeypatch.setattr(stages, "pretrain_stage", stage_that_makes(made, **options))
+    return adapt(
+        base, corpus, output=output, options=AdaptOptions(stages=["coco"], samples=40)
+    ).to_json()
 
 
 @pytest.mark.parametrize("names", [("corpus", "queries"), ("corpus",)])
@@ -268,7 +271,7 @@ def test_labels_of_another_split_are_refused_and_not_read(distinct, clean, tmp_p
     (corpus / "qrels").mkdir()
     (corpus / "qrels" / "other.tsv").write_text("\x00 this is\tno table\nat all\n")
     with pytest.raises(InputError, match=re.escape("other")):
-        adapt(str(corpus), None, clean, tmp_path / "o", ["coco"])
+        adapt(clean, str(corpus), output=tmp_path / "o", options=AdaptOptions(stages=["coco"]))
     assert not (tmp_path / "o").exists()
     report = label_free_pick(corpus, clean, tmp_path / "p")
     assert report.labels is False
@@ -284,7 +287,12 @@ def label_free_pick(corpus, encoder, output):
 
 def test_no_samples_are_refused_before_anything_is_trained(distinct, clean, tmp_path):
     with pytest.raises(InputError, match=r"samples .*0"):
-        adapt(str(distinct), None, clean, tmp_path / "o", ["coco"], samples=0)
+        adapt(
+            clean,
+            str(distinct),
+            output=tmp_path / "o",
+            options=AdaptOptions(stages=["coco"], samples=0),
+        )
     assert not (tmp_path / "o").exists()
 
 
@@ -410,11 +418,16 @@ def test_judged_queries_choose_among_all_uses_of_the_base(
     distinct, clean, damaged, tmp_path, monkeypatch, capsys
 ):
     corpus = unlabelled(distinct, tmp_path / "corpus", "corpus", "queries")
-    monkeypatch.setattr(adapting, "pretrain_stage", stage_that_makes(damaged))
+    monkeypatch.setattr(stages, "pretrain_stage", stage_that_makes(damaged))
     lines = (distinct / "qrels" / "test.tsv").read_text().splitlines()[1:21]
     judged = tmp_path / "judged.tsv"
     judged.write_text("\n".join(lines) + "\n")
-    record = adapt(corpus, None, clean, tmp_path / "o", ["coco"], samples=40, judgements=judged)
+    record = adapt(
+        clean,
+        corpus,
+        output=tmp_path / "o",
+        options=AdaptOptions(stages=["coco"], samples=40, judgements=judged),
+    )
     few = record.comparison.few_labels
     assert (few.queries, few.reference) == (20, clean)
     assert {
@@ -435,5 +448,10 @@ def test_judged_queries_choose_among_all_uses_of_the_base(
     assert "base, vector" in capsys.readouterr().out.replace("\n", "")
     judged.write_text("nothing 0 d1 1\n")
     with pytest.raises(InputError, match=r"judged\.tsv: no judged query"):
-        adapt(corpus, None, clean, tmp_path / "p", ["coco"], judgements=judged)
+        adapt(
+            clean,
+            corpus,
+            output=tmp_path / "p",
+            options=AdaptOptions(stages=["coco"], judgements=judged),
+        )
     assert not (tmp_path / "p").exists()

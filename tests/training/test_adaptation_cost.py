@@ -6,8 +6,15 @@ import pytest
 
 from beir_cocodr import COCODR, FuseOptions, load_collection
 from beir_cocodr.training import adaptation_cost as module
-from beir_cocodr.training.adapt import AdaptationPlan, Data
-from beir_cocodr.training.adaptation_cost import JUDGEMENT, PROBE, estimate, probe, stage_seconds
+from beir_cocodr.training.adapt import AdaptationPlan, AdaptOptions
+from beir_cocodr.training.adaptation_cost import (
+    JUDGEMENT,
+    PROBE,
+    PlannedTraining,
+    estimate,
+    probe,
+    training_seconds,
+)
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
 
 
@@ -33,34 +40,42 @@ BUDGET = {"max_steps": 5, "batch_size": 4}
 @pytest.mark.parametrize(
     ("options", "texts", "searches"),
     [
-        (PretrainOptions(**BUDGET), 5 * 4 * 2, 0),
+        (PretrainOptions.of(**BUDGET), 5 * 4 * 2, 0),
         (PretrainOptions(epochs=2, batch_size=4), 20 * 4 * 2, 0),
-        (FinetuneOptions(**BUDGET, negatives=3), 5 * 4 * 5, 0),
-        (FinetuneOptions(**BUDGET, episodes=2), 15 * 4 * 3, 2),
-        (FinetuneOptions(**BUDGET, stages=2), 10 * 4 * 3, 1),
-        (DistillOptions(**BUDGET, positives=1, m_bm25=1, m_hard=1, refresh_steps=2), 5 * 4 * 4, 3),
+        (FinetuneOptions.of(**BUDGET, negatives=3), 5 * 4 * 5, 0),
+        (FinetuneOptions.of(**BUDGET, episodes=2), 15 * 4 * 3, 2),
+        (FinetuneOptions.of(**BUDGET, stages=2), 10 * 4 * 3, 1),
+        (
+            DistillOptions.of(**BUDGET, positives=1, m_bm25=1, m_hard=1, refresh_steps=2),
+            5 * 4 * 4,
+            3,
+        ),
     ],
 )
 def test_time_is_texts_forward_and_backward_and_the_corpus_for_every_search(
     options, texts, searches
 ):
-    assert stage_seconds(options, 40, 10.0, 7.0) == pytest.approx(3 * texts / 10 + searches * 7)
+    training = PlannedTraining("base + x", options, 40)
+    seconds = training_seconds(training, 10.0, 7.0)
+    assert seconds == pytest.approx(3 * texts / 10 + searches * 7)
 
 
 def test_fusing_costs_its_sample():
-    assert stage_seconds(FuseOptions(sample=16), 40, 10.0, 7.0) == 1.6
-    assert stage_seconds(FuseOptions(sample=1_000), 40, 10.0, 7.0) == 7
+    for sample, seconds in ((16, 1.6), (1_000, 7)):
+        training = PlannedTraining("base + fuse", FuseOptions(sample=sample), 40)
+        assert training_seconds(training, 10.0, 7.0) == seconds
 
 
 def test_what_is_left_of_an_adaptation(model, documents, beir_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "probe", lambda model, documents: 10.0)
-    data = Data(str(beir_folder), str(beir_folder), "train", None, "")
+    target = load_collection(beir_folder, labels="optional")
+    source = load_collection(beir_folder, "train")
     settings = {
-        "coco": PretrainOptions(**BUDGET),
+        "coco": PretrainOptions.of(**BUDGET),
         "finetune": FinetuneOptions(epochs=2, batch_size=4, negatives=1),
     }
-    plan = AdaptationPlan("base", ["coco", "finetune"], data, settings, tmp_path)
-    cost = estimate(plan, model, documents, 5)
+    plan = AdaptationPlan(target, source, settings, AdaptOptions(), tmp_path)
+    cost = estimate(plan.trainings(), model, documents)
     pairs = sum(map(len, load_collection(str(beir_folder), "train").qrels.values()))
     epochs = 3 * round(2 * pairs / 4) * 4 * 3 / 10
     whole = {"base + source": epochs, "base + COCO": 12, "base + COCO + source": epochs}

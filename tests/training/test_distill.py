@@ -15,8 +15,10 @@ from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
 from beir_cocodr.training.distill import distill
-from beir_cocodr.training.distill_lists import EMPTY, Rounds, draw_list
+from beir_cocodr.training.distill_lists import draw_list
+from beir_cocodr.training.distill_rounds import Rounds
 from beir_cocodr.training.options import DistillOptions
+from beir_cocodr.training.teacher_scores import EMPTY
 
 SMALL = DistillOptions(
     max_steps=6,
@@ -38,7 +40,11 @@ SMALL = DistillOptions(
 def whole(request, beir_folder, tiny_mlm, tmp_path_factory):
     folder = tmp_path_factory.mktemp(f"distill-{request.param}") / "m"
     options = SMALL.with_overrides(student=request.param)
-    return folder, distill(str(beir_folder), str(tiny_mlm), "bm25", folder, options), options
+    return (
+        folder,
+        distill(str(tiny_mlm), str(beir_folder), teacher="bm25", output=folder, options=options),
+        options,
+    )
 
 
 def test_the_student_moves_and_is_saved_as_what_it_is(whole, tiny_mlm):
@@ -57,8 +63,17 @@ def test_killed_and_resumed_gives_the_same_weights(
 ):
     folder, _, options = whole
     with dies_at(step):
-        distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
-    distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options, resume=True)
+        distill(
+            str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "m", options=options
+        )
+    distill(
+        str(tiny_mlm),
+        str(beir_folder),
+        teacher="bm25",
+        output=tmp_path / "m",
+        options=options,
+        resume=True,
+    )
     for file in folder.rglob("*.safetensors"):
         first, second = load_file(file), load_file(tmp_path / "m" / file.relative_to(folder))
         assert all(np.array_equal(first[name], second[name]) for name in first), file
@@ -67,10 +82,23 @@ def test_killed_and_resumed_gives_the_same_weights(
 @pytest.mark.parametrize("loss", ["kl", "margin_mse"])
 def test_the_hosts_losses_train_too(loss, beir_folder, tiny_mlm, tmp_path):
     options = SMALL.with_overrides(loss=loss, positives=1, max_steps=2)
-    assert distill(str(beir_folder), str(tiny_mlm), "hybrid", tmp_path / "m", options).steps == 2
+    assert (
+        distill(
+            str(tiny_mlm),
+            str(beir_folder),
+            teacher="hybrid",
+            output=tmp_path / "m",
+            options=options,
+        ).steps
+        == 2
+    )
     with pytest.raises(InputError, match=r"positives .*1"):
         distill(
-            str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "n", SMALL.with_overrides(loss=loss)
+            str(tiny_mlm),
+            str(beir_folder),
+            teacher="bm25",
+            output=tmp_path / "n",
+            options=SMALL.with_overrides(loss=loss),
         )
 
 
@@ -92,7 +120,9 @@ def test_a_list_has_positives_first_and_nothing_twice():
 
 def test_training_stops_when_held_out_queries_no_longer_gain(beir_folder, tiny_mlm, tmp_path):
     options = SMALL.with_overrides(max_steps=60, refresh_steps=2, patience=1, learning_rate=1.0)
-    record = distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
+    record = distill(
+        str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "m", options=options
+    )
     assert record.steps < 60
     assert json.loads((tmp_path / "m" / "training.json").read_text())["options"]["patience"] == 1
 
@@ -103,16 +133,16 @@ def test_only_queries_that_come_up_are_searched_for(beir_folder, tiny_mlm, tmp_p
 
     def read(rounds, number):
         found = original(rounds, number)
-        names = list(rounds.train)
+        names = list(rounds.task.train)
         drawn.update(names[row] for row in found.queries)
         seen.append(rounds)
         return found
 
     monkeypatch.setattr(Rounds, "_read", read)
     options = SMALL.with_overrides(max_steps=3, batch_size=2, refresh_steps=2, held_out=0.0)
-    distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
-    assert 2 <= len(drawn) <= 8 < len(seen[0].train)
-    assert set(seen[0].bm25) == drawn
+    distill(str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "m", options=options)
+    assert 2 <= len(drawn) <= 8 < len(seen[0].task.train)
+    assert set(seen[0].task.bm25) == drawn
 
 
 def test_lists_around_fused_documents_leave_the_own_passage_out(
@@ -124,13 +154,15 @@ def test_lists_around_fused_documents_leave_the_own_passage_out(
         Rounds, "_read", lambda self, number: seen.append(self) or original(self, number)
     )
     options = SMALL.with_overrides(anchors="fused", loss="kl", max_steps=2)
-    distill(str(beir_folder), str(tiny_mlm), "hybrid", tmp_path / "m", options)
+    distill(
+        str(tiny_mlm), str(beir_folder), teacher="hybrid", output=tmp_path / "m", options=options
+    )
     rounds = seen[0]
-    collection = rounds.collection
+    collection = rounds.task.collection
     dense = Dense(load_encoder(str(tiny_mlm)), collection.documents, tmp_path / "corpus")
-    ranking = Hybrid(dense, BM25(collection.documents, TextFormat())).search(rounds.train, 48)
+    ranking = Hybrid(dense, BM25(collection.documents, TextFormat())).search(rounds.task.train, 48)
     for slot, number in enumerate(rounds.current.queries.tolist()):
-        name = list(rounds.train)[number]
+        name = list(rounds.task.train)[number]
         grades = collection.qrels[name].items()
         own = collection.documents.rows([document for document, grade in grades if grade > 0])
         order = [
@@ -141,12 +173,14 @@ def test_lists_around_fused_documents_leave_the_own_passage_out(
         assert not set(documents.tolist()) & set(own.tolist())
         assert len(set(documents.tolist())) == options.list_size
     with pytest.raises(InputError, match="teacher hybrid"):
-        distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "n", options)
+        distill(
+            str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "n", options=options
+        )
 
 
 def test_what_can_never_happen_is_warned_of(beir_folder, tiny_mlm, tmp_path, caplog):
     options = SMALL.with_overrides(max_steps=1, refresh_steps=1, patience=2, held_out=0.5, warmup=3)
-    distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
+    distill(str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "m", options=options)
     assert "warm-up of 3 steps is no shorter than the training of 1" in caplog.text
     assert "can never stop early" in caplog.text
     assert "2 steps" in caplog.text

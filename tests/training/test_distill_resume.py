@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.training.distill import distill
-from beir_cocodr.training.distill_lists import Rounds
+from beir_cocodr.training.distill_rounds import Rounds
 from beir_cocodr.training.options import DistillOptions
 
 # So high a rate that the second round is the best: what comes last is not what is kept.
-OPTIONS = DistillOptions(
+OPTIONS = DistillOptions.of(
     **{"max_steps": 6, "batch_size": 4, "learning_rate": 0.3, "warmup": 0.1},
     **{
         "refresh_steps": 3,
@@ -49,7 +49,7 @@ def _die(
         return original(*args, **settings)
 
     setattr(Rounds, method, dies)
-    distill(str(data), str(model), "bm25", output, options)
+    distill(str(model), str(data), teacher="bm25", output=output, options=options)
 
 
 def killed(
@@ -72,11 +72,20 @@ def killed(
 def test_killed_near_its_end_it_keeps_the_best_weights(
     options, method, times, beir_folder, tiny_mlm, tmp_path
 ):
-    whole = distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "whole", options)
+    whole = distill(
+        str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "whole", options=options
+    )
     measured = whole.details["held_out_mrr"]
     assert np.argmax(measured) < len(measured) - 1  # else there is nothing to tell apart
     killed(beir_folder, tiny_mlm, tmp_path / "m", options, method, times)
-    resumed = distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options, resume=True)
+    resumed = distill(
+        str(tiny_mlm),
+        str(beir_folder),
+        teacher="bm25",
+        output=tmp_path / "m",
+        options=options,
+        resume=True,
+    )
     assert {name: resumed.details[name] for name in ("held_out_mrr", "lists")} == {
         name: whole.details[name] for name in ("held_out_mrr", "lists")
     }
@@ -95,7 +104,13 @@ def interrupted(beir_folder, tiny_mlm, tmp_path, dies_at) -> Path:
         "".join(f"{q}\td{d}\t{(7 * d + len(q)) % 11}\n" for q in queries for d in range(48))
     )
     with dies_at(5):
-        distill(str(beir_folder), str(tiny_mlm), str(table), tmp_path / "m", OPTIONS)
+        distill(
+            str(tiny_mlm),
+            str(beir_folder),
+            teacher=str(table),
+            output=tmp_path / "m",
+            options=OPTIONS,
+        )
     return tmp_path / "m"
 
 
@@ -105,21 +120,47 @@ def test_another_teacher_is_refused_and_a_moved_one_is_not(
     table, moved = tmp_path / "scores.tsv", tmp_path / "moved.tsv"
     for teacher in ("bm25", "hybrid"):
         with pytest.raises(InputError, match=r"other .*teacher"):
-            distill(str(beir_folder), str(tiny_mlm), teacher, interrupted, OPTIONS, resume=True)
+            distill(
+                str(tiny_mlm),
+                str(beir_folder),
+                teacher=teacher,
+                output=interrupted,
+                options=OPTIONS,
+                resume=True,
+            )
     table.rename(moved)
     content = moved.read_text()
     moved.write_text(content.replace("\t5\n", "\t6\n"))
     with pytest.raises(InputError, match=r"other .*teacher"):
-        distill(str(beir_folder), str(tiny_mlm), str(moved), interrupted, OPTIONS, resume=True)
+        distill(
+            str(tiny_mlm),
+            str(beir_folder),
+            teacher=str(moved),
+            output=interrupted,
+            options=OPTIONS,
+            resume=True,
+        )
     moved.write_text(content)
     assert (
         distill(
-            str(beir_folder), str(tiny_mlm), str(moved), interrupted, OPTIONS, resume=True
+            str(tiny_mlm),
+            str(beir_folder),
+            teacher=str(moved),
+            output=interrupted,
+            options=OPTIONS,
+            resume=True,
         ).steps
         == 6
     )
     with pytest.raises(InputError, match=r"other .*teacher"):  # a finished one, too
-        distill(str(beir_folder), str(tiny_mlm), "bm25", interrupted, OPTIONS, resume=True)
+        distill(
+            str(tiny_mlm),
+            str(beir_folder),
+            teacher="bm25",
+            output=interrupted,
+            options=OPTIONS,
+            resume=True,
+        )
 
 
 @pytest.mark.parametrize("file", ["rounds/0/round.json", "rounds/1/lists.npy"])
@@ -130,24 +171,33 @@ def test_a_damaged_round_is_one_line(file, interrupted, beir_folder, tiny_mlm, t
     damaged.write_bytes(content[:-4])
     with pytest.raises(InputError, match=f"{damaged.name} is damaged"):
         distill(
-            str(beir_folder),
             str(tiny_mlm),
-            str(tmp_path / "scores.tsv"),
-            interrupted,
-            OPTIONS,
+            str(beir_folder),
+            teacher=str(tmp_path / "scores.tsv"),
+            output=interrupted,
+            options=OPTIONS,
             resume=True,
         )
 
 
 def test_damaged_best_weights_are_one_line(beir_folder, tiny_mlm, tmp_path, dies_at):
     with dies_at(6):
-        distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", OPTIONS)
+        distill(
+            str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "m", options=OPTIONS
+        )
     best = tmp_path / "m" / "checkpoints" / "rounds" / "best.safetensors"
     content = bytearray(best.read_bytes())
     content[-1] ^= 1
     best.write_bytes(content)
     with pytest.raises(InputError, match=r"best.safetensors is damaged"):
-        distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", OPTIONS, resume=True)
+        distill(
+            str(tiny_mlm),
+            str(beir_folder),
+            teacher="bm25",
+            output=tmp_path / "m",
+            options=OPTIONS,
+            resume=True,
+        )
 
 
 def test_damaged_scores_are_asked_for_again(interrupted, beir_folder, tiny_mlm, tmp_path, caplog):
@@ -156,7 +206,16 @@ def test_damaged_scores_are_asked_for_again(interrupted, beir_folder, tiny_mlm, 
     content[-1] ^= 1
     files[0].write_bytes(content)
     table = str(tmp_path / "scores.tsv")
-    resumed = distill(str(beir_folder), str(tiny_mlm), table, interrupted, OPTIONS, resume=True)
-    whole = distill(str(beir_folder), str(tiny_mlm), table, tmp_path / "whole", OPTIONS)
+    resumed = distill(
+        str(tiny_mlm),
+        str(beir_folder),
+        teacher=table,
+        output=interrupted,
+        options=OPTIONS,
+        resume=True,
+    )
+    whole = distill(
+        str(tiny_mlm), str(beir_folder), teacher=table, output=tmp_path / "whole", options=OPTIONS
+    )
     assert "asked for again" in caplog.text
     assert resumed.details["held_out_mrr"] == whole.details["held_out_mrr"]

@@ -17,35 +17,34 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.io import file_sha256
 from beir_cocodr.losses.dro import CVaRLoss, IDROLoss
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.training import checkpoints
 from beir_cocodr.training import finetune as finetuning
-from beir_cocodr.training import output_folder
 from beir_cocodr.training import trainer as run
-from beir_cocodr.training.finetune import (
+from beir_cocodr.training.checkpoints import LossState
+from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.options import FinetuneOptions
+from beir_cocodr.training.query_clusters import (
     CENTROIDS_FILE,
     CLUSTER_LOG,
     CLUSTERS_FILE,
     ClusterLog,
-    finetune,
 )
-from beir_cocodr.training.options import FinetuneOptions
-from beir_cocodr.training.trainer import LossState
 
 # Lines of the log at steps 4, 8 and 9, checkpoints at 3, 6 and 9: sums of the log have to survive
 # as well.
-OPTIONS = FinetuneOptions(
-    max_steps=9,
-    batch_size=6,
-    learning_rate=1e-3,
-    clusters=3,
-    min_cluster_size=1,
-    log_clusters=4,
-    save_steps=3,
-    rho=1.0,
-)
+SETTINGS = {
+    "max_steps": 9,
+    "batch_size": 6,
+    "learning_rate": 1e-3,
+    "clusters": 3,
+    "min_cluster_size": 1,
+    "log_clusters": 4,
+    "save_steps": 3,
+}
 WEIGHTINGS = {
-    "idro": {"weighting": "idro"},
-    "idro paper": {"weighting": "idro", "idro_mode": "paper", "tau": 1e4},
-    "idro in batch": {"weighting": "idro", "loss": "infonce"},
+    "idro": {"weighting": "idro", "rho": 1.0},
+    "idro paper": {"weighting": "idro", "rho": 1.0, "idro_mode": "paper", "tau": 1e4},
+    "idro in batch": {"weighting": "idro", "rho": 1.0, "loss": "infonce"},
     "groupdro": {"weighting": "groupdro", "eta": 0.3},
     "cvar": {"weighting": "cvar"},
 }
@@ -69,15 +68,17 @@ def log_of(folder: Path) -> list[dict]:
 
 @pytest.mark.parametrize("kind", WEIGHTINGS)
 def test_resumed_equals_uninterrupted(kind, beir_folder, two_layer_mlm, tmp_path, dies_at):
-    options = OPTIONS.with_overrides(**WEIGHTINGS[kind])
+    options = FinetuneOptions.of(**SETTINGS | WEIGHTINGS[kind])
     whole, half = tmp_path / "whole", tmp_path / "half"
-    finetune(str(beir_folder), str(two_layer_mlm), whole, options)
+    finetune(str(two_layer_mlm), str(beir_folder), output=whole, options=options)
     with dies_at(8):
-        finetune(str(beir_folder), str(two_layer_mlm), half, options)
+        finetune(str(two_layer_mlm), str(beir_folder), output=half, options=options)
     assert [line["step"] for line in log_of(half)] == [4, 8]  # 8 comes again
     with (half / CLUSTER_LOG).open("a") as file:
         file.write('{"step": 9, "weigh')  # it died while it wrote
-    record = finetune(str(beir_folder), str(two_layer_mlm), half, options, resume=True)
+    record = finetune(
+        str(two_layer_mlm), str(beir_folder), output=half, options=options, resume=True
+    )
     assert record.resumed_from == "checkpoint-6"
     assert_same_model(whole, half)
     assert_same_clusters(whole, half)
@@ -90,13 +91,15 @@ def test_resumed_equals_uninterrupted(kind, beir_folder, two_layer_mlm, tmp_path
 def test_a_checkpoint_without_its_cluster_weights_is_not_taken(
     beir_folder, two_layer_mlm, tmp_path, dies_at
 ):
-    options = OPTIONS.with_overrides(weighting="idro")
+    options = FinetuneOptions.of(**SETTINGS | WEIGHTINGS["idro"])
     whole, half = tmp_path / "whole", tmp_path / "half"
-    finetune(str(beir_folder), str(two_layer_mlm), whole, options)
+    finetune(str(two_layer_mlm), str(beir_folder), output=whole, options=options)
     with dies_at(8):
-        finetune(str(beir_folder), str(two_layer_mlm), half, options)
-    (half / output_folder.CHECKPOINTS / "checkpoint-6" / output_folder.LOSS_FILE).unlink()
-    record = finetune(str(beir_folder), str(two_layer_mlm), half, options, resume=True)
+        finetune(str(two_layer_mlm), str(beir_folder), output=half, options=options)
+    (half / checkpoints.CHECKPOINTS / "checkpoint-6" / checkpoints.LOSS_FILE).unlink()
+    record = finetune(
+        str(two_layer_mlm), str(beir_folder), output=half, options=options, resume=True
+    )
     assert record.resumed_from == "checkpoint-3"
     assert_same_model(whole, half)
     assert_same_clusters(whole, half)
@@ -104,20 +107,20 @@ def test_a_checkpoint_without_its_cluster_weights_is_not_taken(
 
 def test_what_it_resumes_from_matters(beir_folder, two_layer_mlm, tmp_path, dies_at):
     """The comparisons above would see it if the weights of clusters were lost."""
-    options = OPTIONS.with_overrides(weighting="groupdro", eta=0.3)
+    options = FinetuneOptions.of(**SETTINGS | WEIGHTINGS["groupdro"])
     whole, half = tmp_path / "whole", tmp_path / "half"
-    finetune(str(beir_folder), str(two_layer_mlm), whole, options)
+    finetune(str(two_layer_mlm), str(beir_folder), output=whole, options=options)
     with dies_at(8):
-        finetune(str(beir_folder), str(two_layer_mlm), half, options)
+        finetune(str(two_layer_mlm), str(beir_folder), output=half, options=options)
     from safetensors.torch import save_file
 
-    file = half / output_folder.CHECKPOINTS / "checkpoint-6" / output_folder.LOSS_FILE
+    file = half / checkpoints.CHECKPOINTS / "checkpoint-6" / checkpoints.LOSS_FILE
     state = load_file(file)
     assert set(state) == {"weights", "loss_sums", "steps_seen", "examples_seen"}
     save_file(state | {"weights": torch.full_like(state["weights"], 1 / 3)}, file)
-    seal = file.parent / output_folder.SEAL_FILE  # which would tell that the file is another
+    seal = file.parent / checkpoints.SEAL_FILE  # which would tell that the file is another
     seal.write_text(json.dumps(json.loads(seal.read_text()) | {file.name: file_sha256(file)}))
-    finetune(str(beir_folder), str(two_layer_mlm), half, options, resume=True)
+    finetune(str(two_layer_mlm), str(beir_folder), output=half, options=options, resume=True)
     assert log_of(whole)[-1]["weights"] != log_of(half)[-1]["weights"]
     with pytest.raises(AssertionError):
         assert_same_model(whole, half)
@@ -153,9 +156,7 @@ def test_killed_for_real(beir_folder, two_layer_mlm, tmp_path):
     arguments += ["--learning-rate", "1e-3", "--set", "log_clusters=5"]
     training = process(_command, torch.get_num_threads(), arguments)
     deadline = time.monotonic() + 120
-    while not (
-        half / output_folder.CHECKPOINTS / "checkpoint-6" / output_folder.SEAL_FILE
-    ).is_file():
+    while not (half / checkpoints.CHECKPOINTS / "checkpoint-6" / checkpoints.SEAL_FILE).is_file():
         assert training.is_alive()
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -167,14 +168,14 @@ def test_killed_for_real(beir_folder, two_layer_mlm, tmp_path):
     record = json.loads((half / "training.json").read_text())
     assert record["steps"] == 30
     assert int(record["resumed_from"].split("-")[1]) >= 6
-    options = FinetuneOptions(
+    options = FinetuneOptions.of(
         weighting="idro", clusters=3, max_steps=30, batch_size=6, learning_rate=1e-3, log_clusters=5
     )
     whole = tmp_path / "whole"
-    finetune(str(beir_folder), str(two_layer_mlm), whole, options)
+    finetune(str(two_layer_mlm), str(beir_folder), output=whole, options=options)
     assert_same_model(whole, half)
     assert_same_clusters(whole, half)
-    assert not (half / output_folder.CHECKPOINTS).exists()
+    assert not (half / checkpoints.CHECKPOINTS).exists()
 
 
 @pytest.mark.parametrize("episodes", [0, 1])
@@ -194,10 +195,12 @@ def test_every_pair_is_trained_in_the_cluster_of_its_own_query(
         return run.run_stage(stage, *arguments)
 
     monkeypatch.setattr(finetuning, "run_stage", spy)
-    options = OPTIONS.with_overrides(
-        max_steps=2, weighting="idro", episodes=episodes, mining_keep=5, clusters=5
+    options = FinetuneOptions.of(
+        **SETTINGS
+        | WEIGHTINGS["idro"]
+        | {"max_steps": 2, "episodes": episodes, "mining_keep": 5, "clusters": 5}
     )
-    finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", options)
+    finetune(str(two_layer_mlm), str(beir_folder), output=tmp_path / "m", options=options)
     assert len(seen) == episodes + 1
     for own, embeddings, centroids in seen:
         nearest = ((embeddings[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
@@ -229,9 +232,7 @@ def test_the_state_of_a_loss_is_all_it_knows(kind, two_layer_bert, tmp_path):
     LossState(second, tmp_path / "checkpoint-7").on_train_begin(Arguments(tmp_path), State(7), None)
     for name in own:
         assert torch.equal(second.state_dict()[name], first.state_dict()[name]), name
-    assert [path.name for path in (tmp_path / "checkpoint-7").iterdir()] == [
-        output_folder.LOSS_FILE
-    ]
+    assert [path.name for path in (tmp_path / "checkpoint-7").iterdir()] == [checkpoints.LOSS_FILE]
 
 
 def test_going_on_drops_lines_after_the_checkpoint_and_broken_ones(two_layer_bert, tmp_path):

@@ -13,7 +13,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions
 
-SMALL = FinetuneOptions(
+SMALL = FinetuneOptions.of(
     max_steps=4,
     batch_size=6,
     learning_rate=1e-3,
@@ -30,7 +30,10 @@ SMALL = FinetuneOptions(
 def whole(beir_folder, two_layer_mlm, tmp_path_factory):
     folder = tmp_path_factory.mktemp("episodes") / "whole"
     record = finetune(
-        str(beir_folder), str(two_layer_mlm), folder, SMALL, targets=[str(beir_folder)]
+        str(two_layer_mlm),
+        str(beir_folder),
+        output=folder,
+        options=SMALL.with_overrides(targets=[str(beir_folder)]),
     )
     return folder, record
 
@@ -76,8 +79,10 @@ def test_a_killed_episode_goes_on_to_the_same_weights(
     episode, whole, beir_folder, two_layer_mlm, tmp_path, dies_at
 ):
     with dies_at(3, lambda stage: stage.plan.episode == episode):
-        finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", SMALL)
-    record = finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", SMALL, resume=True)
+        finetune(str(two_layer_mlm), str(beir_folder), output=tmp_path / "m", options=SMALL)
+    record = finetune(
+        str(two_layer_mlm), str(beir_folder), output=tmp_path / "m", options=SMALL, resume=True
+    )
     assert record.steps == 12
     first, second = (load_file(path / "model.safetensors") for path in (whole[0], tmp_path / "m"))
     assert all(np.array_equal(first[name], second[name]) for name in first)
@@ -88,11 +93,10 @@ def test_targets_without_episodes_and_episodes_without_negatives_are_refused(
 ):
     with pytest.raises(InputError, match="episodes"):
         finetune(
-            str(beir_folder),
             str(two_layer_mlm),
-            tmp_path / "m",
-            SMALL.with_overrides(episodes=0),
-            targets=[str(beir_folder)],
+            str(beir_folder),
+            output=tmp_path / "m",
+            options=SMALL.with_overrides(episodes=0).with_overrides(targets=[str(beir_folder)]),
         )
     with pytest.raises(InputError, match="hard negatives"):
         SMALL.with_overrides(negatives=0)
@@ -101,8 +105,11 @@ def test_targets_without_episodes_and_episodes_without_negatives_are_refused(
 def test_more_clusters_than_queries_leaves_nothing_behind(beir_folder, two_layer_mlm, tmp_path):
     options = SMALL.with_overrides(clusters=17, episodes=0)
     with pytest.raises(InputError, match=r"17 clusters for 16 .*--clusters"):
-        finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", options)
+        finetune(str(two_layer_mlm), str(beir_folder), output=tmp_path / "m", options=options)
     assert not list((tmp_path / "m").iterdir())
     assert finetune(
-        str(beir_folder), str(two_layer_mlm), tmp_path / "m", options.with_overrides(clusters=3)
+        str(two_layer_mlm),
+        str(beir_folder),
+        output=tmp_path / "m",
+        options=options.with_overrides(clusters=3),
     )

@@ -21,7 +21,7 @@ from beir_cocodr.training.pairs import TrainingPairs
 from beir_cocodr.training.presets import stage_options
 
 # All 12 best documents are kept, so that the pools are the retriever's own answer.
-SMALL = FinetuneOptions(
+SMALL = FinetuneOptions.of(
     max_steps=4,
     batch_size=4,
     learning_rate=1e-3,
@@ -49,7 +49,10 @@ def whole(beir_folder, tiny_mlm, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(finetune_stage, "TrainingPairs", Seen)
         record = finetune(
-            str(beir_folder), str(tiny_mlm), folder, SMALL, targets=[str(beir_folder)]
+            str(tiny_mlm),
+            str(beir_folder),
+            output=folder,
+            options=SMALL.with_overrides(targets=[str(beir_folder)]),
         )
     return folder, record, pools
 
@@ -63,7 +66,7 @@ def mined_by(folder, collection) -> dict[str, set[int]]:
     for id, scores in zip(collection.queries, queries @ documents.T, strict=True):
         grades = collection.qrels[id]
         relevant = collection.documents.rows([d for d, grade in grades.items() if grade > 0])
-        best = np.argsort(-scores, kind="stable")[: SMALL.mining_depth]
+        best = np.argsort(-scores, kind="stable")[: SMALL.mining.depth]
         found[id] = set(best.tolist()) - set(relevant.tolist())
     return found
 
@@ -86,7 +89,12 @@ def test_both_retrievers_start_from_the_given_model(whole, beir_folder, tiny_mlm
 
 def test_the_first_retriever_is_plain_fine_tuning(whole, beir_folder, tiny_mlm, tmp_path):
     folder, _, _ = whole
-    finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL.with_overrides(stages=1))
+    finetune(
+        str(tiny_mlm),
+        str(beir_folder),
+        output=tmp_path / "m",
+        options=SMALL.with_overrides(stages=1),
+    )
     first, plain = (
         load_file(path / "model.safetensors") for path in (folder / "stages/1", tmp_path / "m")
     )
@@ -156,11 +164,13 @@ def test_a_killed_stage_goes_on_to_the_same_weights(
     episode, whole, beir_folder, tiny_mlm, tmp_path, dies_at
 ):
     with dies_at(3, lambda stage: stage.plan.episode == episode):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL)
+        finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=SMALL)
     finished = tmp_path / "m" / "stages" / "1" / "training.json"
     assert finished.is_file() == (episode == 1)
     before = finished.read_text() if episode else None
-    record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL, resume=True)
+    record = finetune(
+        str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=SMALL, resume=True
+    )
     if episode:
         assert finished.read_text() == before  # it is not trained again
     assert json.loads((tmp_path / f"m/stages/{episode + 1}/training.json").read_text())[
@@ -170,13 +180,15 @@ def test_a_killed_stage_goes_on_to_the_same_weights(
     for file in ("stages/1/model.safetensors", "model.safetensors"):
         first, second = (load_file(path / file) for path in (whole[0], tmp_path / "m"))
         assert all(np.array_equal(first[name], second[name]) for name in first)
-    kept = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", SMALL, resume=True)
+    kept = finetune(
+        str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=SMALL, resume=True
+    )
     assert kept == record
 
 
 def test_weighted_clusters_train_in_two_stages(beir_folder, two_layer_mlm, tmp_path):
     options = SMALL.with_overrides(weighting="idro", clusters=3, min_cluster_size=1, max_steps=2)
-    finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", options)
+    finetune(str(two_layer_mlm), str(beir_folder), output=tmp_path / "m", options=options)
     assert (tmp_path / "m" / "stages" / "2" / "cluster_weights.jsonl").is_file()
 
 
@@ -198,18 +210,17 @@ def test_bad_settings_are_refused(changes, message):
 def test_bad_input_leaves_nothing_behind(beir_folder, tiny_mlm, tmp_path):
     with pytest.raises(InputError, match=r"episodes .*stages"):
         finetune(
-            str(beir_folder),
             str(tiny_mlm),
-            tmp_path / "m",
-            SMALL.with_overrides(stages=1),
-            targets=[str(beir_folder)],
+            str(beir_folder),
+            output=tmp_path / "m",
+            options=SMALL.with_overrides(stages=1).with_overrides(targets=[str(beir_folder)]),
         )
     with pytest.raises(InputError, match="document_length 500"):
         finetune(
-            str(beir_folder),
             str(tiny_mlm),
-            tmp_path / "m",
-            SMALL.with_overrides(document_length=500),
+            str(beir_folder),
+            output=tmp_path / "m",
+            options=SMALL.with_overrides(document_length=500),
         )
     data = tmp_path / "data"
     shutil.copytree(beir_folder, data)
@@ -221,23 +232,22 @@ def test_bad_input_leaves_nothing_behind(beir_folder, tiny_mlm, tmp_path):
         "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
     )
     with pytest.raises(InputError, match=r"every document .*'q0'"):
-        finetune(str(data), str(tiny_mlm), tmp_path / "n", SMALL)
+        finetune(str(tiny_mlm), str(data), output=tmp_path / "n", options=SMALL)
     assert not list((tmp_path / "n").rglob("*"))
 
 
 @pytest.mark.parametrize("preset", ["qc", "cotmae"])
 def test_the_papers_settings_are_a_preset(preset):
     found = stage_options(FinetuneOptions, "finetune", preset)
-    assert (found.stages, found.stage2_negatives, found.trained_loss) == (2, "both", "infonce")
-    assert (found.batch_size, found.negatives, found.mining_depth) == (64, 15, 200)
+    mining = found.mining
+    assert (mining.stages, mining.stage2_negatives, found.loss) == (2, "both", "infonce")
+    assert (found.batch_size, found.negatives, mining.depth) == (64, 15, 200)
     assert (found.learning_rate, found.epochs, found.weight_decay, found.seed) == (
         2e-5,
         3,
         0.01,
         42,
     )
-    assert (found.query_length, found.document_length) == (32, 144)
-    assert (
-        stage_options(FinetuneOptions, "finetune", None, stages=2, stage2_negatives="mined").stages
-        == 2
-    )
+    assert (found.encoder.query_length, found.encoder.document_length) == (32, 144)
+    mined = stage_options(FinetuneOptions, "finetune", None, stages=2, stage2_negatives="mined")
+    assert mined.mining.stages == 2

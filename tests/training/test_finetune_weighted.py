@@ -9,16 +9,16 @@ import pytest
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions
 
-SMALL = FinetuneOptions(
-    max_steps=4, batch_size=6, learning_rate=1e-3, clusters=3, min_cluster_size=1, log_clusters=2
-)
+SMALL = {"max_steps": 4, "batch_size": 6, "learning_rate": 1e-3}
+CLUSTERS = {"clusters": 3, "min_cluster_size": 1, "log_clusters": 2}
 
 
 @pytest.mark.parametrize("weighting", ["idro", "groupdro", "cvar", "erm"])
 @pytest.mark.parametrize("loss", ["triplet", "infonce"])
 def test_every_weighting_trains_and_logs(weighting, loss, beir_folder, two_layer_mlm, tmp_path):
-    options = SMALL.with_overrides(weighting=weighting, loss=loss)
-    record = finetune(str(beir_folder), str(two_layer_mlm), tmp_path / "m", options)
+    clusters = {} if weighting == "erm" else CLUSTERS
+    options = FinetuneOptions.of(**SMALL, **clusters, weighting=weighting, loss=loss)
+    record = finetune(str(two_layer_mlm), str(beir_folder), output=tmp_path / "m", options=options)
     assert record.steps == 4
     log = tmp_path / "m" / "cluster_weights.jsonl"
     assert log.is_file() == (weighting != "erm")

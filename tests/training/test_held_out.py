@@ -37,7 +37,7 @@ OPTIONS = FinetuneOptions(
 
 def reciprocal_rank(model: str, dataset: Path, options, work: Path) -> float:
     """MRR@10 of a saved model on the held-out queries, from a search of the whole corpus."""
-    _, held = hold_out(load_collection(dataset, "train"), options, options.seed)
+    _, held = hold_out(load_collection(dataset, "train"), None, options, options.seed)
     documents = held.documents
     every = (
         Dense(load_encoder(model), documents, work)
@@ -56,25 +56,30 @@ def reciprocal_rank(model: str, dataset: Path, options, work: Path) -> float:
 
 def test_the_share_is_drawn_by_the_seed_and_parted_from_the_rest(beir_folder, caplog):
     collection = load_collection(beir_folder, "train")
-    rest, held = hold_out(collection, OPTIONS, 1)
+    rest, held = hold_out(collection, None, OPTIONS, 1)
     assert set(rest.queries) | set(held.queries) == set(collection.queries)
     assert not set(rest.queries) & set(held.queries)
     assert rest.qrels == {query: collection.qrels[query] for query in rest.queries}
     assert len(held.queries) == 4
-    assert hold_out(collection, OPTIONS, 1)[1].queries == held.queries
-    assert hold_out(collection, OPTIONS, 2)[1].queries != held.queries
-    assert len(hold_out(collection, OPTIONS.with_overrides(most_held_out=1), 1)[1].queries) == 1
-    assert hold_out(collection, OPTIONS.with_overrides(held_out=0.0), 1) == (collection, None)
+    assert hold_out(collection, None, OPTIONS, 1)[1].queries == held.queries
+    assert hold_out(collection, None, OPTIONS, 2)[1].queries != held.queries
+    assert (
+        len(hold_out(collection, None, OPTIONS.with_overrides(most_held_out=1), 1)[1].queries) == 1
+    )
+    assert hold_out(collection, None, OPTIONS.with_overrides(held_out=0.0), 1) == (collection, None)
     assert not caplog.records
     with caplog.at_level(logging.WARNING):
-        assert hold_out(collection, OPTIONS.with_overrides(held_out=0.01), 1) == (collection, None)
+        assert hold_out(collection, None, OPTIONS.with_overrides(held_out=0.01), 1) == (
+            collection,
+            None,
+        )
     assert "held_out 0.01 of 16 queries is none" in caplog.text
 
 
 @pytest.fixture(scope="module")
 def whole(beir_folder, tiny_mlm, tmp_path_factory):
     folder = tmp_path_factory.mktemp("held-out") / "m"
-    return folder, finetune(str(beir_folder), str(tiny_mlm), folder, OPTIONS)
+    return folder, finetune(str(tiny_mlm), str(beir_folder), output=folder, options=OPTIONS)
 
 
 def test_the_best_checkpoint_is_kept_and_all_values_are_recorded(whole, beir_folder, tmp_path):
@@ -89,7 +94,7 @@ def test_the_best_checkpoint_is_kept_and_all_values_are_recorded(whole, beir_fol
     assert reciprocal_rank(str(folder), beir_folder, OPTIONS, tmp_path) == pytest.approx(
         max(found["values"])
     )
-    rest, _ = hold_out(load_collection(beir_folder, "train"), OPTIONS, OPTIONS.seed)
+    rest, _ = hold_out(load_collection(beir_folder, "train"), None, OPTIONS, OPTIONS.seed)
     assert record.details["pairs"] == sum(
         grade > 0 for grades in rest.qrels.values() for grade in grades.values()
     )
@@ -102,8 +107,10 @@ def test_a_run_that_was_killed_selects_the_same_weights(
 ):
     folder, record = whole
     with dies_at(step):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS)
-    again = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS, resume=True)
+        finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=OPTIONS)
+    again = finetune(
+        str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=OPTIONS, resume=True
+    )
     assert again.details["selection"] == record.details["selection"]
     first, second = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "m"))
     assert all(np.array_equal(first[name], second[name]) for name in first)
@@ -111,11 +118,13 @@ def test_a_run_that_was_killed_selects_the_same_weights(
 
 def test_weights_that_were_damaged_are_named(beir_folder, tiny_mlm, tmp_path, dies_at):
     with dies_at(5):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS)
+        finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=OPTIONS)
     [best] = (tmp_path / "m" / "checkpoints" / "selection").glob("best-*.safetensors")
     best.write_bytes(best.read_bytes()[:-9] + b"\0" * 9)
     with pytest.raises(InputError, match=rf"{best.name} is damaged.*another --output"):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS, resume=True)
+        finetune(
+            str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=OPTIONS, resume=True
+        )
 
 
 def test_distillation_selects_in_the_same_way_and_makes_all_steps(beir_folder, tiny_mlm, tmp_path):
@@ -126,8 +135,12 @@ def test_distillation_selects_in_the_same_way_and_makes_all_steps(beir_folder, t
         "warmup": 0.0,
         "refresh_steps": 2,
     }
-    options = DistillOptions(**small, candidates=10, held_out=0.25, select_epochs=2 / 3, patience=1)
-    record = distill(str(beir_folder), str(tiny_mlm), "bm25", tmp_path / "m", options)
+    options = DistillOptions.of(
+        **small, candidates=10, held_out=0.25, select_epochs=2 / 3, patience=1
+    )
+    record = distill(
+        str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "m", options=options
+    )
     found = record.details["selection"]
     assert (record.steps, found["steps"]) == (4, [2, 4])
     assert record.details["training_queries"] == 12
@@ -138,10 +151,14 @@ def test_distillation_selects_in_the_same_way_and_makes_all_steps(beir_folder, t
 
 def test_a_split_chooses_instead_and_is_recorded_as_seen(beir_folder, tiny_mlm, tmp_path):
     options = OPTIONS.with_overrides(held_out=0.0, select_split="test")
-    record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
+    record = finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=options)
     chosen, train = (load_collection(beir_folder, split) for split in ("test", "train"))
     found = record.details["selection"]
-    assert found["queries"] == len(hold_out(train, options, 0)[1].queries) == len(chosen.queries)
+    assert (
+        found["queries"]
+        == len(hold_out(train, chosen, options, 0)[1].queries)
+        == len(chosen.queries)
+    )
     assert record.details["pairs"] == sum(
         grade > 0 for grades in train.qrels.values() for grade in grades.values()
     )
@@ -155,10 +172,10 @@ def test_a_split_chooses_instead_and_is_recorded_as_seen(beir_folder, tiny_mlm, 
 def test_a_split_that_cannot_choose_is_named(split, words, beir_folder, tiny_mlm, tmp_path):
     with pytest.raises(InputError, match=words):
         finetune(
-            str(beir_folder),
             str(tiny_mlm),
-            tmp_path / "m",
-            OPTIONS.with_overrides(select_split=split),
+            str(beir_folder),
+            output=tmp_path / "m",
+            options=OPTIONS.with_overrides(select_split=split),
         )
     assert not (tmp_path / "m").exists()
 
@@ -166,17 +183,17 @@ def test_a_split_that_cannot_choose_is_named(split, words, beir_folder, tiny_mlm
 def test_a_split_chooses_in_a_distillation_every_few_epochs(beir_folder, tiny_mlm, tmp_path):
     with pytest.raises(InputError, match="select_epochs"):
         distill(
-            str(beir_folder),
             str(tiny_mlm),
-            "bm25",
-            tmp_path / "m",
-            DistillOptions(select_split="test"),
+            str(beir_folder),
+            teacher="bm25",
+            output=tmp_path / "m",
+            options=DistillOptions(select_split="test"),
         )
 
 
 def test_of_episodes_all_hold_out_the_same_queries(beir_folder, tiny_mlm, tmp_path):
     options = OPTIONS.with_overrides(episodes=1, max_steps=2, learning_rate=1e-3)
-    record = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
+    record = finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=options)
     first, second = record.details["episodes"]
     assert first["pairs"] == second["pairs"]
     assert second["selection"]["best"] == 2

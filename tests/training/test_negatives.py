@@ -19,10 +19,10 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval import dense
 from beir_cocodr.retrieval.store import encode as shards
 from beir_cocodr.retrieval.topk import NonFiniteScores
-from beir_cocodr.training import negatives as mining
+from beir_cocodr.training import mining
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.negatives import mine_negatives
-from beir_cocodr.training.options import FinetuneOptions, NegativeFilters
+from beir_cocodr.training.mining import MiningDraw, mine_negatives
+from beir_cocodr.training.options import FinetuneOptions, MiningOptions, NegativeFilters
 
 KEY = {"weights": "one", "options": [1, 2]}
 DEPTH = 20
@@ -124,8 +124,10 @@ def ids_of(mined, collection):
 
 
 def mine(collection, model, folder, depth=DEPTH, keep=DEPTH, episode=0, key=None, **settings):
-    options = FinetuneOptions(mining_depth=depth, mining_keep=keep, **settings)
-    return mine_negatives(collection, model, folder, options, episode, key)
+    options = FinetuneOptions.of(mining_depth=depth, mining_keep=keep, **settings)
+    return mine_negatives(
+        collection, model, folder, options.mining, MiningDraw(options.seed, episode), key=key
+    )
 
 
 def test_all_candidates_in_order(collection, model, reference, tmp_path):
@@ -302,7 +304,7 @@ def filtered(collection, scores, positive, texts=(), **filters):
     found = SimpleNamespace(
         embeddings=SimpleNamespace(rows=lambda rows: torch.tensor([[positive]]))
     )
-    search = mining._Mining(collection, found, FinetuneOptions(**filters), 0)
+    search = mining._Mining(collection, found, MiningOptions(**filters), MiningDraw())
     query, relevant = next(iter(search.positives.items()))
     rows = np.setdiff1d(np.arange(len(collection.documents)), relevant)[: len(scores)]
     search.texts = np.zeros(len(collection.documents), np.uint64)
@@ -370,8 +372,8 @@ def test_nothing_left_is_said_with_the_way_out(collection, model, tmp_path):
     message = str(error.value)
     assert "no query keeps a negative" in message
     assert (
-        "loosen the filters (max_score -1000000.0, duplicates True) or raise the depth, which is 20"
-        in message
+        "loosen the filters (max_score -1000000.0, duplicates True) or raise the depth "
+        "(mining_depth), which is 20" in message
     )
     assert "max_score removed" in message
     assert "\n" not in message
@@ -383,7 +385,7 @@ def test_nothing_left_is_said_with_the_way_out(collection, model, tmp_path):
 )
 def test_options_out_of_range(wrong):
     with pytest.raises(InputError, match="must"):
-        FinetuneOptions(**wrong)
+        FinetuneOptions.of(**wrong)
 
 
 def test_no_query_with_a_relevant_document(collection, model, tmp_path):
@@ -441,11 +443,11 @@ def test_a_finished_result_is_loaded(collection, model, saved, mute, tmp_path):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"key": {"weights": "two"}}, "other key"),
+        ({"key": {"weights": "two"}}, "other key: weights, key: options"),
         ({"episode": 1}, "other episode"),
         ({"keep": 5, "seed": 1}, "other keep, seed"),
         ({"depth": 9}, "other depth"),
-        ({"duplicates": True}, "other filters"),
+        ({"duplicates": True}, "other filters: duplicates"),
     ],
 )
 def test_another_key_is_mined_anew_and_replaces(
@@ -568,5 +570,5 @@ def test_on_a_gpu(collection, tiny_bert, tmp_path):
 def test_more_negatives_than_documents_are_no_work_for_hours(beir_folder, tiny_mlm, tmp_path):
     options = FinetuneOptions(max_steps=1, batch_size=2, negatives=1_000_000)
     with pytest.raises(InputError, match=r"negatives 1000000 .*documents of"):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", options)
+        finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=options)
     assert not (tmp_path / "m").exists()

@@ -19,11 +19,11 @@ from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import HEAD_FOLDER
-from beir_cocodr.training import output_folder, pretrain_data
+from beir_cocodr.training import checkpoints, document_views
+from beir_cocodr.training.document_views import DocumentViews, token_counts
 from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.pretrain_data import DocumentViews, token_counts
 
 ON_DOCUMENTS = [name for name, found in OBJECTIVES.items() if not found.on_queries]
 
@@ -38,7 +38,7 @@ STEPS = {
 
 
 def settings(objective: str, **changes) -> PretrainOptions:
-    return PretrainOptions(
+    return PretrainOptions.of(
         **{"objective": objective, "span_tokens": 12, "max_length": 40} | STEPS | changes
     )
 
@@ -54,10 +54,10 @@ def dataset(folder: str | list[str], model: Path, options: PretrainOptions) -> D
 @pytest.mark.parametrize("objective", ON_DOCUMENTS)
 def test_resumed_equals_uninterrupted(objective, beir_folder, tiny_mlm, tmp_path, dies_at):
     data, model, options = [str(beir_folder)], str(tiny_mlm), settings(objective)
-    whole = pretrain(data, model, tmp_path / "whole", options)
+    whole = pretrain(model, data, output=tmp_path / "whole", options=options)
     with dies_at(5):
-        pretrain(data, model, tmp_path / "killed", options)
-    resumed = pretrain(data, model, tmp_path / "killed", options, resume=True)
+        pretrain(model, data, output=tmp_path / "killed", options=options)
+    resumed = pretrain(model, data, output=tmp_path / "killed", options=options, resume=True)
     assert (resumed.resumed_from, resumed.steps, whole.steps) == ("checkpoint-4", 6, 6)
     assert whole.stage == resumed.stage == objective
     by_spans = objective in ("coco", "cocondenser", "ict")
@@ -89,7 +89,7 @@ def test_resumed_equals_uninterrupted(objective, beir_folder, tiny_mlm, tmp_path
     vectors = SentenceTransformer(str(tmp_path / "whole")).encode(["a wing", "a library"])
     assert vectors.shape == (2, 32)
     assert np.isfinite(vectors).all()
-    assert not (tmp_path / "whole" / output_folder.CHECKPOINTS).exists()
+    assert not (tmp_path / "whole" / checkpoints.CHECKPOINTS).exists()
 
 
 @pytest.mark.parametrize("objective", ON_DOCUMENTS)
@@ -165,7 +165,7 @@ def test_one_span_is_enough_without_pairs(tiny_mlm, tmp_path):
             ("wing flow",) * 2,
             ("library index of",) * 2,
         ]
-    with pytest.raises(InputError, match=r"single_spans .*ict"):
+    with pytest.raises(InputError, match=r"ict .*single_spans.*coco"):
         settings("ict", single_spans=True)
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": " ", "title": ""}\n')
     with pytest.raises(InputError, match="any text"):
@@ -174,7 +174,7 @@ def test_one_span_is_enough_without_pairs(tiny_mlm, tmp_path):
 
 def test_a_corpus_is_tokenised_once_for_a_tokenizer(beir_folder, tiny_mlm, tmp_path, monkeypatch):
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(pretrain_data, "_COUNTED", 20)
+    monkeypatch.setattr(document_views, "_COUNTED", 20)
     documents, model = (
         load_collection(str(beir_folder), labels="none").documents,
         COCODR(str(tiny_mlm)),
@@ -254,7 +254,12 @@ def test_simcse_without_any_dropout_is_refused(beir_folder, wordpiece, tmp_path)
     BertModel(config).save_pretrained(tmp_path / "model")
     wordpiece.save_pretrained(tmp_path / "model")
     with pytest.raises(InputError, match=r"simcse .*dropout"):
-        pretrain([str(beir_folder)], str(tmp_path / "model"), tmp_path / "o", settings("simcse"))
+        pretrain(
+            str(tmp_path / "model"),
+            [str(beir_folder)],
+            output=tmp_path / "o",
+            options=settings("simcse"),
+        )
 
 
 def test_stages_go_on_from_each_other(beir_folder, tiny_mlm, tmp_path):
@@ -264,7 +269,9 @@ def test_stages_go_on_from_each_other(beir_folder, tiny_mlm, tmp_path):
     base = str(tiny_mlm)
     for objective in ("mlm", "cocondenser", "tsdae", "coco"):
         folder = tmp_path / objective
-        record = pretrain([str(beir_folder)], base, folder, settings(objective, max_steps=1))
+        record = pretrain(
+            base, [str(beir_folder)], output=folder, options=settings(objective, max_steps=1)
+        )
         base = str(folder)
         if objective == "cocondenser":
             assert record.details["language_model_head"] == "the head of the loaded pre-training"

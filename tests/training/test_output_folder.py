@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -25,25 +25,28 @@ from beir_cocodr.resampling.manifest import MANIFEST_FILE
 from beir_cocodr.resampling.regimes import Recipe, RegimeOptions
 from beir_cocodr.resampling.regimes.regimes import _check_resumable, evaluate_regimes
 from beir_cocodr.same_run import differences
-from beir_cocodr.training.adapt import Data, _settings, adapt
-from beir_cocodr.training.distill import distill
-from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
-from beir_cocodr.training.output_folder import (
+from beir_cocodr.training.adapt import AdaptationPlan, AdaptOptions, _settings, adapt
+from beir_cocodr.training.checkpoints import (
     CHECKPOINTS,
     SEAL_FILE,
     checkpoint_to_resume,
     is_complete,
-    lock_output,
-    started,
 )
+from beir_cocodr.training.distill import distill
+from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
+from beir_cocodr.training.output_folder import lock_output, started
 from beir_cocodr.training.presets import adapt_options
 from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.rows import rows_with_option
+from beir_cocodr.training.shared_options import TrainingOptions, setting_fields
 
 #: Options that another value of changes no result, and why.
 HARMLESS = {
     "device": "the same numbers up to rounding; what is computed in another precision is compared beside the options",
     "progress": "only what is shown",
+    "targets": "in the plan by content",
+    "measures": "in the plan beside the targets",
     "loader_workers": "every batch is drawn by its numbers, whoever prepares it",
     "encode_batch_size": "texts encoded at a time",
     "verify": "files are read with their checksums or without",
@@ -70,6 +73,7 @@ VALUES = [
     "qc",
     "masked",
     "infonce",
+    "triplet",
     "cvar",
     "mined",
     "mrl",
@@ -94,15 +98,29 @@ VALUES += [
 
 def changed(options: Any, name: str) -> Any:
     """The options with another value of one field that they take."""
-    text = isinstance(getattr(options, name), str)
+    training = isinstance(options, TrainingOptions)
+    text = isinstance(getattr(options, name, None), str)
     for value in (value for value in VALUES if isinstance(value, str) or not text):
         try:
-            made = replace(options, **{name: value})
+            if training:
+                made = options.with_overrides(**{name: value})
+            else:
+                made = replace(options, **{name: value})
         except (InputError, TypeError, AttributeError, ValueError):
             continue
-        if getattr(made, name) != getattr(options, name):
+        if made != options:
             return made
     raise AssertionError(f"no other value for {name}: add one")
+
+
+def with_option(kind: type, name: str) -> Any:
+    """Options of a kind with a row that has an option."""
+    if kind not in (PretrainOptions, FinetuneOptions, DistillOptions):
+        return kind()
+    for table, rows in kind.TABLES.items():
+        for row in rows_with_option(rows, name):
+            return kind(**{table: row})
+    return kind()
 
 
 def every_field() -> list[tuple[Any, str]]:
@@ -115,11 +133,17 @@ def every_field() -> list[tuple[Any, str]]:
         EncoderOptions,
         SearchOptions,
     )
-    return [
-        (kind, field.name)
+    names = {
+        kind: [*dict.fromkeys(field.name for _, field in setting_fields(kind))]
+        if issubclass(kind, TrainingOptions)
+        else [field.name for field in fields(kind)]
         for kind in kinds
-        for field in fields(kind)
-        if field.name not in HARMLESS and f"{field.name} of {kind.__name__}" not in HARMLESS
+    }
+    return [
+        (kind, name)
+        for kind in kinds
+        for name in names[kind]
+        if name not in HARMLESS and f"{name} of {kind.__name__}" not in HARMLESS
     ]
 
 
@@ -127,7 +151,7 @@ def every_field() -> list[tuple[Any, str]]:
     ("kind", "name"), every_field(), ids=lambda value: getattr(value, "__name__", value)
 )
 def test_no_option_can_be_forgotten_when_work_is_resumed(kind, name, tmp_path):
-    before = kind()
+    before = with_option(kind, name)
     if kind is SearchOptions:
         now = (
             replace(before, encoder=EncoderOptions(5))
@@ -164,7 +188,7 @@ def test_no_option_can_be_forgotten_when_work_is_resumed(kind, name, tmp_path):
         plans = [
             TrainingPlan("s", encoder=each.describe())
             if encoder
-            else TrainingPlan("s", options=asdict(each))
+            else TrainingPlan("s", encoder=each.encoder.describe(), options=each.recorded())
             for each in (before, now)
         ]
         with started(tmp_path, plans[0]):
@@ -181,37 +205,10 @@ def test_no_option_can_be_forgotten_when_work_is_resumed(kind, name, tmp_path):
 #: What a function takes beside options: what is compared, by the name it has there, or why it is
 #: not.
 ARGUMENTS = {
-    pretrain: {"corpora": "seen", "base": "base_sha256", "queries": "seen"},
-    finetune: {
-        "dataset": "seen",
-        "base": "base_sha256",
-        "split": "seen",
-        "targets": "targets",
-        "measures": "measures",
-    },
-    distill: {"dataset": "seen", "base": "base_sha256", "split": "seen", "teacher": "teacher"},
-    adapt: {
-        **{
-            "corpus": "corpus",
-            "source": "source",
-            "base": "in the plan of every stage",
-            "stages": "stages",
-        },
-        **{
-            "split": "corpus",
-            "source_split": "source",
-            "measures": "measures",
-            "options": "options",
-        },
-        **{
-            "generated": "generated",
-            "generator": "generator",
-            "generation": "generation",
-            "teacher": "teacher",
-        },
-        **{"queries": "queries", "samples": "samples", "search": "search"},
-        "judgements": "all is judged again",
-    },
+    pretrain: {"dataset": "seen", "model": "base_sha256", "queries": "seen"},
+    finetune: {"dataset": "seen", "model": "base_sha256", "split": "seen"},
+    distill: {"dataset": "seen", "model": "base_sha256", "split": "seen", "teacher": "teacher"},
+    adapt: {"dataset": "corpus", "source": "source", "model": "in the plan of every stage"},
     generate_queries: {
         "dataset": "dataset",
         "generator": "generator",
@@ -241,28 +238,40 @@ def test_no_argument_can_be_forgotten_either(function):
 
 def test_an_adaptation_compares_all_that_it_is_asked_for(beir_folder, tmp_path):
     target = load_collection(beir_folder, "test")
-    options = {stage: adapt_options(stage) for stage in ("finetune", "gpl", "qgen")}
+    stages = ("finetune", "gpl", "qgen")
+    whole = AdaptOptions(stages=stages, teacher="x")
 
-    def settings(stages=tuple(options), options=options, **changes: Any) -> dict[str, Any]:
-        data = replace(Data("corpus", source=str(beir_folder), teacher="x"), **changes)
-        return _settings(target, list(stages), options, data)
+    def settings(**changes: Any) -> dict[str, Any]:
+        options = replace(whole, **changes)
+        source = load_collection(beir_folder, options.source_split)
+        plan = AdaptationPlan(target, source, options.chosen(), options, tmp_path)
+        return _settings(plan)
 
-    other = options | {"qgen": options["qgen"].with_overrides(seed=7)}
+    other = {"qgen": adapt_options("qgen").with_overrides(seed=7)}
     table = tmp_path / "table.tsv"
     table.write_text("q\td\t1\n")
     queries = tmp_path / "queries"
     queries.mkdir()
     (queries / "queries.jsonl").write_text("{}\n")
     for changes, name in [
-        ({"options": other}, "options: qgen: seed"),
+        ({"stage_options": other}, "options: qgen: seed"),
         ({"source_split": "test"}, "source"),
         ({"generator": "some/model"}, "generator"),
         ({"generation": GenerationOptions(seed=1)}, "generation: seed"),
-        ({"queries": str(queries)}, "generated"),
+        ({"generated": str(queries)}, "generated"),
         ({"teacher": str(table)}, "teacher"),
         ({"stages": ["finetune", "gpl"]}, "stages"),
+        ({"measures": "R@10"}, "measures"),
+        ({"queries": 5}, "queries"),
+        ({"samples": 5}, "samples"),
+        ({"search": SearchOptions(bm25_weight=1.0)}, "search: bm25_weight"),
     ]:
         assert name in differences(settings(), settings(**changes))
+    # What decides where the options are found, and what judges again.
+    elsewhere = {"split", "judgements"}
+    compared = {"stages", "stage_options", "source_split", "measures", "queries", "samples"}
+    compared |= {"generated", "generator", "generation", "teacher", "search"}
+    assert {field.name for field in fields(AdaptOptions)} == compared | elsewhere
 
 
 OPTIONS = FinetuneOptions(
@@ -273,7 +282,7 @@ OPTIONS = FinetuneOptions(
 @pytest.fixture(scope="module")
 def whole(beir_folder, tiny_mlm, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "m"
-    finetune(str(beir_folder), str(tiny_mlm), folder, OPTIONS)
+    finetune(str(tiny_mlm), str(beir_folder), output=folder, options=OPTIONS)
     return folder
 
 
@@ -281,7 +290,7 @@ def whole(beir_folder, tiny_mlm, tmp_path_factory) -> Path:
 def interrupted(whole, beir_folder, tiny_mlm, tmp_path, dies_at) -> Path:
     """Training that died at step 5, with checkpoints of steps 2 and 4."""
     with dies_at(5):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS)
+        finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=OPTIONS)
     return tmp_path / "m"
 
 
@@ -295,9 +304,14 @@ def test_two_trainings_in_one_output_are_refused(beir_folder, tiny_mlm, tmp_path
     process = hold(tmp_path / "m", 60)
     try:
         with pytest.raises(InputError, match="another process writes"):
-            finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", OPTIONS)
+            finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=OPTIONS)
         with pytest.raises(InputError, match="another process writes"):
-            adapt(str(beir_folder), None, str(tiny_mlm), tmp_path / "m", ["coco"])
+            adapt(
+                str(tiny_mlm),
+                str(beir_folder),
+                output=tmp_path / "m",
+                options=AdaptOptions(stages=["coco"]),
+            )
     finally:
         process.kill()
         process.wait()
@@ -323,7 +337,9 @@ def test_a_damaged_checkpoint_is_left_out_for_one_further_back(
     content[len(content) // 2] ^= 0xFF
     damaged.write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        record = finetune(str(beir_folder), str(tiny_mlm), interrupted, OPTIONS, resume=True)
+        record = finetune(
+            str(tiny_mlm), str(beir_folder), output=interrupted, options=OPTIONS, resume=True
+        )
     assert record.resumed_from == "checkpoint-2"
     assert "checkpoint-4 is not complete" in caplog.text
     assert same_weights(interrupted, whole)
@@ -348,7 +364,9 @@ def test_without_a_whole_checkpoint_training_starts_anew(
 ):
     for checkpoint in (interrupted / CHECKPOINTS).glob("checkpoint-*"):
         (checkpoint / "optimizer.pt").unlink()
-    record = finetune(str(beir_folder), str(tiny_mlm), interrupted, OPTIONS, resume=True)
+    record = finetune(
+        str(tiny_mlm), str(beir_folder), output=interrupted, options=OPTIONS, resume=True
+    )
     assert record.resumed_from is None
     assert "from the start" in caplog.text
     assert same_weights(interrupted, whole)
@@ -368,7 +386,7 @@ def test_a_broken_record_or_plan_is_one_line(
     ):
         file.write_bytes(content.encode("latin-1"))
         with pytest.raises(InputError, match=file.name) as error:
-            finetune(str(beir_folder), str(tiny_mlm), folder, OPTIONS, resume=True)
+            finetune(str(tiny_mlm), str(beir_folder), output=folder, options=OPTIONS, resume=True)
         assert "\n" not in str(error.value)
 
 
@@ -382,7 +400,7 @@ def test_the_base_is_known_by_its_tokenizer_and_format_too(
     words["wing"], words["flow"] = words["flow"], words["wing"]
     (other / "tokenizer.json").write_text(json.dumps(rules))
     with pytest.raises(InputError, match="tokenizer"):
-        finetune(str(beir_folder), str(other), interrupted, OPTIONS, resume=True)
+        finetune(str(other), str(beir_folder), output=interrupted, options=OPTIONS, resume=True)
 
 
 @pytest.mark.parametrize("name", ["base_parts", "precision"])
@@ -392,7 +410,7 @@ def test_a_plan_that_does_not_state_all_is_refused(name, interrupted, beir_folde
     del content[name]
     file.write_text(json.dumps(content))
     with pytest.raises(InputError, match=rf"other settings.*{name}"):
-        finetune(str(beir_folder), str(tiny_mlm), interrupted, OPTIONS, resume=True)
+        finetune(str(tiny_mlm), str(beir_folder), output=interrupted, options=OPTIONS, resume=True)
 
 
 def changes(before, now):

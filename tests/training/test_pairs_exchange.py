@@ -18,8 +18,9 @@ from beir_cocodr import FinetuneOptions, finetune, load_collection
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.training.exchange import ExportOptions, export
+from beir_cocodr.training.hard_negatives import read_hard_negatives
 from beir_cocodr.training.negatives import relevant_rows
-from beir_cocodr.training.pairs import export, read_hard_negatives
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,12 @@ def collection(beir_folder):
 @pytest.fixture(scope="module")
 def gpl(beir_folder, tiny_cosine, tmp_path_factory):
     output = tmp_path_factory.mktemp("gpl") / "o"
-    record = export(str(beir_folder), output, "gpl", ["bm25", str(tiny_cosine)], negatives=6)
+    record = export(
+        str(beir_folder),
+        output,
+        ["bm25", str(tiny_cosine)],
+        options=ExportOptions(form="gpl", negatives=6),
+    )
     assert (record.queries, record.without_negatives, record.split) == (16, 0, "train")
     assert record.files == [
         "corpus.jsonl",
@@ -108,7 +114,7 @@ def test_hard_negatives_are_read_back_and_trained_with(
     )
     file = str(gpl / "hard-negatives.jsonl")
     options = FinetuneOptions(max_steps=1, batch_size=4, hard_negatives=file)
-    record = finetune(str(gpl), str(tiny_cosine), tmp_path / "o", options)
+    record = finetune(str(tiny_cosine), str(gpl), output=tmp_path / "o", options=options)
     assert record.options["hard_negatives"] == file
 
 
@@ -192,7 +198,9 @@ def test_rows_of_parquet_are_numbered_over_its_batches(collection, tmp_path):
 def test_tevatrons_lines_have_texts_and_are_read_back(
     collection, beir_folder, gpl, tmp_path, same_figure
 ):
-    record = export(str(beir_folder), tmp_path / "t", "tevatron", negatives=4)
+    record = export(
+        str(beir_folder), tmp_path / "t", options=ExportOptions(form="tevatron", negatives=4)
+    )
     assert record.files == ["corpus.jsonl", "queries.jsonl", "train.jsonl"]
     rows = load_dataset(
         "json",
@@ -239,7 +247,11 @@ def test_columns_are_those_of_sentence_transformers(collection, beir_folder, tin
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-    record = export(str(beir_folder), tmp_path / "o", "sentence-transformers", negatives=2)
+    record = export(
+        str(beir_folder),
+        tmp_path / "o",
+        options=ExportOptions(form="sentence-transformers", negatives=2),
+    )
     rows = load_dataset(
         "parquet",
         data_files=str(tmp_path / "o" / "train.parquet"),
@@ -290,9 +302,9 @@ def test_the_command_prints_its_record(beir_folder, tmp_path, capsys):
 
 def test_bad_input_names_file_and_line(collection, beir_folder, tmp_path):
     with pytest.raises(InputError, match="form 'csv'"):
-        export(str(beir_folder), tmp_path / "o", "csv")
+        export(str(beir_folder), tmp_path / "o", options=ExportOptions(form="csv"))
     with pytest.raises(InputError, match="negatives"):
-        export(str(beir_folder), tmp_path / "o", negatives=1000)
+        export(str(beir_folder), tmp_path / "o", options=ExportOptions(negatives=1000))
     assert not (tmp_path / "o").exists()
     passage = {"docid": "a", "title": "", "text": "x"}
     row = {"query_id": "q", "query": "x", "positive_passages": [passage], "negative_passages": []}

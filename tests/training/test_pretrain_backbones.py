@@ -80,9 +80,9 @@ def test_every_backbone_trains(architecture, objective, backbones, beir_folder, 
     options = settings(objective, max_steps=2)
     if objective == "tsdae" and architecture in ("DistilBert", "MPNet"):
         with pytest.raises(InputError, match=rf"decoder.* {architecture.lower()}"):
-            pretrain([str(beir_folder)], str(model), output, options)
+            pretrain(str(model), [str(beir_folder)], output=output, options=options)
         return
-    record = pretrain([str(beir_folder)], str(model), output, options)
+    record = pretrain(str(model), [str(beir_folder)], output=output, options=options)
     assert record.steps == 2
     assert record.training_loss < 50
     if OBJECTIVES[objective].masked:

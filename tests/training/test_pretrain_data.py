@@ -15,7 +15,7 @@ from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import IGNORED
 from beir_cocodr.errors import InputError
-from beir_cocodr.training.pretrain_data import content_tokens
+from beir_cocodr.training.views import content_tokens
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,12 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.models.condenser import HEAD_FOLDER
 from beir_cocodr.models.cotmae_decoder import DECODER_FOLDER
-from beir_cocodr.training import output_folder
+from beir_cocodr.training import checkpoints
 from beir_cocodr.training.objectives import OBJECTIVES
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.presets import stage_options
 from beir_cocodr.training.pretrain import attach_head, build_loss, pretrain
+from beir_cocodr.training.start import Start
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_cached_and_uncached_contrastive_gradients_agree(context, tiny_mlm):
     options = settings("qc", mix=0.3)
     found = views(context, tiny_mlm, options)
     rows, model = found.dataset(), found.model
-    attach_head(model, str(tiny_mlm), options)
+    attach_head(Start("mlm", str(tiny_mlm), model), options)
     model.eval()
     batch = found.collator()([rows[i] for i in range(16)])
     columns = [
@@ -70,7 +71,7 @@ def trained(request, context, tiny_mlm, tmp_path_factory):
     return (
         request.param,
         folder,
-        pretrain([context], str(tiny_mlm), folder, options, queries=[context]),
+        pretrain(str(tiny_mlm), [context], output=folder, options=options, queries=[context]),
     )
 
 
@@ -78,9 +79,16 @@ def test_resumed_equals_uninterrupted(trained, context, tiny_mlm, tmp_path, dies
     kind, whole, record = trained
     options = settings(kind, mix=0.25)
     with dies_at(5):
-        pretrain([context], str(tiny_mlm), tmp_path / "m", options, queries=[context])
+        pretrain(
+            str(tiny_mlm), [context], output=tmp_path / "m", options=options, queries=[context]
+        )
     resumed = pretrain(
-        [context], str(tiny_mlm), tmp_path / "m", options, resume=True, queries=[context]
+        str(tiny_mlm),
+        [context],
+        output=tmp_path / "m",
+        options=options,
+        resume=True,
+        queries=[context],
     )
     assert (resumed.resumed_from, resumed.steps, record.steps) == ("checkpoint-4", 6, 6)
     files = sorted(path.relative_to(whole) for path in whole.rglob("*.safetensors"))
@@ -98,7 +106,7 @@ def test_resumed_equals_uninterrupted(trained, context, tiny_mlm, tmp_path, dies
     assert {f"bert.{name}" for name in moved if "pooler" not in name} <= start.keys()
     name = "encoder.layer.0.output.dense.weight"
     assert (start[f"bert.{name}"] - moved[name]).abs().max() > 1e-4
-    assert not (whole / output_folder.CHECKPOINTS).exists()
+    assert not (whole / checkpoints.CHECKPOINTS).exists()
 
 
 def test_the_record_names_the_queries(trained, context, tiny_mlm):
@@ -117,18 +125,34 @@ def test_the_record_names_the_queries(trained, context, tiny_mlm):
     assert (record["passages_alone"], record["passages_never_mixed"]) == (8, 0)
     assert record["language_model_head"] == "the checkpoint's language-model layers"
     assert record.get("decoder") == (None if kind == "qc" else "new layers")
-    finished = pretrain([context], str(tiny_mlm), folder, settings(kind, mix=0.25), True, [context])
+    finished = pretrain(
+        str(tiny_mlm),
+        [context],
+        output=folder,
+        options=settings(kind, mix=0.25),
+        resume=True,
+        queries=[context],
+    )
     assert finished == training
 
 
 def test_other_queries_are_another_plan(context, tiny_mlm, tmp_path):
     folder = write_context(tmp_path / "queries")
     options = settings("qc", max_steps=1)
-    pretrain([context], str(tiny_mlm), tmp_path / "m", options, queries=[str(folder)])
+    pretrain(
+        str(tiny_mlm), [context], output=tmp_path / "m", options=options, queries=[str(folder)]
+    )
     lines = (folder / "queries.jsonl").read_text().splitlines()
     (folder / "queries.jsonl").write_text("\n".join(lines[:-1]) + "\n")
-    with pytest.raises(InputError, match="other seen"):
-        pretrain([context], str(tiny_mlm), tmp_path / "m", options, True, [str(folder)])
+    with pytest.raises(InputError, match="other settings .seen"):
+        pretrain(
+            str(tiny_mlm),
+            [context],
+            output=tmp_path / "m",
+            options=options,
+            resume=True,
+            queries=[str(folder)],
+        )
 
 
 def _encode_without_us(folder: Path, output: Path) -> None:
@@ -151,16 +175,19 @@ def test_the_result_is_a_plain_encoder(trained, tmp_path):
 
 def test_pre_trainings_go_on_from_each_other(context, beir_folder, tiny_mlm, tmp_path):
     def step(name: str, base: Path, **changes):
-        options = settings("masked", max_steps=1, **changes)
+        kind = changes.pop("kind", "masked")
+        options = settings(kind, max_steps=1, **changes)
         on_queries = OBJECTIVES[options.objective].on_queries
         documents, queries = (context, [context]) if on_queries else (str(beir_folder), [])
-        return pretrain([documents], str(base), tmp_path / name, options, queries=queries)
+        return pretrain(
+            str(base), [documents], output=tmp_path / name, options=options, queries=queries
+        )
 
     assert step("first", tiny_mlm).details["decoder"] == "new layers"
     again = step("again", tmp_path / "first")
     assert again.details["decoder"] == "the decoder of the loaded pre-training"
     assert again.details["language_model_head"] == "the head of the loaded pre-training"
-    coco = step("coco", tmp_path / "again", objective="coco")
+    coco = step("coco", tmp_path / "again", kind="coco")
     head = "the head of the loaded pre-training"
     assert coco.details["language_model_head"] == head
     assert step("last", tmp_path / "coco").details["language_model_head"] == head
@@ -175,8 +202,8 @@ def test_the_decoder_learns(context, tiny_mlm):
     from beir_cocodr.training.pretrain import attach_decoder
 
     model = found.model
-    attach_head(model, str(tiny_mlm), options)
-    attach_decoder(model, str(tiny_mlm), options)
+    attach_head(Start("mlm", str(tiny_mlm), model), options)
+    attach_decoder(Start("mlm", str(tiny_mlm), model), options)
     loss = build_loss(model, options.with_overrides(mini_batch_size=48))
     rows, collator = found.dataset(), found.collator()
     batch = collator([rows[i] for i in range(48)])
@@ -211,7 +238,9 @@ def test_what_generate_queries_writes_is_trained_on(objective, beir_folder, tiny
     made = generate_queries(beir_folder, "lexical", tmp_path / "queries")
     kind, queries = "qc" if objective == "qc" else "autoregressive", [str(tmp_path / "queries")]
     options = settings(kind, max_steps=2, per_passage=2, mix=0.5)
-    record = pretrain([str(beir_folder)], str(tiny_mlm), tmp_path / "m", options, queries=queries)
+    record = pretrain(
+        str(tiny_mlm), [str(beir_folder)], output=tmp_path / "m", options=options, queries=queries
+    )
     assert record.steps == 2
     assert record.seen[1].corpus_sha256 == record.seen[0].corpus_sha256
     assert record.seen[1].generation["counts"] == made.counts
@@ -224,7 +253,9 @@ def test_what_generate_queries_writes_is_trained_on(objective, beir_folder, tiny
 def test_every_backbone_trains(architecture, objective, backbones, context, tmp_path):  # noqa: F811
     model, output = backbones[architecture], tmp_path / "o"
     kind = "masked" if objective == "cotmae" else "qc"
-    record = pretrain([context], str(model), output, settings(kind, max_steps=2), queries=[context])
+    record = pretrain(
+        str(model), [context], output=output, options=settings(kind, max_steps=2), queries=[context]
+    )
     assert record.steps == 2
     assert record.training_loss < 50
     assert record.details["language_model_head"] == "the checkpoint's language-model layers"
@@ -243,11 +274,21 @@ def test_several_corpora_have_their_own_queries(context, tiny_mlm, tmp_path):
     assert found.counts()["documents"] == 33
     options = settings("qc", max_steps=1, batch_size=4)
     record = pretrain(
-        [context, other], str(tiny_mlm), tmp_path / "m", options, queries=[other, context]
+        str(tiny_mlm),
+        [context, other],
+        output=tmp_path / "m",
+        options=options,
+        queries=[other, context],
     )
     assert [given.dataset for given in record.seen] == [context, other, other, context]
     with pytest.raises(InputError, match=rf"no queries .*{other}"):
-        pretrain([context, other], str(tiny_mlm), tmp_path / "n", options, queries=[context])
+        pretrain(
+            str(tiny_mlm),
+            [context, other],
+            output=tmp_path / "n",
+            options=options,
+            queries=[context],
+        )
 
 
 def test_bad_input_is_one_clear_line(context, beir_folder, tiny_mlm, tmp_path):
@@ -255,7 +296,11 @@ def test_bad_input_is_one_clear_line(context, beir_folder, tiny_mlm, tmp_path):
         output = tmp_path / "m"
         try:
             pretrain(
-                [str(dataset)], str(tiny_mlm), output, settings(kind, **changes), queries=queries
+                str(tiny_mlm),
+                [str(dataset)],
+                output=output,
+                options=settings(kind, **changes),
+                queries=queries,
             )
         finally:
             assert not any(output.rglob("*.safetensors"))
@@ -285,30 +330,34 @@ def test_bad_input_is_one_clear_line(context, beir_folder, tiny_mlm, tmp_path):
 
 def test_defaults_are_the_papers():
     qc, cotmae = PretrainOptions(objective="qc"), PretrainOptions(objective="cotmae")
-    assert (qc.learning_rate, qc.batch_size, qc.mask_probability, qc.max_length) == (
+    assert (qc.learning_rate, qc.batch_size, qc.language_model.mask_probability, qc.max_length) == (
         1e-4,
         2048,
         0.15,
         144,
     )
     assert qc.keeps_dropout
-    assert (cotmae.learning_rate, cotmae.batch_size, cotmae.mask_probability) == (4e-4, 16_384, 0.3)
-    assert (cotmae.warmup, cotmae.weight_decay, cotmae.mix, cotmae.decoder_window) == (
+    assert (cotmae.learning_rate, cotmae.batch_size) == (4e-4, 16_384)
+    own = cotmae.objective_options
+    assert own.mask_probability == 0.3
+    assert (cotmae.warmup, cotmae.weight_decay, own.mix, own.decoder_window) == (
         0.1,
         0.01,
         0.0,
         3,
     )
-    assert (cotmae.decoder, cotmae.decoder_mask_probability) == ("autoregressive", 0.45)
+    assert (own.decoder, own.decoder_mask_probability) == ("autoregressive", 0.45)
     coco = PretrainOptions()
-    assert (coco.learning_rate, coco.batch_size, coco.mask_probability) == (1e-4, 2048, 0.15)
+    assert (coco.learning_rate, coco.batch_size) == (1e-4, 2048)
+    assert coco.language_model.mask_probability == 0.15
     assert coco.max_length == 128
     asked = stage_options(
         PretrainOptions, "pretrain", None, ["learning_rate=0.001"], objective="cotmae"
     )
     assert (asked.learning_rate, asked.batch_size) == (1e-3, 16_384)
     preset = stage_options(PretrainOptions, "pretrain", "cotmae", decoder="masked", per_passage=3)
-    assert (preset.objective, preset.max_steps, preset.per_passage) == ("cotmae", 50_000, 3)
+    assert (preset.objective, preset.max_steps) == ("cotmae", 50_000)
+    assert preset.objective_options.per_passage == 3
 
 
 @pytest.mark.parametrize(
@@ -320,12 +369,12 @@ def test_defaults_are_the_papers():
         ({"decoder_layers": 0}, "decoder_layers .*1"),
         ({"decoder_window": 0}, "decoder_window .*1"),
         ({"decoder_mask_probability": -0.1}, "decoder_mask_probability"),
-        ({"objective": "qc", "batch_size": 1}, "batch_size .*2"),
+        ({"kind": "qc", "batch_size": 1}, "batch_size .*2"),
     ],
 )
 def test_bad_settings_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
-        settings("autoregressive", **changes)
+        settings(**{"kind": "autoregressive"} | changes)
 
 
 def test_the_command_shows_its_settings(capsys):
@@ -355,5 +404,6 @@ def test_the_command_shows_its_settings(capsys):
         main(command)
     assert not end.value.code
     shown = json.loads(capsys.readouterr().out)["pretrain"]
-    assert (shown["decoder"], shown["mix"], shown["per_passage"]) == ("masked", 0.5, 3)
+    own = shown["objective_options"]
+    assert (own["decoder"], own["mix"], own["per_passage"]) == ("masked", 0.5, 3)
     assert (shown["learning_rate"], shown["batch_size"]) == (4e-4, 16_384)

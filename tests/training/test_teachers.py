@@ -16,10 +16,11 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.fusion import Hybrid
-from beir_cocodr.training import distill_lists
+from beir_cocodr.training import teacher_scores
 from beir_cocodr.training.distill import distill
-from beir_cocodr.training.distill_lists import EMPTY, TeacherScores, count_lists
+from beir_cocodr.training.distill_lists import ListCounts, count_lists
 from beir_cocodr.training.options import DistillOptions
+from beir_cocodr.training.teacher_scores import EMPTY, TeacherScores
 from beir_cocodr.training.teachers import (
     BM25Teacher,
     CrossEncoderTeacher,
@@ -114,7 +115,13 @@ def test_an_encoder_of_the_hub_is_no_cross_encoder_either(
     (place / "refs" / "main").write_text(commit)
     assert load_encoder("org/bi-encoder").encode_query(["wing"]).shape == (1, 32)
     with pytest.raises(InputError, match=r"'org/bi-encoder'.*classifier.*missing: .*cross-encoder"):
-        distill(str(beir_folder), str(tiny_mlm), "org/bi-encoder", tmp_path / "m", OPTIONS)
+        distill(
+            str(tiny_mlm),
+            str(beir_folder),
+            teacher="org/bi-encoder",
+            output=tmp_path / "m",
+            options=OPTIONS,
+        )
     assert not list((tmp_path / "m").rglob("*.*"))
 
 
@@ -140,7 +147,9 @@ def test_texts_that_a_cross_encoder_cannot_read_whole_are_counted(
 
 def test_distillation_from_a_cross_encoder(beir_folder, tiny_mlm, tiny_bert, tmp_path):
     folder = save_cross_encoder(tmp_path / "one", tiny_bert, 1)
-    record = distill(str(beir_folder), str(tiny_mlm), folder, tmp_path / "m", OPTIONS)
+    record = distill(
+        str(tiny_mlm), str(beir_folder), teacher=folder, output=tmp_path / "m", options=OPTIONS
+    )
     assert record.teacher == folder
     assert record.details["teacher_texts_cut"] == 0
     assert record.details["lists"] == {"drawn": 4, "of_one_document": 0, "all_tied": 0}
@@ -239,7 +248,7 @@ def test_scores_are_asked_for_once_and_merged_once_a_round(collection, tmp_path,
             asked.extend((query_id, row) for row in rows.tolist())
             return (1000 * list(collection.queries).index(query_id) + rows).astype(np.float32)
 
-    monkeypatch.setattr(distill_lists, "_CHUNK", 7)
+    monkeypatch.setattr(teacher_scores, "_CHUNK", 7)
     rng = np.random.default_rng(0)
     rounds = [
         (rng.integers(0, 9, 12), np.sort(rng.permutation(48)[:36].reshape(12, 3))) for _ in range(2)
@@ -276,7 +285,11 @@ def test_lists_hold_what_a_file_scores_and_no_more(
     (tmp_path / "some.tsv").write_text("".join(lines))
     options = OPTIONS.with_overrides(held_out=0)
     record = distill(
-        str(beir_folder), str(tiny_mlm), str(tmp_path / "some.tsv"), tmp_path / "m", options
+        str(tiny_mlm),
+        str(beir_folder),
+        teacher=str(tmp_path / "some.tsv"),
+        output=tmp_path / "m",
+        options=options,
     )
     assert record.details["training_queries"] == len(queries) - 3
     assert "3 of" in caplog.text
@@ -286,14 +299,18 @@ def test_a_file_that_scores_nothing_relevant_is_named(beir_folder, tiny_mlm, tmp
     (tmp_path / "none.tsv").write_text("unknown\td1\t0.5\n")
     with pytest.raises(InputError, match=r"none.tsv: .* have no scores of a relevant document"):
         distill(
-            str(beir_folder), str(tiny_mlm), str(tmp_path / "none.tsv"), tmp_path / "m", OPTIONS
+            str(tiny_mlm),
+            str(beir_folder),
+            teacher=str(tmp_path / "none.tsv"),
+            output=tmp_path / "m",
+            options=OPTIONS,
         )
 
 
 def test_lists_without_an_order_are_counted_and_none_with_one_is_refused(caplog):
     empty = -np.inf
     scores = np.array([[1, 1, empty], [2, empty, empty], [1, 2, empty], [3, 3, 3]], np.float32)
-    assert count_lists(scores) == {"drawn": 4, "of_one_document": 1, "all_tied": 2}
+    assert count_lists(scores) == ListCounts(drawn=4, of_one_document=1, all_tied=2)
     assert "1 have one document and in 2" in caplog.text
     with pytest.raises(InputError, match="no order"):
         count_lists(scores[[0, 1, 3]])
@@ -308,5 +325,9 @@ def test_a_teacher_that_ties_everything_is_refused(beir_folder, tiny_mlm, collec
     (tmp_path / "tied.tsv").write_text("".join(lines))
     with pytest.raises(InputError, match="no order"):
         distill(
-            str(beir_folder), str(tiny_mlm), str(tmp_path / "tied.tsv"), tmp_path / "m", OPTIONS
+            str(tiny_mlm),
+            str(beir_folder),
+            teacher=str(tmp_path / "tied.tsv"),
+            output=tmp_path / "m",
+            options=OPTIONS,
         )

@@ -13,23 +13,23 @@ from transformers import TrainerCallback
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.training import output_folder
+from beir_cocodr.training import checkpoints
 from beir_cocodr.training import trainer as run
+from beir_cocodr.training.batches import drawn_dataset
 from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.finite_guard import FiniteGuard, NonFiniteTraining
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.pretrain import pretrain
-from beir_cocodr.training.trainer import FiniteGuard, NonFiniteTraining, drawn_dataset
 
-OPTIONS = FinetuneOptions(
-    max_steps=5, batch_size=8, learning_rate=1e-3, clusters=3, min_cluster_size=1, save_steps=1
-)
+OPTIONS = FinetuneOptions(max_steps=5, batch_size=8, learning_rate=1e-3, save_steps=1)
+CLUSTERS = {"loss": "triplet", "clusters": 3, "min_cluster_size": 1}
 KINDS = {
     "infonce": OPTIONS,
     "cached infonce": OPTIONS.with_overrides(mini_batch_size=3),
     "triplet": OPTIONS.with_overrides(loss="triplet"),
-    "idro": OPTIONS.with_overrides(weighting="idro"),
-    "idro paper": OPTIONS.with_overrides(weighting="idro", idro_mode="paper"),
-    "cvar": OPTIONS.with_overrides(weighting="cvar"),
+    "idro": OPTIONS.with_overrides(weighting="idro", **CLUSTERS),
+    "idro paper": OPTIONS.with_overrides(weighting="idro", idro_mode="paper", **CLUSTERS),
+    "cvar": OPTIONS.with_overrides(weighting="cvar", **CLUSTERS),
 }
 
 
@@ -79,10 +79,10 @@ def test_a_loss_that_is_not_a_number_stops_with_its_place(
     poison(gradient=False)
     output = tmp_path / "m"
     with pytest.raises(NonFiniteTraining) as stopped:
-        finetune(str(beir_folder), str(two_layer_mlm), output, KINDS[kind])
+        finetune(str(two_layer_mlm), str(beir_folder), output=output, options=KINDS[kind])
     assert isinstance(stopped.value, InputError)
     message = str(stopped.value)
-    last = output / output_folder.CHECKPOINTS / "checkpoint-2"
+    last = output / checkpoints.CHECKPOINTS / "checkpoint-2"
     assert message.startswith("step 3: the loss is nan")
     assert "and 3 more" in message
     assert f"the last good checkpoint is {last}" in message
@@ -103,8 +103,8 @@ def test_a_gradient_that_is_not_a_number_never_moves_the_weights(
     poisoned = poison(gradient=True)
     output = tmp_path / "m"
     with pytest.raises(NonFiniteTraining, match=r"step 3: .*loss is finite.*gradient"):
-        finetune(str(beir_folder), str(two_layer_mlm), output, KINDS[kind])
-    kept = load_file(output / output_folder.CHECKPOINTS / "checkpoint-2" / "model.safetensors")
+        finetune(str(two_layer_mlm), str(beir_folder), output=output, options=KINDS[kind])
+    kept = load_file(output / checkpoints.CHECKPOINTS / "checkpoint-2" / "model.safetensors")
     now = poisoned.model.transformers_model.state_dict()
     names = {name: name.removeprefix("0.model.").removeprefix("model.") for name in kept}
     compared = [name for name, short in names.items() if short in now]
@@ -120,7 +120,7 @@ def test_without_a_checkpoint_it_says_so(beir_folder, two_layer_mlm, tmp_path, p
     poison(gradient=False)
     options = OPTIONS.with_overrides(save_steps=4)
     with pytest.raises(NonFiniteTraining, match="no checkpoint"):
-        finetune(str(beir_folder), str(two_layer_mlm), tmp_path, options)
+        finetune(str(two_layer_mlm), str(beir_folder), output=tmp_path, options=options)
     found = json.loads((tmp_path / "nonfinite.json").read_text())
     assert found["last_good_checkpoint"] is None
 
@@ -133,7 +133,7 @@ def test_an_absurd_learning_rate_names_no_checkpoint_that_is_not_finite(
     """
     options = OPTIONS.with_overrides(learning_rate=1e36, warmup=0.0)
     with pytest.raises(NonFiniteTraining) as stopped:
-        finetune(str(beir_folder), str(two_layer_mlm), tmp_path, options)
+        finetune(str(two_layer_mlm), str(beir_folder), output=tmp_path, options=options)
     found = json.loads((tmp_path / "nonfinite.json").read_text())
     assert str(stopped.value).startswith(f"step {found['step']}: the ")
     named = found["last_good_checkpoint"]
@@ -147,7 +147,7 @@ def test_pretraining_is_guarded_too(beir_folder, two_layer_mlm, tmp_path):
         max_steps=6, batch_size=8, learning_rate=1e36, span_tokens=12, save_steps=1
     )
     with pytest.raises(NonFiniteTraining, match=r"^step \d: "):
-        pretrain([str(beir_folder)], str(two_layer_mlm), tmp_path, options)
+        pretrain(str(two_layer_mlm), [str(beir_folder)], output=tmp_path, options=options)
     assert json.loads((tmp_path / "nonfinite.json").read_text())["step"] < 6
 
 

@@ -16,7 +16,7 @@ from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.condenser import HEAD_FOLDER
-from beir_cocodr.training import output_folder
+from beir_cocodr.training import checkpoints
 from beir_cocodr.training import trainer as run
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
@@ -31,20 +31,24 @@ STEPS = {
     "save_steps": 2,
 }
 # 48 documents and 24 pairs make epochs of 4 and at most 6 steps: the stop lies in a later epoch.
-PRETRAIN = PretrainOptions(**STEPS, span_tokens=12)
-FINETUNE = FinetuneOptions(**STEPS | {"batch_size": 4, "mini_batch_size": 3}, negatives=1)
+PRETRAIN = PretrainOptions.of(**STEPS, span_tokens=12)
+FINETUNE = FinetuneOptions.of(**STEPS | {"batch_size": 4, "mini_batch_size": 3}, negatives=1)
 
 
 def train(kind: str, folder: Path, data: Path, model: Path, resume: bool = False, workers: int = 0):
     if kind == "pretrain":
         return pretrain(
-            [str(data)], str(model), folder, PRETRAIN.with_overrides(loader_workers=workers), resume
+            str(model),
+            [str(data)],
+            output=folder,
+            options=PRETRAIN.with_overrides(loader_workers=workers),
+            resume=resume,
         )
     return finetune(
-        str(data),
         str(model),
-        folder,
-        FINETUNE.with_overrides(loader_workers=workers),
+        str(data),
+        output=folder,
+        options=FINETUNE.with_overrides(loader_workers=workers),
         resume=resume,
     )
 
@@ -58,7 +62,7 @@ def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, die
         )  # who prepares batches changes nothing
     assert not (tmp_path / "killed" / "training.json").exists()
     # A checkpoint that was being written when the run died.
-    torn = tmp_path / "killed" / output_folder.CHECKPOINTS / "checkpoint-8"
+    torn = tmp_path / "killed" / checkpoints.CHECKPOINTS / "checkpoint-8"
     torn.mkdir()
     (torn / "model.safetensors").write_bytes(b"half")
     resumed = train(kind, tmp_path / "killed", beir_folder, tiny_mlm, resume=True)
@@ -81,13 +85,16 @@ def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, die
 def test_the_record_says_what_was_done_and_seen(beir_folder, tiny_mlm, tmp_path):
     first = tmp_path / "first"
     pretrain(
-        [str(beir_folder), str(beir_folder)],
         str(tiny_mlm),
-        first,
-        PRETRAIN.with_overrides(max_steps=2),
+        [str(beir_folder), str(beir_folder)],
+        output=first,
+        options=PRETRAIN.with_overrides(max_steps=2),
     )
     finetune(
-        str(beir_folder), str(first), tmp_path / "second", FINETUNE.with_overrides(max_steps=2)
+        str(first),
+        str(beir_folder),
+        output=tmp_path / "second",
+        options=FINETUNE.with_overrides(max_steps=2),
     )
     record = json.loads((tmp_path / "second" / "training.json").read_text())
     assert (record["stage"], record["parent"]["stage"]) == ("finetune", "coco")
@@ -98,7 +105,7 @@ def test_the_record_says_what_was_done_and_seen(beir_folder, tiny_mlm, tmp_path)
     assert record["seen"][0]["corpus_sha256"] == record["parent"]["seen"][0]["corpus_sha256"]
     assert set(record["modules"]) == {"modules.json", "config.json", "1_Pooling/config.json"}
     assert record["texts_cut"] == record["parent"]["texts_cut"] == 0
-    assert not (tmp_path / "second" / output_folder.CHECKPOINTS).exists()
+    assert not (tmp_path / "second" / checkpoints.CHECKPOINTS).exists()
     card = (tmp_path / "second" / "README.md").read_text()
     texts = [
         json.loads(line)["text"] for line in (beir_folder / "corpus.jsonl").read_text().splitlines()
@@ -113,27 +120,32 @@ def test_the_record_says_what_was_done_and_seen(beir_folder, tiny_mlm, tmp_path)
 
 
 def test_a_taken_output_is_refused_and_a_finished_one_is_kept(beir_folder, tiny_mlm, tmp_path):
-    done = finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
+    done = finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=FINETUNE)
     with pytest.raises(InputError, match=r"already .*trained model"):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
+        finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=FINETUNE)
     half_removed = (
-        tmp_path / "m" / output_folder.CHECKPOINTS / "checkpoint-8"
+        tmp_path / "m" / checkpoints.CHECKPOINTS / "checkpoint-8"
     )  # by a run that died as it finished
     half_removed.mkdir(parents=True)
-    assert finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE, resume=True) == done
+    assert (
+        finetune(
+            str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=FINETUNE, resume=True
+        )
+        == done
+    )
     assert not half_removed.parent.exists()
     with pytest.raises(InputError, match=r"other .*options"):
         finetune(
-            str(beir_folder),
             str(tiny_mlm),
-            tmp_path / "m",
-            FINETUNE.with_overrides(seed=1),
+            str(beir_folder),
+            output=tmp_path / "m",
+            options=FINETUNE.with_overrides(seed=1),
             resume=True,
         )
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("do not lose")
     with pytest.raises(InputError, match="not empty"):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "other", FINETUNE)
+        finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "other", options=FINETUNE)
 
 
 def test_a_folder_that_is_not_ours_is_not_resumed_either(beir_folder, tiny_mlm, tmp_path):
@@ -141,7 +153,7 @@ def test_a_folder_that_is_not_ours_is_not_resumed_either(beir_folder, tiny_mlm, 
     own.mkdir(parents=True)
     (own / "model.safetensors").write_bytes(b"somebody's")
     with pytest.raises(InputError, match="resumed"):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path, FINETUNE, resume=True)
+        finetune(str(tiny_mlm), str(beir_folder), output=tmp_path, options=FINETUNE, resume=True)
     assert (own / "model.safetensors").read_bytes() == b"somebody's"
 
 
@@ -149,15 +161,21 @@ def test_content_decides_not_paths(beir_folder, tiny_mlm, tmp_path):
     data, model = tmp_path / "data", tmp_path / "model"
     shutil.copytree(beir_folder, data)
     shutil.copytree(tiny_mlm, model)
-    done = finetune(str(data), str(model), tmp_path / "m", FINETUNE)
+    done = finetune(str(model), str(data), output=tmp_path / "m", options=FINETUNE)
     data.rename(tmp_path / "moved")
     model.rename(tmp_path / "renamed")
-    arguments = (str(tmp_path / "moved"), str(tmp_path / "renamed"), tmp_path / "m", FINETUNE)
-    assert finetune(*arguments, resume=True) == done
+    arguments = {
+        "model": str(tmp_path / "renamed"),
+        "dataset": str(tmp_path / "moved"),
+        "output": tmp_path / "m",
+        "options": FINETUNE,
+        "resume": True,
+    }
+    assert finetune(**arguments) == done
     qrels = tmp_path / "moved" / "qrels" / "train.tsv"
     qrels.write_text("\n".join(qrels.read_text().splitlines()[:-2]) + "\n")
-    with pytest.raises(InputError, match="other seen"):
-        finetune(*arguments, resume=True)
+    with pytest.raises(InputError, match="other settings .seen"):
+        finetune(**arguments)
 
 
 def test_no_document_of_a_batch_is_relevant_to_another_query_of_it(beir_folder, wordpiece):
@@ -248,19 +266,19 @@ def test_no_step_is_no_model(tmp_path, tiny_mlm, beir_folder):
         "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
     )
     with pytest.raises(InputError, match="one step"):
-        finetune(str(data), str(tiny_mlm), tmp_path / "m", FINETUNE)
+        finetune(str(tiny_mlm), str(data), output=tmp_path / "m", options=FINETUNE)
     assert not list((tmp_path / "m").rglob("*"))
 
 
 def test_resuming_with_other_settings_is_refused(beir_folder, tiny_mlm, tmp_path, dies_at):
     with dies_at(3):
-        finetune(str(beir_folder), str(tiny_mlm), tmp_path / "m", FINETUNE)
+        finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=FINETUNE)
     with pytest.raises(InputError, match=r"other .*options"):
         finetune(
-            str(beir_folder),
             str(tiny_mlm),
-            tmp_path / "m",
-            FINETUNE.with_overrides(seed=1),
+            str(beir_folder),
+            output=tmp_path / "m",
+            options=FINETUNE.with_overrides(seed=1),
             resume=True,
         )
 
@@ -270,7 +288,12 @@ def test_short_documents_only_is_one_clear_line(tiny_mlm, tmp_path):
         '{"_id": "a", "text": "wing flow"}\n{"_id": "b", "text": "drag"}\n'
     )
     with pytest.raises(InputError, match=r"no document .*30 tokens"):
-        pretrain([str(tmp_path / "corpus.jsonl")], str(tiny_mlm), tmp_path / "m", PretrainOptions())
+        pretrain(
+            str(tiny_mlm),
+            [str(tmp_path / "corpus.jsonl")],
+            output=tmp_path / "m",
+            options=PretrainOptions(),
+        )
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -16,6 +16,7 @@ from beir_cocodr.training.presets import (
     check_preset,
     stage_options,
 )
+from beir_cocodr.training.weightings import GroupDROOptions, IDROOptions
 
 KINDS = {"pretrain": PretrainOptions, "finetune": FinetuneOptions, "distill": DistillOptions}
 KINDS |= {"resample evaluate": Recipe}
@@ -31,8 +32,16 @@ PUBLISHED = {
     ("preset", "stage"), [(p, s) for p, stages in PRESETS.items() for s in stages if s in KINDS]
 )
 def test_presets_are_valid_and_in_force(preset, stage):
-    settings = asdict(stage_options(KINDS[stage], stage, preset))
+    settings = flat(asdict(stage_options(KINDS[stage], stage, preset)))
     assert settings.items() >= PRESETS[preset][stage].items()
+
+
+def flat(settings: dict) -> dict:
+    """The settings, with those of nested options beside the others."""
+    values = {}
+    for name, value in settings.items():
+        values |= flat(value) if isinstance(value, dict) else {name: value}
+    return values
 
 
 @pytest.mark.parametrize("size", ["base", "large"])
@@ -50,16 +59,17 @@ def test_cocodr_as_printed(size, monkeypatch):
     assert found.max_length == coco["max_tokens_per_sequence"]
     idro, found = printed["idro"], stage_options(FinetuneOptions, "finetune", f"cocodr-{size}")
     assert found.batch_size == 8 * idro["batch_size_per_gpu"]
-    assert (found.learning_rate, found.clusters) == (idro["learning_rate"], idro["clusters_k"])
+    own = found.weighting_options
+    assert (found.learning_rate, own.clusters) == (idro["learning_rate"], idro["clusters_k"])
     # The text's beta is the code's alpha; its ANCE negatives are episodes after the BM25 warm-up,
     # of which it has 3.
-    assert (found.weighting, found.alpha, found.idro_mode, found.episodes) == (
+    assert (found.weighting, own.alpha, own.mode, found.mining.episodes) == (
         "idro",
         idro["beta"],
         "published",
         3,
     )
-    assert (found.kmeans_restarts, found.kmeans_iterations, found.kmeans_points) == (5, 500, 256)
+    assert (own.kmeans_restarts, own.kmeans_iterations, own.kmeans_points) == (5, 500, 256)
 
 
 def test_mrl_as_printed():
@@ -98,7 +108,7 @@ def test_query_as_context_as_printed(preset, name):
         found.batch_size
         == {"2k": 2_048, "16k": 16_384}[own.get("global_batch_size") or own["batch_size"]]
     )
-    assert found.mlm_weight == (2 if preset == "qc" else 1)
+    assert found.objective_options.mlm_weight == (2 if preset == "qc" else 1)
     tuning, found = printed["finetune"], stage_options(FinetuneOptions, "finetune", preset)
     assert (found.batch_size, found.learning_rate) == (
         tuning["global_batch_size"],
@@ -108,7 +118,7 @@ def test_query_as_context_as_printed(preset, name):
         tuning["negatives_per_query"],
         tuning["negative_depth"],
     )
-    assert (found.document_length, found.seed) == (tuning["passage_len"], tuning["seed"])
+    assert (found.encoder.document_length, found.seed) == (tuning["passage_len"], tuning["seed"])
 
 
 def test_a_preset_of_other_stages_is_refused():
@@ -152,14 +162,16 @@ def test_the_paper_is_one_preset_away():
     )
     assert stage_options(PretrainOptions, "pretrain", "large").learning_rate == 1e-5
     finetuning = stage_options(FinetuneOptions, "finetune", "base")
-    assert (finetuning.clusters, finetuning.alpha, finetuning.rho, finetuning.ema) == (
+    own = finetuning.weighting_options
+    assert (own.clusters, own.alpha, own.rho, own.ema) == (
         50,
         0.25,
         0.05,
         0.1,
     )
-    assert (finetuning.episodes, finetuning.mining_depth, finetuning.mining_keep) == (3, 200, 30)
-    assert (finetuning.learning_rate, finetuning.batch_size, finetuning.trained_loss) == (
+    mining = finetuning.mining
+    assert (mining.episodes, mining.depth, mining.keep) == (3, 200, 30)
+    assert (finetuning.learning_rate, finetuning.batch_size, finetuning.loss) == (
         5e-6,
         64,
         "triplet",
@@ -189,16 +201,16 @@ def test_later_words_win():
         seed=7,
         loss=None,
     )
-    assert (options.clusters, options.rho, options.idro_mode, options.tau, options.seed) == (
+    own = options.weighting_options
+    assert (own.clusters, own.rho, own.mode, own.tau, options.seed) == (
         5,
         1.0,
         "paper",
         None,
         7,
     )
-    assert (
-        stage_options(FinetuneOptions, "finetune", "cpu", ["clusters=5"], clusters=6).clusters == 6
-    )
+    again = stage_options(FinetuneOptions, "finetune", "cpu", ["clusters=5"], clusters=6)
+    assert again.weighting_options.clusters == 6
 
 
 @pytest.mark.parametrize(
@@ -210,7 +222,53 @@ def test_a_wrong_setting_is_named(assignment):
 
 
 def test_the_loss_follows_the_weighting_unless_named():
-    assert FinetuneOptions().trained_loss == "infonce"
-    assert FinetuneOptions(weighting="idro").trained_loss == "triplet"
-    assert FinetuneOptions(episodes=1).trained_loss == "triplet"
-    assert FinetuneOptions(weighting="idro", loss="infonce").trained_loss == "infonce"
+    assert FinetuneOptions().loss == "infonce"
+    assert FinetuneOptions(weighting="idro").loss == "triplet"
+    assert FinetuneOptions.of(episodes=1).loss == "triplet"
+    assert FinetuneOptions(weighting="idro", loss="infonce").loss == "infonce"
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "expected"),
+    [
+        (FinetuneOptions, {"weighting": "groupdro", "rho": 0.1}, "groupdro .*rho.* idro"),
+        (FinetuneOptions, {"weighting": "idro", "eta": 0.1}, "idro .*eta.* groupdro"),
+        (PretrainOptions, {"mix": 0.5}, "coco .*mix.* qc, cotmae"),
+        (DistillOptions, {"loss": "kl", "reduction": "mean"}, "kl .*reduction.* lambdarank"),
+        (DistillOptions, {"k": 4}, "dot .* k, .* mrl"),
+    ],
+)
+def test_an_option_of_another_row_is_refused_by_the_names_of_those_that_have_it(
+    kind, settings, expected
+):
+    with pytest.raises(InputError, match=expected):
+        kind.of(**settings)
+    assignments = [f"{name}={value}" for name, value in settings.items()]
+    with pytest.raises(InputError, match=expected):
+        stage_options(kind, "", None, assignments)
+
+
+def test_clusters_are_accepted_by_plain_training_and_said_to_be_unused(caplog):
+    options = FinetuneOptions.of(clusters=4)
+    assert options.weighting_options is None
+    assert "erm does not use clusters" in caplog.text
+    with pytest.raises(InputError, match="erm .*rho.* idro"):
+        FinetuneOptions.of(rho=0.1)
+
+
+def test_options_of_another_weighting_are_refused_as_an_object_too():
+    with pytest.raises(InputError, match=r"IDROOptions.* groupdro takes GroupDROOptions"):
+        FinetuneOptions(weighting="groupdro", weighting_options=IDROOptions())
+    with pytest.raises(InputError, match=r"IDROOptions.* erm takes no options"):
+        FinetuneOptions(weighting_options=IDROOptions())
+
+
+def test_a_preset_leaves_out_what_another_weighting_does_not_have():
+    options = stage_options(FinetuneOptions, "finetune", "cocodr-base", weighting="groupdro")
+    assert options.weighting_options == GroupDROOptions(
+        kmeans_restarts=5, kmeans_iterations=500, kmeans_points=256
+    )
+    assert (
+        stage_options(FinetuneOptions, "finetune", "cocodr-base", weighting="erm").weighting_options
+        is None
+    )

@@ -9,7 +9,8 @@ from beir_cocodr.data.collection import Datasets
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
 from beir_cocodr.models.spec import EncoderOptions, check_device_name, option
 from beir_cocodr.records import Json
-from beir_cocodr.training.options import Budget, HeldOut
+from beir_cocodr.training.options import HeldOut
+from beir_cocodr.training.shared_options import Budget
 
 #: Fields that change where and how fast a score is computed, not the score.
 _NOT_RECORDED = ("device", "encode_batch_size")

@@ -77,13 +77,12 @@ class DenseArchitecture:
             DistillOptions, recipe, seed, positives=1, m_bm25=recipe.list_size - 1, m_hard=0
         )
         distill(
-            dataset,
             recipe.start,
-            recipe.teacher,
-            output,
-            options,
+            dataset,
+            teacher=recipe.teacher,
+            output=output,
+            options=options,
             resume=True,
-            encoder=recipe.encoder,
         )
 
     def _finetune(self, dataset: str, output: Path, recipe: Recipe, seed: int) -> None:
@@ -96,7 +95,7 @@ class DenseArchitecture:
             negatives=recipe.negatives if is_hard else 0,
             negative_depth=recipe.negative_depth,
         )
-        finetune(dataset, recipe.start, output, options, resume=True, encoder=recipe.encoder)
+        finetune(recipe.start, dataset, output=output, options=options, resume=True)
 
 
 _ALL: list[Architecture] = [

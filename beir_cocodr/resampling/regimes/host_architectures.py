@@ -33,12 +33,14 @@ from beir_cocodr.models.integrity import NEW_CLASSIFIER, SPARSE, loading
 from beir_cocodr.provenance import TrainingPlan, collection_provenance, read_record
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.starts import masked_language_model, save_start
+from beir_cocodr.training.batches import drawn_dataset
+from beir_cocodr.training.checkpoints import CHECKPOINTS
 from beir_cocodr.training.held_out import CheckpointSelection, hold_out
 from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
-from beir_cocodr.training.output_folder import CHECKPOINTS, lock_output
+from beir_cocodr.training.output_folder import lock_output
 from beir_cocodr.training.pairs import TrainingPairs
-from beir_cocodr.training.trainer import GuardedTrainer, Stage, drawn_dataset, run_stage
+from beir_cocodr.training.trainer import GuardedTrainer, Stage, run_stage
 
 Options = TypeVar("Options", DistillOptions, FinetuneOptions)
 
@@ -46,12 +48,12 @@ Options = TypeVar("Options", DistillOptions, FinetuneOptions)
 _DIMENSIONS = 128
 
 
-def budgeted(kind: Callable[..., Options], recipe: Recipe, seed: int, **settings: int) -> Options:
+def budgeted(kind: type[Options], recipe: Recipe, seed: int, **settings: int) -> Options:
     """Return options of a stage with the recipe's budget and held-out queries.
 
     No stage stops early.
     """
-    return kind(
+    return kind.of(
         max_steps=recipe.max_steps,
         epochs=recipe.epochs,
         batch_size=recipe.batch_size,
@@ -61,6 +63,7 @@ def budgeted(kind: Callable[..., Options], recipe: Recipe, seed: int, **settings
         most_held_out=recipe.most_held_out,
         select_epochs=recipe.select_epochs or 1.0,
         seed=seed,
+        encoder=recipe.encoder,
         **settings,
     )
 
@@ -120,7 +123,7 @@ class HostArchitecture:
         on_main(lambda: shutil.rmtree(folder, ignore_errors=True))
         negatives = recipe.negatives if self.listwise else 0
         options = budgeted(FinetuneOptions, recipe, seed, negatives=negatives)
-        rest, held_out = hold_out(collection, options, seed)
+        rest, held_out = hold_out(collection, None, options, seed)
         pools = None
         if negatives:
             pools = bm25_negatives(rest, text_format, recipe.negative_depth, seed)

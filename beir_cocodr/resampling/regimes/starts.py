@@ -21,7 +21,7 @@ from beir_cocodr.models.checkpoint_heads import mlm_layers
 from beir_cocodr.models.integrity import NEW_HEAD, loading
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.training.trainer import drawn_dataset
+from beir_cocodr.training.batches import drawn_dataset
 
 log = logging.getLogger(__name__)
 

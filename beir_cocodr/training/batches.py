@@ -1,0 +1,179 @@
+"""Batches: rows that are drawn when they are read, batches without repeated texts, and the processes
+that prepare them.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+from uuid import uuid4
+
+import torch
+from datasets import Dataset
+from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
+from torch.utils.data import get_worker_info
+from transformers import TrainerCallback, TrainerState
+
+from beir_cocodr.arrays import Ints
+from beir_cocodr.retrieval.pool import available_cores
+
+#: Draws the columns of rows that are known by a number.
+Draw = Callable[[dict[str, list[int]]], Mapping[str, Any]]
+
+
+class EpochClock(TrainerCallback):
+    """Holds the number of the running epoch for whoever draws data by it, also after a resume."""
+
+    def __init__(self) -> None:
+        """Start at epoch 0."""
+        self.epoch = 0
+
+    def on_epoch_begin(
+        self, args: object, state: TrainerState, control: object, **kwargs: object
+    ) -> None:
+        """Take over the epoch of the trainer."""
+        self.epoch = int((state.epoch or 0) + 1e-6)
+
+
+class _PicklableDraw:
+    """A row transform that is pickled without what it holds.
+
+    To name a data set, the host would pickle model and corpus.
+    """
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+
+    def __call__(self, rows: dict[str, list[int]]) -> Mapping[str, Any]:
+        return self.draw(rows)
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (uuid4().hex,)
+
+
+def drawn_dataset(column: str, numbers: Ints, draw: Draw) -> Dataset:
+    """Return a data set of rows known by a number, which are drawn when they are read.
+
+    Args:
+        column: the name of the numbers.
+        numbers: (N,) the number of each row.
+        draw: takes ``{column: numbers}`` and gives the columns.
+    """
+    return Dataset.from_dict({column: numbers}).with_transform(_PicklableDraw(draw))
+
+
+@dataclass(frozen=True)
+class BatchKeys:
+    """The texts of each row that no other row of its batch may have.
+
+    The host's sampler reads it like a data set.
+
+    Attributes:
+        rows: the number of rows.
+        texts: the texts of a row.
+        column_names: the host asks for them.
+    """
+
+    rows: int
+    texts: Callable[[int], Sequence[str]]
+    column_names: tuple[str, ...] = ("keys",)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.rows
+
+    def __getitem__(self, row: int) -> dict[str, str]:
+        """Return the texts of a row."""
+        return {str(number): text for number, text in enumerate(self.texts(row))}
+
+
+# Passes without a single batch after which there is none.
+_BARREN_PASSES = 10
+
+# Keeps the seeds of passes apart.
+_PASS_SEED = 1_000_003
+
+
+class WholeEpochs(NoDuplicatesBatchSampler):
+    """The host's batches without repeated texts, in every epoch as many as its length says.
+
+    Where few texts differ, the host ends some epochs early, and a resumed training counts epochs by
+    their length.
+    """
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield batches of row numbers."""
+        epoch = self.epoch
+        left = len(self)
+        barren = 0
+        try:
+            while left and barren < _BARREN_PASSES:
+                before = left
+                for batch in islice(super().__iter__(), left):
+                    yield batch
+                    left -= 1
+                barren = barren + 1 if left == before else 0
+                self.set_epoch(self.epoch + _PASS_SEED)  # else the same batches came again
+        finally:
+            self.set_epoch(epoch)
+
+
+# Loader workers of a process on a GPU, unless their number is set or fewer cores are free.
+_MOST_WORKERS = 4
+
+
+def loader_workers(device: torch.device, workers: int | None) -> int:
+    """Return the processes that prepare batches for a process that trains on ``device``.
+
+    Args:
+        device: the device of the training.
+        workers: what the user set; None chooses by the device.
+    """
+    if workers is not None:
+        return workers
+    if device.type != "cuda":
+        return 0
+    cores = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(0, min(_MOST_WORKERS, cores - 1))
+
+
+class _CountingReader:
+    """A collator's way to read texts that counts those which lose words in loader workers.
+
+    The counts of a worker's own model end with the worker.
+    """
+
+    def __init__(self, model: Any, read: Callable[..., Any]) -> None:
+        self.model = model
+        self.read = read
+        self.lost = multiprocessing.Value("q", 0)
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        before = self.model.texts_cut
+        features = self.read(*args, **settings)
+        if get_worker_info() is not None:
+            with self.lost.get_lock():
+                self.lost.value += self.model.texts_cut - before
+        return features
+
+
+@contextmanager
+def counting_workers(collator: Any, model: Any, workers: int) -> Iterator[None]:
+    """Add what loader workers count to the model's ``texts_cut``, when they have ended."""
+    if not workers or not hasattr(model, "texts_cut"):
+        yield
+        return
+    was_set = "TOKENIZERS_PARALLELISM" in os.environ
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else tokenizers warn of the fork
+    reader = _CountingReader(model, collator.preprocess_fn)
+    collator.preprocess_fn = reader
+    try:
+        yield
+    finally:
+        model.texts_cut += reader.lost.value
+        collator.preprocess_fn = reader.read
+        if not was_set:
+            del os.environ["TOKENIZERS_PARALLELISM"]

@@ -1,0 +1,312 @@
+"""Options that all trainings share, and how settings find the class that they belong to.
+
+An option that one loss, weighting, objective or teacher has alone is a field of that row's own
+options class; :meth:`TrainingOptions.of` takes all of them by name. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+
+from beir_cocodr.errors import SEED_MAX, InputError
+from beir_cocodr.models.spec import EncoderOptions, Options, option
+from beir_cocodr.records import Json
+from beir_cocodr.training.rows import Row, Tables, own_fields, rows_with_option
+
+log = logging.getLogger(__name__)
+T = TypeVar("T", bound=Options)
+
+#: Former name of an option to its present one; the command line and presets take both.
+FORMER_NAMES = {"idro_mode": "mode", "mining_depth": "depth", "mining_keep": "keep"}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a training reads.
+
+    Attributes:
+        steps: optimiser steps.
+        texts: texts of one example.
+        searches: how often the corpus is searched on the way.
+    """
+
+    steps: int
+    texts: int
+    searches: int
+
+
+def planned_steps(max_steps: int, epochs: float, examples: int, batch_size: int) -> int:
+    """Return the optimiser steps of a training.
+
+    Args:
+        max_steps: the steps, or -1 for those of ``epochs``.
+        epochs: passes over the data.
+        examples: examples of a pass.
+        batch_size: examples of a step.
+    """
+    if max_steps > 0:
+        return max_steps
+    return max(1, round(epochs * examples / batch_size))
+
+
+@dataclass(frozen=True)
+class Budget(Options):
+    """How long a training takes and how fast it learns.
+
+    Args:
+        max_steps: optimiser steps; -1 trains for ``epochs``.
+        epochs: passes over the data.
+        batch_size: examples of a step.
+        learning_rate: peak of a linear schedule.
+        warmup: share of the steps in which the rate rises, or from 1 on their number.
+    """
+
+    max_steps: int = option(
+        -1, "Stop after this many optimiser steps. Default: train for whole epochs.", min=-1
+    )
+    epochs: float = option(1, "Train for this many passes over the data.", above=0)
+    batch_size: int = option(32, "Train on this many examples per step.", min=1)
+    learning_rate: float = option(2e-5, "Set the peak learning rate.", above=0)
+    warmup: float = option(0.1, min=0)
+
+    def __post_init__(self) -> None:
+        """Check the options, also against each other."""
+        super().__post_init__()
+        if self.max_steps == 0:
+            raise InputError(
+                f"max_steps must be positive, or -1 for whole epochs, not {self.max_steps}"
+            )
+
+    def steps_for(self, examples: int) -> int:
+        """Return the optimiser steps over so many examples."""
+        return planned_steps(self.max_steps, self.epochs, examples, self.batch_size)
+
+
+@dataclass(frozen=True)
+class TrainingOptions(Budget):
+    """Options that all trainings share.
+
+    Args:
+        mini_batch_size: texts in memory at a time; larger batches use gradient caching.
+        weight_decay: AdamW's weight decay.
+        max_grad_norm: norm that gradients are clipped to.
+        seed: seed of data order, sampling and dropout.
+        save_steps: steps between checkpoints. None means a tenth of the run, at most 500.
+        loader_workers: processes that prepare the batches of each training process. None means
+            none on a CPU, and on a GPU the free cores, at most 4. They change no result.
+        encoder: how the encoder is loaded: lengths, prompts, separator and device.
+    """
+
+    #: Kind to its table. The field of the kind's name chooses a row, and the field
+    #: ``KIND_options`` holds the row's own options.
+    TABLES: ClassVar[Tables] = {}
+    #: Kind to its table, where something else than a field chooses the row.
+    FREE_TABLES: ClassVar[Tables] = {}
+    #: Fields that a record holds elsewhere.
+    UNRECORDED: ClassVar[tuple[str, ...]] = ()
+
+    mini_batch_size: int = option(
+        32,
+        "Keep this many texts in memory at a time; the gradients of larger batches are cached.",
+        min=1,
+    )
+    weight_decay: float = option(0.01, min=0)
+    max_grad_norm: float = option(1.0, min=0)
+    seed: int = option(42, "Seed data order, sampling and dropout.", min=0, max=SEED_MAX)
+    save_steps: int | None = option(None, min=1)
+    loader_workers: int | None = option(
+        None, "Prepare batches in this many processes. Default: up to 4 on a GPU.", min=0
+    )
+    encoder: EncoderOptions = EncoderOptions()
+
+    def __post_init__(self) -> None:
+        """Check the options, and fill in the chosen rows' own ones."""
+        super().__post_init__()
+        for kind, table in self.TABLES.items():
+            self._fill_in_row(kind, table)
+
+    def _fill_in_row(self, kind: str, table: Mapping[str, Row]) -> None:
+        name = getattr(self, kind)
+        field_name = f"{kind}_options"
+        present = getattr(self, field_name)
+        expected = table[name].options
+        if present is None and expected is not None:
+            object.__setattr__(self, field_name, expected())
+        elif present is not None and (expected is None or type(present) is not expected):
+            takes = "no options of its own" if expected is None else expected.__name__
+            raise InputError(
+                f"{field_name} is {type(present).__name__}, and the {kind} {name} takes {takes}"
+            )
+
+    @classmethod
+    def of(cls, **settings: Any) -> Self:
+        """Return options from settings by name, each put where it belongs.
+
+        A setting is a field of this class, or of the own options of a row that is chosen.
+
+        Example:
+            >>> from beir_cocodr import FinetuneOptions
+            >>> FinetuneOptions.of(weighting="idro", rho=0.1).weighting_options.rho
+            0.1
+        """
+        return options_of(cls, settings)
+
+    def recorded(self) -> Json:
+        """Return the options that results depend on, and that no other part of a record holds."""
+        settings = asdict(self)
+        for name in (*self.UNRECORDED, "loader_workers", "encoder"):
+            del settings[name]
+        return settings
+
+    def row(self, kind: str) -> Any:
+        """Return the chosen row of a kind, such as "weighting"."""
+        return self.TABLES[kind][getattr(self, kind)]
+
+    def rows(self) -> list[Row]:
+        """Return the chosen rows of all kinds."""
+        return [self.row(kind) for kind in self.TABLES]
+
+    def workload(self, examples: int) -> Workload:
+        """Return what a training over so many examples reads."""
+        return Workload(self.steps_for(examples), texts=2, searches=0)
+
+    def cached_mini_batch(self) -> int | None:
+        """Return the texts that gradient caching embeds at a time; None if a batch fits."""
+        from beir_cocodr.distributed import world_size
+
+        fits = self.batch_size // world_size() <= self.mini_batch_size
+        return None if fits else self.mini_batch_size
+
+    def with_overrides(self, **overrides: Any) -> Self:
+        """Return a copy with those overrides that are not None, each put where it belongs.
+
+        A row that is chosen anew has the defaults of its own options.
+        """
+        left = _present_names({k: v for k, v in overrides.items() if v is not None})
+        direct = _taken(left, type(self))
+        for name, part in _nested_options(type(self)).items():
+            mine = _taken(left, part)
+            if mine:
+                direct[name] = replace(getattr(self, name), **mine)
+        for kind in self.TABLES:
+            if direct.get(kind, getattr(self, kind)) != getattr(self, kind):
+                direct.setdefault(f"{kind}_options", None)
+        return _with_row_options(replace(self, **direct), left, frozenset())
+
+
+def options_of(
+    kind: type[T], settings: Mapping[str, Any], optional: frozenset[str] = frozenset()
+) -> T:
+    """Return options of a class from settings by name, each put where it belongs.
+
+    Args:
+        kind: the class; its nested options and those of the chosen rows count.
+        settings: name to value.
+        optional: settings that are left out if they belong to a row that is not chosen.
+
+    Raises:
+        InputError: A setting is unknown, has a wrong value, or belongs to a row that is not
+            chosen; the message names those that have it.
+    """
+    left = _present_names(settings)
+    direct = _taken(left, kind)
+    for name, part in _nested_options(kind).items():
+        mine = _taken(left, part)
+        if mine and name not in direct:
+            default: Any = kind.__dataclass_fields__[name].default
+            direct[name] = replace(default, **mine)
+    return _with_row_options(kind(**direct), left, optional)
+
+
+def _present_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {FORMER_NAMES.get(name, name): value for name, value in settings.items()}
+
+
+def _with_row_options(options: T, left: dict[str, Any], optional: frozenset[str]) -> T:
+    """Return options with the settings that belong to the own options of rows."""
+    changes: dict[str, Any] = {}
+    if isinstance(options, TrainingOptions):
+        for name in options.TABLES:
+            own = getattr(options, f"{name}_options")
+            mine = {} if own is None else _taken(left, type(own))
+            if mine:
+                changes[f"{name}_options"] = replace(own, **mine)
+        for name, table in options.FREE_TABLES.items():
+            for row in table.values():
+                mine = {} if row.options is None else _taken(left, row.options)
+                if row.options is not None and mine:
+                    changes[f"{name}_options"] = row.options(**mine)
+    _check_all_placed(options, left, optional)
+    return replace(options, **changes)
+
+
+def _taken(settings: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
+    """Remove from settings those that are fields of a class, and return them."""
+    names = [name for name in settings if name in kind.__dataclass_fields__]
+    return {name: settings.pop(name) for name in names}
+
+
+def _nested_options(kind: type[Options]) -> dict[str, type[Options]]:
+    """Return the fields of a class that hold options of one class, with that class."""
+    hints = get_type_hints(kind)
+    names = [each.name for each in fields(kind)]
+    return {name: hints[name] for name in names if is_dataclass(hints[name])}
+
+
+def _check_all_placed(options: Options, left: Mapping[str, Any], optional: frozenset[str]) -> None:
+    known = {each.name for _, each in setting_fields(type(options))}
+    former = {new: old for old, new in FORMER_NAMES.items()}
+    for name in left:
+        if name not in known:
+            listed = ", ".join(sorted(known))
+            raise InputError(f"there is no setting {name!r}; there are {listed}")
+        if {name, former.get(name)} & optional:
+            continue
+        if not _ignored(options, name):
+            raise InputError(_misplaced(options, name))
+
+
+def _ignored(options: Options, name: str) -> bool:
+    """Return true, after a warning, if a chosen row accepts a setting without using it."""
+    assert isinstance(options, TrainingOptions)
+    for kind in options.TABLES:
+        ignores = options.row(kind).ignores
+        if ignores is not None and name in ignores.__dataclass_fields__:
+            log.warning("the %s %s does not use %s", kind, getattr(options, kind), name)
+            return True
+    return False
+
+
+def _misplaced(options: Options, name: str) -> str:
+    """Return the message about a setting of a row that is not chosen."""
+    assert isinstance(options, TrainingOptions)
+    for kind, table in options.TABLES.items():
+        having = rows_with_option(table, name)
+        if having:
+            chosen = getattr(options, kind)
+            return (
+                f"the {kind} {chosen} has no option {name}, which belongs to {', '.join(having)}; "
+                f"choose --{kind} {having[0]}, or leave {name} out"
+            )
+    raise AssertionError(name)
+
+
+def setting_fields(kind: type[Options]) -> Iterator[tuple[type[Options], Field[Any]]]:
+    """Yield every setting of an options class, with the class that has it.
+
+    Settings are the fields of the class, of options in it, and of all rows' own options.
+    """
+    nested = _nested_options(kind)
+    tables: Tables = {}
+    if issubclass(kind, TrainingOptions):
+        tables = {**kind.TABLES, **kind.FREE_TABLES}
+    holders = {f"{name}_options" for name in tables}
+    for each in fields(kind):
+        if each.name in nested:
+            yield from setting_fields(nested[each.name])
+        elif each.name not in holders:
+            yield kind, each
+    yield from own_fields(tables)

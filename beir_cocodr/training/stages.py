@@ -1,0 +1,124 @@
+"""The stages of an adaptation: each trains one encoder further on what the adaptation has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from beir_cocodr.data.collection import Collection
+from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.provenance import TrainingRecord
+from beir_cocodr.retrieval.fuse import fuse
+from beir_cocodr.training.distill import distill
+from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.presets import GPL_TEACHER
+from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.start import Start
+
+
+@dataclass(frozen=True)
+class StageData:
+    """What the stages of one adaptation learn from.
+
+    Attributes:
+        target: the corpus that is adapted to.
+        source: the labelled collection of the stage ``finetune``.
+        queries: the collection of generated queries, for stages that need it.
+        queries_folder: its folder.
+        teacher: the cross-encoder of the stage ``gpl``.
+    """
+
+    target: Collection
+    source: Collection | None = None
+    queries: Collection | None = None
+    queries_folder: Path | None = None
+    teacher: str = GPL_TEACHER
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """One training of one stage.
+
+    Attributes:
+        data: what it learns from.
+        start: the encoder that it starts from; it must stay as it is.
+        output: folder for the trained encoder.
+        options: options of the stage's own class.
+        resume: go on from the last checkpoint, and keep a finished output.
+        encoder: how encoders are loaded.
+    """
+
+    data: StageData
+    start: Start
+    output: Path
+    options: Any
+    resume: bool = False
+    encoder: EncoderOptions = field(default_factory=EncoderOptions)
+
+
+def pretrain_stage(run: StageRun) -> TrainingRecord:
+    """Pre-train on the target, and on generated queries if the objective needs them."""
+    queries: tuple[Path, ...] = ()
+    if run.options.row("objective").on_queries:
+        queries = (_queries_folder(run),)
+    return pretrain(
+        run.start,
+        run.data.target,
+        output=run.output,
+        options=run.options,
+        queries=queries,
+        resume=run.resume,
+    )
+
+
+def source_stage(run: StageRun) -> TrainingRecord:
+    """Fine-tune on the labelled collection."""
+    return finetune(
+        run.start, run.data.source, output=run.output, options=run.options, resume=run.resume
+    )
+
+
+def qgen_stage(run: StageRun) -> TrainingRecord:
+    """Fine-tune on generated queries."""
+    return finetune(
+        run.start, run.data.queries, output=run.output, options=run.options, resume=run.resume
+    )
+
+
+def gpl_stage(run: StageRun) -> TrainingRecord:
+    """Distil a cross-encoder on generated queries."""
+    return _distill(run, run.data.teacher)
+
+
+def hybrid_stage(run: StageRun) -> TrainingRecord:
+    """Distil the fusion of BM25 and the encoder itself on generated queries."""
+    return _distill(run, "feedback")
+
+
+def fuse_stage(run: StageRun) -> TrainingRecord:
+    """Join the encoder with BM25 over the target."""
+    return fuse(
+        run.start.name,
+        run.data.target,
+        output=run.output,
+        options=run.options,
+        encoder=run.encoder,
+        resume=run.resume,
+    )
+
+
+def _distill(run: StageRun, teacher: str) -> TrainingRecord:
+    return distill(
+        run.start,
+        run.data.queries,
+        teacher=teacher,
+        output=run.output,
+        options=run.options,
+        resume=run.resume,
+    )
+
+
+def _queries_folder(run: StageRun) -> Path:
+    assert run.data.queries_folder is not None
+    return run.data.queries_folder
