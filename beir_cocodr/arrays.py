@@ -34,7 +34,11 @@ def non_finite_rows(vectors: Array) -> Ints:
     return np.flatnonzero(~np.isfinite(vectors).all(axis=1))
 
 
-def check_finite(vectors: Array, ids: Sequence[object], noun: str) -> None:
+def check_finite(
+    vectors: Array,
+    ids: Sequence[object],
+    noun: str,
+) -> None:
     """Check that all (n, d) embeddings of texts are finite.
 
     Args:
@@ -54,7 +58,11 @@ def check_finite(vectors: Array, ids: Sequence[object], noun: str) -> None:
         )
 
 
-def singular_axes(weights: Any, count: int, seed: int) -> Floats:
+def singular_axes(
+    weights: Any,
+    count: int,
+    seed: int,
+) -> Floats:
     """Return the (T, r) first right singular vectors of (n, T) sparse weights.
 
     They are computed by randomised power iterations, in a thread of its own: where Java runs, it

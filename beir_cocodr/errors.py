@@ -31,7 +31,11 @@ def first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def explained(problem: str, way_out: str, *kinds: type[Exception]) -> Iterator[None]:
+def explained(
+    problem: str,
+    way_out: str,
+    *kinds: type[Exception],
+) -> Iterator[None]:
     """Turn exceptions of some kinds into an ``InputError``.
 
     Its message is the problem, the reason that the exception gives in parentheses, and the way out.
@@ -135,7 +139,11 @@ def check_seeds(seeds: Sequence[int]) -> None:
         raise InputError(f"seeds {names}: give at least one, and each once")
 
 
-def check_count(name: str, value: int | None, least: int = 1) -> None:
+def check_count(
+    name: str,
+    value: int | None,
+    least: int = 1,
+) -> None:
     """Check a number that is counted, unless it is None.
 
     Raises:
@@ -145,7 +153,11 @@ def check_count(name: str, value: int | None, least: int = 1) -> None:
         Limits(min=least).check(name, value)
 
 
-def check_name(kind: str, name: str | Path, utf8: bool = False) -> None:
+def check_name(
+    kind: str,
+    name: str | Path,
+    utf8: bool = False,
+) -> None:
     """Check that a file system takes a name.
 
     Args:
@@ -269,7 +281,11 @@ def naming_full_disk(folder: Path, safe: Callable[[], str] | None = None) -> Ite
         raise full from error
 
 
-def _disk_full(number: int, folder: Path, error: Exception) -> DiskFull:
+def _disk_full(
+    number: int,
+    folder: Path,
+    error: Exception,
+) -> DiskFull:
     full = DiskFull(number, os.strerror(number), str(folder))
     for note in getattr(error, "__notes__", ()):
         full.add_note(note)

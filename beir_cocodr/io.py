@@ -256,7 +256,11 @@ def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
 _FORMER = "former"
 
 
-def _exchange(output: Path, draft: Path, former: Path) -> None:
+def _exchange(
+    output: Path,
+    draft: Path,
+    former: Path,
+) -> None:
     if output.is_dir():
         output.replace(former)
     try:

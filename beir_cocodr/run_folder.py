@@ -66,7 +66,9 @@ _OTHER_RECORDS = {
 
 @contextmanager
 def results_folder(
-    output: Path, run: Mapping[str, object], overwrite: bool = False
+    output: Path,
+    run: Mapping[str, object],
+    overwrite: bool = False,
 ) -> Iterator[Path]:
     """Give a draft for the results of one run, which go to ``output`` together at the end.
 
@@ -131,7 +133,11 @@ def _is_result(folder: Path, name: object) -> bool:
     return is_ordinary and not path.is_symlink() and is_known
 
 
-def _check_run(output: Path, run: Mapping[str, object], overwrite: bool) -> None:
+def _check_run(
+    output: Path,
+    run: Mapping[str, object],
+    overwrite: bool,
+) -> None:
     """Check that an output holds nothing, results of the same run, or results to be replaced."""
     before, files = _read_run(output)
     others = {path.name for path in output.iterdir() if not is_incidental(path)} - files
@@ -155,7 +161,11 @@ def _check_run(output: Path, run: Mapping[str, object], overwrite: bool) -> None
     check_same_run(output, before, run, way_out)
 
 
-def _deliver(draft: Path, output: Path, run: Mapping[str, object]) -> None:
+def _deliver(
+    draft: Path,
+    output: Path,
+    run: Mapping[str, object],
+) -> None:
     """Move results to their folder, records last, in place of those that are there."""
     new = {path.name for path in draft.iterdir() if not is_incidental(path)} - {RUN_FILE}
     for name in new:
@@ -176,7 +186,11 @@ def _is_record(name: str) -> bool:
     return name.endswith(".json")
 
 
-def _write_run(folder: Path, run: object, files: set[str]) -> None:
+def _write_run(
+    folder: Path,
+    run: object,
+    files: set[str],
+) -> None:
     content = {"run": run, "files": sorted(files)}
     write_text(folder / RUN_FILE, json.dumps(content, indent=2) + "\n")
 

@@ -30,7 +30,10 @@ def differences(before: Settings, now: Settings) -> list[str]:
 
 
 def check_same_run(
-    where: str | Path, before: Settings, now: Settings, way_out: str = "choose another --output"
+    where: str | Path,
+    before: Settings,
+    now: Settings,
+    way_out: str = "choose another --output",
 ) -> None:
     """Check that a folder or file belongs to the run that is asked for.
 

@@ -278,7 +278,8 @@ SEARCHED = 200_000
 
 # Line ends become spaces, and a terminal is sent no control character of a text.
 _CONTROLS = dict.fromkeys(
-    (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), " "
+    (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)),
+    " ",
 )
 
 
@@ -314,7 +315,12 @@ class Snippet:
             yield self.text[end:], False
 
 
-def snippet(text: str, query: str, analyzer: Analyzer, length: int = 240) -> Snippet:
+def snippet(
+    text: str,
+    query: str,
+    analyzer: Analyzer,
+    length: int = 240,
+) -> Snippet:
     """Return the part of about ``length`` characters that has most of a query's terms.
 
     Among parts with as many terms it is the one with most words that match; where none matches, it
@@ -339,7 +345,11 @@ def snippet(text: str, query: str, analyzer: Analyzer, length: int = 240) -> Sni
     return Snippet(before + line[start:end] + after, tuple(_join_overlapping(inside)))
 
 
-def mark_words(text: str, query: str, analyzer: Analyzer) -> Snippet:
+def mark_words(
+    text: str,
+    query: str,
+    analyzer: Analyzer,
+) -> Snippet:
     """Return a text as it is, with the words that match a query."""
     matches = analyzer.matches(text[:SEARCHED], analyzer(query))
     ranges = [(start, end) for start, end, _ in matches]
@@ -360,7 +370,11 @@ class _Stretch(NamedTuple):
     end: int = 0
 
 
-def _window(line: str, matches: list[tuple[int, int, str]], length: int) -> tuple[int, int]:
+def _window(
+    line: str,
+    matches: list[tuple[int, int, str]],
+    length: int,
+) -> tuple[int, int]:
     """Return the range of the best part of a line, between words where there are spaces."""
     best = _best_stretch(matches, length)
     first = -best.minus_start

@@ -60,7 +60,12 @@ class KMeans:
         check_count("iterations", self.iterations)
         check_count("restarts", self.restarts)
 
-    def centroids(self, points: Floats, k: int, seed: int) -> Floats:
+    def centroids(
+        self,
+        points: Floats,
+        k: int,
+        seed: int,
+    ) -> Floats:
         """Return the (K, d) centroids of (Q, d) points."""
         sample = self._sample(points, k, seed)
         method = self.method or ("faiss" if find_spec("faiss") else "scikit-learn")
@@ -76,7 +81,12 @@ class KMeans:
         assert best is not None  # there is at least one run
         return best
 
-    def _sample(self, points: Floats, k: int, seed: int) -> Floats:
+    def _sample(
+        self,
+        points: Floats,
+        k: int,
+        seed: int,
+    ) -> Floats:
         most = k * self.max_points_per_centroid
         if len(points) <= most:
             return points
@@ -153,7 +163,11 @@ def cluster_queries(
 
 
 def _fold(
-    points: Floats, centroids: Floats, labels: Ints, min_size: int, ids: Sequence[str] | None
+    points: Floats,
+    centroids: Floats,
+    labels: Ints,
+    min_size: int,
+    ids: Sequence[str] | None,
 ) -> int:
     """Move the queries of small clusters, in ``labels`` itself; return the number of these."""
     sizes = np.bincount(labels, minlength=len(centroids))
@@ -183,7 +197,11 @@ def _fold(
     return len(small)
 
 
-def _first_centroids(sample: Floats, k: int, seed: int) -> Floats:
+def _first_centroids(
+    sample: Floats,
+    k: int,
+    seed: int,
+) -> Floats:
     """Choose (K, d) first centroids by k-means++, the same for both libraries.
 
     faiss has no k-means++ before 1.13.
@@ -194,7 +212,12 @@ def _first_centroids(sample: Floats, k: int, seed: int) -> Floats:
     return np.ascontiguousarray(chosen, np.float32)
 
 
-def _faiss(sample: Floats, first: Floats, seed: int, iterations: int) -> tuple[Floats, float]:
+def _faiss(
+    sample: Floats,
+    first: Floats,
+    seed: int,
+    iterations: int,
+) -> tuple[Floats, float]:
     """Return centroids, and the squared distances to the nearest before the last move, summed."""
     way_out = "pip install 'beir-cocodr[faiss-cpu]'"
     with explained("clustering with faiss needs it", way_out, ImportError):
@@ -207,14 +230,17 @@ def _faiss(sample: Floats, first: Floats, seed: int, iterations: int) -> tuple[F
         seed=seed,
         verbose=False,
         min_points_per_centroid=1,  # below it, faiss writes a warning past Python's stderr
-        max_points_per_centroid=len(sample),  # it is a sample already
+        max_points_per_centroid=len(sample),  # it is a sample already,
     )
     kmeans.train(sample, init_centroids=first)
     return np.array(kmeans.centroids, np.float32), float(np.asarray(kmeans.obj)[-1])
 
 
 def _scikit_learn(
-    sample: Floats, first: Floats, seed: int, iterations: int
+    sample: Floats,
+    first: Floats,
+    seed: int,
+    iterations: int,
 ) -> tuple[Floats, float]:
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning

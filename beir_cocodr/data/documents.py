@@ -103,7 +103,12 @@ class Documents(Mapping[str, dict[str, str]]):
     document.
     """
 
-    def __init__(self, table: pa.Table, content_hash: str, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        table: pa.Table,
+        content_hash: str,
+        path: Path | None = None,
+    ) -> None:
         """Wrap a table.
 
         Args:
@@ -257,7 +262,11 @@ def _as_dicts(table: pa.Table) -> list[dict[str, str]]:
     return _join_columns(*(table.column(name).to_pylist() for name in _SCHEMA.names))
 
 
-def _join_columns(ids: list[str], titles: list[str], texts: list[str]) -> list[dict[str, str]]:
+def _join_columns(
+    ids: list[str],
+    titles: list[str],
+    texts: list[str],
+) -> list[dict[str, str]]:
     rows = zip(ids, titles, texts, strict=True)
     return [{"_id": id, "title": title, "text": text} for id, title, text in rows]
 
@@ -277,7 +286,9 @@ _COUNTS = b"counts"
 
 
 def write_arrow(
-    path: Path, documents: Iterable[Document], counts: Mapping[str, int] | None = None
+    path: Path,
+    documents: Iterable[Document],
+    counts: Mapping[str, int] | None = None,
 ) -> tuple[str, Repeats]:
     """Write a stream of documents to an Arrow file, in batches.
 
@@ -317,7 +328,11 @@ def write_arrow(
     return digest.hexdigest(), ids_seen
 
 
-def _framed(ids: list[str], titles: list[str], texts: list[str]) -> bytes:
+def _framed(
+    ids: list[str],
+    titles: list[str],
+    texts: list[str],
+) -> bytes:
     """Return bytes that no other documents give: the lengths say where each field ends."""
     rows = zip(ids, titles, texts, strict=True)
     framed = (f"{len(id)} {len(title)} {len(text)}\n{id}{title}{text}" for id, title, text in rows)
@@ -364,7 +379,11 @@ def _batches(documents: Iterable[Document]) -> Iterator[tuple[list[str], list[st
         yield ids, titles, texts
 
 
-def _record_batch(ids: list[str], titles: list[str], texts: list[str]) -> pa.RecordBatch:
+def _record_batch(
+    ids: list[str],
+    titles: list[str],
+    texts: list[str],
+) -> pa.RecordBatch:
     columns = [pa.array(column, pa.large_string()) for column in (ids, titles, texts)]
     return pa.record_batch(columns, schema=_SCHEMA)
 

@@ -343,7 +343,11 @@ def _visible(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _sections(content: formats.Content, prefix: str, path: Path) -> Iterator[_Item]:
+def _sections(
+    content: formats.Content,
+    prefix: str,
+    path: Path,
+) -> Iterator[_Item]:
     title = content.title or path.stem
     for number, (headings, text) in enumerate(content.sections, 1):
         above = ABOVE.join(part.replace(ABOVE, " - ") for part in (title, *headings))
@@ -351,7 +355,10 @@ def _sections(content: formats.Content, prefix: str, path: Path) -> Iterator[_It
 
 
 def _records(
-    rows: Iterator[formats.Row], file_prefix: str, prefix: str, file: str
+    rows: Iterator[formats.Row],
+    file_prefix: str,
+    prefix: str,
+    file: str,
 ) -> Iterator[_Item]:
     """Stream the records of a table as items.
 
@@ -386,7 +393,11 @@ def _split(items: Sequence[_Item], reading: Reading) -> Iterator[list[Any]]:
             yield [item.text]
 
 
-def _new_id(item: _Item, part: Any, ids: Counter[int]) -> str:
+def _new_id(
+    item: _Item,
+    part: Any,
+    ids: Counter[int],
+) -> str:
     """Return an id for a passage: its prefix, and a hash of its title and text.
 
     The same passage again gets a number. ``ids`` counts the ids so far, by their hashes.
@@ -426,7 +437,8 @@ class _ContentCache:
         self._now[state[0]] = entry
         _, title, sections = entry
         return formats.Content(
-            title, [formats.Section(tuple(headings), text) for headings, text in sections]
+            title,
+            [formats.Section(tuple(headings), text) for headings, text in sections],
         )
 
     def save(self) -> None:

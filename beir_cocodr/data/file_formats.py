@@ -140,7 +140,11 @@ def _split_front_matter(text: str) -> tuple[str, str]:
 
 # What inline marks of Markdown are read as: breaks of lines, and inline HTML, of which only what it
 # encloses is text.
-_INLINE_MARKS = {"softbreak": "\n", "hardbreak": "\n", "html_inline": ""}
+_INLINE_MARKS = {
+    "softbreak": "\n",
+    "hardbreak": "\n",
+    "html_inline": "",
+}
 
 
 def _inline_text(token: Any) -> str:
@@ -398,7 +402,11 @@ class Columns:
         return Columns(texts, "" if title in texts else title, "" if id in texts else id)
 
     @staticmethod
-    def _or_recognised(column: str | None, names: Sequence[str], known: Sequence[str]) -> str:
+    def _or_recognised(
+        column: str | None,
+        names: Sequence[str],
+        known: Sequence[str],
+    ) -> str:
         if column is not None:
             return column
         return next(iter(_recognise(names, known)), "")
@@ -421,7 +429,11 @@ class Row(NamedTuple):
     text: Any
 
 
-def read_table(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
+def read_table(
+    path: Path,
+    columns: Columns,
+    report: Report,
+) -> Iterator[Row]:
     """Stream the records of a table, read by its suffix.
 
     What is wrong with the file is reported, and ends the stream.
@@ -447,7 +459,11 @@ def record_rows(records: Iterable[dict[str, Any]], columns: Columns) -> Iterator
         yield _row(number, record, columns)
 
 
-def _row(line: int, record: Mapping[str, Any], columns: Columns) -> Row:
+def _row(
+    line: int,
+    record: Mapping[str, Any],
+    columns: Columns,
+) -> Row:
     texts = [record.get(name) for name in columns.texts]
     if len(texts) == 1:
         text = texts[0]
@@ -469,7 +485,11 @@ def _parquet_rows(path: Path, columns: Columns) -> Iterator[Row]:
         yield from record_rows(records, chosen)
 
 
-def _json_rows(path: Path, columns: Columns, report: Report) -> Iterator[Row]:
+def _json_rows(
+    path: Path,
+    columns: Columns,
+    report: Report,
+) -> Iterator[Row]:
     """Stream the records of JSON lines; the first record decides which columns are read."""
     chosen = None
     for line, record in json_records(path, report):

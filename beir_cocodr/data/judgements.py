@@ -80,7 +80,11 @@ def _normalised(text: str) -> str:
 
 
 def log_judgement(
-    path: Path, document_id: str, grade: int | None, query: str, **more: object
+    path: Path,
+    document_id: str,
+    grade: int | None,
+    query: str,
+    **more: object,
 ) -> LoggedJudgement:
     """Append a judgement to a log; it is on the disk when this returns.
 
@@ -102,7 +106,7 @@ def log_judgement(
         document_id=document_id,
         grade=grade,
         query=query,
-        **more,  # type: ignore[arg-type]
+        **more,  # type: ignore[arg-type],
     )
     line = (json.dumps(judgement.to_json(), ensure_ascii=False) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -229,7 +233,13 @@ class JudgementLog:
             if self._qrels_version != self.version:
                 self._write_qrels()
 
-    def judge(self, asked: Asked, document: str, grade: int | None, **drawn: object) -> None:
+    def judge(
+        self,
+        asked: Asked,
+        document: str,
+        grade: int | None,
+        **drawn: object,
+    ) -> None:
         """Append a judgement, unless the log says the same already.
 
         Args:
@@ -242,7 +252,12 @@ class JudgementLog:
             self.refresh()
             if self.grades.get(asked.id, {}).get(document) != grade:
                 log_judgement(
-                    self.file, document, grade, asked.text, query_id=asked.query_id, **drawn
+                    self.file,
+                    document,
+                    grade,
+                    asked.text,
+                    query_id=asked.query_id,
+                    **drawn,
                 )
                 self.refresh()
 
@@ -391,7 +406,12 @@ class JudgedQuery:
     text: str = ""
     blank: int = 0
 
-    def with_judgement(self, document: str, grade: int, probability: float) -> "JudgedQuery":
+    def with_judgement(
+        self,
+        document: str,
+        grade: int,
+        probability: float,
+    ) -> "JudgedQuery":
         """Return the query with a further judgement."""
         return replace(
             self,
@@ -582,11 +602,18 @@ def _table_pairs(path: Path, header: list[str]) -> Iterator[_NumberedPair]:
             ) from None
 
 
-def _table_fields(checker: RecordChecker, line: int, cells: dict[str, str]) -> dict[str, object]:
+def _table_fields(
+    checker: RecordChecker,
+    line: int,
+    cells: dict[str, str],
+) -> dict[str, object]:
     """Return the fields of a pair from the cells of its line; an empty cell leaves a default."""
     values = {name: cell.strip() for name, cell in cells.items() if name in COLUMNS}
     judgement = checker.judgement(
-        line, values["query_id"], values["document_id"], values["judgement"] or "0"
+        line,
+        values["query_id"],
+        values["document_id"],
+        values["judgement"] or "0",
     )
     assert judgement is not None  # errors are raised
     _, query, document, grade = judgement

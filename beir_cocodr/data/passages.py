@@ -80,7 +80,11 @@ def _split_sentences(text: str, language: str) -> Iterator[Range]:
     yield start, len(text)
 
 
-def _stripped(text: str, start: int = 0, end: int | None = None) -> Range:
+def _stripped(
+    text: str,
+    start: int = 0,
+    end: int | None = None,
+) -> Range:
     """Return a range, by default the whole text, without the white space around it."""
     part = text[start:end]
     leading = len(part) - len(part.lstrip())
@@ -162,7 +166,11 @@ def split_passages(
     return passages
 
 
-def fitting_prefix(text: str, count: Count, limit: int) -> str:
+def fitting_prefix(
+    text: str,
+    count: Count,
+    limit: int,
+) -> str:
     """Return the longest prefix of at most ``limit`` tokens, up to a word's end if possible."""
     start, end = _stripped(text)
     if start >= end:
@@ -171,7 +179,11 @@ def fitting_prefix(text: str, count: Count, limit: int) -> str:
     return text[start : part.end]
 
 
-def _sentences(text: str, title: int, language: str) -> list[Range]:
+def _sentences(
+    text: str,
+    title: int,
+    language: str,
+) -> list[Range]:
     ranges = [_stripped(text, 0, title)] if text[:title].strip() else []
     for start, end in sentence_ranges(text[title:], language):
         ranges.append((title + start, title + end))
@@ -179,10 +191,13 @@ def _sentences(text: str, title: int, language: str) -> list[Range]:
 
 
 def _units(
-    texts: Sequence[str], sentences: Sequence[list[Range]], count: Count, limit: int
+    texts: Sequence[str],
+    sentences: Sequence[list[Range]],
+    count: Count,
+    limit: int,
 ) -> Iterator[list[_Unit]]:
     """Stream the sentences of each text with their tokens; those that are too long in parts."""
-    parts = []
+    parts: list[str] = []
     for text, ranges in zip(texts, sentences, strict=True):
         parts.extend(text[start:end] for start, end in ranges)
     lengths = iter(count(parts))
@@ -197,7 +212,11 @@ def _units(
         yield units
 
 
-def _group(units: Sequence[_Unit], limit: int, added: int) -> Iterator[list[_Unit]]:
+def _group(
+    units: Sequence[_Unit],
+    limit: int,
+    added: int,
+) -> Iterator[list[_Unit]]:
     """Group units greedily while the sum of their tokens fits; added tokens count once."""
     group: list[_Unit] = []
     total = added
@@ -213,7 +232,12 @@ def _group(units: Sequence[_Unit], limit: int, added: int) -> Iterator[list[_Uni
         yield group
 
 
-def _regroup(text: str, group: list[_Unit], count: Count, limit: int) -> Iterator[list[_Unit]]:
+def _regroup(
+    text: str,
+    group: list[_Unit],
+    count: Count,
+    limit: int,
+) -> Iterator[list[_Unit]]:
     """Divide a group that is longer than the sum of its units into groups that are measured."""
 
     def fits(units: list[_Unit]) -> bool:
@@ -232,7 +256,13 @@ def _regroup(text: str, group: list[_Unit], count: Count, limit: int) -> Iterato
             return
 
 
-def _parts(text: str, start: int, end: int, count: Count, limit: int) -> Iterator[_Unit]:
+def _parts(
+    text: str,
+    start: int,
+    end: int,
+    count: Count,
+    limit: int,
+) -> Iterator[_Unit]:
     """Divide a sentence that is too long into parts that fit."""
     while start < end:
         part = _first_part(text, start, end, count, limit)
@@ -241,7 +271,13 @@ def _parts(text: str, start: int, end: int, count: Count, limit: int) -> Iterato
         start = following.start() if following else end
 
 
-def _first_part(text: str, start: int, end: int, count: Count, limit: int) -> _Unit:
+def _first_part(
+    text: str,
+    start: int,
+    end: int,
+    count: Count,
+    limit: int,
+) -> _Unit:
     """Return the first part of a range: it ends after a word if any fits, else within the first."""
     window = min(end, start + _WINDOW_A_TOKEN * limit)
     words = islice(_WORD.finditer(text, start, window), limit + 1)
@@ -259,7 +295,11 @@ def _first_part(text: str, start: int, end: int, count: Count, limit: int) -> _U
 
 
 def _last_fitting(
-    text: str, start: int, ends: Sequence[int], count: Count, limit: int
+    text: str,
+    start: int,
+    ends: Sequence[int],
+    count: Count,
+    limit: int,
 ) -> _Unit | None:
     """Return the longest part that fits and ends at one of some ascending ends, by bisection."""
 
@@ -285,7 +325,12 @@ class PassageReader:
     """A reader of the passages of a corpus: all of them, or a random sample."""
 
     def __init__(
-        self, documents: Documents, text_format: TextFormat, count: Count, limit: int, language: str
+        self,
+        documents: Documents,
+        text_format: TextFormat,
+        count: Count,
+        limit: int,
+        language: str,
     ) -> None:
         """Read the passages of documents.
 
@@ -304,7 +349,12 @@ class PassageReader:
         # (N + 1,) numbers of passages before each document, and the drawn ones, ascending.
         self._sample: tuple[Ints, Ints] | None = None
 
-    def draw(self, size: int, seed: int, folder: Path) -> None:
+    def draw(
+        self,
+        size: int,
+        seed: int,
+        folder: Path,
+    ) -> None:
         """Keep a uniform random sample of the passages from now on.
 
         The corpus is read once to count its passages, unless another process left the counts.

@@ -58,7 +58,12 @@ def _open(path: Path) -> BinaryIO:
     return path.open("rb", 1 << 20)
 
 
-def _decode(content: bytes, file: str, line: int, report: Report) -> str | None:
+def _decode(
+    content: bytes,
+    file: str,
+    line: int,
+    report: Report,
+) -> str | None:
     try:
         return content.decode()
     except UnicodeDecodeError as cause:
@@ -125,13 +130,21 @@ class RecordChecker:
         self._absent_titles = LineTally()
 
     def error(
-        self, kind: str, message: str, line: int | None = None, id: str | None = None
+        self,
+        kind: str,
+        message: str,
+        line: int | None = None,
+        id: str | None = None,
     ) -> None:
         """Report an error in the file."""
         self.report(error(kind, self.file, message, line, id))
 
     def warning(
-        self, kind: str, message: str, line: int | None = None, id: str | None = None
+        self,
+        kind: str,
+        message: str,
+        line: int | None = None,
+        id: str | None = None,
     ) -> None:
         """Report a warning about the file."""
         self.report(warning(kind, self.file, message, line, id))
@@ -159,7 +172,13 @@ class RecordChecker:
             self.error("white space in ids", message, line, value)
         return value if self._is_encodable(line, None, value) else None
 
-    def document(self, line: int, id: object, title: object, text: object) -> Document | None:
+    def document(
+        self,
+        line: int,
+        id: object,
+        title: object,
+        text: object,
+    ) -> Document | None:
         """Return a document, or None where the record cannot be used.
 
         A title or text that is null becomes the empty string.
@@ -185,7 +204,12 @@ class RecordChecker:
             self.warning("empty documents", message, line, checked_id)
         return line, checked_id, checked_title, checked_text
 
-    def query(self, line: int, id: object, text: object) -> Query | None:
+    def query(
+        self,
+        line: int,
+        id: object,
+        text: object,
+    ) -> Query | None:
         """Return a query, or None where the record cannot be used; a null text becomes empty."""
         checked_id = self.identifier(line, id)
         if checked_id is None:
@@ -198,7 +222,11 @@ class RecordChecker:
         return line, checked_id, checked_text
 
     def judgement(
-        self, line: int, query: object, document: object, grade: object
+        self,
+        line: int,
+        query: object,
+        document: object,
+        grade: object,
     ) -> Judgement | None:
         """Return a judgement, or None where the record cannot be used."""
         query_id = self.identifier(line, query)
@@ -226,7 +254,13 @@ class RecordChecker:
         message = "{} documents have no title field, read as an empty title"
         self._absent_titles.report(self.report, "title null or absent", self.file, message)
 
-    def _text(self, line: int, id: str, field: str, value: object) -> str | None:
+    def _text(
+        self,
+        line: int,
+        id: str,
+        field: str,
+        value: object,
+    ) -> str | None:
         if value is None:
             return ""
         if isinstance(value, str):
@@ -235,7 +269,12 @@ class RecordChecker:
         self.error("text not a string", message, line, id)
         return None
 
-    def _is_encodable(self, line: int, id: str | None, value: str) -> bool:
+    def _is_encodable(
+        self,
+        line: int,
+        id: str | None,
+        value: str,
+    ) -> bool:
         # JSON can escape half of a surrogate pair, which no UTF-8 file or tokenizer can take.
         if value.isascii():
             return True
@@ -309,7 +348,11 @@ def _read_jsonl(path: Path, checker: RecordChecker) -> Iterator[Document]:
         checker.error("no text field", message)
 
 
-def _first(record: Json, name: str, other: str) -> Any:
+def _first(
+    record: Json,
+    name: str,
+    other: str,
+) -> Any:
     value = record.get(name)
     return record.get(other) if value is None else value
 

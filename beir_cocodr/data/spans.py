@@ -81,7 +81,12 @@ def _sentences(text: str, offsets: Sequence[Range]) -> Iterator[Range]:
         yield start, len(offsets)
 
 
-def _windows(offsets: Sequence[Range], start: int, end: int, span_tokens: int) -> Iterator[Range]:
+def _windows(
+    offsets: Sequence[Range],
+    start: int,
+    end: int,
+    span_tokens: int,
+) -> Iterator[Range]:
     """Divide a sentence into windows of about equal size, at white space if possible."""
     while end - start > span_tokens:
         count = -(-(end - start) // span_tokens)
@@ -108,7 +113,11 @@ _WORD = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+|\S")
 _IS_SPACELESS = re.compile(rf"[{_SPACELESS}]")
 
 
-def delete_words(text: str, ratio: float, rng: np.random.Generator) -> str:
+def delete_words(
+    text: str,
+    ratio: float,
+    rng: np.random.Generator,
+) -> str:
     """Delete about ``ratio`` of the words of a text, each independently; one always stays.
 
     This needs no tokenizer and no language: where a script has no spaces, characters are deleted.
@@ -134,7 +143,11 @@ def delete_words(text: str, ratio: float, rng: np.random.Generator) -> str:
     return "".join(parts)
 
 
-def _separator(text: str, end: int, start: int) -> str:
+def _separator(
+    text: str,
+    end: int,
+    start: int,
+) -> str:
     """Return what separates two kept words, of which one ends and the other starts there."""
     if end == start:
         return ""
@@ -195,7 +208,9 @@ def twice(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
 
 
 def inverse_cloze(
-    document: SpannedText, rng: np.random.Generator, keep_query: float = 0.1
+    document: SpannedText,
+    rng: np.random.Generator,
+    keep_query: float = 0.1,
 ) -> tuple[str, str]:
     """Draw a span of a window as the query, and the rest of the window as its passage (ICT).
 
@@ -215,14 +230,20 @@ def inverse_cloze(
 
 
 def damaged(
-    document: SpannedText, rng: np.random.Generator, deletion: float = 0.6
+    document: SpannedText,
+    rng: np.random.Generator,
+    deletion: float = 0.6,
 ) -> tuple[str, str]:
     """Return a window with words deleted, and the window (TSDAE)."""
     (text,) = window(document, rng)
     return delete_words(text, deletion, rng), text
 
 
-def draw_window(document: SpannedText, rng: np.random.Generator, least: int = 1) -> Range:
+def draw_window(
+    document: SpannedText,
+    rng: np.random.Generator,
+    least: int = 1,
+) -> Range:
     """Draw consecutive spans that fit, or ``least`` spans whatever their size.
 
     The window grows from a random span to random sides until no neighbour fits, so that it is

@@ -100,7 +100,8 @@ _UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _RUN = regex.compile(rf"[{_UNSPACED}]+|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+", regex.VERSION1)
 _IS_UNSPACED = regex.compile(rf"[{_UNSPACED}]")
 _UNIT = regex.compile(
-    rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+|[^\s]", regex.VERSION1
+    rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+|[^\s]",
+    regex.VERSION1,
 )
 
 
@@ -178,7 +179,9 @@ def check_vocabulary(tokenizer: Any, name: str) -> None:
 
 
 def readable(
-    tokenizer: Any, prompts: Iterable[str | None] = (), tokens: int = 8_192
+    tokenizer: Any,
+    prompts: Iterable[str | None] = (),
+    tokens: int = 8_192,
 ) -> Callable[[str], str]:
     """Return the function that every text passes before a host tokenises it.
 
@@ -284,7 +287,10 @@ def token_counter(tokenizer: Any) -> TokenCounter:
         if not texts:
             return []
         encoded = tokenizer(
-            list(texts), verbose=False, return_attention_mask=False, return_token_type_ids=False
+            list(texts),
+            verbose=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
         )
         return [len(ids) for ids in encoded["input_ids"]]
 
@@ -354,7 +360,10 @@ class WholeWordMasker:
         return masked, labels
 
     def _choose(
-        self, ids: np.ndarray, positions: np.ndarray, rng: np.random.Generator
+        self,
+        ids: np.ndarray,
+        positions: np.ndarray,
+        rng: np.random.Generator,
     ) -> np.ndarray:
         """Return the positions of the chosen words, of those of all ordinary tokens."""
         budget = max(1, round(self.probability * len(positions)))

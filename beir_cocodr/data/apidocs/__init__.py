@@ -202,7 +202,11 @@ def _drop_repeated(extractions: dict[str, _Extraction]) -> None:
         extraction.pairs = kept
 
 
-def _write(folder: Path, extractions: dict[str, _Extraction], key: Json) -> None:
+def _write(
+    folder: Path,
+    extractions: dict[str, _Extraction],
+    key: Json,
+) -> None:
     """Write the folder in one step; of two processes the first one does."""
     pairs = [pair for extraction in extractions.values() for pair in extraction.pairs]
     domains = {name: _statistics(extraction) for name, extraction in extractions.items()}

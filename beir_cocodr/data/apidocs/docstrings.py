@@ -71,7 +71,11 @@ def _dictionary(node: ast.Dict, names: Mapping[str, Any]) -> dict[Any, Any]:
     return result
 
 
-def _of_type(kind: type[T], node: ast.expr, names: Mapping[str, Any]) -> T:
+def _of_type(
+    kind: type[T],
+    node: ast.expr,
+    names: Mapping[str, Any],
+) -> T:
     value = evaluate(node, names)
     if not isinstance(value, kind):
         raise NotLiteral(f"not of type {kind.__name__}")
@@ -89,7 +93,11 @@ def _piece(node: ast.expr, names: Mapping[str, Any]) -> str:
         return ""
 
 
-def _binary(left: str, operator: ast.operator, right: Any) -> Any:
+def _binary(
+    left: str,
+    operator: ast.operator,
+    right: Any,
+) -> Any:
     try:
         return left + right if isinstance(operator, ast.Add) else left % right
     except (TypeError, ValueError, KeyError) as error:
@@ -113,7 +121,11 @@ def _call(node: ast.Call, names: Mapping[str, Any]) -> str:
     raise NotLiteral(f"call of {name or 'an expression'}")
 
 
-def _format(template: str, node: ast.Call, names: Mapping[str, Any]) -> str:
+def _format(
+    template: str,
+    node: ast.Call,
+    names: Mapping[str, Any],
+) -> str:
     known = _format_arguments(node, names)
     pieces: list[str] = []
     automatic = 0
@@ -150,7 +162,11 @@ def _format_arguments(node: ast.Call, names: Mapping[str, Any]) -> Json:
 _ADDERS = frozenset({"add_newdoc", "add_docstr", "_add_docstr", "add_docstr_all"})
 
 # torch gives these texts through a helper; their class is known only when the file runs.
-_HELPER_CLASSES = {"_tensor_docs": "Tensor", "_storage_docs": "Storage", "_size_docs": "Size"}
+_HELPER_CLASSES = {
+    "_tensor_docs": "Tensor",
+    "_storage_docs": "Storage",
+    "_size_docs": "Size",
+}
 _DEPRECATED = frozenset({"deprecated", "deprecate", "_deprecated"})
 
 
@@ -303,7 +319,14 @@ class _Reader:
                 self.record(self.source.name, name, value)
                 return
 
-    def record(self, module: str, name: str, text: ast.expr, *, placed: bool = False) -> None:
+    def record(
+        self,
+        module: str,
+        name: str,
+        text: ast.expr,
+        *,
+        placed: bool = False,
+    ) -> None:
         """Record the docstring of an object."""
         parts = f"{module}.{name}".split(".")
         if all(part.isidentifier() for part in parts):

@@ -146,7 +146,12 @@ class _Package:
                 names |= self.star_names(starred, seen | {source.name})
         return names
 
-    def publish(self, public: str, module: str, name: str) -> None:
+    def publish(
+        self,
+        public: str,
+        module: str,
+        name: str,
+    ) -> None:
         """Give the public path to every module on the way to the definition of a name."""
         seen: set[tuple[str, str]] = set()
         while (module, name) not in seen:
@@ -168,7 +173,10 @@ class _Package:
                 module = self.starred(source, name) or module
 
     def starred(
-        self, source: ModuleSource, name: str, seen: frozenset[str] = frozenset()
+        self,
+        source: ModuleSource,
+        name: str,
+        seen: frozenset[str] = frozenset(),
     ) -> str | None:
         """Return the module from which ``import *`` takes a name.
 
@@ -218,7 +226,11 @@ def _preference(public: str, home: str) -> tuple[bool, int, str]:
     return is_outside, public.count("."), public
 
 
-def _modules(root: Path, package: str, counts: Counter[str]) -> Iterator[tuple[str, Path]]:
+def _modules(
+    root: Path,
+    package: str,
+    counts: Counter[str],
+) -> Iterator[tuple[str, Path]]:
     """Stream dotted names and paths of a package's source files, sorted by name."""
     modules = []
     for folder, folders, files in os.walk(root):

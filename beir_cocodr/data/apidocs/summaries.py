@@ -26,7 +26,8 @@ _SIGNATURE_TAIL = re.compile(r"\s*(?:[-=]>.*|:|--)?\s*")
 
 # Words whose full stop does not end a sentence.
 _ABBREVIATION = re.compile(
-    r"(?:^|[\s(])(?:e\.g|i\.e|etc|vs|cf|eqs?|fig|resp|approx|incl|no|al|[A-Z])\.$", re.I
+    r"(?:^|[\s(])(?:e\.g|i\.e|etc|vs|cf|eqs?|fig|resp|approx|incl|no|al|[A-Z])\.$",
+    re.I,
 )
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*(?=\s)")
 _SECTION = re.compile(
