@@ -21,7 +21,7 @@ from beir_cocodr.resampling.resample import (
 )
 from beir_cocodr.resampling.similarity import check_method, nearest_ranks
 from beir_cocodr.retrieval.resolve import Model
-from beir_cocodr.retrieval.store.store import Embeddings
+from beir_cocodr.retrieval.store.embeddings import Embeddings
 
 log = logging.getLogger(__name__)
 

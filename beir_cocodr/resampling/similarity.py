@@ -22,9 +22,10 @@ from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.progress import in_place
 from beir_cocodr.resampling.manifest import EncoderRecord
 from beir_cocodr.retrieval.resolve import Model, resolve_model
+from beir_cocodr.retrieval.store.embeddings import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, Identity, StoreRecord
 from beir_cocodr.retrieval.store.shard import pack
-from beir_cocodr.retrieval.store.store import Embeddings, EmbeddingStore, MemoryEmbeddings
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.topk import search_chunks
 
 log = logging.getLogger(__name__)

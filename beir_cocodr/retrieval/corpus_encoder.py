@@ -21,7 +21,7 @@ from beir_cocodr.errors import InputError, listed
 from beir_cocodr.retrieval.store.record import Backend
 
 if TYPE_CHECKING:
-    from beir_cocodr.retrieval.store.store import Embeddings
+    from beir_cocodr.retrieval.store.embeddings import Embeddings
 
 
 def token_batches(lengths: Ints, budget: int) -> Iterator[Ints]:

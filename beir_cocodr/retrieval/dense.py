@@ -27,9 +27,10 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder, Watcher
 from beir_cocodr.retrieval.exact import rank
 from beir_cocodr.retrieval.ranking import Parts, Ranking
+from beir_cocodr.retrieval.store.embeddings import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.store.encode import encode_documents, encode_over_ranks, identity_of
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, Backend, EncodeOptions
-from beir_cocodr.retrieval.store.store import Embeddings, EmbeddingStore, MemoryEmbeddings
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 #: Bytes of embeddings that are held in memory; those of a larger corpus go to a store on disk.
 IN_MEMORY = 256 << 20

@@ -40,8 +40,8 @@ from beir_cocodr.retrieval.hybrid_fit import (
     smallest_as_good,
 )
 from beir_cocodr.retrieval.ranking import Parts, Ranking
+from beir_cocodr.retrieval.store.embeddings import Embeddings
 from beir_cocodr.retrieval.store.encode import collection_queries
-from beir_cocodr.retrieval.store.store import Embeddings
 from beir_cocodr.same_run import check_same_run
 
 # Bytes of a number in each precision of a store.

@@ -22,7 +22,7 @@ from beir_cocodr.retrieval.ranking import (
     reciprocal_ranks,
 )
 from beir_cocodr.retrieval.selection import HostBest, ranks_of, scores_of
-from beir_cocodr.retrieval.store.store import MappedEmbeddings
+from beir_cocodr.retrieval.store.embeddings import MappedEmbeddings
 
 # Elements of a (queries, documents) block of scores: about 300 MB with the copies that normalising
 # needs.

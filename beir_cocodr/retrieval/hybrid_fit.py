@@ -27,7 +27,7 @@ from beir_cocodr.models.term_weights import K1, B, inverse_document_frequencies
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.fusion import z_normalize
 from beir_cocodr.retrieval.ranking import overlap
-from beir_cocodr.retrieval.store.store import Embeddings
+from beir_cocodr.retrieval.store.embeddings import Embeddings
 
 #: Numbers of the lexical part without a budget.
 LEXICAL_NUMBERS = 1_024

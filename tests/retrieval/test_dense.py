@@ -14,13 +14,9 @@ from beir_cocodr.retrieval import dense as dense_search
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense, EmbeddingPool
 from beir_cocodr.retrieval.fusion import Feedback, Hybrid
-from beir_cocodr.retrieval.store import store as stores
-from beir_cocodr.retrieval.store.store import (
-    ChangedEmbeddings,
-    Embeddings,
-    EmbeddingStore,
-    MemoryEmbeddings,
-)
+from beir_cocodr.retrieval.store import embeddings as stores
+from beir_cocodr.retrieval.store.embeddings import ChangedEmbeddings, Embeddings, MemoryEmbeddings
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 SHARD = 7
 

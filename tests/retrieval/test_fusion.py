@@ -18,7 +18,7 @@ from beir_cocodr.retrieval import fusion
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense, Moments
 from beir_cocodr.retrieval.resources import Resources
-from beir_cocodr.retrieval.store.store import MemoryEmbeddings
+from beir_cocodr.retrieval.store.embeddings import MemoryEmbeddings
 
 
 @pytest.fixture(scope="module")

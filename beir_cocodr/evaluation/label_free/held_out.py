@@ -39,7 +39,7 @@ class HeldOutResources(Resources):
         # Imported here because a run of BM25 alone must not pay six seconds for torch.
         from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
         from beir_cocodr.retrieval.dense import Dense
-        from beir_cocodr.retrieval.store.store import ChangedEmbeddings
+        from beir_cocodr.retrieval.store.embeddings import ChangedEmbeddings
 
         original = self.original.dense(spec)
         embeddings = original.embeddings

@@ -20,7 +20,7 @@ from beir_cocodr.retrieval.faiss.transform import (
     Layout,
     documents_as_queries,
 )
-from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
+from beir_cocodr.retrieval.store.embeddings import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import NonFiniteScores, as_matrix
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from beir_cocodr.retrieval.faiss import build as building
 from beir_cocodr.retrieval.faiss.build import Vectors
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions
 from beir_cocodr.retrieval.ranking import overlap
-from beir_cocodr.retrieval.store.store import Embeddings, MemoryEmbeddings
+from beir_cocodr.retrieval.store.embeddings import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import as_matrix, search_chunks
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,4 @@
-"""One shard of a store: vectors in safetensors, float32, float16, bfloat16, or int8 with a scale
-each.
-"""
+"""One shard of a store: vectors in safetensors, float32, float16, bfloat16, or int8 with scales."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -21,105 +19,125 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import Precision
 
 Arrays = dict[str, Array]
-_VECTORS, _SCALES, _PRIORS = "vectors", "scales", "priors"
+
+# Names of the arrays of a shard.
+_VECTORS = "vectors"
+_SCALES = "scales"
+_PRIORS = "priors"
+
+# The largest code of int8.
 _LEVELS = 127
+
+# The metadata of a file; a single entry, because safetensors does not promise an order of several.
+_ENTRY = "shard"
+
+_TYPES = {"F32": np.float32, "F16": np.float16, "I8": np.int8}
+
+#: What a user does about a broken file of a store.
+ENCODE_AGAIN = "encode again, which makes what is broken anew"
+
+_DELETE = "delete it and encode again"
 
 
 class OutOfRange(Exception):
-    """Vectors, by the ``rows`` that they are of those given, with numbers that a precision cannot
-    hold.
-    """
+    """Vectors have numbers that a precision cannot hold."""
 
     def __init__(self, rows: list[int]) -> None:
+        """Take the rows of the vectors, among those to be packed."""
         super().__init__(rows)
         self.rows = rows
 
 
 def pack(vectors: Floats, precision: Precision, prior: bool = False) -> Arrays:
-    """Finite (n, w) vectors to the arrays of a shard. An OutOfRange: fp16 or bf16, and a number
-    beyond ±65,504.
+    """Return finite (n, w) vectors as the arrays of a shard.
 
     int8 is symmetric with one float32 scale for each vector, its largest absolute number over 127:
-    a vector depends on no other, so that shards can be written before the corpus has been seen.
+    a vector depends on no other, so that shards can be written before the corpus was seen.
 
     Args:
         vectors: (n, w) float32.
-        precision: of ``vectors`` in the result.
-        prior: the first number of each vector stays float32, in ``priors`` (n,), and the rest is
-            packed without it. For MRL, whose γ is far larger than all else; not with fp32, where
-            nothing is lost.
+        precision: Of ``vectors`` in the result.
+        prior: Keep the first number of each vector in float32, in ``priors`` (n,), and pack the
+            rest. It is for MRL, whose γ is far larger than all else; fp32 ignores it.
 
     Returns:
-        ``vectors`` (n, w), or (n, w − 1) with ``priors``; int8 has ``scales`` (n,) as well.
+        ``vectors`` (n, w), or (n, w - 1) with ``priors``; int8 has ``scales`` (n,) as well.
+
+    Raises:
+        OutOfRange: A number is beyond ±65,504 for fp16 or bf16.
     """
-    arrays: Arrays = {}
-    if prior and precision != "fp32":
-        arrays[_PRIORS] = np.ascontiguousarray(vectors[:, 0])
-        vectors = vectors[:, 1:]
     if precision == "fp32":
         return {_VECTORS: np.ascontiguousarray(vectors)}
+    arrays: Arrays = {}
+    if prior:
+        arrays[_PRIORS] = np.ascontiguousarray(vectors[:, 0])
+        vectors = vectors[:, 1:]
     if precision == "int8":
-        scales = np.abs(vectors).max(axis=1, initial=0.0) / np.float32(_LEVELS)
-        divisors = np.where(scales > 0, scales, np.float32(1))[:, None]
-        codes = np.rint(vectors / divisors).clip(-_LEVELS, _LEVELS).astype(np.int8)
-        return arrays | {_VECTORS: codes, _SCALES: scales.astype(np.float32)}
+        return arrays | _int8(vectors)
     if precision == "bf16":
         vectors = torch.from_numpy(np.ascontiguousarray(vectors)).bfloat16().float().numpy()
-    with np.errstate(over="ignore"):  # said below, with the rows
+    # Overflow raises the error below, with the rows.
+    with np.errstate(over="ignore"):
         halves = vectors.astype(np.float16)
-    if len(wrong := non_finite_rows(halves)):
-        raise OutOfRange(wrong.tolist())
+    overflowing = non_finite_rows(halves)
+    if len(overflowing):
+        raise OutOfRange(overflowing.tolist())
     return arrays | {_VECTORS: halves}
 
 
+def _int8(vectors: Floats) -> Arrays:
+    scales = np.abs(vectors).max(axis=1, initial=0.0) / np.float32(_LEVELS)
+    divisors = np.where(scales > 0, scales, np.float32(1))[:, None]
+    codes = np.rint(vectors / divisors).clip(-_LEVELS, _LEVELS)
+    return {_VECTORS: codes.astype(np.int8), _SCALES: scales.astype(np.float32)}
+
+
 def unpack(arrays: Mapping[str, Array]) -> torch.Tensor:
-    """The arrays of :func:`pack` to (n, w) float32, in memory of their own."""
-    stored, priors = arrays[_VECTORS], arrays.get(_PRIORS)
+    """Return the (n, w) float32 vectors of the arrays of :func:`pack`, in new memory."""
+    packed = arrays[_VECTORS]
+    priors = arrays.get(_PRIORS)
     first = 0 if priors is None else 1
     # PyTorch's own memory is aligned alike in every process, and the last bits of products may
     # depend on it.
-    vectors = torch.empty(len(stored), stored.shape[1] + first, dtype=torch.float32)
+    vectors = torch.empty(len(packed), packed.shape[1] + first, dtype=torch.float32)
     target = vectors.numpy()
     if priors is not None:
         target[:, 0] = priors
-    target[:, first:] = stored
+    target[:, first:] = packed
     if _SCALES in arrays:
         target[:, first:] *= arrays[_SCALES][:, None]
     return vectors
 
 
 def bytes_per_vector(width: int, precision: Precision, prior: bool = False) -> int:
-    """What a vector of ``width`` numbers takes on disk."""
-    return sum(
-        array.nbytes for array in pack(np.zeros((1, width), np.float32), precision, prior).values()
-    )
+    """Return the bytes that a vector of ``width`` numbers takes on disk."""
+    arrays = pack(np.zeros((1, width), np.float32), precision, prior)
+    return sum(array.nbytes for array in arrays.values())
 
 
-# A single entry, because safetensors does not promise an order among several.
-_ENTRY = "shard"
-
-# What to do about a broken file of a store.
-ENCODE_AGAIN = "encode again, which makes what is broken anew"
-_TYPES = {"F32": np.float32, "F16": np.float16, "I8": np.int8}
-
-
-def _arrays(content: npt.NDArray[np.uint8]) -> Arrays:
-    """The arrays in the bytes of a safetensors file, none copied."""
+def _arrays_of(content: npt.NDArray[np.uint8]) -> Arrays:
+    """Return the arrays in the bytes of a safetensors file, without a copy."""
     start = 8 + int.from_bytes(content[:8].tobytes(), "little")
     header = json.loads(content[8:start].tobytes())
     header.pop("__metadata__")
-    return {
-        name: content[slice(*(start + offset for offset in part["data_offsets"]))]
-        .view(_TYPES[part["dtype"]])
-        .reshape(part["shape"])
-        for name, part in header.items()
-    }
+    arrays = {}
+    for name, part in header.items():
+        begin, end = part["data_offsets"]
+        flat = content[start + begin : start + end].view(_TYPES[part["dtype"]])
+        arrays[name] = flat.reshape(part["shape"])
+    return arrays
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Rows ``start`` to ``stop`` (excluded) of the corpus, in a file that says whose they are, by
-    the store's ``key``; ``verify`` compares the file with its checksum before it is read.
+    """Rows of a corpus in a file.
+
+    Attributes:
+        path: The file.
+        key: Key of the store, which the file repeats.
+        start: The first row.
+        stop: One after the last row.
+        verify: Compare the file with its checksum before it is read.
     """
 
     path: Path
@@ -129,35 +147,41 @@ class Shard:
     verify: bool = True
 
     def __len__(self) -> int:
+        """Return the number of rows."""
         return self.stop - self.start
 
     def write(self, arrays: Arrays) -> None:
-        """Put the arrays of :func:`pack` in place, in one step."""
+        """Write the arrays of :func:`pack` in one step."""
         with checksums.checked_path(self.path) as temporary:
             save_file(arrays, temporary, metadata={_ENTRY: json.dumps(self._label)})
 
     def read(self) -> torch.Tensor:
-        """(n, w) float32; an InputError where the file is missing, broken, or a shard of something
-        else.
+        """Return the (n, w) float32 vectors.
+
+        Raises:
+            InputError: The file is missing, broken, or a shard of something else.
         """
         with self._opened(thorough=False):
-            read = (
-                checksums.read(self.path, ENCODE_AGAIN)
-                if self.verify
-                else np.fromfile(self.path, np.uint8)
-            )
-            return unpack(_arrays(read))
+            if self.verify:
+                content = checksums.read(self.path, ENCODE_AGAIN)
+            else:
+                content = np.fromfile(self.path, np.uint8)
+            return unpack(_arrays_of(content))
 
     def mapped(self) -> Arrays:
-        """The arrays, memory-mapped: of a few rows only a few pages are read; errors as
-        :meth:`read`.
+        """Return the arrays, memory-mapped: for a few rows only a few pages are read.
+
+        Raises:
+            InputError: As for :meth:`read`.
         """
         with self._opened():
-            return _arrays(np.memmap(self.path, np.uint8, "r"))
+            return _arrays_of(np.memmap(self.path, np.uint8, "r"))
 
     def fault(self, thorough: bool = False) -> str | None:
-        """What keeps this file from being the shard, "missing" or a message, else None. Reads
-        vectors if thorough.
+        """Return what keeps the file from being the shard: "missing", a message, or None.
+
+        Args:
+            thorough: Read the vectors.
         """
         if not self.path.exists():
             return "missing"
@@ -173,19 +197,16 @@ class Shard:
 
     @contextmanager
     def _opened(self, thorough: bool = True) -> Iterator[None]:
-        """Errors inside, and a file that is not this shard, are InputErrors."""
+        """Turn errors inside, and a file that is not this shard, into InputErrors."""
         if self.verify and thorough:
             checksums.verify(self.path, ENCODE_AGAIN)
-        way_out, kinds = (
-            "delete it and encode again",
-            (OSError, ValueError, KeyError, SafetensorError),
-        )
+        kinds = (OSError, ValueError, KeyError, SafetensorError)
         with (
-            explained(f"{self.path} is no shard", way_out, *kinds),
+            explained(f"{self.path} is no shard", _DELETE, *kinds),
             safe_open(self.path, framework="numpy") as file,
         ):
             label = json.loads((file.metadata() or {}).get(_ENTRY, "null"))
-            count = file.get_slice("vectors").get_shape()[0]
+            count = file.get_slice(_VECTORS).get_shape()[0]
             if label != self._label or count != len(self):
-                raise InputError(f"{self.path} is a shard of something else; {way_out}")
+                raise InputError(f"{self.path} is a shard of something else; {_DELETE}")
             yield

@@ -17,7 +17,7 @@ from beir_cocodr.models.mrl import MRL
 from beir_cocodr.retrieval.faiss import build as corpus_vectors
 from beir_cocodr.retrieval.faiss.index import FaissIndex, recall_against_exact
 from beir_cocodr.retrieval.faiss.transform import FaissOptions
-from beir_cocodr.retrieval.store.store import MemoryEmbeddings
+from beir_cocodr.retrieval.store.embeddings import MemoryEmbeddings
 
 faiss = pytest.importorskip("faiss")
 KINDS = ["flat", "hnsw", "ivfpq", "sq8"]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.store import store as store_ids
-from beir_cocodr.retrieval.store.store import StoreIds
+from beir_cocodr.retrieval.store import store_ids
+from beir_cocodr.retrieval.store.store_ids import StoreIds
 
 
 def corpus(ids: list[str]) -> Documents:
