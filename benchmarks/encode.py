@@ -135,22 +135,23 @@ class Encoders:
             options.backend,
         )
         devices = [str(self.model.device)]
-        store, missing, _ = prepare_store(
+        prepared = prepare_store(
             encoder,
             None,
             folder,
             options,
             devices,
         )
+        store = prepared.store
         self.tokens = 0  # The preparation encodes a sample, which does not count.
-        prepared = time.perf_counter()
-        for number in missing:
+        ready = time.perf_counter()
+        for number in prepared.missing:
             encode_shard(store, encoder, number)
         ended = time.perf_counter()
         vectors = np.concatenate([chunk.numpy() for chunk in store.chunks()])
         return Run(
-            ended - prepared,
-            prepared - started,
+            ended - ready,
+            ready - started,
             self.tokens,
             vectors,
         )

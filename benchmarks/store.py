@@ -125,6 +125,7 @@ def prepare_step(
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.evaluation.store_run import search
     from beir_cocodr.models.spec import EncoderOptions
+    from beir_cocodr.retrieval.pool import Workers
     from beir_cocodr.retrieval.store.encode import encode
     from beir_cocodr.retrieval.store.record import EncodeOptions
 
@@ -140,8 +141,7 @@ def prepare_step(
             str(options.folder / "model"),
             store,
             settings,
-            processes=options.processes,
-            threads=options.threads,
+            workers=Workers(processes=options.processes, threads=options.threads),
             progress=True,
             encoder=cpu,
         )

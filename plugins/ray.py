@@ -263,14 +263,20 @@ def encode(
     """
     # Imported here and below because actors import this module, and those that need no torch must
     # start without it.
-    from beir_cocodr.retrieval.pool import torch_threads
+    from beir_cocodr.retrieval.pool import Workers, torch_threads
     from beir_cocodr.retrieval.store.encode import encode as encode_corpus
     from beir_cocodr.retrieval.store.store import EmbeddingStore
 
     with connected(cluster.address), torch_threads(cluster.threads) as count:
         size, pool = _pool(cluster.actors, count, encoder.device)
         report = encode_corpus(
-            dataset, model, output, options, size, count, progress, pool.share_out, encoder
+            dataset,
+            model,
+            output,
+            options,
+            encoder=encoder,
+            workers=Workers(size, count, pool.share_out),
+            progress=progress,
         )
         EmbeddingStore.open(output)  # fails if a node wrote to a folder of its own with this path
         return {**report, "ray": _describe(size, pool)}

@@ -79,6 +79,7 @@ def encode(
 
     The store is written in shards, and a shard that was written is never encoded again.
     """
+    from beir_cocodr.retrieval.pool import Workers
     from beir_cocodr.retrieval.store.encode import encode as run
 
     passes = [dense is not None, update, ray is not None]
@@ -91,7 +92,13 @@ def encode(
     elif ray is None:
         count = 1 if processes is None else processes
         report = run(
-            dataset, model, output, settings, count, threads, progress=True, encoder=encoder
+            dataset,
+            model,
+            output,
+            settings,
+            encoder=encoder,
+            workers=Workers(count, threads),
+            progress=True,
         )
     else:
         encode_on_ray = load_plugin("ray encode")

@@ -229,7 +229,10 @@ class ExactSearch:
         texts = list(queries.values())
         with hashed_documents(corpus) as documents:
             store = encode_documents(
-                self.model, documents, folder, queries=texts, progress=self.show_progress_bar
+                self.model,
+                documents,
+                folder,
+                progress=self.show_progress_bar,
             )
         vectors = self.model.encode_queries(
             texts,

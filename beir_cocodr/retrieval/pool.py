@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for_end
 from typing import Any, TypeVar
 
@@ -73,6 +74,22 @@ def share_out(
                     "the token budget"
                 ) from None
             log.warning("a process died; %d parts of the work are left and continue", len(left))
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Processes that share out work.
+
+    Attributes:
+        processes: How many there are; the tasks of a dead one are done again.
+        threads: CPU threads of each; PyTorch's own number by default, whatever the number of
+            processes.
+        share: How tasks are shared out; by default, to processes on this machine.
+    """
+
+    processes: int = 1
+    threads: int | None = None
+    share: ShareOut = share_out
 
 
 def share_over_ranks(

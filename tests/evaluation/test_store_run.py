@@ -18,6 +18,7 @@ from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
 from beir_cocodr.evaluation.runs import read_trec_run
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
@@ -28,7 +29,13 @@ def stores(tmp_path_factory, beir_folder, tiny_bert, tiny_cosine) -> dict[str, P
     made = {}
     for name, model in (("dot", tiny_bert), ("cosine", tiny_cosine)):
         made[name] = tmp_path_factory.mktemp("stores") / name
-        encode(str(beir_folder), str(model), made[name], EncodeOptions(shard_size=13), threads=1)
+        encode(
+            str(beir_folder),
+            str(model),
+            made[name],
+            EncodeOptions(shard_size=13),
+            workers=Workers(threads=1),
+        )
     return made
 
 
@@ -110,10 +117,16 @@ def test_what_does_not_fit_is_refused_before_anything_is_searched(
     stores, beir_folder, tiny_bert, tiny_cosine, tmp_path
 ):
     output, other = tmp_path / "o", write_beir(tmp_path / "other", seed=3)
-    encode(str(other), str(tiny_bert), tmp_path / "other-store", threads=1)
+    encode(str(other), str(tiny_bert), tmp_path / "other-store", workers=Workers(threads=1))
     MRL(str(tiny_bert)).save_pretrained(str(tmp_path / "mrl"))
     folded = EncodeOptions(precision="int8")
-    encode(str(beir_folder), str(tmp_path / "mrl"), tmp_path / "folded", folded, threads=1)
+    encode(
+        str(beir_folder),
+        str(tmp_path / "mrl"),
+        tmp_path / "folded",
+        folded,
+        workers=Workers(threads=1),
+    )
     for stored, model, settings, expected in (
         (stores["cosine"], str(tiny_bert), {}, "cosine was .*no model"),
         (stores["dot"], "bm25", {}, "dot was .*no model"),

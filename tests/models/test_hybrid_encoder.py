@@ -24,7 +24,8 @@ from beir_cocodr.retrieval.dense import IN_MEMORY, Dense, EmbeddingPool
 from beir_cocodr.retrieval.fusion import HybridFeedback
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
-from beir_cocodr.retrieval.store.record import REFIT_FILE, EncodeOptions, Refit
+from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.refit import REFIT_FILE, Refit
 
 TEXTS = ["wing flow shock", "the library index of a journal", "", "unknown wörds"]
 

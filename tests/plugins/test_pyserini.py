@@ -29,6 +29,7 @@ from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.models.spec import BM25_WEIGHT, SearchOptions
 from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -92,7 +93,13 @@ def test_faiss_searcher_finds_what_search_finds(kind, folder, tmp_path, request)
     from beir_cocodr.plugins.pyserini import CocoDRQueryEncoder
 
     path = request.getfixturevalue(kind)
-    encode(str(folder), str(path), tmp_path / "store", EncodeOptions(shard_size=16), threads=1)
+    encode(
+        str(folder),
+        str(path),
+        tmp_path / "store",
+        EncodeOptions(shard_size=16),
+        workers=Workers(threads=1),
+    )
     search(tmp_path / "store", str(folder), tmp_path / "ours.run", TOP, policy="keep", threads=1)
     ours, queries = read_run(tmp_path / "ours.run"), load_queries(str(folder), "test").queries
     write_index(tmp_path / "store", tmp_path / "index")

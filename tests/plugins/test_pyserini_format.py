@@ -24,6 +24,7 @@ from beir_cocodr import COCODR, MRL, load_collection
 from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store_search import search_store
@@ -45,7 +46,13 @@ def test_an_index_holds_the_vectors_and_ids_of_the_corpus_in_its_order(
     expected = torch.from_numpy(np.asarray(model.encode_corpus(list(documents.values()))))
     if kind == "tiny_cosine":
         expected = torch.nn.functional.normalize(expected, dim=-1)
-    encode(str(beir_folder), str(path), tmp_path / "store", EncodeOptions(shard_size=7), threads=1)
+    encode(
+        str(beir_folder),
+        str(path),
+        tmp_path / "store",
+        EncodeOptions(shard_size=7),
+        workers=Workers(threads=1),
+    )
     write_index(tmp_path / "store", tmp_path / "stored")
     vectors, ids = read(tmp_path / "stored")
     np.testing.assert_allclose(vectors, expected, atol=1e-4)

@@ -24,6 +24,7 @@ from conftest import write_beir
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.store_run import search
+from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
@@ -71,7 +72,7 @@ def options(precision: str = "fp32") -> EncodeOptions:
 def whole(tmp_path_factory, folder, tiny_bert) -> Path:
     """A store by one process, that no test may change."""
     output = tmp_path_factory.mktemp("stores") / "whole"
-    encode(str(folder), str(tiny_bert), output, options(), threads=1)
+    encode(str(folder), str(tiny_bert), output, options(), workers=Workers(threads=1))
     return output
 
 

@@ -17,19 +17,30 @@ from beir_cocodr.retrieval.pool import available_cores
 from beir_cocodr.retrieval.store.record import StoreRecord
 from beir_cocodr.retrieval.store.shard import bytes_per_vector
 
-#: Documents of the timed sample, and those that are encoded before it to warm up.
-SAMPLE, _WARM_UP = 64, 4
+#: Documents of the timed sample.
+SAMPLE = 64
 
-# Ids and the two tie orders.
+# Documents that are encoded before the clock starts.
+_WARM_UP = 4
+
+# Bytes on the disk for an id and its two tie orders.
 _BYTES_PER_ID = 24
+
+_MIB = 1 << 20
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True)
 class EncodingCost:
-    """Of what is still to be encoded: documents, bytes of disk for their shards and the ids, and of
-    main memory of all processes, and seconds by a sample of so many documents, of which a share is
-    truncated.
+    """What is expected of an encoding.
+
+    Attributes:
+        documents: Documents that are still to be encoded.
+        disk_bytes: Disk for their shards and the ids.
+        memory_bytes: Main memory of all processes.
+        seconds: Time, by a sample.
+        sample_documents: Documents of the sample.
+        truncated_share: Share of these that are truncated.
     """
 
     documents: int
@@ -40,63 +51,91 @@ class EncodingCost:
     truncated_share: float
 
     def __str__(self) -> str:
+        """Return one line for people."""
         return (
             f"{self.documents:,} documents to encode: about {size(self.disk_bytes)} of disk, "
-            f"{size(self.memory_bytes)} of memory and {describe_seconds(self.seconds)} (by a sample of "
-            f"{self.sample_documents}, of which {self.truncated_share:.0%} are cut to the document length)"
+            f"{size(self.memory_bytes)} of memory and {describe_seconds(self.seconds)} (by a "
+            f"sample of {self.sample_documents}, {self.truncated_share:.0%} of which are cut to the "
+            "document length)"
         )
 
     def check_disk_space(self, folder: Path) -> None:
-        """InputError: the disk has less room."""
+        """Raise an InputError if the disk of a folder has too little room."""
         free = shutil.disk_usage(folder).free
         if free < self.disk_bytes:
             raise InputError(
-                f"{folder}: the embeddings take {size(self.disk_bytes)} and {size(free)} are free; choose "
-                "another disk, or a smaller precision (fp16, int8)"
+                f"{folder}: the embeddings take {size(self.disk_bytes)} and {size(free)} are free; "
+                "choose another disk, or a smaller precision (fp16, int8)"
             )
 
 
 def estimate(
-    encoder: CorpusEncoder, record: StoreRecord, count: int, devices: list[str]
+    encoder: CorpusEncoder,
+    record: StoreRecord,
+    count: int,
+    devices: list[str],
 ) -> EncodingCost:
-    """Encode a few documents of the corpus, evenly spaced, look at the clock, and put that on the
-    scale of the ``count`` documents to be encoded, by one process a device.
+    """Encode a few evenly spaced documents, and scale the time to all that are to be encoded.
+
+    Args:
+        encoder: The encoder of the corpus.
+        record: Record of the store.
+        count: Documents to encode.
+        devices: A device for each process.
     """
     rows = spaced_rows(len(encoder.documents), SAMPLE)
+    seconds = _seconds_a_document(encoder, rows)
+    sample = encoder.documents.take(rows)
+    texts = [encoder.model.text_format.document(document) for document in sample]
+    packed = bytes_per_vector(record.dimensions, record.precision, record.prior)
+    return EncodingCost(
+        documents=count,
+        disk_bytes=count * packed + len(encoder.documents) * _BYTES_PER_ID,
+        memory_bytes=_memory(encoder, record, min(record.shard_size, max(1, count)), len(devices)),
+        seconds=round(count * seconds / _processes_at_once(devices), 1),
+        sample_documents=len(rows),
+        truncated_share=float(encoder.model.truncated_share(texts, "document")),
+    )
+
+
+def _seconds_a_document(encoder: CorpusEncoder, rows: Any) -> float:
     cut = encoder.model.texts_cut
     encoder.encode(rows[:_WARM_UP])
     started = time.perf_counter()
     encoder.encode(rows)
     seconds = (time.perf_counter() - started) / len(rows)
-    encoder.model.texts_cut = cut  # these are encoded again
-    texts = [
-        encoder.model.text_format.document(document) for document in encoder.documents.take(rows)
-    ]
+    # These documents are encoded again.
+    encoder.model.texts_cut = cut
+    return seconds
+
+
+def _memory(encoder: CorpusEncoder, record: StoreRecord, documents: int, processes: int) -> int:
+    """Return the main memory of all processes, each of which holds a shard of documents."""
     packed = bytes_per_vector(record.dimensions, record.precision, record.prior)
-    # The vectors, their packed form, and where they are folded a copy in float64.
-    vector = 4 * record.dimensions + packed + (8 * record.dimensions if record.prior else 0)
-    shard = min(record.shard_size, max(1, count)) * vector
+    # The vectors, their packed form, and a copy in float64 where they are folded.
+    vector = 4 * record.dimensions + packed
+    if record.prior:
+        vector += 8 * record.dimensions
     parent = resident_bytes(encoder.model)
+    of_process = parent + documents * vector
+    return of_process if processes == 1 else parent + processes * of_process
+
+
+def _processes_at_once(devices: list[str]) -> int:
     gpus = len({device for device in devices if device != "cpu"})
-    at_once = gpus or max(1, min(len(devices), available_cores() // torch.get_num_threads()))
-    return EncodingCost(
-        count,
-        count * packed + len(encoder.documents) * _BYTES_PER_ID,
-        parent + shard if len(devices) == 1 else parent + len(devices) * (parent + shard),
-        round(count * seconds / at_once, 1),
-        len(rows),
-        float(encoder.model.truncated_share(texts, "document")),
-    )
+    on_cpu = min(len(devices), available_cores() // torch.get_num_threads())
+    return gpus or max(1, on_cpu)
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
-    return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / (1 << 20):.1f} MiB"
+    """Return a number of bytes for people."""
+    return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.1f} MiB"
 
 
 def resident_bytes(model: Any) -> int:
-    """Bytes of main memory that this process holds; where the system does not say, a guess by the
-    model.
+    """Return the bytes of main memory that this process holds.
+
+    Where the system does not say, they are guessed from the model.
     """
     status = Path("/proc/self/statm")
     if status.is_file():

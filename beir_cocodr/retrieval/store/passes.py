@@ -1,20 +1,20 @@
-"""Passes over a finished store that write another: BM25's part of a hybrid encoder is added, or the
-store is brought to what its corpus is now.
+"""Passes over a finished store that write another, without encoding what is encoded already.
+
+One adds BM25's part of a hybrid encoder to the store of its dense part; the other brings a store to
+what its corpus is now.
 """
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from beir_cocodr import checksums
-from beir_cocodr.arrays import Ints
+from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
@@ -28,7 +28,10 @@ from beir_cocodr.provenance import TrainingRecord, read_record
 from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder, Watcher
 from beir_cocodr.retrieval.store import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions, StoreRecord
+from beir_cocodr.retrieval.store.refit import check_refit
 from beir_cocodr.retrieval.store.store import TEXTS_FILE, EmbeddingStore
+
+_OTHER_FOLDER = "encode into another folder"
 
 log = logging.getLogger(__name__)
 
@@ -41,37 +44,55 @@ def add_lexical(
     documents: Documents,
     output: Path,
 ) -> EmbeddingStore:
-    """Write a hybrid encoder's store from that of its dense part: nothing is encoded but terms.
-    ``trained`` is the model's training.json, and ``name`` what it was loaded by. An InputError: the
-    store is of another encoder than that which was fused, or of other documents, or ``output`` is
-    taken.
+    """Write a hybrid encoder's store from that of its dense part; only terms are looked at.
+
+    Args:
+        store: Folder of the dense part's store.
+        model: The hybrid encoder.
+        trained: Its training.json.
+        name: What it was loaded by.
+        documents: The corpus.
+        output: Folder of the new store.
+
+    Raises:
+        InputError: The store is of another encoder than the one that was fused, or of other
+            documents, or ``output`` is taken.
     """
-    given = EmbeddingStore.open(store)
-    if given.record.identity["weights"] != trained.base_sha256:
+    dense = EmbeddingStore.open(store)
+    if dense.record.identity["weights"] != trained.base_sha256:
         raise InputError(
-            f"{given.folder} was encoded by {given.record.model.name!r}, from which {name} was not fused"
+            f"{dense.folder} was encoded by {dense.record.model.name!r}, from which {name} was not "
+            "fused; name the store of the encoder that was"
         )
-    if given.record.identity["corpus"] != documents.content_hash:
+    if dense.record.identity["corpus"] != documents.content_hash:
         raise InputError(
-            f"{given.folder} holds another corpus; encode this one by the dense encoder first"
+            f"{dense.folder} holds another corpus; encode this one by the dense encoder first"
         )
-    options = EncodeOptions(precision=given.record.precision, backend=given.record.backend)
-    encoder = HybridCorpusEncoder(model, documents, given)
-    identity = encode.identity_of(encoder, options, given.record.shard_size)
-    wanted = StoreRecord(
-        identity, encode.encoded_by(name), len(documents), int(model.get_embedding_dimension() or 0)
+    options = EncodeOptions(precision=dense.record.precision, backend=dense.record.backend)
+    encoder = HybridCorpusEncoder(model, documents, dense)
+    record = StoreRecord(
+        identity=encode.identity_of(encoder, options, dense.record.shard_size),
+        model=encode.encoded_by(name),
+        documents=len(documents),
+        dimensions=int(model.get_embedding_dimension() or 0),
     )
+    with draft_folder(output) as draft:
+        written = EmbeddingStore(draft, record)
+        written.write_record()
+        dense.table.copy_to(draft)
+        for number, shard in enumerate(dense.shards):
+            written.write(number, encoder.encode(np.arange(shard.start, shard.stop)))
+    return EmbeddingStore.open(output)
 
-    def extended(number: int) -> torch.Tensor:
-        shard = given.shards[number]
-        return torch.from_numpy(encoder.encode(np.arange(shard.start, shard.stop)))
 
-    return _write(given, wanted, output, extended)
+@dataclass(frozen=True)
+class Update:
+    """A store that was brought to what its corpus is now.
 
-
-class Update(NamedTuple):
-    """A store of what its corpus is now, the documents whose vectors it took over, and those that
-    were encoded.
+    Attributes:
+        store: The store.
+        kept: Documents whose vectors it took over.
+        encoded: Documents that were encoded.
     """
 
     store: EmbeddingStore
@@ -88,79 +109,145 @@ def update(
     progress: bool = True,
     watcher: Watcher | None = None,
 ) -> Update:
-    """Bring a store to what its corpus is now: texts that it holds are not encoded again, those
-    that are gone leave it, and with them every index of it. An InputError: a store of another
-    model, or made with other settings; one that is folded or lacks the hashes of its
-    texts.
+    """Bring a store to what its corpus is now.
 
-    The store is replaced in one step; a run that is killed leaves the former one. Where there is
-    none, one is encoded. A store that is there keeps its precision and the size of its shards,
-    whatever the ``options``.
+    Texts that it holds are not encoded again. Texts that the corpus no longer has leave it, and
+    with them every index of it. The store is replaced in one step; a killed run leaves the former
+    one. Without a store, one is encoded.
+
+    Args:
+        model: The encoder.
+        documents: The corpus as it is now.
+        folder: Folder of the store.
+        options: How the corpus is encoded. A store that exists keeps its precision and the size of
+            its shards.
+        name: What the encoder was loaded by.
+        progress: Show a bar.
+        watcher: Called with the number of documents after each encoded batch.
+
+    Raises:
+        InputError: The store is of another model, made with other settings, folded, or lacks the
+            hashes of its texts.
     """
     options = options or EncodeOptions()
     former = EmbeddingStore.found(folder, options.verify)
-    if former is None:
-        encoder = CorpusEncoder(model, documents, options.token_budget, options.backend, watcher)
-        store = encode.encode_documents(
-            model, documents, folder, options, name=name, progress=progress, encoder=encoder
+    if former is not None:
+        options = replace(
+            options,
+            shard_size=former.record.shard_size,
+            precision=former.record.precision,
+            backend=former.record.backend,
         )
-        return Update(store, 0, len(documents))
-    record = former.record
-    options = replace(
-        options, shard_size=record.shard_size, precision=record.precision, backend=record.backend
-    )
     encoder = CorpusEncoder(model, documents, options.token_budget, options.backend, watcher)
-    identity = encode.identity_of(encoder, options, record.shard_size)
+    if former is not None:
+        identity = encode.identity_of(encoder, options, former.record.shard_size)
+        _check_updatable(former, identity)
+        if identity != former.record.identity:
+            record = replace(
+                former.record,
+                identity=identity,
+                model=encode.encoded_by(name) if name else former.record.model,
+                documents=len(documents),
+            )
+            return _replaced(former, record, encoder, progress)
+    missing = len(documents)
+    if former is not None:
+        missing = sum(len(former.shards[number]) for number in former.missing())
+    store = encode.encode_documents(
+        model,
+        documents,
+        folder,
+        options,
+        name=name,
+        progress=progress,
+        encoder=encoder,
+    )
+    return Update(store, len(documents) - missing, missing)
+
+
+def _check_updatable(former: EmbeddingStore, identity: dict[str, str | int | None]) -> None:
+    """Raise an InputError if more than the corpus of a store has changed, or it is folded."""
+    folder = former.folder
+    record = former.record
     if record.prior:
         raise InputError(f"{folder} is folded, and depends on all its texts at once; encode again")
     record.check_identity(identity | {"corpus": record.identity["corpus"]}, folder)
     if identity == record.identity:
-        left = sum(len(former.shards[number]) for number in former.missing())
-        store = encode.encode_documents(
-            model, documents, folder, options, name=name, progress=progress, encoder=encoder
-        )
-        return Update(store, len(documents) - left, left)
-    if not (folder / TEXTS_FILE).is_file():
-        raise InputError(
-            f"{folder} has no {TEXTS_FILE}, by which texts are known; encode into another folder"
-        )
+        return
+    texts = folder / TEXTS_FILE
+    if not texts.is_file():
+        raise InputError(f"{folder} has no {TEXTS_FILE}, by which texts are known; {_OTHER_FOLDER}")
     if former.verify:
-        checksums.verify(folder / TEXTS_FILE, "encode into another folder")
-    rows = _rows_there(former, np.load(folder / TEXTS_FILE), encode.text_hashes(encoder))
-    kept, made_by = int((rows >= 0).sum()), encode.encoded_by(name) if name else record.model
-    log.info("%s: of %d documents %d are there, the others are encoded", folder, len(rows), kept)
+        checksums.verify(texts, _OTHER_FOLDER)
+
+
+def _replaced(
+    former: EmbeddingStore, record: StoreRecord, encoder: CorpusEncoder, progress: bool
+) -> Update:
+    """Replace a store by one of another corpus, which takes over the vectors of equal texts."""
+    folder = former.folder
+    known = np.load(folder / TEXTS_FILE)
+    rows = _former_rows(former, known, encode.text_hashes(encoder))
+    kept = int((rows >= 0).sum())
+    log.info("%s holds %d of %d documents; the others are encoded", folder, kept, len(rows))
     with draft_folder(folder, replace=True) as draft:
-        record = replace(record, identity=identity, model=made_by, documents=len(documents))
         store = EmbeddingStore(draft, record, former.verify)
         store.write_record()
-        store.table.write(documents)
+        store.table.write(encoder.documents)
         encode.write_text_hashes(draft, encoder)
-        with Bar(
-            total=len(rows) - kept, desc="Encoding", unit=" documents", disable=not progress
-        ) as bar:
+        bar = Bar(total=len(rows) - kept, desc="Encoding", unit=" documents", disable=not progress)
+        with bar:
             for number, shard in enumerate(store.shards):
-                wanted = rows[shard.start : shard.stop]
-                there, vectors = wanted >= 0, np.empty((len(shard), former.dimensions), np.float32)
-                if there.any():
-                    vectors[there] = former.rows(wanted[there]).numpy()
-                if not there.all():
-                    vectors[~there] = encoder.encode(
-                        shard.start + np.flatnonzero(~there), bar.update
-                    )
-                store.write(number, vectors, documents)
+                of_shard = rows[shard.start : shard.stop]
+                vectors = _shard_vectors(former, encoder, of_shard, shard.start, bar)
+                store.write(number, vectors, encoder.documents)
     return Update(EmbeddingStore.open(folder), kept, len(rows) - kept)
 
 
-def _rows_there(
-    former: EmbeddingStore, known: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]
-) -> Ints:
-    """The rows of a store, complete or not, that hold the texts of these hashes; -1 where there is
-    none.
+def _shard_vectors(
+    former: EmbeddingStore,
+    encoder: CorpusEncoder,
+    rows: Ints,
+    start: int,
+    bar: Any,
+) -> Floats:
+    """Return the (n, w) vectors of a shard.
+
+    Args:
+        former: The former store.
+        encoder: Encodes texts that it does not hold.
+        rows: (n,) rows of the former store, -1 for a text that it does not hold.
+        start: First row of the shard in the corpus.
+        bar: Counts encoded documents.
     """
-    rows = {tuple(pair): row for row, pair in enumerate(known.tolist())}
-    found = np.array([rows.get(tuple(pair), -1) for pair in wanted.tolist()], np.int64)
-    lost = np.isin(found // former.record.shard_size, former.missing(thorough=True))
-    return np.where(lost, -1, found)
+    is_held = rows >= 0
+    vectors = np.empty((len(rows), former.dimensions), np.float32)
+    if is_held.any():
+        vectors[is_held] = former.rows(rows[is_held]).numpy()
+    if not is_held.all():
+        vectors[~is_held] = encoder.encode(start + np.flatnonzero(~is_held), bar.update)
+    return vectors
+
+
+def _former_rows(
+    former: EmbeddingStore,
+    known: npt.NDArray[np.uint64],
+    wanted: npt.NDArray[np.uint64],
+) -> Ints:
+    """Return the rows of a store, complete or not, that hold the texts of hashes.
+
+    Args:
+        former: The store.
+        known: (N, 2) hashes of its texts.
+        wanted: (M, 2) hashes of texts.
+
+    Returns:
+        (M,) rows, -1 for a text that the store does not hold.
+    """
+    by_hash = {tuple(pair): row for row, pair in enumerate(known.tolist())}
+    rows = np.array([by_hash.get(tuple(pair), -1) for pair in wanted.tolist()], np.int64)
+    is_lost = np.isin(rows // former.record.shard_size, former.missing(thorough=True))
+    return np.where(is_lost, -1, rows)
 
 
 def pass_over(
@@ -171,50 +258,50 @@ def pass_over(
     encoder: EncoderOptions,
     updated: EncodeOptions | None = None,
 ) -> dict[str, Any]:
-    """What ``encode --dense`` and ``--update`` do, by names, with the errors of
-    :func:`add_lexical`, and where a model is not the store's or no hybrid
-    encoder; gives what ``encode`` gives.
+    """Do what ``encode --dense`` and ``--update`` do.
+
+    Args:
+        dataset: The corpus.
+        name: The encoder.
+        output: Folder of the store.
+        dense: Folder of the store of the encoder's dense part, for ``--dense``.
+        encoder: How the encoder is loaded.
+        updated: How the corpus is encoded, for ``--update``.
+
+    Returns:
+        What :func:`~beir_cocodr.retrieval.store.encode.encode` returns.
+
+    Raises:
+        InputError: As for :func:`add_lexical` and :func:`update`, or the model is no hybrid
+            encoder.
     """
-    began, model = time.perf_counter(), load_encoder(name, encoder)
-    found: dict[str, Any] = {"documents_encoded": 0}
+    began = time.perf_counter()
+    model = load_encoder(name, encoder)
+    encoded = 0
     if updated is not None:
         documents = load_collection(dataset, labels="none").documents
-        store, _, found["documents_encoded"] = update(
-            model, documents, output_folder(output, utf8=True), updated, name
-        )
-        if isinstance(model, HybridEncoder):
-            found["refit"] = encode.check_refit(
-                store, model.head, model.text_format, name, documents
-            ).describe()
+        folder = output_folder(output, utf8=True)
+        result = update(model, documents, folder, updated, name)
+        store = result.store
+        encoded = result.encoded
     else:
         trained = read_record(model_source(name))
         if not isinstance(model, HybridEncoder) or trained is None or dense is None:
             raise InputError(
-                f"model {name!r} was not made by beir-cocodr fuse, and has no terms to add to a store; leave --dense "
-                "out, or name one that was"
+                f"model {name!r} was not made by beir-cocodr fuse, and has no terms to add to a "
+                "store; leave --dense out, or name a model that was"
             )
         documents = load_collection(dataset, labels="none").documents
         store = add_lexical(dense, model, trained, name, documents, output)
-        found["refit"] = encode.check_refit(
-            store, model.head, model.text_format, name, documents
-        ).describe()
-    size = sum(file.stat().st_size for file in output.iterdir() if file.is_file())
+    report: dict[str, Any] = {"documents_encoded": encoded}
+    if isinstance(model, HybridEncoder):
+        refit = check_refit(store, model.head, model.text_format, name, documents)
+        report["refit"] = refit.describe()
     seconds = round(time.perf_counter() - began, 3)
-    found |= {"bytes": size, "encoding_seconds": seconds, "seconds": seconds}
-    return {**store.describe(), **found}
-
-
-def _write(
-    given: EmbeddingStore,
-    record: StoreRecord,
-    output: Path,
-    vectors: Callable[[int], torch.Tensor],
-) -> EmbeddingStore:
-    """A store with the documents of another and other vectors, a shard at a time."""
-    with draft_folder(output) as draft:
-        written = EmbeddingStore(draft, record)
-        written.write_record()
-        given.table.copy_to(draft)
-        for number in range(len(given.shards)):
-            written.write(number, vectors(number).numpy())
-    return EmbeddingStore.open(output)
+    return {
+        **store.describe(),
+        **report,
+        "bytes": sum(file.stat().st_size for file in output.iterdir() if file.is_file()),
+        "encoding_seconds": seconds,
+        "seconds": seconds,
+    }

@@ -1,6 +1,4 @@
-"""Search over a store: exact, shard by shard, in one process or several; or by a FAISS index in the
-store's folder.
-"""
+"""Search over a store: exact, shard by shard, in processes, or by a FAISS index in its folder."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -22,18 +20,25 @@ from beir_cocodr.retrieval.topk import NonFiniteScores, search_keys
 
 log = logging.getLogger(__name__)
 
-#: Consecutive shards, the first and the one after the last.
+#: Consecutive shards: the first, and one after the last.
 Group = tuple[int, int]
 
-# Groups for each process: with more of them all end at the same time, with fewer there is less to
+# Groups for each process. With more of them all end at the same time, with fewer there is less to
 # merge.
 _GROUPS = 4
 
 
 @dataclass(frozen=True)
 class SearchJob:
-    """What a process, here or elsewhere, needs in order to search shards of a store: (Q, w) float32
-    queries as :meth:`EmbeddingStore.queries` makes them; the rest is as for :func:`search_store`.
+    """What a process, here or elsewhere, needs to search shards of a store.
+
+    Attributes:
+        folder: Folder of the store.
+        queries: (Q, w) float32, as :meth:`EmbeddingStore.queries` makes them.
+        top_k: Documents wanted.
+        threads: CPU threads of the process.
+        excluded_rows: See :func:`search_store`.
+        verify: Compare files with their checksums before they are read.
     """
 
     folder: Path
@@ -44,24 +49,30 @@ class SearchJob:
     verify: bool = True
 
     def start(self, device: str) -> Callable[[Group], Array]:
-        """Put the queries on a device; gives a function from a group of shards to (Q, k) keys of
-        its best documents.
+        """Put the queries on a device.
+
+        Returns:
+            A function from a group of shards to the (Q, k) keys of its best documents.
         """
         store = EmbeddingStore.open(self.folder, self.verify)
         queries = torch.from_numpy(self.queries).to(device)
 
         def work(group: Group) -> Array:
+            first, last = group
             with torch_threads(self.threads):
-                first, chunks = store.shards[group[0]].start, store.ranked_chunks(*group)
                 keys = search_keys(
-                    queries, chunks, self.top_k, first_row=first, excluded_rows=self.excluded_rows
+                    queries,
+                    store.ranked_chunks(first, last),
+                    self.top_k,
+                    first_row=store.shards[first].start,
+                    excluded_rows=self.excluded_rows,
                 )
             return keys.cpu().numpy()
 
         return work
 
 
-def search_store(
+def search_store(  # noqa: PLR0913 - devices, threads and share say how processes share the work
     store: EmbeddingStore,
     ids: Sequence[str],
     vectors: torch.Tensor,
@@ -71,7 +82,7 @@ def search_store(
     excluded_rows: Ints | None = None,
     share: ShareOut = share_out,
 ) -> Ranking:
-    """The ``top_k`` best documents of each query, ties by descending document id.
+    """Return the best documents of each query, ties by descending document id.
 
     The tiles of every product lie within one shard, and results are merged by keys that have one
     order only: with equal shards and threads, scores and ranks are the same to the last bit for any
@@ -79,96 +90,116 @@ def search_store(
     outside ties.
 
     Args:
-        store: complete.
-        ids: of the Q queries.
-        vectors: (Q, w), as the model gave them.
-        top_k: documents wanted; k = min(top_k, N).
-        devices: one for each process; with one, it is this process.
+        store: A complete store.
+        ids: Ids of the Q queries.
+        vectors: (Q, w) queries, as the model gave them.
+        top_k: Documents wanted; k = min(top_k, N).
+        devices: A device for each process; with one, it is this process.
         threads: CPU threads of each process; PyTorch's own number by default.
-        excluded_rows: (Q,), a row that each query must not retrieve, -1 for none.
-        share: how shards are shared out; to processes here by default.
+        excluded_rows: (Q,) a row that each query must not retrieve, -1 for none.
+        share: How shards are shared out; to processes on this machine by default.
 
     Raises:
-        NonFiniteScores: a query is not finite, or a product is not; names ids.
-        InputError: no queries, top_k below 1, or a shard that cannot be read.
+        NonFiniteScores: A query is not finite, or a product is not; it names ids.
+        InputError: There are no queries, ``top_k`` is below 1, or a shard cannot be read.
     """
     queries, offsets = store.queries(vectors)
     with torch_threads(threads) as count:
         job = SearchJob(store.folder, queries.numpy(), top_k, count, excluded_rows, store.verify)
         try:
-            # Consecutive shards in parts of like size; all in one for one process.
-            parts = 1 if len(devices) == 1 else min(len(store.shards), _GROUPS * len(devices))
-            edges = np.linspace(0, len(store.shards), parts + 1).round().astype(int).tolist()
-            keys = merge_keys(_parts(job, list(pairwise(edges)), devices, share), top_k)
+            groups = _groups(len(store.shards), len(devices))
+            keys = merge_keys(_search_groups(job, groups, devices, share), top_k)
         except NonFiniteScores as error:
             raise error.named(store.ids, ids) from None
-    scores, ranks = scores_of(keys), ranks_of(keys)
     if offsets is not None:
-        # Rounding may bring about ties that were none before.
-        keys = (
-            to_keys((scores.double() + offsets[:, None]).float(), ranks)
-            .sort(dim=1, descending=True)
-            .values
-        )
-        scores, ranks = scores_of(keys), ranks_of(keys)
-    rows = store.table.rows_at(ranks.numpy())
-    rows[scores.numpy() == -np.inf] = -1
-    return Ranking(list(ids), scores.numpy(), rows)
+        keys = _with_offsets(keys, offsets)
+    scores = scores_of(keys).numpy()
+    rows = store.table.rows_at(ranks_of(keys).numpy())
+    rows[scores == -np.inf] = -1
+    return Ranking(list(ids), scores, rows)
 
 
-def _parts(
-    job: SearchJob, groups: Sequence[Group], devices: Sequence[str], share: ShareOut
+def _groups(shards: int, processes: int) -> list[Group]:
+    """Return consecutive shards in parts of like size; all in one part for one process."""
+    parts = 1 if processes == 1 else min(shards, _GROUPS * processes)
+    edges = np.linspace(0, shards, parts + 1).round().astype(int)
+    return list(pairwise(edges.tolist()))
+
+
+def _with_offsets(keys: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Add (Q,) offsets to the scores of (Q, k) keys, and sort again: rounding may create ties."""
+    shifted = (scores_of(keys).double() + offsets[:, None]).float()
+    return to_keys(shifted, ranks_of(keys)).sort(dim=1, descending=True).values
+
+
+def _search_groups(
+    job: SearchJob,
+    groups: Sequence[Group],
+    devices: Sequence[str],
+    share: ShareOut,
 ) -> list[torch.Tensor]:
-    """Keys of the groups, merged as they come so that no more than two are held."""
+    """Return the keys of the groups, merged as they come so that no more than two are held."""
     if share is share_out and len(devices) == 1:
         work = job.start(devices[0])
         return [torch.from_numpy(work(group)) for group in groups]
-    parts: list[torch.Tensor] = []
-    for found in share(groups, job.start, devices):
-        parts = [merge_keys([*parts, torch.from_numpy(found)], job.top_k)]
-    return parts
+    merged: list[torch.Tensor] = []
+    for keys in share(groups, job.start, devices):
+        merged = [merge_keys([*merged, torch.from_numpy(keys)], job.top_k)]
+    return merged
 
 
 def search_index(
-    store: EmbeddingStore, kind: Kind, ids: list[str], vectors: torch.Tensor, top_k: int
+    store: EmbeddingStore,
+    kind: Kind,
+    ids: list[str],
+    vectors: torch.Tensor,
+    top_k: int,
 ) -> Ranking:
-    """Search a store by a FAISS index, which is built the first time and then loaded; ties by
-    descending document id.
+    """Search a store by a FAISS index, which is built the first time and then loaded.
 
-    The index is in the folder ``index-KIND`` of the store and bears its key. When it is built, its
+    The index is in the folder ``index-KIND`` of the store and has its key. When it is built, its
     recall against exact search is measured with these queries, and logged then and whenever it is
-    loaded. Kinds that quantise find candidates, and the store's own vectors score them: scores are
-    exact for all.
+    loaded. Kinds that quantise only select candidates, and the store's own vectors score them:
+    scores are exact for all kinds. An index may return fewer than ``top_k`` documents.
 
-    Arguments and errors are those of :func:`search_store`; an index may find fewer than ``top_k``
-    documents, and an InputError says where FAISS is not installed.
+    Args:
+        store: A complete store.
+        kind: Kind of the index.
+        ids: Ids of the Q queries.
+        vectors: (Q, w) queries, as the model gave them.
+        top_k: Documents wanted.
+
+    Raises:
+        NonFiniteScores: As for :func:`search_store`.
+        InputError: As for :func:`search_store`, or FAISS is not installed.
     """
     queries, offsets = store.queries(vectors)
-    ties, stored = store.table.tie_ranks(), store if kind in QUANTISED else None
+    ties = store.table.tie_ranks()
+    rescored = store if kind in QUANTISED else None
     try:
-        scores, rows = _index(store, kind, queries.numpy()).search(
-            queries.numpy(), top_k, ties, stored
-        )
+        index = _load_or_build(store, kind, queries.numpy())
+        scores, rows = index.search(queries.numpy(), top_k, ties, rescored)
     except NonFiniteScores as error:
         raise error.named(store.ids, ids) from None
-    if offsets is not None:  # rounding may bring about ties that were none before
+    if offsets is not None:  # rounding may create ties
         scores, rows = best_candidates(scores + offsets.numpy()[:, None], rows, top_k, ties)
     return Ranking(ids, scores, rows)
 
 
-def _index(store: EmbeddingStore, kind: Kind, queries: Floats) -> FaissIndex:
-    folder, key = store.folder / f"index-{kind}", {"store": store.record.key}
+def _load_or_build(store: EmbeddingStore, kind: Kind, queries: Floats) -> FaissIndex:
+    folder = store.folder / f"index-{kind}"
+    key = {"store": store.record.key}
     if folder.exists():
         index = FaissIndex.load(folder, key, store.verify)
         log.info(
-            "%s is loaded; when it was built, it found of exact search: %s",
+            "%s is loaded; its recall against exact search, when it was built: %s",
             folder,
             index.record["recall"],
         )
         return index
-    # Also of vectors that are folded already: it keeps MRL's prior out of the codes, and changes
+    # Also for vectors that are folded already: it keeps MRL's prior out of the codes, and changes
     # little else.
-    transform = FaissOptions(kind, "folding" if store.record.flattened else "none")
-    index = FaissIndex.build(store, transform, queries=queries, key=key)
+    transform = "folding" if store.record.flattened else "none"
+    index = FaissIndex.build(store, FaissOptions(kind, transform), queries=queries, key=key)
     index.save(folder)
     return index

@@ -13,7 +13,8 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
-from beir_cocodr.retrieval.store.record import REFIT_FILE, EncodeOptions, Refit
+from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.refit import REFIT_FILE, Refit
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 

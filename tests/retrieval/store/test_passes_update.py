@@ -55,7 +55,8 @@ def test_what_is_there_is_not_encoded_again_and_what_is_gone_leaves(
     (tmp_path / "store" / "flat.index").mkdir()
     documents = load_collection(change(tmp_path, beir_folder), labels="none").documents
     encoded.clear()
-    store, kept, new = update(model, documents, tmp_path / "store")
+    updated = update(model, documents, tmp_path / "store")
+    store, kept, new = updated.store, updated.kept, updated.encoded
     changed = [
         id for id, document in documents.items() if document["text"].startswith("a text that was")
     ]
@@ -71,7 +72,8 @@ def test_what_is_there_is_not_encoded_again_and_what_is_gone_leaves(
         np.load(store.folder / TEXTS_FILE), np.load(anew.folder / TEXTS_FILE)
     )
     encoded.clear()
-    assert update(model, documents, tmp_path / "store")[1:] == (len(documents), 0)
+    again = update(model, documents, tmp_path / "store")
+    assert (again.kept, again.encoded) == (len(documents), 0)
     assert encoded == []
 
 
@@ -83,7 +85,8 @@ def test_a_store_that_was_interrupted_gives_what_it_has(
     (tmp_path / "store" / "shard-00001.safetensors").unlink()
     documents = load_collection(change(tmp_path, beir_folder), labels="none").documents
     encoded.clear()
-    _, kept, new = update(model, documents, tmp_path / "store")
+    updated = update(model, documents, tmp_path / "store")
+    kept, new = updated.kept, updated.encoded
     lost = {f"d{i}" for i in range(20, 40) if i % 5}
     assert lost < set(encoded)
     assert (kept, new) == (len(documents) - len(set(encoded)), len(set(encoded)))

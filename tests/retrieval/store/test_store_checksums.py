@@ -17,6 +17,7 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.retrieval.faiss.index import FaissIndex
+from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -35,7 +36,11 @@ def folder(tmp_path_factory) -> Path:
 
 def run(folder: Path, model: Path, output: Path, **options) -> dict[str, object]:
     return encode(
-        str(folder), str(model), output, EncodeOptions(shard_size=32, **options), threads=1
+        str(folder),
+        str(model),
+        output,
+        EncodeOptions(shard_size=32, **options),
+        workers=Workers(threads=1),
     )
 
 

@@ -13,6 +13,7 @@ from conftest import write_beir
 from beir_cocodr.evaluation.runs import read_trec_run
 from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -34,8 +35,7 @@ def made(folder: Path, model: Path, output: Path, device: str, processes: int = 
         str(model),
         output,
         EncodeOptions(shard_size=16),
-        processes,
-        1,
+        workers=Workers(processes=processes, threads=1),
         encoder=EncoderOptions(device=device),
     )
     return torch.cat(list(EmbeddingStore.open(output).chunks()))

@@ -11,6 +11,7 @@ from conftest import write_beir
 from beir_cocodr import MRL
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.store_run import search
+from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -26,7 +27,13 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, folder, tiny_bert) -> Path:
     output = tmp_path_factory.mktemp("stores") / "dot"
-    encode(str(folder), str(tiny_bert), output, EncodeOptions(shard_size=64), threads=1)
+    encode(
+        str(folder),
+        str(tiny_bert),
+        output,
+        EncodeOptions(shard_size=64),
+        workers=Workers(threads=1),
+    )
     return output
 
 
@@ -60,7 +67,10 @@ def test_an_index_is_built_once_and_its_hits_have_exact_scores(
         built = {path: path.stat().st_mtime_ns for path in (store / f"index-{kind}").iterdir()}
         caplog.clear()
         search(store, str(folder), tmp_path / "loaded.run", 10, threads=1, index=kind)
-        assert "is loaded; when it was built, it found of exact search: {'recall@10'" in caplog.text
+        assert (
+            "is loaded; its recall against exact search, when it was built: {'recall@10'"
+            in caplog.text
+        )
     assert {path: path.stat().st_mtime_ns for path in (store / f"index-{kind}").iterdir()} == built
     assert (tmp_path / "loaded.run").read_bytes() == (tmp_path / "built.run").read_bytes()
     assert overlap(tmp_path / "built.run", tmp_path / "exact.run") >= least
@@ -76,7 +86,9 @@ def test_an_index_is_built_once_and_its_hits_have_exact_scores(
 def test_mrl_by_an_index_has_the_scores_of_exact_search(folder, tiny_bert, tmp_path, precision):
     MRL(str(tiny_bert)).save_pretrained(str(tmp_path / "mrl"))
     options = EncodeOptions(shard_size=64, precision=precision)
-    encode(str(folder), str(tmp_path / "mrl"), tmp_path / "store", options, threads=1)
+    encode(
+        str(folder), str(tmp_path / "mrl"), tmp_path / "store", options, workers=Workers(threads=1)
+    )
     search(tmp_path / "store", str(folder), tmp_path / "exact.run", 10, threads=1)
     search(tmp_path / "store", str(folder), tmp_path / "index.run", 10, threads=1, index="sq8")
     assert overlap(tmp_path / "index.run", tmp_path / "exact.run") >= 0.95
@@ -92,7 +104,13 @@ def test_an_index_of_another_store_and_an_unknown_kind_are_refused(
     with pytest.raises(InputError, match=r"'annoy'.*flat, hnsw, ivfpq, sq8"):
         search(store, str(folder), tmp_path / "run", index="annoy")
     search(store, str(folder), tmp_path / "run", index="flat", threads=1)
-    encode(str(folder), str(tiny_bert), tmp_path / "other", EncodeOptions(shard_size=50), threads=1)
+    encode(
+        str(folder),
+        str(tiny_bert),
+        tmp_path / "other",
+        EncodeOptions(shard_size=50),
+        workers=Workers(threads=1),
+    )
     shutil.copytree(store / "index-flat", tmp_path / "other" / "index-flat")
     with pytest.raises(InputError, match="index-flat"):
         search(tmp_path / "other", str(folder), tmp_path / "other.run", index="flat")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import exit_code, process, write_beir
 
+from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
@@ -26,7 +27,9 @@ def folder(tmp_path_factory) -> Path:
 
 def run(folder: Path, model: Path, output: Path, precision: str, processes: int = 1) -> None:
     options = EncodeOptions(shard_size=SIZE, precision=precision, token_budget=1_024)
-    encode(str(folder), str(model), output, options, processes, threads=1)
+    encode(
+        str(folder), str(model), output, options, workers=Workers(processes=processes, threads=1)
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -16,6 +16,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
 from beir_cocodr.evaluation.store_run import search
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -51,7 +52,7 @@ def made(folder: Path, model: Path, output: Path, shard_size: int = 16, **settin
         str(model),
         output,
         EncodeOptions(shard_size, **settings),
-        threads=1,
+        workers=Workers(threads=1),
         encoder=EncoderOptions(**encoder),
     )
     return output

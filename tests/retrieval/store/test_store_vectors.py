@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from beir_cocodr import COCODR, MRL, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.folding import Folding
+from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -27,7 +28,13 @@ def folder(tmp_path_factory) -> Path:
 
 
 def run(folder: Path, model: Path, output: Path, **options: Any) -> EmbeddingStore:
-    encode(str(folder), str(model), output, EncodeOptions(shard_size=SIZE, **options), threads=1)
+    encode(
+        str(folder),
+        str(model),
+        output,
+        EncodeOptions(shard_size=SIZE, **options),
+        workers=Workers(threads=1),
+    )
     return EmbeddingStore.open(output)
 
 
