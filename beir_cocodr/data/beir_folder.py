@@ -1,11 +1,9 @@
-"""Writing BEIR folders whose corpus is that of another folder, linked and not copied where that can
-be.
-"""
+"""Writing BEIR folders whose corpus is that of another folder, linked instead of copied."""
 
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -15,15 +13,16 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.file_folder import TextFiles
 from beir_cocodr.io import cache_root, write_jsonl, write_qrels
 
-# What our reader puts right, and BEIR's loader does not.
+# Defects that our reader corrects and BEIR's loader does not.
 _ONLY_WE_READ = ("title null or absent", "integer ids", "blank lines", "byte order mark")
 _CHUNK = 4_096
 
 
 def link_corpus(collection: Collection, output: Path) -> None:
-    """Put the documents of a collection into ``output`` as a ``corpus.jsonl`` that BEIR's loader
-    reads: a link to such a file, symbolic but for one in our cache, which may be deleted, else
-    hard, else a copy; any other is written.
+    """Put the documents of a collection into ``output`` as a ``corpus.jsonl`` for BEIR's loader.
+
+    If the collection is such a file, this is a symbolic link, or else a hard link, or else a copy.
+    A file in our cache, which may be deleted, gets no symbolic link. Other collections are written.
     """
     target = output / "corpus.jsonl"
     target.unlink(missing_ok=True)
@@ -35,7 +34,7 @@ def link_corpus(collection: Collection, output: Path) -> None:
 
 
 def link_beside(existing: Path, name: str) -> None:
-    """Give a file a second name, in a folder beside its own if the name says so."""
+    """Give a file a second name, which may lie in a folder beside it."""
     target = existing.parent / name
     target.parent.mkdir(exist_ok=True)
     target.unlink(missing_ok=True)
@@ -43,8 +42,12 @@ def link_beside(existing: Path, name: str) -> None:
 
 
 def _link(file: Path, target: Path, path: str | Path | None) -> None:
-    """Make ``target`` a symbolic link holding ``path``, if given, else a hard one or a copy: links
-    may need rights.
+    """Make ``target`` a link to a file, or a copy where links are not allowed.
+
+    Args:
+        file: the file.
+        target: the new name.
+        path: the content of a symbolic link; None makes a hard link.
     """
     if path is not None:
         with suppress(OSError):
@@ -57,21 +60,21 @@ def _link(file: Path, target: Path, path: str | Path | None) -> None:
 
 
 def _beir_corpus(collection: Collection) -> Path | None:
-    """The file behind a collection, if it is one that BEIR's loader reads as we do."""
+    """Return the file of a collection if BEIR's loader reads it as we do, else None."""
     source = collection.source
-    path = Path("" if source is None else source.documents_file)
-    if (
-        isinstance(source, TextFiles)
-        or path.suffix != ".jsonl"
-        or not path.is_file()
-        or any(kind in collection.counts for kind in _ONLY_WE_READ)
-    ):
+    if source is None or isinstance(source, TextFiles):
+        return None
+    path = Path(source.documents_file)
+    if path.suffix != ".jsonl" or not path.is_file():
+        return None
+    if any(kind in collection.counts for kind in _ONLY_WE_READ):
         return None
     with path.open(encoding="utf-8") as file:
         first = json.loads(file.readline())
     return path.resolve() if {"_id", "title", "text"} <= first.keys() else None
 
 
+#: Query id to document id to grade.
 Qrels = Mapping[str, Mapping[str, int]]
 
 
@@ -81,25 +84,28 @@ def write_beir_folder(
     """Write ``queries.jsonl`` and ``qrels/SPLIT.tsv`` beside a link to a corpus.
 
     Args:
-        folder: made with its parents.
+        folder: the folder to make, with its parents.
         corpus: ``corpus.jsonl`` or ``corpus.jsonl.gz`` to link to.
-        queries: query id to text, in the order in which they are to stand.
-        splits: split to query id to {document id: grade}.
-        root: what may be moved as a whole: links within it are relative, links out of it absolute.
+        queries: query id to text, in the order to write.
+        splits: split to query id to document id to grade.
+        root: a folder that may be moved as a whole: links within it are relative, links out of it
+            absolute.
     """
     (folder / "qrels").mkdir(parents=True)
-    path = os.path.relpath(corpus, folder) if corpus.is_relative_to(root) else corpus.resolve()
-    _link(
-        corpus,
-        folder / ("corpus.jsonl.gz" if corpus.name.endswith(".gz") else "corpus.jsonl"),
-        path,
-    )
-    write_jsonl(
-        folder / "queries.jsonl", ({"_id": query, "text": text} for query, text in queries.items())
-    )
+    is_within = corpus.is_relative_to(root)
+    path = os.path.relpath(corpus, folder) if is_within else corpus.resolve()
+    name = "corpus.jsonl.gz" if corpus.name.endswith(".gz") else "corpus.jsonl"
+    _link(corpus, folder / name, path)
+    records = ({"_id": query, "text": text} for query, text in queries.items())
+    write_jsonl(folder / "queries.jsonl", records)
     for split, qrels in splits.items():
-        rows = ((query, *judged) for query, grades in qrels.items() for judged in grades.items())
-        write_qrels(folder / "qrels" / f"{split}.tsv", rows)
+        write_qrels(folder / "qrels" / f"{split}.tsv", _rows(qrels))
+
+
+def _rows(qrels: Qrels) -> Iterator[tuple[str, str, int]]:
+    for query, grades in qrels.items():
+        for document, grade in grades.items():
+            yield query, document, grade
 
 
 def write_corpus(path: Path, documents: Documents) -> None:

@@ -1,6 +1,4 @@
-"""What is wrong with a collection, as data: the reader reports, the caller decides; loading stops
-at errors.
-"""
+"""Defects of a collection as data: readers report them, and the caller decides what stops."""
 
 from array import array
 from collections import Counter
@@ -16,21 +14,24 @@ from beir_cocodr.errors import InputError
 
 Severity = Literal["error", "warning"]
 
+# Duplicate ids that one error names.
+_NAMED_DUPLICATES = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Defect:
     """One defect of a collection.
 
     Attributes:
-        severity: ``"error"`` is what stops loading, ``"warning"`` what it accepts and counts.
-        kind: the category, the same words as the keys of ``Collection.counts``.
-        file: the file it stands in, or ``irds:ID``.
-        line: line in that file from 1 (the record's number for ir_datasets), None if it is the
+        severity: an ``"error"`` stops loading, a ``"warning"`` is accepted and counted.
+        kind: the category, as in the keys of ``Collection.counts``.
+        file: the file with the defect, or ``irds:ID``.
+        line: the line in that file, from 1 (for ir_datasets the number of the record); None for the
             whole file.
-        id: of the query or document at fault, None where there is none.
-        message: one line, what is wrong and the way out.
-        times: how many lines this one defect stands for (CRLF, absent titles, ... are reported once
-        a file).
+        id: the id of the query or document at fault; None if there is none.
+        message: one line that says what is wrong, and the way out.
+        times: the number of lines with this defect. Defects such as CRLF or absent titles are
+            reported once for each file.
     """
 
     severity: Severity
@@ -42,13 +43,15 @@ class Defect:
     times: int = 1
 
     def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        return f"{place}: {self.message}"
+        """Return the defect as one line that begins with its file and line."""
+        position = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{position}: {self.message}"
 
 
 def error(
     kind: str, file: str, message: str, line: int | None = None, id: str | None = None
 ) -> Defect:
+    """Return a defect that stops loading."""
     return Defect("error", kind, file, line, id, message)
 
 
@@ -60,6 +63,7 @@ def warning(
     id: str | None = None,
     times: int = 1,
 ) -> Defect:
+    """Return a defect that is accepted and counted."""
     return Defect("warning", kind, file, line, id, message, times)
 
 
@@ -68,28 +72,41 @@ Report = Callable[[Defect], None]
 
 
 def ignore(defect: Defect) -> None:
-    """A `Report` for reading a file again whose defects are already known."""
+    """Ignore a defect, when a file is read again whose defects are known."""
 
 
 def raise_errors(defect: Defect) -> None:
-    """A `Report` for a file that belongs to no collection: raises `InputError` at the first
-    error.
+    """Raise the first error of a file that belongs to no collection.
+
+    Raises:
+        InputError: If the defect is an error.
     """
     if defect.severity == "error":
         raise InputError(str(defect))
 
 
 class StrictReport:
-    """A `Report` that raises `InputError` at the first error with the way to a full list; counts
-    warnings by kind.
+    """A report that counts warnings by kind and raises the first error.
+
+    Args:
+        dataset: the collection, whose full list of defects the error points to; None if the file
+            belongs to no collection.
+
+    Attributes:
+        counts: kind of warning to its number.
     """
 
     def __init__(self, dataset: str | None) -> None:
+        """Begin with no warnings."""
         self.dataset = dataset
         self.counts: Counter[str] = Counter()
 
     def __call__(self, defect: Defect) -> None:
-        """Count a warning, and raise an error."""
+        """Count a warning, or raise an error.
+
+        Raises:
+            InputError: If the defect is an error.
+        """
         if defect.severity == "error":
             if self.dataset is None:
                 raise InputError(str(defect))
@@ -100,7 +117,7 @@ class StrictReport:
 
 
 class Duplicate(NamedTuple):
-    """A record that has stood before."""
+    """A record whose id or text an earlier record has."""
 
     line: int
     id: str
@@ -108,22 +125,25 @@ class Duplicate(NamedTuple):
 
 
 class Repeats:
-    """Finds repeated values by 8-byte hashes; values whose hashes meet are read again and compared
-    themselves.
+    """Repeated values, found by 8-byte hashes.
+
+    Values whose hashes are equal are read again and compared themselves.
     """
 
     def __init__(self) -> None:
+        """Begin with no values."""
         self._hashes = array("q")
 
     def add(self, values: Iterable[Hashable]) -> None:
+        """Add values in the order of their records."""
         self._hashes.extend(map(hash, values))
 
     def hashes(self) -> Ints:
-        """(N,) int64 hashes in the order in which they were added."""
+        """Return the (N,) int64 hashes in the order in which the values were added."""
         return np.asarray(self._hashes, dtype=np.int64)
 
     def repeated(self) -> Ints:
-        """The hashes of all values but the first of each, int64, ascending."""
+        """Return the int64 hashes of all values except the first of each, in ascending order."""
         ordered = np.sort(self.hashes())
         repeated: Ints = ordered[1:][ordered[1:] == ordered[:-1]]
         return repeated
@@ -131,57 +151,62 @@ class Repeats:
     def find(
         self, read_again: Callable[[], Iterable[tuple[int, str, Hashable]]]
     ) -> Iterator[Duplicate]:
-        """Stream the duplicates in the order of their lines; where there are any, (line, id, value)
-        are read again.
+        """Yield the duplicates in the order of their lines.
+
+        Args:
+            read_again: yields (line, id, value) of all records; called only if hashes are equal.
         """
         suspects = set(self.repeated().tolist())
         if not suspects:
             return
         first_lines: dict[Hashable, int] = {}
         for line, id, value in read_again():
-            if hash(value) in suspects and (first := first_lines.setdefault(value, line)) != line:
-                yield Duplicate(line, id, first)
+            if hash(value) not in suspects:
+                continue
+            first_line = first_lines.setdefault(value, line)
+            if first_line != line:
+                yield Duplicate(line, id, first_line)
 
 
 def report_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report) -> None:
-    """Report every duplicate id as an error of its own."""
+    """Report every duplicate id as a separate error."""
     for line, id, first_line in duplicates:
-        message = (
-            f"id {id!r} already stands on line {first_line}; give every record an id of its own"
-        )
+        message = f"id {id!r} is already on line {first_line}; give every record a unique id"
         report(error("duplicate ids", file, message, line, id))
 
 
 def check_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report) -> None:
-    """Report the first three duplicate ids, if there are any, as one error: for a caller that stops
-    there.
-    """
-    first = list(islice(duplicates, 4))
-    if first:
-        places = [
-            f"id {id!r} on lines {first_line} and {line}" for line, id, first_line in first[:3]
-        ]
-        more = ", and more" if len(first) > 3 else ""
-        message = f"duplicate ids: {', '.join(places)}{more}; give every record an id of its own"
-        report(error("duplicate ids", file, message, first[0].line, first[0].id))
+    """Report duplicate ids as one error that names the first three; the caller stops there."""
+    first = list(islice(duplicates, _NAMED_DUPLICATES + 1))
+    if not first:
+        return
+    pairs = []
+    for line, id, first_line in first[:_NAMED_DUPLICATES]:
+        pairs.append(f"id {id!r} on lines {first_line} and {line}")
+    more = ", and more" if len(first) > _NAMED_DUPLICATES else ""
+    message = f"duplicate ids: {', '.join(pairs)}{more}; give every record a unique id"
+    report(error("duplicate ids", file, message, first[0].line, first[0].id))
 
 
 class LineTally:
-    """Counts lines of one kind and reports them as a single warning, at the first of them.
+    """The number of lines with one defect, reported as a single warning at the first of them.
 
-    For what may be true of every line (CRLF, no title): ten million equal warnings help nobody.
+    It is for defects that every line may have, such as CRLF or an absent title: ten million equal
+    warnings help nobody.
     """
 
     def __init__(self) -> None:
+        """Begin with no lines."""
         self.times = 0
         self.first: int | None = None
 
     def add(self, line: int) -> None:
+        """Count a line."""
         self.times += 1
         if self.first is None:
             self.first = line
 
     def report(self, report: Report, kind: str, file: str, message: str) -> None:
-        """Report the count, if there is one; ``{}`` in the message stands for it."""
+        """Report the count if it is above 0; it replaces ``{}`` in the message."""
         if self.times:
             report(warning(kind, file, message.format(self.times), self.first, times=self.times))

@@ -1,6 +1,6 @@
-"""Collections from ir_datasets: any id, documents streamed, grades as integers.
+"""Collections of ir_datasets: any id, with streamed documents and integer grades.
 
-ir_datasets downloads, checks and caches; nothing here repeats it. What it raises becomes one line.
+ir_datasets downloads, checks and caches by itself. An exception of its own becomes one line.
 """
 
 import difflib
@@ -15,54 +15,60 @@ from beir_cocodr.data.sources import Labels, describe_splits
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import file_state
 
-#: How the ids of resampled collections begin.
+#: The beginning of the ids of resampled collections.
 OWN_IDS = "cocodr/"
 _SPLIT_NAMES = {"train", "dev", "test", "validation", "valid", "val"}
 
 
 class IrdsSource:
-    """An ir_datasets id such as ``beir/scifact``, read like a `FileSource`; an InputError where
-    there is no such id.
+    """An ir_datasets id such as ``beir/scifact``, read like a file source.
 
-    ``ID/SPLIT`` is read where it has qrels, else ``ID`` itself. An id that names its own split is
-    taken at its word, whatever split is asked for, with one exception: ``train`` is never served
-    with the judgements of another split.
+    ``ID/SPLIT`` is read if it has qrels, otherwise ``ID`` itself. The split that an id names is
+    used whatever split is asked for, with one exception: ``train`` is never served with the
+    judgements of another split.
+
+    Args:
+        name: the name that the user gave.
+        dataset_id: the id.
+        split: the split that is asked for.
+
+    Raises:
+        InputError: If there is no such id.
     """
 
     def __init__(self, name: str, dataset_id: str, split: str) -> None:
+        """Find the id, or the id of its split."""
         self.name = name
-        self.dataset_id = dataset_id
         self.wanted_split = split
         self._named_id = dataset_id
-        if dataset_id.startswith(OWN_IDS) or not is_registered(dataset_id):
-            load_plugin("irds")()
-        nested = f"{dataset_id}/{split}"
-        if is_registered(nested) and _host().load(nested).has_qrels():
-            self.dataset_id = nested
-        elif not is_registered(dataset_id):
-            raise InputError(
-                f"ir_datasets does not know the id {dataset_id!r}{suggestion(dataset_id)}"
-            )
+        self.dataset_id = _id_with_split(dataset_id, split)
         self._dataset = _host().load(self.dataset_id)
         self._own_split = _split_of(self.dataset_id)
-        serves = self._own_split in (None, split) or (
-            split != "train" and ":" in name
-        )  # else a short name
-        self._has_qrels = self._dataset.has_qrels() and serves
-        # The id itself where its name has no split.
-        self.split = (self._own_split or self.dataset_id) if self._has_qrels else None
+        self._has_qrels = self._dataset.has_qrels() and self._serves(split)
+        self.split: str | None = None
+        if self._has_qrels:
+            self.split = self._own_split or self.dataset_id  # the id itself if it names no split
         self.documents_file = f"irds:{self.dataset_id}"
         self.queries_file = self.documents_file if self._dataset.has_queries() else None
         self.judgements_file = self.documents_file if self._has_qrels else None
+
+    def _serves(self, split: str) -> bool:
+        """Return whether the judgements of the id may be used for a split."""
+        if self._own_split in (None, split):
+            return True
+        is_short_name = ":" not in self.name
+        return split != "train" and not is_short_name
 
     def of_split(self, split: str) -> "IrdsSource":
         """Return the source of another split of the same collection."""
         return IrdsSource(self.name, self._named_id, split)
 
     def key(self) -> tuple[str, ...] | None:
-        """Return what identifies the documents, None where only their content does."""
-        # What ir_datasets ships is hash-checked, so its id and version identify the documents.
-        # Splits share them, and an id that somebody else composed may have them from a shipped one.
+        """Return what identifies the documents, or None if only their content does.
+
+        ir_datasets checks the hash of what it ships, so that id and version identify the documents.
+        Splits share them, and an id that a user composed may have them from a shipped one.
+        """
         handler = self._dataset.docs_handler()
         for identifier in (_host().docs_parent_id(self.dataset_id), _namespace(handler)):
             if identifier and is_registered(identifier):
@@ -72,108 +78,99 @@ class IrdsSource:
         return _file_state(handler)
 
     def splits(self) -> list[str]:
-        own = [str(self.split)] if self._has_qrels else []
-        return (
-            own
-            or available_splits(self.dataset_id)
-            or ([str(self._own_split)] if self._dataset.has_qrels() else [])
-        )
+        """Return the splits that have judgements."""
+        if self._has_qrels:
+            return [str(self.split)]
+        below = available_splits(self.dataset_id)
+        if below:
+            return below
+        return [str(self._own_split)] if self._dataset.has_qrels() else []
 
     def missing(self, report: Report, labels: Labels) -> None:
+        """Report the parts that the id lacks."""
+        file = self.documents_file
         if not self._dataset.has_docs():
-            report(
-                error(
-                    "missing file",
-                    self.documents_file,
-                    "has no documents; choose an id that has them",
-                )
-            )
+            message = "has no documents; choose an id that has them"
+            report(error("missing file", file, message))
         if labels != "required":
             return
         if not self._dataset.has_queries():
-            report(
-                error(
-                    "missing file",
-                    self.documents_file,
-                    "has no queries; choose an id that has them",
-                )
-            )
+            message = "has no queries; choose an id that has them"
+            report(error("missing file", file, message))
         if not self._has_qrels:
             if self._dataset.has_qrels():
                 hint = f"this id holds the split {self._own_split!r}: ask for that"
             else:
                 hint = describe_splits(available_splits(self.dataset_id))
-            report(
-                error(
-                    "missing split", self.documents_file, f"no split {self.wanted_split!r} ({hint})"
-                )
-            )
+            report(error("missing split", file, f"no split {self.wanted_split!r} ({hint})"))
 
     def documents(self, report: Report) -> Iterator[Document]:
-        """Stream (number, id, title, text).
+        """Yield (number, id, title, text).
 
-        The fields title and text where the id has a text; else the text that ir_datasets itself
-        composes (``default_text()``) with an empty title; else, as for codesearchnet, the title and
-        all other fields that are strings, which is reported as "texts joined from fields".
+        These are the fields title and text, if the id has a text. Otherwise the text that
+        ir_datasets composes (``default_text()``) is used with an empty title. Otherwise, as for
+        codesearchnet, the title and all other fields that are strings are used, which is reported
+        as "texts joined from fields".
         """
         if not self._dataset.has_docs():
             return
-        checker, joined, number = RecordChecker(self.documents_file, report), LineTally(), 0
+        checker = RecordChecker(self.documents_file, report)
+        joined = LineTally()
+        number = 0
         for number, document in self._records("docs", checker):
             title = getattr(document, "title", "")
             if hasattr(document, "text"):
                 text = document.text
             elif hasattr(document, "default_text"):
-                title, text = "", document.default_text()
+                title = ""
+                text = document.default_text()
             else:
-                values = (
-                    getattr(document, name)
-                    for name in document._fields
-                    if name not in ("doc_id", "title")
-                )
-                text = " ".join(value for value in values if isinstance(value, str))
+                text = _joined_fields(document)
                 joined.add(number)
-            if (checked := checker.document(number, document.doc_id, title, text)) is not None:
+            checked = checker.document(number, document.doc_id, title, text)
+            if checked is not None:
                 yield checked
         checker.finish()
-        message = (
-            "{} documents have no text of their own: all their fields that are strings were joined"
-        )
+        message = "{} documents have no text field: all their fields that are strings were joined"
         joined.report(report, "texts joined from fields", self.documents_file, message)
         if not number:
             checker.empty_corpus()
 
     def queries(self, report: Report) -> Iterator[Query]:
-        """Stream (number, id, text), the text as ir_datasets composes it (``default_text()``)."""
+        """Yield (number, id, text) with the text that ir_datasets composes (``default_text()``)."""
         if not self._dataset.has_queries():
             return
         checker = RecordChecker(self.documents_file, report)
         for number, query in self._records("queries", checker):
-            if not hasattr(query, "default_text") and not hasattr(query, "text"):
+            if hasattr(query, "default_text"):
+                text = query.default_text()
+            elif hasattr(query, "text"):
+                text = query.text
+            else:
                 message = (
                     "its queries have no text (such as a document as the query); choose another id"
                 )
                 checker.error("no text field", message, number, query.query_id)
                 return
-            text = query.default_text() if hasattr(query, "default_text") else query.text
-            if (checked := checker.query(number, query.query_id, text)) is not None:
+            checked = checker.query(number, query.query_id, text)
+            if checked is not None:
                 yield checked
         checker.finish()
 
     def judgements(self, report: Report) -> Iterator[Judgement]:
-        """Stream (number, query id, document id, grade)."""
+        """Yield (number, query id, document id, grade)."""
         if not self._has_qrels:
             return
         checker = RecordChecker(self.documents_file, report)
         for number, qrel in self._records("qrels", checker):
-            if (
-                checked := checker.judgement(number, qrel.query_id, qrel.doc_id, qrel.relevance)
-            ) is not None:
+            checked = checker.judgement(number, qrel.query_id, qrel.doc_id, qrel.relevance)
+            if checked is not None:
                 yield checked
 
     def _records(self, part: str, checker: RecordChecker) -> Iterator[tuple[int, Any]]:
-        """Number the records of a part from 1; what the host raises (no network, broken file) is
-        reported.
+        """Yield the records of a part, numbered from 1.
+
+        An exception of the host, such as for a missing network or a broken file, is reported.
         """
         number = 0
         try:
@@ -183,14 +180,37 @@ class IrdsSource:
         except Exception as cause:
             reason = " ".join(f"{type(cause).__name__}: {cause}".split())
             message = (
-                f"ir_datasets cannot read its {part} after record {number} ({reason}); check the network "
-                "and IR_DATASETS_HOME, or take what is here: a local folder, or apidocs/numpy, which needs no network"
+                f"ir_datasets cannot read its {part} after record {number} ({reason}); check the "
+                "network and IR_DATASETS_HOME, or use a local folder or apidocs/numpy, which needs "
+                "no network"
             )
             checker.error("unreadable file", message, number or None)
 
 
+def _id_with_split(dataset_id: str, split: str) -> str:
+    """Return ``ID/SPLIT`` if it has qrels, else the id."""
+    if dataset_id.startswith(OWN_IDS) or not is_registered(dataset_id):
+        load_plugin("irds")()
+    nested = f"{dataset_id}/{split}"
+    if is_registered(nested) and _host().load(nested).has_qrels():
+        return nested
+    if not is_registered(dataset_id):
+        raise InputError(f"ir_datasets does not know the id {dataset_id!r}{suggestion(dataset_id)}")
+    return dataset_id
+
+
+def _joined_fields(document: Any) -> str:
+    """Join all fields that are strings, except id and title."""
+    texts = []
+    for name in document._fields:
+        value = getattr(document, name)
+        if name not in ("doc_id", "title") and isinstance(value, str):
+            texts.append(value)
+    return " ".join(texts)
+
+
 def is_registered(dataset_id: str) -> bool:
-    """Whether ir_datasets knows the id, patterns included. Touches no network."""
+    """Return whether ir_datasets knows an id, patterns included. It uses no network."""
     try:
         _host().load(dataset_id)
     except KeyError:
@@ -199,21 +219,27 @@ def is_registered(dataset_id: str) -> bool:
 
 
 def available_splits(dataset_id: str) -> list[str]:
-    """The splits of an id: every ``ID/SPLIT`` that has qrels, sorted. Touches no network."""
+    """Return the splits of an id, every ``ID/SPLIT`` with qrels, sorted. It uses no network."""
     prefix = f"{dataset_id}/"
     below = [known for known in _host().registry if known.startswith(prefix)]
     return sorted(known.removeprefix(prefix) for known in below if _host().load(known).has_qrels())
 
 
 def suggestion(dataset_id: str, below: str = "") -> str:
-    """The end of a message about an unknown id: the known ids nearest to it, of those that start
-    with ``below``, which is left out of their names, else where all are listed.
+    """Return the end of a message about an unknown id, with the known ids nearest to it.
+
+    Args:
+        dataset_id: the unknown id.
+        below: only ids that begin with it are suggested, without it.
     """
     known = [known_id for known_id in _host().registry if known_id.startswith(below)]
     close = [known_id for known_id in known if known_id.startswith(f"{dataset_id}/")][:3]
-    close = close or difflib.get_close_matches(dataset_id, known, n=3, cutoff=0.7)
-    names = " or ".join(known_id.removeprefix(below) for known_id in close)
-    return f"; did you mean {names}?" if close else "; ir-datasets.com lists the ids"
+    if not close:
+        close = difflib.get_close_matches(dataset_id, known, n=3, cutoff=0.7)
+    if not close:
+        return "; ir-datasets.com lists the ids"
+    names = [known_id.removeprefix(below) for known_id in close]
+    return f"; did you mean {' or '.join(names)}?"
 
 
 def _host() -> Any:
@@ -226,28 +252,25 @@ def _split_of(dataset_id: str) -> str | None:
     last = dataset_id.rpartition("/")[2]
     if last in _SPLIT_NAMES:
         return last
-    # BEIR's collections with a single set of judgements carry it without a name; it is always the
-    # test split.
+    # BEIR's collections with a single set of judgements do not name it; it is always the test
+    # split.
     return "test" if dataset_id.startswith("beir/") else None
 
 
 def _namespace(handler: Any) -> str | None:
     try:
         namespace = handler.docs_namespace()
-    # Shipped handlers raise here in 0.6.3: vaswani's lacks self, argsme's asserts what does not
-    # hold.
+    # Shipped handlers raise here in 0.6.3: vaswani's lacks self, and argsme's assertion fails.
     except Exception:
         return None
     return namespace if isinstance(namespace, str) else None
 
 
 def _file_state(handler: Any) -> tuple[str, ...] | None:
-    """Path, size and time of the file behind documents that a user registered; None where there is
-    none.
-    """
+    """Return path, size and time of the file of documents that a user registered, or None."""
     try:
         path = Path(handler.docs_path(force=False)).resolve()
-    # A handler need not have a path at all, and what it raises instead is its own.
+    # A handler need not have a path, and it may raise anything instead.
     except Exception:
         return None
     if not path.is_file() or path.is_relative_to(_host().util.tmp_path().resolve()):

@@ -1,8 +1,8 @@
-"""All defects of a collection at once, with 32 bytes remembered of each document."""
+"""The list of all defects of a collection, made with 32 bytes of memory for each document."""
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -28,19 +28,21 @@ __all__ = ["Defect", "summarize", "validate"]
 def validate(
     dataset: str | Path, split: str | None = None, *, labels: Labels | None = None
 ) -> list[Defect]:
-    """Report every defect of a collection, with file, line and id. An InputError if there is no
-    such collection at all.
+    """List every defect of a collection, with file, line and id.
 
-    Errors are exactly what stops `load_collection` with the same arguments: both read through the
-    same readers. Warnings are what it accepts; next to those it counts, they name queries whose
-    text is a document's, and every query is looked at, judged or not. Of the corpus, 32 bytes a
-    document are kept.
+    Errors are exactly what stops
+    :func:`~beir_cocodr.data.collection.load_collection` with the same arguments, because both read
+    with the same readers. Warnings are what it accepts. Beyond those that it counts, they name
+    queries whose text is that of a document, and every query is checked, judged or not.
 
     Args:
-        dataset: as for `load_collection`.
-        split: the split whose judgements are read; "test" where none is named.
-        labels: as for `load_collection`; the default is "required" where a split is named or there
-            are judgements, and "optional" for the rest: no labels are no defect.
+        dataset: as for ``load_collection``.
+        split: the split whose judgements are read. Default: "test".
+        labels: as for ``load_collection``. Default: "required" if a split is named or there are
+            judgements, otherwise "optional", because a collection without labels is not defective.
+
+    Raises:
+        InputError: If there is no such collection.
 
     Example:
         >>> from beir_cocodr.data.validation import validate
@@ -60,7 +62,7 @@ def validate(
 
 
 def summarize(defects: Iterable[Defect]) -> dict[str, int]:
-    """How often each kind of defect occurs: errors first, then by falling count."""
+    """Count each kind of defect, errors first, then by falling count."""
     counts: Counter[tuple[Severity, str]] = Counter()
     for defect in defects:
         counts[defect.severity, defect.kind] += defect.times
@@ -69,66 +71,75 @@ def summarize(defects: Iterable[Defect]) -> dict[str, int]:
 
 
 class _CorpusHashes:
-    """Reads a corpus once, reports its defects, and keeps 32 bytes of each document for later
-    checks.
+    """Hashes of a corpus, 32 bytes for each document, for checks after it was read.
 
-    Ids are compared themselves where hashes meet. Texts are not: that two different ones of ten
-    million share a 64-bit hash has a chance of about three in a million, and costs a warning too
-    many.
+    Ids with equal hashes are compared themselves. Texts are not: two different texts among ten
+    million share a 64-bit hash with a probability of about three in a million, which costs one
+    wrong warning.
     """
 
     def __init__(self, source: Source, report: Report) -> None:
         self._source = source
-        ids, contents, text_hashes, lines = Repeats(), Repeats(), array("q"), array("q")
+        ids = Repeats()
+        contents = Repeats()
+        text_hashes = array("q")
+        lines = array("q")
         for line, id, title, text in source.documents(report):
             ids.add((id,))
             lines.append(line)
             text_hashes.append(hash(text.strip() or title.strip()))
             if title or text:
                 contents.add((hash((title, text)),))
-        again = ids.find(lambda: ((line, id, id) for line, id, _, _ in source.documents(ignore)))
-        report_duplicates(again, source.documents_file, report)
-        again = contents.find(
-            lambda: (
-                (line, id, hash((title, text)))
-                for line, id, title, text in source.documents(ignore)
-            )
-        )
-        for line, id, first in again:
-            report(
-                warning(
-                    "duplicate texts",
-                    source.documents_file,
-                    f"title and text are line {first}'s",
-                    line,
-                    id,
-                )
-            )
+        report_duplicates(ids.find(self._ids_again), source.documents_file, report)
+        for line, id, first_line in contents.find(self._contents_again):
+            message = f"title and text are those of line {first_line}"
+            report(warning("duplicate texts", source.documents_file, message, line, id))
         self._ids = np.sort(ids.hashes())
         texts = np.asarray(text_hashes, dtype=np.int64)
         order = np.argsort(texts, kind="stable")
         self._texts = texts[order]
         self._lines = np.asarray(lines, dtype=np.int64)[order]
 
+    def _ids_again(self) -> Iterator[tuple[int, str, str]]:
+        for line, id, _, _ in self._source.documents(ignore):
+            yield line, id, id
+
+    def _contents_again(self) -> Iterator[tuple[int, str, int]]:
+        for line, id, title, text in self._source.documents(ignore):
+            yield line, id, hash((title, text))
+
     def known(self, ids: Sequence[str]) -> Bools:
-        """Which of the given ids are documents, bool (M,)."""
+        """Return which of the given ids are documents, bool (M,)."""
         hashes = hashes_of(ids)
         if not len(self._ids):
             return np.zeros(len(ids), dtype=bool)
-        places = np.minimum(np.searchsorted(self._ids, hashes), len(self._ids) - 1)
-        return cast("Bools", self._ids[places] == hashes)
+        positions = np.minimum(np.searchsorted(self._ids, hashes), len(self._ids) - 1)
+        return cast("Bools", self._ids[positions] == hashes)
 
     def report_queries(self, report: Report) -> None:
-        """Report the warnings "query ids equal to document ids" and "query texts equal to document
-        texts".
-        """
+        """Report queries whose id or text is that of a document, as warnings."""
         file = str(self._source.queries_file)
         for line, id, text in self._source.queries(ignore):
             if self.known([id])[0]:
-                message = f"a document has the id {id!r} too; say with a policy whether it may be retrieved"
+                message = (
+                    f"a document has the id {id!r} too; say with --identical-ids whether it may be "
+                    "retrieved"
+                )
                 report(warning("query ids equal to document ids", file, message, line, id))
-            wanted = np.int64(hash(text.strip()))
-            place = int(self._texts.searchsorted(wanted))
-            if text.strip() and place < len(self._texts) and self._texts[place] == wanted:
-                message = f"the document on line {self._lines[place]} has the same text; retrieving it is trivial"
+            document_line = self._line_with_text(text.strip())
+            if document_line is not None:
+                message = (
+                    f"the document on line {document_line} has the same text; retrieving it is "
+                    "trivial"
+                )
                 report(warning("query texts equal to document texts", file, message, line, id))
+
+    def _line_with_text(self, text: str) -> int | None:
+        """Return the line of the first document with a text, None if there is none."""
+        if not text:
+            return None
+        wanted = np.int64(hash(text))
+        position = int(self._texts.searchsorted(wanted))
+        if position < len(self._texts) and self._texts[position] == wanted:
+            return int(self._lines[position])
+        return None
