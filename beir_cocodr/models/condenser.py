@@ -4,6 +4,7 @@ It is a Condenser head, or a plain masked-language-model head, published or new.
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -117,7 +118,7 @@ class CondenserHead(SavedModule):
         }
 
     @classmethod
-    def of_settings(cls, settings: Json) -> Self:
+    def of_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return a new head with the settings that one was saved with."""
         shape, others = TransformerShape.split(settings)
         return cls(shape, **others)

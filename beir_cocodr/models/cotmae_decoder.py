@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -173,7 +174,7 @@ class CoTMAEDecoder(SavedModule):
         }
 
     @classmethod
-    def of_settings(cls, settings: Json) -> Self:
+    def of_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return a new decoder with the settings that one was saved with."""
         shape, others = TransformerShape.split(settings)
         return cls(shape, **others)

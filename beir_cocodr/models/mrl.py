@@ -1,7 +1,7 @@
 """The multivariate encoder: texts are normal distributions, and dot-product indexes serve them."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,7 +15,6 @@ from beir_cocodr.models.cocodr import COCODR, TwoSidedEncoder, check_task
 from beir_cocodr.models.hub import places_in
 from beir_cocodr.models.kl import Formula
 from beir_cocodr.models.mrl_head import MRLHead, add_variance_token
-from beir_cocodr.records import Json
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +90,7 @@ class MRL(TwoSidedEncoder):
     ) -> None:
         """Load a saved MRL, or put a new head on an encoder."""
         super().__init__(model_name_or_path, **kwargs)
-        options = {
+        options: dict[str, Any] = {
             "k": k,
             "beta": beta,
             "pooling": pooling,
@@ -192,7 +191,7 @@ class MRL(TwoSidedEncoder):
         return mean, variance
 
 
-def _change_formula(head: MRLHead, chosen: Json) -> None:
+def _change_formula(head: MRLHead, chosen: Mapping[str, Any]) -> None:
     """Change the formula of a saved MRL, and check that the other options are its own."""
     _check_options(head.hidden_size, chosen)
     for name, value in chosen.items():
@@ -204,7 +203,7 @@ def _change_formula(head: MRLHead, chosen: Json) -> None:
     head.formula = chosen.get("formula", head.formula)
 
 
-def _new_head(model: COCODR, chosen: Json) -> MRLHead:
+def _new_head(model: COCODR, chosen: Mapping[str, Any]) -> MRLHead:
     """Return a head for an encoder, with defaults that suit what follows its transformer."""
     kinds = [type(module) for module in model]
     if kinds not in ([Transformer, Pooling], [Transformer, Pooling, Normalize]):
@@ -222,7 +221,7 @@ def _new_head(model: COCODR, chosen: Json) -> MRLHead:
             f"{pooling.pooling_mode}{without}; choose pooling cls or mean"
         )
     width = int(pooling.embedding_dimension)
-    settings: Json = {
+    settings: dict[str, Any] = {
         "k": (width - 1) // 2,
         "pooling": pooling.pooling_mode,
         "normalize_mean": Normalize in kinds or model.similarity_fn_name == "cosine",
@@ -232,7 +231,7 @@ def _new_head(model: COCODR, chosen: Json) -> MRLHead:
     return MRLHead(hidden_size=width, **settings)
 
 
-def _check_options(width: int, options: Json) -> None:
+def _check_options(width: int, options: Mapping[str, Any]) -> None:
     """Check those of a head's options that are there."""
     limits = {
         "k": Limits(min=1, max=width),

@@ -1,5 +1,6 @@
 """The base of this package's modules in sentence-transformers models: how they are saved."""
 
+from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Any, Self
@@ -8,7 +9,6 @@ from sentence_transformers.base.modules import Module
 
 from beir_cocodr.errors import explained
 from beir_cocodr.models.hub import places_in
-from beir_cocodr.records import Json
 
 
 class SavedModule(Module):
@@ -43,7 +43,7 @@ class SavedModule(Module):
         return module
 
     @classmethod
-    def of_settings(cls, settings: Json) -> Self:
+    def of_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return a new module with the settings that one was saved with."""
         return cls(**settings)
 

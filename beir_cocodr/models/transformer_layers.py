@@ -1,12 +1,11 @@
 """Transformer layers as in BERT or GPT-2, for the parts of pre-training that follow an encoder."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-
-from beir_cocodr.records import Json
 
 # The names of nn.TransformerEncoderLayer and of BERT's and RoBERTa's layers for the same modules.
 _LAYER_NAMES = {
@@ -44,7 +43,7 @@ class TransformerShape:
         )
 
     @classmethod
-    def split(cls, settings: Json) -> tuple[Self, Json]:
+    def split(cls, settings: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
         """Return the shape in the settings of a module, and the other settings."""
         names = [field.name for field in fields(cls)]
         shape = {name: settings[name] for name in names}

@@ -11,7 +11,7 @@ import os
 
 import ir_datasets
 import pytest
-from beir_cocodr.plugins import irds
+from beir_cocodr.plugins import irds, irds_registry
 from conftest import exit_code, write_beir
 
 from beir_cocodr import load_collection
@@ -115,7 +115,7 @@ def test_a_folder_that_is_gone_is_a_warning_and_bad_words_one_line(
 ):
     folder = write_beir(tmp_path / "gone")
     irds.register_folder(folder, name, keep=True)
-    irds._PLACES.clear()
+    irds_registry._SOURCES.clear()
     (folder / "corpus.jsonl").unlink()
     with caplog.at_level(logging.WARNING):
         irds.register()
@@ -130,6 +130,6 @@ def test_a_folder_that_is_gone_is_a_warning_and_bad_words_one_line(
         capsys.readouterr()
         assert command(*words) == 2, words
         assert len(capsys.readouterr().err.strip().splitlines()) == 1
-    irds.kept_file().write_text("{")
+    irds_registry.kept_file().write_text("{")
     with pytest.raises(InputError, match=r"beir_cocodr\.json"):
         irds.register()
