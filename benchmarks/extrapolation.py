@@ -40,9 +40,14 @@ from beir_cocodr.io import draft_folder, write_jsonl, write_qrels
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.resampling import RestrainOptions
 from beir_cocodr.resampling.manifest import read_manifest
-from beir_cocodr.resampling.regimes import Recipe, RegimeOptions
+from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES
-from beir_cocodr.resampling.regimes.regimes import RESULTS_FILE, evaluate_regimes, gap
+from beir_cocodr.resampling.regimes.regimes import (
+    RESULTS_FILE,
+    RegimeOptions,
+    evaluate_regimes,
+    gap,
+)
 from beir_cocodr.resampling.restrain import resample_restrain
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretrain import pretrain

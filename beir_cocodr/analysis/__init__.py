@@ -23,17 +23,6 @@ def as_paths(files: Files) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class QPPOptions(Options):
-    """How the quality of queries is measured, before predictors are correlated with it."""
-
-    measure: str = option("nDCG@10", "Measure the quality by this measure of ir-measures.")
-    split: str = option("test", "Read this split of the queries.")
-    identical_ids: str = option(
-        "auto", "Keep or drop documents with the id of the query: auto, keep or drop."
-    )
-
-
-@dataclass(frozen=True)
 class RepresentationOptions(Options):
     """What is sampled from a corpus and how it is measured.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from beir_cocodr.analysis import Files, as_paths
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import read_per_query
+from beir_cocodr.evaluation.measures import MeasureNames, parse_measures
 from beir_cocodr.evaluation.results import EvaluationRecord
 
 
@@ -59,6 +60,18 @@ class ModelScores:
             self.labels.setdefault(result.model, label)
             files = self.per_query.setdefault(label, {})
             files[dataset] = file.parent / str(result.per_query)
+
+
+def single_measure(measure: MeasureNames) -> str:
+    """Return the name of one measure, which may be an object of ir-measures.
+
+    Raises:
+        InputError: The measure is unknown, or there are several.
+    """
+    measures = parse_measures(measure)
+    if len(measures) > 1:
+        raise InputError(f"give one measure at a time, not {measure!r}; name one of them")
+    return str(measures[0])
 
 
 def read_scores(files: Files, datasets: list[str], measure: str) -> ModelScores:

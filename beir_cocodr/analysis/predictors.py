@@ -28,7 +28,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.retrieval.resolve import Model
+from beir_cocodr.retrieval.resolve import Model, resolve_model
 
 _NEEDS_WORD_VECTORS = "needs word vectors: --word-vectors trains them"
 
@@ -380,7 +380,7 @@ def variance_predictors(
     from beir_cocodr.models.loading import load_encoder
     from beir_cocodr.models.mrl import MRL
 
-    mrl = load_encoder(model, encoder)
+    mrl = load_encoder(resolve_model(model, argument="model"), encoder)
     if not isinstance(mrl, MRL):
         return {}
     queries = load_collection(dataset, split).queries

@@ -8,19 +8,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from beir_cocodr.analysis import QPPOptions
+from beir_cocodr.analysis.gains import single_measure
 from beir_cocodr.analysis.predictors import LEFT_OUT, PREDICTORS, TermStatistics
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.evaluate import evaluate, read_per_query, write_per_query
-from beir_cocodr.evaluation.measures import correlate, holm, parse_measures
+from beir_cocodr.evaluation.evaluate import (
+    EvaluateOptions,
+    evaluate,
+    read_per_query,
+    write_per_query,
+)
+from beir_cocodr.evaluation.measures import MeasureNames, correlate, holm
 from beir_cocodr.evaluation.runs import identical_ids
-from beir_cocodr.models.spec import SearchOptions, check_device
+from beir_cocodr.models.spec import ModelSpec, SearchOptions, check_device
 from beir_cocodr.records import Report, versions
+from beir_cocodr.retrieval.resolve import Model, resolve_model
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +37,22 @@ SomeValues = Mapping[str, float | None]
 
 #: Values that differ only by the rounding of sums must be tied for Kendall's tau.
 _DECIMALS = 12
+
+
+@dataclass(frozen=True)
+class QPPOptions:
+    """How the quality of queries is measured, before predictors are correlated with it.
+
+    Args:
+        measure: one measure, by name or as an object of ir-measures.
+        split: of the queries.
+        identical_ids: "keep" or "drop" documents with the id of the query, see
+            :func:`~beir_cocodr.evaluation.runs.identical_ids`.
+    """
+
+    measure: MeasureNames = "nDCG@10"
+    split: str = "test"
+    identical_ids: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -116,7 +137,7 @@ class Prediction:
 
 
 def qpp(
-    model: str,
+    model: Model,
     dataset: Dataset,
     *,
     output: str | Path | None = None,
@@ -128,7 +149,8 @@ def qpp(
     """Correlate pre-retrieval predictors with a model's per-query quality.
 
     Args:
-        model: whose quality is predicted. It is evaluated unless ``per_query`` is given.
+        model: whose quality is predicted, as for :func:`~beir_cocodr.evaluation.evaluate.evaluate`.
+            It is evaluated unless ``per_query`` is given.
         dataset: the collection, whose corpus gives the term statistics.
         output: a folder for the evaluation; without it, nothing is kept.
         per_query: the quality of every query, or a file NAME.per_query.tsv that ``evaluate`` wrote.
@@ -148,12 +170,13 @@ def qpp(
     for name in further:
         if name in PREDICTORS:
             raise InputError(f"a predictor is called {name!r} already; give yours another name")
-    measure = _single_measure(options.measure)
-    check_device(search.encoder.device, [model])
+    measure = single_measure(options.measure)
+    spec = resolve_model(model, argument="model")
+    check_device(search.encoder.device, [spec])
     collection = load_collection(dataset, options.split, labels="optional")
     identical_ids(collection.name, options.identical_ids)
     if per_query is None:
-        quality = _evaluated(model, dataset, output, measure, options, search)
+        quality = _evaluated(spec, collection, output, measure, options, search)
     elif isinstance(per_query, Mapping):
         quality = dict(per_query)
     else:
@@ -176,7 +199,7 @@ def qpp(
     record = QPP(
         dataset=collection.name,
         split=options.split,
-        model=model,
+        model=spec.name,
         measure=measure,
         mean=float(np.mean(list(quality.values()))),
         documents=statistics.documents,
@@ -192,34 +215,28 @@ def qpp(
     return Prediction(record, values, quality)
 
 
-def _single_measure(text: str) -> str:
-    measures = parse_measures(text)
-    if len(measures) > 1:
-        raise InputError(f"the quality is one measure at a time, not {text!r}; name one of them")
-    return str(measures[0])
-
-
 def _evaluated(
-    model: str,
-    dataset: Dataset,
+    model: ModelSpec,
+    collection: Collection,
     output: str | Path | None,
     measure: str,
     options: QPPOptions,
     search: SearchOptions,
 ) -> dict[str, float]:
-    with TemporaryDirectory() as temporary:
-        folder = Path(output or temporary)
-        record = evaluate(
-            dataset,
-            [model],
-            folder,
-            measure,
-            options.split,
-            options.identical_ids,
-            search=search,
-        )
-        [result] = record.models.values()
-        return _read_quality(folder / str(result.per_query), measure)
+    record = evaluate(
+        model,
+        collection,
+        measures=measure,
+        split=options.split,
+        output=output,
+        options=EvaluateOptions(identical_ids=options.identical_ids),
+        search=search,
+    )
+    [result] = record.models.values()
+    if output is None or result.per_query is None:
+        scores = (result.scores or {})[measure]
+        return dict(zip(collection.qrels, scores, strict=True))
+    return _read_quality(Path(output) / result.per_query, measure)
 
 
 def _read_quality(file: Path, measure: str) -> dict[str, float]:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from beir_cocodr.analysis import Files, RepresentationOptions, as_paths
-from beir_cocodr.analysis.gains import Gains
+from beir_cocodr.analysis.gains import Gains, single_measure
 from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.arrays import Doubles, check_finite
 from beir_cocodr.data.collection import Datasets, load_collections
@@ -20,7 +20,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.spans import SpannedText, span_pair, span_ranges
 from beir_cocodr.data.text import MOST_CHARACTERS
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.measures import interval
+from beir_cocodr.evaluation.measures import MeasureNames, interval
 from beir_cocodr.losses.coco import COCOLoss, coco_contrastive_loss
 from beir_cocodr.models.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
@@ -373,7 +373,7 @@ def representation(
     datasets: Datasets,
     *,
     results: Files = (),
-    measure: str = "nDCG@10",
+    measure: MeasureNames = "nDCG@10",
     options: RepresentationOptions = RepresentationOptions(),
     search: SearchOptions = SearchOptions(),
 ) -> Representation:
@@ -403,6 +403,7 @@ def representation(
     if len(labels) > 2:
         raise InputError(f"give one model, or two for before and after, not {len(labels)}")
     files = as_paths(results)
+    measure_name = single_measure(measure)
     if files and len(labels) == 1:
         raise InputError(
             "a gain is between two models; give --model a second time, or no --results"
@@ -410,7 +411,7 @@ def representation(
     check_device(search.encoder.device)
     collections = load_collections(datasets, labels="none")
     names = [collection.name for collection in collections]
-    gains = Gains(files, names, measure, labels[0], labels[-1]).of_all(names)
+    gains = Gains(files, names, measure_name, labels[0], labels[-1]).of_all(names)
     corpora = {collection.name: collection.documents for collection in collections}
     study = _Study(corpora, options, search)
     for label, spec in specs.items():
@@ -426,7 +427,7 @@ def representation(
         **asdict(options),
         losses_comparable=comparable,
         reduction_against_gain=_reduction_against_gain(changes, gains),
-        measure=measure if gains else None,
+        measure=measure_name if gains else None,
         versions=versions(),
     )
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beir_cocodr.analysis import Files, as_paths
-from beir_cocodr.analysis.gains import ModelScores, read_scores
+from beir_cocodr.analysis.gains import ModelScores, read_scores, single_measure
 from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.arrays import Array, Ints
 from beir_cocodr.data.collection import (
@@ -25,6 +25,7 @@ from beir_cocodr.data.collection import (
 )
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.measures import MeasureNames
 from beir_cocodr.records import Report, versions
 
 log = logging.getLogger(__name__)
@@ -257,7 +258,7 @@ def shift(
     split: str | None = None,
     source_split: str | None = None,
     results: Files = (),
-    measure: str = "nDCG@10",
+    measure: MeasureNames = "nDCG@10",
     baseline: str | None = None,
 ) -> Shift:
     """Compare the words of documents and the types of queries of targets with those of a source.
@@ -284,7 +285,8 @@ def shift(
     targets = load_collections(datasets, split or "test", labels="optional", kind="target")
     names = [target.name for target in targets]
     files = as_paths(results)
-    scores = read_scores(files, names, measure)
+    measure_name = single_measure(measure)
+    scores = read_scores(files, names, measure_name)
     if not files:
         baseline = None
     if baseline is not None:
@@ -305,7 +307,7 @@ def shift(
         query_type_jaccard=query_types[names[0]] if is_single else query_types,
         source=source_record,
         targets=records,
-        measure=measure if files else None,
+        measure=measure_name if files else None,
         baseline=baseline,
         scores=scores.scores,
         correlations={

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from beir_cocodr.analysis import Files, SourceClusterOptions, as_paths
-from beir_cocodr.analysis.gains import Gains
+from beir_cocodr.analysis.gains import Gains, single_measure
 from beir_cocodr.analysis.qpp import Coefficients, correlations
 from beir_cocodr.arrays import Doubles, Floats, Ints
 from beir_cocodr.data.clusters import Clusters, cluster_queries
@@ -26,6 +26,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import spaced
+from beir_cocodr.evaluation.measures import MeasureNames
 from beir_cocodr.losses.coco import COCOLoss, triplet_losses
 from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import SearchOptions, check_device
@@ -300,7 +301,7 @@ def source_clusters(
     *,
     source: Dataset,
     results: Files = (),
-    measure: str = "nDCG@10",
+    measure: MeasureNames = "nDCG@10",
     options: SourceClusterOptions = SourceClusterOptions(),
     search: SearchOptions = SearchOptions(),
 ) -> SourceClusters:
@@ -337,7 +338,8 @@ def source_clusters(
     collection = load_collection(source, options.source_split)
     names = [target.name for target in targets]
     files = as_paths(results)
-    gains = Gains(files, [collection.name, *names], measure, before, after)
+    measure_name = single_measure(measure)
+    gains = Gains(files, [collection.name, *names], measure_name, before, after)
     _check_cases(options.queries, targets)
 
     first = load_encoder(specs[before], search.encoder)
@@ -373,7 +375,7 @@ def source_clusters(
         folded_clusters=clusters.folded_clusters,
         nearest_improved=sum(record.reduction > 0 for record in records.values()),
         reduction_against_gain=_reduction_against_gain(records) if files else None,
-        measure=measure if files else None,
+        measure=measure_name if files else None,
         source=collection.name,
         before=before,
         after=after,

@@ -13,7 +13,7 @@ from beir_cocodr.report import png_pictures
 from beir_cocodr.report.terminal import print_record
 from beir_cocodr.resampling import RestrainOptions, ResttestOptions
 from beir_cocodr.resampling.manifest import Manifest
-from beir_cocodr.resampling.regimes import Recipe, RegimeOptions
+from beir_cocodr.resampling.regimes import Recipe
 
 _Encoder = Annotated[
     str,
@@ -151,7 +151,12 @@ def evaluate(
     """
     from beir_cocodr.distributed import rank
     from beir_cocodr.report.analysis_tables import regime_tables
-    from beir_cocodr.resampling.regimes.regimes import PICTURE_FILE, RESULTS_FILE, evaluate_regimes
+    from beir_cocodr.resampling.regimes.regimes import (
+        PICTURE_FILE,
+        RESULTS_FILE,
+        RegimeOptions,
+        evaluate_regimes,
+    )
 
     drawn = png_pictures.will_draw(
         picture, bool(ood), "name collections outside the distribution with --ood"

@@ -8,7 +8,7 @@ from typing import Annotated, Generic, TypeVar
 from rich.table import Table
 from typer import Context, Option
 
-from beir_cocodr.analysis import QPPOptions, RepresentationOptions, SourceClusterOptions
+from beir_cocodr.analysis import RepresentationOptions, SourceClusterOptions
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
 from beir_cocodr.models.spec import SearchOptions
@@ -91,6 +91,7 @@ def qpp(
     query's measure.
     """
     from beir_cocodr.analysis.predictors import variance_predictors, word_vector_predictors
+    from beir_cocodr.analysis.qpp import QPPOptions
     from beir_cocodr.analysis.qpp import qpp as run
     from beir_cocodr.report.analysis_tables import qpp_table
 

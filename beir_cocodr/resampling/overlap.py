@@ -318,10 +318,10 @@ def label_overlap(train_qrels: Qrels, test_qrels: Qrels) -> list[LabelOverlap]:
 
     Source: Zhan et al., 2022, section 3.2 and Table 3.
     """
-    relevant = set()
+    relevant: set[str] = set()
     for judged in train_qrels.values():
         relevant.update(document for document, grade in judged.items() if grade > 0)
-    grades = set()
+    grades: set[int] = set()
     shared_grades = []
     for judged in test_qrels.values():
         grades.update(grade for grade in judged.values() if grade > 0)

@@ -1,7 +1,7 @@
 """From the queries of both sets with their embeddings to resampled collections and a manifest."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -197,8 +197,8 @@ class _Writer:
         train, train_qrels = _chosen(self._pair.train, resampled.train)
         test, test_qrels = _chosen(self._pair.test, resampled.test)
         if self._pair.same_corpus:
-            both = {"train": train_qrels, "test": test_qrels}
-            self._write_folder(folder, self._corpus, train | test, both)
+            qrels = {"train": train_qrels, "test": test_qrels}
+            self._write_folder(folder, self._corpus, train | test, qrels)
         else:
             self._write_folder(folder, self._corpus, train, {"train": train_qrels})
             self._write_folder(test_folder, self._test_corpus, test, {"test": test_qrels})
@@ -215,9 +215,9 @@ class _Writer:
         )
 
     def _write_folder(
-        self, folder: str, corpus: Path, queries: dict[str, str], qrels: dict[str, Qrels]
+        self, folder: str, corpus: Path, queries: dict[str, str], splits: Mapping[str, Qrels]
     ) -> None:
-        write_beir_folder(self._draft / folder, corpus, queries, qrels, self._draft)
+        write_beir_folder(self._draft / folder, corpus, queries, dict(splits), self._draft)
 
 
 def _corpus_file(path: Path, collection: Collection, origin: manifests.Origin) -> Path:

@@ -59,7 +59,7 @@ class QueryEncoder:
     @cached_property
     def dimensions(self) -> int:
         """Return d, from the vector of a text: not every module of an encoder declares it."""
-        return self._encoded(["query"], show_progress=False).shape[1]
+        return int(self._encoded(["query"], show_progress=False).shape[1])
 
     @cached_property
     def fingerprint(self) -> str:

@@ -270,7 +270,8 @@ class DeviceBest:
         rows = max(1, 2 * _SELECTION // scores.shape[1])
         best = self._best.get(part.start, self._none[part])
         merged = []
-        for block, best_block in zip(scores.split(rows), best.split(rows), strict=True):
+        blocks = torch.split(scores, rows)
+        for block, best_block in zip(blocks, torch.split(best, rows), strict=True):
             merged.append(_merge(best_block, block, ranks, self.top_k))
         self._best[part.start] = torch.cat(merged)
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from beir_cocodr.analysis import QPPOptions
 from beir_cocodr.analysis.predictors import PREDICTORS
-from beir_cocodr.analysis.qpp import QPP, Correlation, predictor_correlations, qpp
+from beir_cocodr.analysis.qpp import QPP, Correlation, QPPOptions, predictor_correlations, qpp
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import read_per_query
@@ -36,7 +35,7 @@ def one(values, quality) -> Correlation:
 @pytest.fixture(scope="module")
 def report(beir_folder, tmp_path_factory):
     output = tmp_path_factory.mktemp("qpp")
-    return qpp("bm25", str(beir_folder), output=output), output
+    return qpp("bm25", beir_folder, output=output), output
 
 
 def test_truth_is_found_with_its_sign():
@@ -164,7 +163,7 @@ def test_queries_without_known_terms_are_counted_and_never_zero(tmp_path):
     (tmp_path / "qrels" / "test.tsv").write_text(
         "query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td0\t1\n" for i in range(5))
     )
-    prediction = qpp("bm25", str(tmp_path))
+    prediction = qpp("bm25", tmp_path)
     prediction.write_values(tmp_path / "out" / "predictors.tsv")
     found = prediction.record
     assert (found.queries_without_known_terms, found.unknown_query_words) == (2, 2)

@@ -18,9 +18,10 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.resampling import RestrainOptions, ResttestOptions
-from beir_cocodr.resampling.regimes import Recipe, RegimeOptions, cells
+from beir_cocodr.resampling.regimes import Recipe, cells
 from beir_cocodr.resampling.regimes.cells import Cell
 from beir_cocodr.resampling.regimes.regimes import (
+    RegimeOptions,
     RegimePoint,
     Regimes,
     alignment_rows,

@@ -22,8 +22,8 @@ from beir_cocodr.generation.settings import SELECTION, GenerationOptions
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord
 from beir_cocodr.resampling.manifest import MANIFEST_FILE
-from beir_cocodr.resampling.regimes import Recipe, RegimeOptions
-from beir_cocodr.resampling.regimes.regimes import _check_resumable, evaluate_regimes
+from beir_cocodr.resampling.regimes import Recipe
+from beir_cocodr.resampling.regimes.regimes import RegimeOptions, _check_resumable, evaluate_regimes
 from beir_cocodr.same_run import differences
 from beir_cocodr.training.adapt import AdaptationPlan, AdaptOptions, _settings, adapt
 from beir_cocodr.training.checkpoints import (

@@ -1,12 +1,10 @@
 """Families of retrieval models, trained and evaluated in interpolation and extrapolation.
 
-Here are their recipe and the options of an evaluation.
+Here is their recipe.
 """
 
 from dataclasses import asdict, dataclass
 
-from beir_cocodr.data.collection import Datasets
-from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
 from beir_cocodr.models.spec import EncoderOptions, check_device_name, option
 from beir_cocodr.records import Json
 from beir_cocodr.training.options import HeldOut
@@ -90,23 +88,3 @@ class Recipe(HeldOut, Budget):
     def encoder(self) -> EncoderOptions:
         """Return how every encoder is loaded."""
         return EncoderOptions(self.query_length, self.document_length, device=self.device)
-
-
-@dataclass(frozen=True)
-class RegimeOptions:
-    """How models are evaluated in both regimes.
-
-    Args:
-        seeds: each trains every architecture once.
-        ood: one collection outside the distribution or several, evaluated by their split "test",
-            for the alignment.
-        measures: names that ir-measures knows; the first is that of the alignment.
-        keep_models: keep trained models, or only their scores.
-        progress: show progress bars on stderr.
-    """
-
-    seeds: tuple[int, ...] = (42,)
-    ood: Datasets = ()
-    measures: str = DEFAULT_MEASURES
-    keep_models: bool = True
-    progress: bool = False

@@ -18,7 +18,7 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.distributed import do_each, gather, on_main, rank, world_size
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.measures import depth, parse_measures, score_queries
+from beir_cocodr.evaluation.measures import MeasureNames, depth, parse_measures, score_queries
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.progress import step
 from beir_cocodr.records import Json, Record
@@ -142,7 +142,7 @@ class Cells:
 
     output: Path
     recipe: Recipe
-    measures: str
+    measures: MeasureNames
     policy: str
     ood: Mapping[str, Collection]
     progress: bool

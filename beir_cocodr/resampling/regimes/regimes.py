@@ -12,17 +12,22 @@ import numpy as np
 from scipy import stats
 
 from beir_cocodr import io as files
-from beir_cocodr.data.collection import Collection, load_collections
+from beir_cocodr.data.collection import Collection, Datasets, load_collections
 from beir_cocodr.distributed import join_processes, on_main
 from beir_cocodr.errors import InputError, check_seeds, explained, naming_full_disk
-from beir_cocodr.evaluation.measures import correlate, parse_measures
+from beir_cocodr.evaluation.measures import (
+    DEFAULT_MEASURES,
+    MeasureNames,
+    correlate,
+    parse_measures,
+)
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.models.loading import model_source
 from beir_cocodr.models.spec import check_device
 from beir_cocodr.progress import steps
 from beir_cocodr.records import Json, Report, versions
 from beir_cocodr.resampling.manifest import MANIFEST_FILE, Manifest, SourceRecord, read_manifest
-from beir_cocodr.resampling.regimes import Recipe, RegimeOptions
+from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.architectures import find_architectures
 from beir_cocodr.resampling.regimes.cells import Cell, Cells, CellsByModel, cell_tasks
 from beir_cocodr.resampling.regimes.rows import (
@@ -41,6 +46,26 @@ log = logging.getLogger(__name__)
 RESULTS_FILE = "regimes.json"
 PICTURE_FILE = "alignment.png"
 _SETTINGS_FILE = "settings.json"
+
+
+@dataclass(frozen=True)
+class RegimeOptions:
+    """How models are evaluated in both regimes.
+
+    Args:
+        seeds: each trains every architecture once.
+        ood: one collection outside the distribution or several, evaluated by their split "test",
+            for the alignment.
+        measures: names or objects of ir-measures; the first is that of the alignment.
+        keep_models: keep trained models, or only their scores.
+        progress: show progress bars on stderr.
+    """
+
+    seeds: tuple[int, ...] = (42,)
+    ood: Datasets = ()
+    measures: MeasureNames = DEFAULT_MEASURES
+    keep_models: bool = True
+    progress: bool = False
 
 
 @dataclass(frozen=True)
