@@ -1,5 +1,6 @@
-"""One run under BEIR, ir-measures and pytrec_eval, every difference explained by a tool's habits,
-one after another.
+"""One run scored by BEIR, ir-measures and pytrec_eval, with an explanation of every difference.
+
+A difference is explained by the habits of a tool, which are applied to the run one after another.
 """
 
 import re
@@ -13,6 +14,7 @@ import numpy as np
 import pytrec_eval
 from ir_measures import Measure
 
+from beir_cocodr.arrays import Bools
 from beir_cocodr.data.collection import join_labels, resolve_source
 from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.errors import InputError
@@ -22,11 +24,11 @@ from beir_cocodr.records import Record, versions
 
 Qrels = dict[str, dict[str, int]]
 
-#: BEIR has no measure without a cutoff; this is the largest of its default ones.
+#: The cutoff for measures without one, which BEIR does not have: the largest of its default ones.
 BEIR_DEPTH = 1000
 PARITY_MEASURES = "nDCG@10 AP@100 R@100 R_cap@100 RR@10"
 
-#: ir-measures' name to BEIR's, and to pytrec_eval's with a cutoff and without.
+# ir-measures' name of a measure to BEIR's, and to pytrec_eval's with a cutoff and without.
 _NAMES = {
     "nDCG": ("NDCG", "ndcg_cut_{}", "ndcg"),
     "AP": ("MAP", "map_cut_{}", "map"),
@@ -36,16 +38,25 @@ _NAMES = {
     "Success": ("Accuracy", "success_{}", None),
 }
 
+# BEIR's name of a measure to the metric of its ``evaluate_custom``.
 _CUSTOM = {"MRR": "mrr", "Accuracy": "accuracy", "R_cap": "r_cap"}
 
 
 @dataclass(frozen=True)
 class ParityMeasure:
-    """A measure that the tools have in common, or R_cap: recall divided by at most the cutoff,
-    which only BEIR has.
+    """A measure that the tools have in common, or R_cap, which only BEIR has.
 
-    ``beir_custom`` is the metric of BEIR's ``evaluate_custom``, None for one that its ``evaluate``
-    returns.
+    R_cap is recall divided by at most the cutoff.
+
+    Attributes:
+        measure: the measure of ir-measures.
+        name: the name to show.
+        cutoff: its cutoff, None if it has none.
+        capped: True for R_cap.
+        beir_cutoff: the cutoff that BEIR is asked for.
+        beir_name: BEIR's name for its value.
+        beir_custom: the metric of BEIR's ``evaluate_custom``; None if ``evaluate`` returns it.
+        pytrec_name: pytrec_eval's name for it.
     """
 
     measure: Measure
@@ -59,78 +70,93 @@ class ParityMeasure:
 
 
 def parse_parity_measures(text: str) -> list[ParityMeasure]:
-    """Measures of ir-measures, and BEIR's ``R_cap@k``, by name; InputError: none, unknown, or not
-    in BEIR.
+    """Parse names of ir-measures' measures and of BEIR's ``R_cap@k``.
+
+    Raises:
+        InputError: If there is no name, or one is unknown or not in BEIR.
     """
-    names = measure_names(text, PARITY_MEASURES)
-    return list({measure.name: measure for measure in map(_parse, names)}.values())
+    measures = [_parse(name) for name in measure_names(text, PARITY_MEASURES)]
+    return list({measure.name: measure for measure in measures}.values())
 
 
 def _parse(name: str) -> ParityMeasure:
     capped = re.fullmatch(r"R_cap@([1-9]\d*)", name)
-    try:
-        measure = ir_measures.parse_measure(f"R@{capped.group(1)}" if capped else name)
-        # Measures are made without looking at what they need: R and P need a cutoff.
-        known = measure.NAME in _NAMES and set(measure.params) <= {"cutoff"}
-        known = (
-            known
-            and int(measure.params.get("cutoff", 1)) > 0
-            and ir_measures.DefaultPipeline.supports(measure)
-        )
-    except Exception:
-        known = False
-    if not known:
+    measure = _shared_measure(f"R@{capped.group(1)}" if capped else name)
+    if measure is None:
         raise InputError(
-            f"measure {name!r} is none that BEIR, ir-measures and pytrec_eval share; they share nDCG, AP and "
-            "RR with a cutoff or without, R, P and Success with one (such as nDCG@10); BEIR adds R_cap@k"
+            f"measure {name!r} is not one that BEIR, ir-measures and pytrec_eval share; they share "
+            "nDCG, AP and RR with a cutoff or without, R, P and Success with one (as nDCG@10); "
+            "BEIR adds R_cap@k"
         )
     cutoff = measure.params.get("cutoff")
     check_cutoff(name, cutoff)
-    beir, with_cutoff, without = _NAMES[measure.NAME]
-    beir, depth = "R_cap" if capped else beir, cutoff or BEIR_DEPTH
-    pytrec = str(without) if cutoff is None else with_cutoff.format(cutoff)
-    shown = f"R_cap@{cutoff}" if capped else str(measure)
+    beir_name, with_cutoff, without_cutoff = _NAMES[measure.NAME]
+    if capped:
+        beir_name = "R_cap"
+    beir_cutoff = cutoff or BEIR_DEPTH
     return ParityMeasure(
-        measure, shown, cutoff, bool(capped), depth, f"{beir}@{depth}", _CUSTOM.get(beir), pytrec
+        measure=measure,
+        name=f"R_cap@{cutoff}" if capped else str(measure),
+        cutoff=cutoff,
+        capped=bool(capped),
+        beir_cutoff=beir_cutoff,
+        beir_name=f"{beir_name}@{beir_cutoff}",
+        beir_custom=_CUSTOM.get(beir_name),
+        pytrec_name=str(without_cutoff) if cutoff is None else with_cutoff.format(cutoff),
     )
+
+
+def _shared_measure(name: str) -> Measure | None:
+    """Return the measure of a name if all tools have it, else None."""
+    try:
+        measure = ir_measures.parse_measure(name)
+        if measure.NAME not in _NAMES or not set(measure.params) <= {"cutoff"}:
+            return None
+        if int(measure.params.get("cutoff", 1)) <= 0:
+            return None
+        # The host parses R and P without the cutoff that they need.
+        return measure if ir_measures.DefaultPipeline.supports(measure) else None
+    except Exception:
+        return None
 
 
 def pytrec_eval_values(
     measures: Sequence[ParityMeasure], qrels: Qrels, run: Run
 ) -> dict[str, float]:
-    """``pytrec_eval.RelevanceEvaluator``, and the mean over the queries that it returns."""
+    """Return the means of ``pytrec_eval.RelevanceEvaluator`` over the queries that it returns."""
     names = {measure.pytrec_name for measure in measures}
     scores = pytrec_eval.RelevanceEvaluator(qrels, names).evaluate(run)
-    means = {name: sum(query[name] for query in scores.values()) / len(scores) for name in names}
+    means: dict[str, float] = {}
+    for name in names:
+        means[name] = sum(query[name] for query in scores.values()) / len(scores)
     return {measure.name: means[measure.pytrec_name] for measure in measures}
 
 
 def beir_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> dict[str, float]:
-    """``EvaluateRetrieval.evaluate``, then ``evaluate_custom`` on the same results, as BEIR's
-    examples do.
+    """Return the values of BEIR's ``evaluate`` and then ``evaluate_custom``, as in its examples.
 
-    ``evaluate_custom`` cannot take results of queries that are not judged, nor can its R_cap those
-    of queries without relevant documents: it gets the others.
+    Both get the same results. ``evaluate_custom`` fails on queries that are not judged, and its
+    R_cap on queries without relevant documents, so it gets only the others.
     """
     from beir.retrieval.evaluation import EvaluateRetrieval
 
-    results = {query: dict(found) for query, found in run.items()}
+    results = {query: dict(ranking) for query, ranking in run.items()}
     cutoffs = sorted({measure.beir_cutoff for measure in measures})
     values: dict[str, float] = {}
     for part in EvaluateRetrieval.evaluate(qrels, results, cutoffs):
         values |= part
-    judged = {query: found for query, found in results.items() if query in qrels}
-    relevant = {query: found for query, found in judged.items() if max(qrels[query].values()) > 0}
+    judged = {query: ranking for query, ranking in results.items() if query in qrels}
+    with_relevant = {q: ranking for q, ranking in judged.items() if max(qrels[q].values()) > 0}
     for metric in {measure.beir_custom for measure in measures} - {None}:
-        given = relevant if metric == "r_cap" else judged
-        values |= EvaluateRetrieval.evaluate_custom(qrels, given, cutoffs, metric)
+        subset = with_relevant if metric == "r_cap" else judged
+        values |= EvaluateRetrieval.evaluate_custom(qrels, subset, cutoffs, metric)
     return {measure.name: float(values[measure.beir_name]) for measure in measures}
 
 
 Tool = Literal["beir", "pytrec_eval"]
 Order = Literal["trec_eval", "msmarco", "file"]
 
-#: How equal scores are ordered, in words.
+#: Order of equal scores to its description.
 ORDERS: dict[Order, str] = {
     "trec_eval": "the larger document id first, scores compared in float32",
     "msmarco": "the smaller document id first",
@@ -139,16 +165,26 @@ ORDERS: dict[Order, str] = {
 
 #: Decimals that BEIR rounds its means to.
 BEIR_DECIMALS = 5
+
+# Smaller changes of a score are none.
 _CHANGE = 1e-12
 
-#: What may remain of a difference once its causes are taken into account.
+#: The part of a difference that may remain once its causes are taken into account.
 TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What one habit changes: the mean before and after it, and their difference; how many queries
-    it concerns, and whose part in the mean it changes.
+    """The effect of one habit of a tool.
+
+    Attributes:
+        cause: the habit in a few words.
+        reason: the habit in a sentence.
+        queries: the number of queries that it concerns.
+        queries_changed: the number of queries whose part in the mean it changes.
+        before: the mean before it.
+        after: the mean after it.
+        effect: their difference.
     """
 
     cause: str
@@ -162,8 +198,15 @@ class Cause:
 
 @dataclass(frozen=True)
 class Difference:
-    """A tool's number less the reference's: effects of causes and what remains, explained if within
-    the tolerance.
+    """The value of a tool less that of the reference.
+
+    Attributes:
+        tool: the tool.
+        against: the reference.
+        difference: the difference.
+        causes: the habits of the tool that concern this run.
+        remaining: the part of the difference that they leave.
+        explained: True if that part is within the tolerance.
     """
 
     tool: str
@@ -176,7 +219,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ToolValue:
-    """What a tool calls a measure, and its number."""
+    """The value of a tool, under the tool's name for the measure."""
 
     name: str
     value: float
@@ -184,7 +227,7 @@ class ToolValue:
 
 @dataclass(frozen=True)
 class MeasureParity:
-    """One measure by tools."""
+    """The values of all tools for one measure, and their differences."""
 
     measure: str
     tools: dict[str, ToolValue]
@@ -193,8 +236,18 @@ class MeasureParity:
 
 @dataclass(frozen=True)
 class ParityRecord(Record):
-    """parity.json: one run by three tools; ``queries`` are counts by kind, ``explained`` is whether
-    nothing remains.
+    """The record of one run under three tools, parity.json.
+
+    Attributes:
+        run: the run file.
+        dataset: the collection.
+        split: the split of its judgements.
+        queries: kind of query to their number.
+        measures: the values by measure.
+        notes: remarks on the run and the judgements.
+        explained: True if no difference remains.
+        tolerance: the difference that may remain.
+        versions: package to version.
     """
 
     run: str
@@ -209,113 +262,128 @@ class ParityRecord(Record):
 
 
 class _Account:
-    """Of a tool's number: the reference's scoring of judged queries, to which one habit of the tool
-    after another is applied. The mean is over ``queries``; ``capped`` divides recall by at most the
-    cutoff.
+    """The reference's scores of judged queries, to which the habits of a tool are applied.
+
+    Attributes:
+        run: the results of judged queries.
+        queries: the queries that the mean is taken over.
+        qrels: the judgements.
+        measure: the measure.
+        capped: True if recall is divided by at most the cutoff.
+        causes: the effects of the habits so far.
+        parts: query to its score, for the queries of the mean.
     """
 
     def __init__(self, measure: ParityMeasure, qrels: Qrels, run: Run) -> None:
-        self.run = {query: found for query, found in run.items() if query in qrels}
-        self.queries, self.qrels, self.measure, self.capped = (
-            list(qrels),
-            qrels,
-            measure.measure,
-            False,
-        )
+        self.run = {query: ranking for query, ranking in run.items() if query in qrels}
+        self.queries = list(qrels)
+        self.qrels = qrels
+        self.measure = measure.measure
+        self.capped = False
         self.causes: list[Cause] = []
         self.parts = self._score()
 
     @property
     def mean(self) -> float:
+        """Return the mean over the queries that count."""
         return sum(self.parts.values()) / len(self.parts)
 
     def apply(self, cause: str, reason: str, concerned: Collection[str], **changes: object) -> None:
-        """Apply a habit, where it concerns any query: what it changes of the run, the queries or
-        the measure.
-        """
-        if concerned:
-            before, parts = self.mean, self.parts
-            vars(self).update(changes)
-            self.parts = self._score()
-            changed = sum(
-                abs(self.parts.get(query, np.inf) - part) > _CHANGE for query, part in parts.items()
-            )
-            effect = self.mean - before
-            self.causes.append(
-                Cause(cause, reason, len(concerned), changed, before, self.mean, effect)
-            )
+        """Apply a habit, if it concerns any query.
 
-    def reorder(self, order: Order, who: str) -> None:
-        """Where the tool puts equal scores in another order: scores that leave no doubt about its
-        order.
+        Args:
+            cause: the habit in a few words.
+            reason: the habit in a sentence.
+            concerned: the queries that it concerns.
+            **changes: new values of attributes.
         """
+        if not concerned:
+            return
+        before = self.mean
+        earlier_parts = self.parts
+        vars(self).update(changes)
+        self.parts = self._score()
+        changed = 0
+        for query, part in earlier_parts.items():
+            if abs(self.parts.get(query, np.inf) - part) > _CHANGE:
+                changed += 1
+        after = self.mean
+        effect = after - before
+        self.causes.append(Cause(cause, reason, len(concerned), changed, before, after, effect))
+
+    def reorder(self, order: Order, tool: str) -> None:
+        """Give queries whose equal scores the tool orders differently scores in its order."""
         # ir-measures computes reciprocal rank with a cutoff as for MS MARCO.
-        reference: Order = (
-            "trec_eval" if ir_measures.pytrec_eval.supports(self.measure) else "msmarco"
-        )
-        ranked = {query: ranked_documents(found, order) for query, found in self.run.items()}
-        concerned = [
-            query
-            for query in ranked
-            if ranked[query] != ranked_documents(self.run[query], reference)
-        ]
-        run = {
-            q: {document: float(-rank) for rank, document in enumerate(found)}
-            for q, found in ranked.items()
-        }
-        reason = f"equal scores: {who} takes {ORDERS[order]}, ir-measures {ORDERS[reference]}"
-        self.apply("ties", reason, concerned, run=run)
+        is_trec_eval = ir_measures.pytrec_eval.supports(self.measure)
+        reference: Order = "trec_eval" if is_trec_eval else "msmarco"
+        concerned = []
+        reordered: Run = {}
+        for query, scores in self.run.items():
+            ranking = ranked_documents(scores, order)
+            if ranking != ranked_documents(scores, reference):
+                concerned.append(query)
+            reordered[query] = {document: float(-rank) for rank, document in enumerate(ranking)}
+        reason = f"equal scores: {tool} takes {ORDERS[order]}, ir-measures {ORDERS[reference]}"
+        self.apply("ties", reason, concerned, run=reordered)
 
-    def leave_out(self, who: str) -> None:
-        """Queries without results."""
+    def leave_out(self, tool: str) -> None:
+        """Leave queries without results out of the mean."""
         missing = [query for query in self.queries if query not in self.run]
-        reason = f"{who} takes the mean over the queries that the run has; ir-measures scores the others 0"
-        self.apply(
-            "queries without results",
-            reason,
-            missing,
-            queries=[*filter(self.run.__contains__, self.queries)],
+        answered = [query for query in self.queries if query in self.run]
+        reason = (
+            f"{tool} takes the mean over the queries that the run has; ir-measures scores the "
+            "others 0"
         )
+        self.apply("queries without results", reason, missing, queries=answered)
 
     def longer_than(self, depth: int) -> list[str]:
-        return [query for query, found in self.run.items() if len(found) > depth]
+        """Return the queries with more than ``depth`` documents."""
+        return [query for query, ranking in self.run.items() if len(ranking) > depth]
 
     def _score(self) -> dict[str, float]:
-        """Each query's part, for those that the mean is taken over."""
-        found = ir_measures.iter_calc([self.measure], self.qrels, self.run)
-        scores = {metric.query_id: float(metric.value) for metric in found}
+        metrics = ir_measures.iter_calc([self.measure], self.qrels, self.run)
+        scores = {metric.query_id: float(metric.value) for metric in metrics}
         return {query: scores[query] * self._factor(self.qrels[query]) for query in self.queries}
 
     def _factor(self, grades: dict[str, int]) -> float:
+        """Return what turns the recall of a query into capped recall, or 1."""
         relevant = sum(grade > 0 for grade in grades.values())
-        return (
-            relevant / min(relevant, self.measure.params["cutoff"])
-            if self.capped and relevant
-            else 1.0
-        )
+        if not self.capped or not relevant:
+            return 1.0
+        return relevant / min(relevant, self.measure.params["cutoff"])
 
 
 def explain(tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: float) -> Difference:
-    """Account for the value that a tool gave for a run, starting from ir-measures'."""
+    """Explain the value of a tool for a run, starting from that of ir-measures."""
     account = _Account(measure, qrels, run)
-    start = account.mean
-    (_apply_beir if tool == "beir" else _apply_pytrec_eval)(account, measure)
-    causes, now = account.causes, account.mean
-    if tool == "beir" and abs((rounded := _rounded(now, value)) - now) > _CHANGE:
-        reason = f"BEIR rounds its means to {BEIR_DECIMALS} decimals"
-        causes.append(Cause("rounding", reason, len(account.parts), 0, now, rounded, rounded - now))
-        now = rounded
-    return Difference(
-        tool, "ir_measures", value - start, causes, value - now, abs(value - now) <= TOLERANCE
-    )
+    reference = account.mean
+    if tool == "beir":
+        _apply_beir(account, measure)
+    else:
+        _apply_pytrec_eval(account, measure)
+    causes = account.causes
+    mean = account.mean
+    if tool == "beir":
+        rounded = _rounded(mean, value)
+        if abs(rounded - mean) > _CHANGE:
+            reason = f"BEIR rounds its means to {BEIR_DECIMALS} decimals"
+            effect = rounded - mean
+            causes.append(Cause("rounding", reason, len(account.parts), 0, mean, rounded, effect))
+            mean = rounded
+    remaining = value - mean
+    explained = abs(remaining) <= TOLERANCE
+    return Difference(tool, "ir_measures", value - reference, causes, remaining, explained)
 
 
 def _apply_beir(account: _Account, measure: ParityMeasure) -> None:
-    identical = [query for query, found in account.run.items() if query in found]
-    without = {
-        q: {d: score for d, score in found.items() if d != q} for q, found in account.run.items()
-    }
-    reason = "BEIR's evaluate removes documents with the query's id (ignore_identical_ids), also for later metrics"
+    identical = [query for query, ranking in account.run.items() if query in ranking]
+    without: Run = {}
+    for query, ranking in account.run.items():
+        without[query] = {id: score for id, score in ranking.items() if id != query}
+    reason = (
+        "BEIR's evaluate removes documents with the query's id (ignore_identical_ids), also for "
+        "later metrics"
+    )
     account.apply("identical ids", reason, identical, run=without)
     if measure.beir_custom:
         account.reorder("file", f"BEIR's {measure.beir_name}")
@@ -326,15 +394,23 @@ def _apply_beir(account: _Account, measure: ParityMeasure) -> None:
         deep = account.longer_than(measure.beir_cutoff)
         account.apply("cutoff", reason, deep, measure=measure.measure @ measure.beir_cutoff)
     if measure.capped:
-        many = [
-            q
-            for q, grades in account.qrels.items()
-            if sum(g > 0 for g in grades.values()) > measure.beir_cutoff
-        ]
-        reason = f"R_cap divides by {measure.cutoff} where a query has more relevant documents, recall by all"
-        account.apply("capping", reason, many, capped=True)
+        reason = (
+            f"R_cap divides by {measure.cutoff} where a query has more relevant documents, recall "
+            "by all"
+        )
+        account.apply("capping", reason, _with_many_relevant(account, measure), capped=True)
     if not measure.beir_custom:
         account.leave_out("BEIR's evaluate")
+
+
+def _with_many_relevant(account: _Account, measure: ParityMeasure) -> list[str]:
+    """Return the queries with more relevant documents than the cutoff."""
+    queries = []
+    for query, grades in account.qrels.items():
+        relevant = sum(grade > 0 for grade in grades.values())
+        if relevant > measure.beir_cutoff:
+            queries.append(query)
+    return queries
 
 
 def _apply_pytrec_eval(account: _Account, measure: ParityMeasure) -> None:
@@ -345,133 +421,160 @@ def _apply_pytrec_eval(account: _Account, measure: ParityMeasure) -> None:
     account.leave_out("pytrec_eval")
 
 
-def ranked_documents(found: dict[str, float], order: Order) -> list[str]:
-    """Document ids, best score first."""
+def ranked_documents(scores: dict[str, float], order: Order) -> list[str]:
+    """Return document ids, best score first, with equal scores in the given order."""
     if order == "trec_eval":
-        scores = dict(zip(found, _float32(found), strict=True))
-        return sorted(found, key=lambda document: (scores[document], document), reverse=True)
-    documents = sorted(found) if order == "msmarco" else list(found)
-    return sorted(documents, key=found.__getitem__, reverse=True)
+        narrow = dict(zip(scores, _float32(scores), strict=True))
+        return sorted(scores, key=lambda document: (narrow[document], document), reverse=True)
+    documents = sorted(scores) if order == "msmarco" else list(scores)
+    return sorted(documents, key=scores.__getitem__, reverse=True)
 
 
 def _rounded(mean: float, value: float) -> float:
-    # A sum over queries, added up in another order, may fall on the other side of a rounding
-    # boundary.
-    candidates = (round(mean + shift, BEIR_DECIMALS) for shift in (0.0, -1e-9, 1e-9))
+    """Round a mean as BEIR does.
+
+    A sum over queries in another order may fall on the other side of a rounding boundary, so the
+    candidate nearest to BEIR's own value is taken.
+    """
+    candidates = [round(mean + shift, BEIR_DECIMALS) for shift in (0.0, -1e-9, 1e-9)]
     return min(candidates, key=lambda candidate: abs(candidate - value))
 
 
 def parity(
     run: str | Path, dataset: str, split: str = "test", measures: str = PARITY_MEASURES
 ) -> ParityRecord:
-    """Score a TREC run with three tools and explain why their numbers differ. An InputError: a run
-    or collection that cannot be read, no query in common, or a measure that is not shared.
+    """Score a TREC run with three tools and explain why their values differ.
 
     The reference is ir-measures: its mean is over all judged queries, with 0 for those without
-    results. Each habit of another tool that concerns this run is applied to it in turn; by how much
-    the tool's own number differs from the last mean is reported as remaining.
+    results. The habits of another tool that concern this run are applied one after another. The
+    difference between the tool's own value and the last mean is reported as remaining.
 
     Args:
         run: a TREC run file.
-        dataset, split: the collection whose judgements count; its documents are not read.
-        measures: names of ir-measures that BEIR has as well, and ``R_cap@k``.
+        dataset: the collection with the judgements. Its documents are not read.
+        split: the split of the judgements.
+        measures: names of ir-measures' measures that BEIR has as well, and ``R_cap@k``.
+
+    Raises:
+        InputError: If the run or the collection cannot be read, they have no query in common, or a
+            measure is not shared.
     """
-    wanted, found = parse_parity_measures(measures), read_trec_run(Path(run))
+    parsed = parse_parity_measures(measures)
+    results = read_trec_run(Path(run))
     qrels, counts = _judgements(dataset, split)
-    if not found.keys() & qrels.keys():
+    if not results.keys() & qrels.keys():
         raise InputError(
             f"none of the queries of {run} is judged in {dataset} ({split}); check the split"
         )
-    reference = ir_measures.calc_aggregate([measure.measure for measure in wanted], qrels, found)
-    beir, trec = beir_values(wanted, qrels, found), pytrec_eval_values(wanted, qrels, found)
-    rows = []
-    for measure in wanted:
-        tools = {
-            "ir_measures": ToolValue(str(measure.measure), float(reference[measure.measure])),
-            "beir": ToolValue(measure.beir_name, beir[measure.name]),
-            "pytrec_eval": ToolValue(measure.pytrec_name, trec[measure.name]),
-        }
-        differences = [
-            explain(tool, measure, qrels, found, tools[tool].value) for tool in get_args(Tool)
-        ]
-        rows.append(MeasureParity(measure.name, tools, differences))
-    queries = _counts(qrels, found)
+    rows = _measure_rows(parsed, qrels, results)
+    queries = _counts(qrels, results)
+    notes = list(_notes(parsed, queries, results))
+    notes += [f"{kind}: {count}" for kind, count in counts.items()]
     return ParityRecord(
         run=str(run),
         dataset=dataset,
         split=split,
         queries=queries,
         measures=rows,
-        notes=[*_notes(wanted, queries, found), *(f"{kind}: {n}" for kind, n in counts.items())],
+        notes=notes,
         explained=all(difference.explained for row in rows for difference in row.differences),
         tolerance=TOLERANCE,
         versions=versions(),
     )
 
 
+def _measure_rows(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> list[MeasureParity]:
+    reference = ir_measures.calc_aggregate([one.measure for one in measures], qrels, run)
+    of_beir = beir_values(measures, qrels, run)
+    of_pytrec_eval = pytrec_eval_values(measures, qrels, run)
+    rows = []
+    for measure in measures:
+        tools = {
+            "ir_measures": ToolValue(str(measure.measure), float(reference[measure.measure])),
+            "beir": ToolValue(measure.beir_name, of_beir[measure.name]),
+            "pytrec_eval": ToolValue(measure.pytrec_name, of_pytrec_eval[measure.name]),
+        }
+        differences = []
+        for tool in get_args(Tool):
+            differences.append(explain(tool, measure, qrels, run, tools[tool].value))
+        rows.append(MeasureParity(measure.name, tools, differences))
+    return rows
+
+
 def _judgements(dataset: str, split: str) -> tuple[Qrels, dict[str, int]]:
+    """Return the judgements with grades of at least 0, and what was counted when they were read."""
     source = resolve_source(dataset, split)
     report = StrictReport(source.name)
     source.missing(report, "required")
-    # Whether judged documents exist does not matter here, and finding out would take reading the
-    # corpus.
-    _, qrels = join_labels(
-        source,
-        "required",
-        lambda ids: np.ones(len(ids), dtype=bool),
-        report,
-        report_duplicates=None,
-    )
+
+    def all_known(ids: Sequence[str]) -> Bools:
+        """Take every judged document as known: to find out would take reading the corpus."""
+        return np.ones(len(ids), dtype=bool)
+
+    _, qrels = join_labels(source, "required", all_known, report, report_duplicates=None)
     counts = dict(report.counts)
-    if negative := sum(grade < 0 for grades in qrels.values() for grade in grades.values()):
-        # With a negative grade pytrec_eval, on which all three tools stand, may never return.
+    negative = sum(grade < 0 for grades in qrels.values() for grade in grades.values())
+    if negative:
+        # With a negative grade pytrec_eval, which all three tools use, may never return.
         counts["grades below 0, read as 0, which means not relevant as well"] = negative
-    return {
-        q: {d: max(grade, 0) for d, grade in grades.items()} for q, grades in qrels.items()
-    }, counts
+    clipped: Qrels = {}
+    for query, grades in qrels.items():
+        clipped[query] = {document: max(grade, 0) for document, grade in grades.items()}
+    return clipped, counts
 
 
 def _counts(qrels: Qrels, run: Run) -> dict[str, int]:
-    judged = [found for query, found in run.items() if query in qrels]
+    judged = {query: ranking for query, ranking in run.items() if query in qrels}
+    rankings = list(judged.values())
+    without_relevant = sum(max(grades.values()) <= 0 for grades in qrels.values())
+    with_ties = sum(len(set(_float32(ranking))) < len(ranking) for ranking in rankings)
+    out_of_order = sum(ranked_documents(ranking, "file") != list(ranking) for ranking in rankings)
     return {
         "judged": len(qrels),
         "judged_with_results": len(judged),
         "judged_without_results": len(qrels) - len(judged),
-        "judged_without_relevant_documents": sum(
-            max(grades.values()) <= 0 for grades in qrels.values()
-        ),
+        "judged_without_relevant_documents": without_relevant,
         "not_judged": len(run) - len(judged),
-        "with_own_id_in_results": sum(q in found for q, found in run.items() if q in qrels),
-        "with_equal_scores": sum(len(set(_float32(found))) < len(found) for found in judged),
-        "with_lines_out_of_order": sum(
-            ranked_documents(found, "file") != list(found) for found in judged
-        ),
+        "with_own_id_in_results": sum(query in ranking for query, ranking in judged.items()),
+        "with_equal_scores": with_ties,
+        "with_lines_out_of_order": out_of_order,
     }
 
 
-def _float32(found: dict[str, float]) -> list[float]:
-    return np.array(list(found.values()), dtype=np.float32).tolist()  # type: ignore[no-any-return]
+def _float32(scores: dict[str, float]) -> list[float]:
+    return np.array(list(scores.values()), dtype=np.float32).tolist()  # type: ignore[no-any-return]
 
 
 def _notes(measures: Sequence[ParityMeasure], queries: dict[str, int], run: Run) -> Iterator[str]:
     custom = [measure.beir_name for measure in measures if measure.beir_custom]
     capped = [measure.beir_name for measure in measures if measure.capped]
-    if count := queries["not_judged"]:
-        fails = _fails(custom, "KeyError")
-        yield f"{count} queries of the run are not judged: no tool counts them{fails}"
-    if count := queries["judged_without_relevant_documents"]:
-        fails = _fails(capped, "ZeroDivisionError")
-        yield f"{count} judged queries have no relevant document: every tool scores them 0{fails}"
-    if count := queries["with_lines_out_of_order"]:
-        yield f"{count} queries have lines that do not descend by score: tools sort by score, none looks at the ranks"
-    longest = max(map(len, run.values()))
-    if short := [measure.name for measure in measures if (measure.cutoff or 0) > longest]:
-        yield f"no query has more than {longest} documents, {', '.join(short)} would look at more"
+    not_judged = queries["not_judged"]
+    if not_judged:
+        failure = _failure(custom, "KeyError")
+        yield f"{not_judged} queries of the run are not judged: no tool counts them{failure}"
+    without_relevant = queries["judged_without_relevant_documents"]
+    if without_relevant:
+        failure = _failure(capped, "ZeroDivisionError")
+        yield (
+            f"{without_relevant} judged queries have no relevant document: every tool scores them "
+            f"0{failure}"
+        )
+    out_of_order = queries["with_lines_out_of_order"]
+    if out_of_order:
+        yield (
+            f"{out_of_order} queries have lines that do not descend by score: tools sort by score, "
+            "none looks at the ranks"
+        )
+    longest = max(len(ranking) for ranking in run.values())
+    deeper = [measure.name for measure in measures if (measure.cutoff or 0) > longest]
+    if deeper:
+        yield (
+            f"no query has more than {longest} documents, but {', '.join(deeper)} would look at "
+            "more"
+        )
 
 
-def _fails(names: list[str], error: str) -> str:
-    return (
-        f"; BEIR's {', '.join(names)} fail on them ({error}) and were given the others"
-        if names
-        else ""
-    )
+def _failure(names: list[str], error: str) -> str:
+    if not names:
+        return ""
+    return f"; BEIR's {', '.join(names)} fail on them ({error}) and were given the others"
