@@ -1,6 +1,4 @@
-"""The one place that turns a model's name into an encoder, and an encoder into hashes of what it
-is.
-"""
+"""Encoders from what a user calls a model, and hashes of what an encoder is."""
 
 import hashlib
 import json
@@ -128,9 +126,19 @@ def encodes_as_host(model: object) -> bool:
 
 
 def load_cross_encoder(name: str, device: str | None = None) -> tuple[Any, Callable[[str], str]]:
-    """Load a cross-encoder that gives one score a pair, and what :func:`read_literally` makes of
-    its tokenizer; an InputError: it cannot be loaded whole, has no trained classifier, or several
-    scores.
+    """Load a cross-encoder that gives one score for a pair of texts.
+
+    Args:
+        name: a hub name or folder.
+        device: runs the model.
+
+    Returns:
+        The model, and the function of :func:`~beir_cocodr.data.text.read_literally` for its
+        tokenizer.
+
+    Raises:
+        InputError: If the model cannot be loaded whole, has no trained classifier, or gives several
+            scores.
     """
     from sentence_transformers import CrossEncoder
 
@@ -138,7 +146,8 @@ def load_cross_encoder(name: str, device: str | None = None) -> tuple[Any, Calla
         model = CrossEncoder(name, device=device)
         if model.num_labels != 1:
             raise InputError(
-                f"cross-encoder {name!r} gives {model.num_labels} numbers a pair; it has to give one score"
+                f"cross-encoder {name!r} gives {model.num_labels} numbers a pair; "
+                "it has to give one score"
             )
         check_loaded(model, model.tokenizer, name, "cross-encoder")
         literally = read_literally(model.tokenizer, model.prompts.values())
@@ -148,41 +157,47 @@ def load_cross_encoder(name: str, device: str | None = None) -> tuple[Any, Calla
 
 
 def weights_sha256(model: Any) -> str:
-    """A hash over all weights by name, which tells two models under one path apart."""
+    """Return a hash of all weights by name, which tells apart two models under one path."""
     digest = hashlib.sha256()
     for name, weight in sorted(model.state_dict().items()):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        values = weight.detach().cpu().contiguous().flatten()
+        digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-# Lengths stand in the text format, which every key has beside the fingerprint.
+# Lengths are part of the text format, which every key has besides the fingerprint.
 _LENGTHS = ("query_length", "document_length", "max_seq_length")
 
 
 def fingerprint(model: Any) -> dict[str, str]:
-    """``weights``, ``tokenizer`` and ``architecture`` of an encoder, sha256 in hexadecimal: all its
-    vectors depend on.
+    """Return hashes of all that the vectors of an encoder depend on besides its text format.
 
-    Two encoders may share their weights and differ in pooling or in the number of attention heads:
-    those are the third hash. Device, name and path count in none, and lengths and prompts are left
-    to the text format. An InputError: the model is no ``SentenceTransformer``, so that there is
-    nothing to hash.
+    Two encoders may share their weights and differ in pooling or in the number of attention heads,
+    which the architecture covers. Device, name and path are not part of it; lengths and prompts
+    belong to the text format.
+
+    Returns:
+        "weights", "tokenizer" and "architecture", sha256 in hexadecimal.
+
+    Raises:
+        InputError: If the model is no ``SentenceTransformer`` and cannot be hashed.
     """
     if not all(hasattr(model, name) for name in ("state_dict", "named_children", "tokenizer")):
         raise InputError(
-            f"{type(model).__name__} has no weights and tokenizer that could be told apart from others'; "
+            f"{type(model).__name__} has no weights and tokenizer that tell it apart from others; "
             "load the encoder with load_encoder"
         )
+    modules = [_module_settings(module) for _, module in model.named_children()]
     return {
         "weights": weights_sha256(model),
         "tokenizer": tokenizer_sha256(model.tokenizer),
-        "architecture": json_sha256([_module(module) for _, module in model.named_children()]),
+        "architecture": json_sha256(modules),
     }
 
 
 def tokenizer_sha256(tokenizer: Any) -> str:
-    """A hash over how a tokenizer reads any text, whatever it is cut or padded to."""
+    """Return a hash of how a tokenizer reads any text, without truncation and padding."""
     rules = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(rules, "to_str"):
         return _rules_sha256(rules.to_str())
@@ -190,29 +205,30 @@ def tokenizer_sha256(tokenizer: Any) -> str:
     return json_sha256([type(tokenizer).__name__, vocabulary])
 
 
+# A search asks several times as it starts, and reading 30,000 words takes a third of a second.
 @lru_cache(maxsize=4)
 def _rules_sha256(rules: str) -> str:
-    """A search asks several times as it starts, and a vocabulary of 30,000 words takes a third of a
-    second to read.
-    """
+    content = json.loads(rules)
     # The host sets these two anew for every batch.
-    return json_sha256(
-        {k: part for k, part in json.loads(rules).items() if k not in ("truncation", "padding")}
-    )
+    content.pop("truncation", None)
+    content.pop("padding", None)
+    return json_sha256(content)
 
 
-def _module(module: Any) -> list[Any]:
+def _module_settings(module: Any) -> list[Any]:
+    """Return the class of a module, its settings, and its configuration."""
     settings = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
+    known_settings = {
+        name: value
+        for name, value in settings.items()
+        if name not in _LENGTHS and value is not None
+    }
     config: Any = getattr(module, "config", None)
-    # Only what differs from the defaults of its kind: another version of the host may know more
-    # settings.
+    # Only the differences from the defaults: another version of the host may have more settings.
     content = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
-    return [
-        type(module).__name__,
-        {
-            name: value
-            for name, value in settings.items()
-            if name not in _LENGTHS and value is not None
-        },
-        {k: v for k, v in content.items() if k not in INCIDENTAL and not k.startswith("_")},
-    ]
+    known_content = {
+        name: value
+        for name, value in content.items()
+        if name not in INCIDENTAL and not name.startswith("_")
+    }
+    return [type(module).__name__, known_settings, known_content]

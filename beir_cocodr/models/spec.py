@@ -1,125 +1,34 @@
-"""How a user names models, how encoders are loaded, and how a corpus is searched; nothing here
-imports torch.
-"""
+"""Names of models, and how encoders are loaded and a corpus is searched; torch is not imported."""
 
 from __future__ import annotations
 
 import difflib
-import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache
-from numbers import Integral, Real
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from beir_cocodr.data.analyzers import ANALYZER_HELP, ANALYZERS
-from beir_cocodr.errors import SEED_MAX, InputError, Limits, check_name
+from beir_cocodr.errors import SEED_MAX, InputError, check_name
+from beir_cocodr.models.option_fields import Options as Options
+from beir_cocodr.models.option_fields import check_options as check_options
+from beir_cocodr.models.option_fields import described as described
+from beir_cocodr.models.option_fields import option as option
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from beir_cocodr.data.text import TextFormat
     from beir_cocodr.records import Json
 
-T = TypeVar("T")
-
-
-def option(
-    default: T,
-    help: str | Callable[[], str] = "",
-    flag: str | None = None,
-    *,
-    min: float = -math.inf,
-    max: float = math.inf,
-    above: float = -math.inf,
-    below: float = math.inf,
-    choices: Collection[object] | None = None,
-) -> T:
-    """A field of an options class, with the values that it may have.
-
-    Args:
-        help: of its flag on the command line; without it, it has none and is reached by ``--set``.
-            A function gives a text that names what is in a table then.
-        flag: the flag's name, where it is not the field's.
-        min, max, above, below, choices: see :class:`~beir_cocodr.errors.Limits`. A class that gives
-            a field of the class above another default keeps its limits.
-    """
-    described = {"help": help, "flag": flag} if help else {}
-    return field(
-        default=default, metadata=described | {"limits": Limits(min, max, above, below, choices)}
-    )
-
-
-def described(kind: type, name: str, key: str) -> Any:
-    """What :func:`option` says of a field in the nearest class that does: its "limits", "help" or
-    "flag"; else None.
-    """
-    above = [base.__dataclass_fields__.get(name) for base in kind.__mro__ if is_dataclass(base)]
-    found: Mapping[str, Any] = next(
-        (one.metadata for one in above if one is not None and key in one.metadata), {}
-    )
-    value = found.get(key)
-    return value() if callable(value) else value
-
-
-@cache
-def _types(kind: type) -> dict[str, tuple[object, ...]]:
-    """Name of every field that has limits to the types that it may have."""
-    limited = {one.name for one in fields(kind) if described(kind, one.name, "limits") is not None}
-    hints = {name: hint for name, hint in get_type_hints(kind).items() if name in limited}
-    return {
-        name: get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
-        for name, hint in hints.items()
-    }
-
-
-def check_options(options: DataclassInstance) -> None:
-    """Check type and limits of every field of :func:`option`; InputError: the first wrong one, and
-    what is right.
-    """
-    for name, allowed in _types(type(options)).items():
-        value, limits = getattr(options, name), described(type(options), name, "limits")
-        flag = described(type(options), name, "flag")
-        shown = f"{name} ({flag})" if flag else name
-        if value is None and NoneType in allowed:
-            continue
-        literal = next((get_args(hint) for hint in allowed if get_origin(hint) is Literal), None)
-        if literal is not None:
-            limits = Limits(choices=literal)
-        elif not any(_fits(value, hint) for hint in allowed):
-            wanted = " or ".join(
-                getattr(hint, "__name__", str(hint)) for hint in allowed if hint is not NoneType
-            )
-            raise InputError(f"{shown} is {value!r}; it has to be {wanted}")
-        limits.check(shown, value)
-
-
-@dataclass(frozen=True)
-class Options:
-    """Base of options whose fields are all of :func:`option`: they are checked when they are
-    made.
-    """
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-
-def _fits(value: object, hint: Any) -> bool:
-    """Whether a value is of a type; a whole number is a number, and a truth value is neither."""
-    kind = {int: Integral, float: Real}.get(hint, get_origin(hint) or hint)
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-# Of what torch knows, the kinds of devices that encoders run on.
+# The devices of torch that encoders run on.
 _DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:[0-9]{1,3})?")
 
 
 def check_device_name(device: str | None) -> None:
-    """Check that there may be such a device, without torch; whether it is here, ``check_device``
-    says with it.
+    """Check that a device can have this name, without torch.
+
+    Raises:
+        InputError: If it cannot.
     """
     if device is not None and not _DEVICES.fullmatch(device):
         raise InputError(f"unknown device {device!r}; there are such as cpu, cuda, cuda:1 and mps")
@@ -386,21 +295,30 @@ def calibrated_kinds() -> list[str]:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A parsed model name: ``bm25``, a fusion such as ``hybrid:M`` (:data:`FUSIONS`),
-    ``rerank:CROSS-ENCODER@M`` and the like (:data:`HOSTED`), or M, what an encoder is loaded from:
-    an alias, a folder or a hub name; or a name of :data:`RETRIEVERS`. ``lucene-`` before the first
-    two: Lucene's.
+    """A parsed model name, or a loaded object with a label.
+
+    A name is ``bm25``, a name of :data:`RETRIEVERS`, an encoder M (an alias, a folder or a hub
+    name), a fusion such as ``hybrid:M`` (:data:`FUSIONS`), or one of :data:`HOSTED` such as
+    ``rerank:CROSS-ENCODER@M``. The prefix ``lucene-`` takes Lucene's BM25, alone or in a fusion.
 
     Args:
-        name: as it was given.
-        kind: "bm25", a name of :data:`FUSIONS`, :data:`HOSTED` or :data:`RETRIEVERS`, or "dense".
-        encoder: M; the name itself where there is no encoder, and of a reranked model that model's.
-        first: name of the model whose best documents are scored, if any.
-        host: what sentence-transformers loads, of :data:`HOSTED`.
-        lucene: whether BM25 is Lucene's.
+        name: the name or label.
+        kind: "bm25", "dense", "retriever", "run", or a name of :data:`FUSIONS`, :data:`HOSTED` or
+            :data:`RETRIEVERS`.
+        encoder: M; the name itself where there is no encoder, and for a reranked model the encoder
+            of that model.
+        lucene: true if BM25 is Lucene's.
         bm25_weight: BM25's weight in a fusion; None leaves it to :class:`SearchOptions`.
-        loaded: an object in place of what the name would load: the encoder M, a
+        first: name of the model whose best documents are scored, if any.
+        host: name of the model that sentence-transformers loads, for a kind of :data:`HOSTED`.
+        loaded: the object that replaces what the name would load: the encoder M, a
             :class:`~beir_cocodr.retrieval.resolve.Retriever`, or the results of a run.
+
+    Example:
+        >>> from beir_cocodr import ModelSpec
+        >>> spec = ModelSpec.parse("hybrid@0.3:minilm")
+        >>> spec.kind, spec.encoder, spec.bm25_weight
+        ('hybrid', 'minilm', 0.3)
     """
 
     name: str
@@ -435,22 +353,30 @@ class ModelSpec:
             weight = fusion_weight(name, text, kind) if at else None
             return cls(name, kind, encoder, bare != name, weight)
         if before in HOSTED and bare == name:
-            if (first := HOSTED[before].first) is not None:
-                return cls(name, before, encoder, first=first, host=encoder)
-            host, _, first = encoder.partition("@")
-            return cls(
-                name, before, cls.parse(first).encoder if first else "", first=first, host=host
-            )
-        return cls(name, name if name in RETRIEVERS else "dense", name)
+            return cls._parse_hosted(name, before, encoder)
+        return cls(name, name if name in RETRIEVERS else DENSE, name)
+
+    @classmethod
+    def _parse_hosted(cls, name: str, kind: str, rest: str) -> ModelSpec:
+        """Return what a name of :data:`HOSTED` says; ``rest`` is the part after the colon."""
+        first = HOSTED[kind].first
+        if first is not None:
+            return cls(name, kind, rest, first=first, host=rest)
+        host, _, first = rest.partition("@")
+        encoder = cls.parse(first).encoder if first else ""
+        return cls(name, kind, encoder, first=first, host=host)
 
     @classmethod
     def of(cls, kind: str, encoder: object, label: str | None = None) -> ModelSpec:
-        """Return the spec of a fusion of a loaded encoder, of the default settings.
+        """Return the spec of a fusion with a loaded encoder.
 
         Args:
             kind: a name of :data:`FUSIONS`, such as "hybrid".
             encoder: a loaded ``SentenceTransformer``.
             label: name of the encoder; by default its class.
+
+        Raises:
+            InputError: If there is no such fusion.
         """
         name = label or type(encoder).__name__
         parsed = cls.parse(f"{kind}:{name}")
@@ -460,8 +386,9 @@ class ModelSpec:
 
     @property
     def prefix(self) -> str:
-        """What stands before the encoder, such as ``lucene-hybrid:``; of BM25, ``lucene-`` or
-        nothing. Of a cross-encoder's path, the last part.
+        """Return the part before the encoder, such as ``lucene-hybrid:``.
+
+        It is ``lucene-`` or nothing for BM25. A cross-encoder's path is cut to its last part.
         """
         if self.first and self.host != self.encoder:
             last = self.host.rstrip("/").rpartition("/")[2]
@@ -469,10 +396,10 @@ class ModelSpec:
         return self.name.removesuffix(self.encoder)
 
     def check(self) -> None:
-        """Check that a fusion has an encoder, and a BM25 that it can use.
+        """Check that the name is complete, and that a fusion can use its BM25.
 
         Raises:
-            InputError: If it has not, or the name lacks a part.
+            InputError: If it is not.
         """
         if self.loaded is not None:
             return
@@ -486,14 +413,13 @@ class ModelSpec:
             )
         if self.lucene and self.kind in FUSIONS and not FUSIONS[self.kind].lucene:
             raise InputError(
-                f"{self.name!r}: {self.kind} needs our own BM25; name {self.kind}:{self.encoder}"
+                f"{self.name!r}: {self.kind} cannot use Lucene's BM25; "
+                f"name {self.kind}:{self.encoder}"
             )
 
 
 def suggestion(name: str) -> str:
-    """The end of a message about a model that cannot be found: the name that is nearest to it, if
-    one is near.
-    """
+    """Return the end of a message about an unknown model: the nearest name, if one is near."""
     encoder = name.partition(":")[2]
     kinds = [f"{kind}:{encoder}" for kind in (*FUSIONS, *HOSTED) if encoder]
     known = [*ALIASES, BM25, _LUCENE + BM25, *RETRIEVERS, *kinds]
@@ -503,9 +429,9 @@ def suggestion(name: str) -> str:
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """How a dense encoder is loaded; each field is described beside its default, None leaves what
-    the model says itself. The separator is BM25's, too; the device does not change what is
-    computed.
+    """How a dense encoder is loaded; None leaves the model's own setting.
+
+    The separator is also BM25's. The device changes no result.
     """
 
     query_length: int | None = option(
@@ -514,32 +440,37 @@ class EncoderOptions:
     document_length: int | None = option(
         None, "Cut documents to this many tokens. Default: the model's own length.", min=3
     )
-    query_prompt: str | None = option(None, "Before every query; default: the model's own.")
-    document_prompt: str | None = option(None, "Before every document; default: the model's own.")
+    query_prompt: str | None = option(
+        None, "Put this prompt before every query. Default: the model's own."
+    )
+    document_prompt: str | None = option(
+        None, "Put this prompt before every document. Default: the model's own."
+    )
     title_separator: str | None = option(
         None, "Join title and text by this separator. Default: the model's own."
     )
     device: str | None = option(None, "Run the encoder on this device, such as cpu or cuda:0.")
 
     def __post_init__(self) -> None:
+        """Check every field."""
         check_options(self)
         check_device_name(self.device)
 
     def overrides(self) -> dict[str, Any]:
-        """What is set, by name: keyword arguments of :class:`~beir_cocodr.models.cocodr.COCODR`."""
+        """Return the settings as arguments of :class:`~beir_cocodr.models.cocodr.COCODR`."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def describe(self) -> Json:
-        """What is set, for records; the device changes no result."""
+        """Return the settings for a record, without the device, which changes no result."""
         return replace(self, device=None).overrides()
 
     def over(self, other: EncoderOptions) -> EncoderOptions:
-        """These options, and the other's where these say nothing."""
+        """Return these options, with the other's where these are None."""
         return EncoderOptions(**other.overrides() | self.overrides())
 
     @property
     def text_format(self) -> TextFormat:
-        """How BM25 reads documents."""
+        """Return the text format by which BM25 reads documents."""
         from beir_cocodr.data.text import TextFormat
 
         return TextFormat() if self.title_separator is None else TextFormat(self.title_separator)
@@ -547,14 +478,14 @@ class EncoderOptions:
 
 @dataclass(frozen=True)
 class SearchOptions(Options):
-    """How models search a corpus; each field is described beside its default.
+    """How models search a corpus; further fields are described beside their defaults.
 
     Args:
-        encoder: how dense encoders are loaded.
-        analyzer: of BM25, see :class:`~beir_cocodr.data.analyzers.Analyzer`.
+        encoder: how dense encoders are loaded by name; loaded models keep their own settings.
+        analyzer: the analyzer of BM25, see :class:`~beir_cocodr.data.analyzers.Analyzer`.
         progress: show progress bars on stderr.
         stores: folders that ``encode`` wrote; an encoder that wrote one of them reads it and
-        encodes nothing.
+            encodes nothing.
     """
 
     encoder: EncoderOptions = EncoderOptions()
@@ -586,34 +517,35 @@ class SearchOptions(Options):
     )
 
     def describe(self) -> Json:
-        """What results depend on: all but device, batch size, progress and where embeddings come
-        from.
-        """
-        described = {
+        """Return the options that results depend on."""
+        content: Json = {
             "encoder": self.encoder.describe(),
             "analyzer": self.analyzer,
             "bm25_weight": self.bm25_weight,
         }
-        return described | ({"bf16": True} if self.bf16 else {})
+        if self.bf16:
+            content["bf16"] = True
+        return content
 
 
-#: How BM25's part of a hybrid encoder is made dense.
+#: Ways to make BM25's part of a hybrid encoder dense.
 LEXICAL = ("auto", "svd", "hash", "svd+hash")
 
 
 @dataclass(frozen=True)
 class FuseOptions(Options):
-    """How a dense encoder and BM25 become a hybrid encoder; each field is described beside its
-    default.
+    """How a dense encoder and BM25 become a hybrid encoder.
+
+    Further fields are described beside their defaults.
 
     Args:
         weight_by_length: see :data:`~beir_cocodr.models.hybrid_encoder.BY_LENGTH`.
-        lexical: auto takes what of :data:`LEXICAL` agrees best with the exact fusion, on crops and
-            given queries.
-        sample: documents of the projection, the covariances and the agreement; frequencies and
-            length are the corpus's.
-        max_terms: the projection has as many rows.
-        probes: crops, and given queries, that the agreement is taken over.
+        lexical: "auto" takes the way of :data:`LEXICAL` that agrees best with the exact fusion, on
+            crops and on the collection's queries.
+        sample: documents that the projection, the covariances and the agreement are computed from;
+            frequencies and lengths are those of the whole corpus.
+        max_terms: terms, which are the rows of the projection.
+        probes: crops, and queries, that the agreement is averaged over.
     """
 
     bm25_weight: float = option(

@@ -1,4 +1,4 @@
-"""The result of a search, before ids are put to rows."""
+"""Rankings: the results of a search by rows of the corpus, and the protocols of what ranks."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,9 @@ from beir_cocodr.records import Json
 Hits = list[tuple[str, float]]
 #: Query id to (document id, score) pairs, best first.
 Results = dict[str, Hits]
+
+#: Added to ranks before their reciprocals are summed.
+RRF_CONSTANT = 60
 
 # Hits whose ids are looked up at a time.
 _HITS = 1 << 20
@@ -37,20 +40,26 @@ class Ranking:
     def of_best(
         cls,
         queries: Iterable[str],
-        found: Iterable[tuple[np.ndarray, np.ndarray]],
+        candidates: Iterable[tuple[np.ndarray, np.ndarray]],
         ties: np.ndarray,
         top_k: int,
     ) -> Self:
-        """The best of what was found for each of (Q,) queries: (n,) different rows and their
-        float32 scores, in any order; ``ties`` are (N,) tie ranks of the corpus, and k = min(top_k,
-        N).
+        """Return the best candidates of each query.
+
+        Args:
+            queries: (Q,) query ids.
+            candidates: for each query (n,) different rows and their float32 scores, in any order.
+            ties: (N,) tie ranks of the corpus.
+            top_k: documents of a query; k = min(top_k, N).
         """
-        ids, depth = list(queries), min(top_k, len(ties))
+        ids = list(queries)
+        depth = min(top_k, len(ties))
         scores = np.zeros((len(ids), depth), np.float32)
         rows = np.full((len(ids), depth), -1, np.int64)
-        for i, (candidates, values) in enumerate(found):
-            best = best_rows(values, ties[candidates], depth)
-            rows[i, : len(best)], scores[i, : len(best)] = candidates[best], values[best]
+        for i, (query_rows, query_scores) in enumerate(candidates):
+            best = best_rows(query_scores, ties[query_rows], depth)
+            rows[i, : len(best)] = query_rows[best]
+            scores[i, : len(best)] = query_scores[best]
         return cls(ids, scores, rows)
 
     def hits(
@@ -59,47 +68,50 @@ class Ranking:
         drop_identical_ids: bool = False,
         depth: int | None = None,
     ) -> Iterator[tuple[str, Hits]]:
-        """Each query id with its (document id, score) pairs in rank order, at most ``depth`` of
-        them; ``ids``, which gives those of (n,) different rows, is asked for some queries at a
-        time.
+        """Yield each query id with its (document id, score) pairs in rank order.
+
+        Args:
+            ids: returns the ids of (n,) different rows; it is asked for some queries at a time.
+            drop_identical_ids: leave out the document whose id is the query's.
+            depth: the most pairs of a query; None is all.
         """
         size = max(1, _HITS // max(1, self.rows.shape[1]))
         for start in range(0, len(self.queries), size):
             block = slice(start, start + size)
-            there = self.rows[block] >= 0
-            rows, places = _different(self.rows[block][there])
-            names = np.array(ids(rows), dtype=object)[places].tolist()
-            pairs = zip(names, self.scores[block][there].tolist(), strict=True)
-            for query, count in zip(self.queries[block], there.sum(axis=1).tolist(), strict=True):
+            is_result = self.rows[block] >= 0
+            different, positions = _different_rows(self.rows[block][is_result])
+            names = np.array(ids(different), dtype=object)[positions].tolist()
+            pairs = zip(names, self.scores[block][is_result].tolist(), strict=True)
+            counts = is_result.sum(axis=1).tolist()
+            for query, count in zip(self.queries[block], counts, strict=True):
                 hits = list(islice(pairs, count))
                 if drop_identical_ids:
-                    hits = [(name, value) for name, value in hits if name != query]
+                    hits = [hit for hit in hits if hit[0] != query]
                 yield query, hits[:depth]
 
     def results(
         self, documents: Documents, drop_identical_ids: bool = False, depth: int | None = None
     ) -> Results:
-        """Query id to (document id, score) pairs in rank order, at most ``depth`` of them."""
+        """Return query id to (document id, score) pairs, see :meth:`hits`."""
         return dict(self.hits(documents.ids, drop_identical_ids, depth))
 
 
-def _different(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Different rows in ascending order, and the place of each row among them; many of few are not
-    sorted.
-    """
-    if not len(rows) or (last := int(rows.max())) >= len(rows):
+def _different_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different rows in ascending order, and the position of each row among them."""
+    last = int(rows.max()) if len(rows) else 0
+    if not len(rows) or last >= len(rows):
         return np.unique(rows, return_inverse=True)
-    there = np.zeros(last + 1, bool)
-    there[rows] = True
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[rows]
+    # Many rows of a small corpus are marked, which takes less time than sorting them.
+    occurs = np.zeros(last + 1, bool)
+    occurs[rows] = True
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[rows]
 
 
 class Parts(NamedTuple):
-    """What the scores of documents are the sums of: an encoder's part and BM25's, (k,) each; None
-    where there is none.
+    """The parts that the scores of documents are sums of, (k,) each; None for a missing part.
 
-    A retriever that knows them has a method ``parts(query, rows, scores)``: of (k,) rows that it
-    found for a query.
+    A ranker that knows them has a method ``parts(query, rows, scores)`` for (k,) rows that it
+    ranked for a query.
     """
 
     dense: np.ndarray | None = None
@@ -110,65 +122,85 @@ class Ranker(Protocol):
     """Anything that ranks one corpus for a batch of queries."""
 
     def prepare(self) -> None:
-        """Make what searching needs, an index or embeddings; a second call costs nothing."""
+        """Make the index or the embeddings that searching needs; a second call costs nothing."""
         ...
 
-    def search(self, queries: dict[str, str], top_k: int) -> Ranking: ...
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        """Rank the corpus for query id to text."""
+        ...
 
     def describe(self) -> Json:
-        """What a number depends on: text format, similarity, analyser, parameters."""
+        """Return what the results depend on: text format, similarity, analyser, parameters."""
         ...
 
 
 class Lexical(Ranker, Protocol):
-    """A retriever that scores every document for a query: BM25, here or elsewhere."""
+    """A ranker that scores every document for a query, as BM25 does."""
 
     def scores(self, query: str) -> np.ndarray:
-        """(N,) float32, 0 where no term is shared."""
+        """Return (N,) float32 scores, 0 where a document shares no term with the query."""
         ...
 
 
 def best_rows(scores: np.ndarray, ties: np.ndarray, top_k: int) -> np.ndarray:
-    """Rows of the ``top_k`` best of (N,) scores, ties by ascending (N,) ``ties``, exact at the last
-    place.
+    """Return the rows of the ``top_k`` best of (N,) scores, exact at the last rank.
+
+    Args:
+        scores: (N,).
+        ties: (N,) ranks by which equal scores are ordered, ascending.
+        top_k: rows to return.
     """
+    candidates = np.arange(len(scores))
     if top_k < len(scores):
         last = np.partition(scores, len(scores) - top_k)[len(scores) - top_k]
         candidates = np.flatnonzero(scores >= last)
-    else:
-        candidates = np.arange(len(scores))
-    return candidates[np.lexsort((ties[candidates], -scores[candidates]))][:top_k]
-
-
-#: What is added to ranks before their reciprocals are.
-RRF_CONSTANT = 60
+    order = np.lexsort((ties[candidates], -scores[candidates]))
+    return candidates[order][:top_k]
 
 
 def reciprocal_ranks(lists: Sequence[Ints]) -> tuple[Ints, Doubles]:
-    """Lists of rows, best first, to the (n,) rows that are in any, ascending, and their sums of 1 /
-    (60 + rank).
+    """Sum 1 / (60 + rank) over several lists of rows, best first.
 
-    Source: Cormack et al., 2009.
+    Args:
+        lists: rows, each once in a list.
+
+    Returns:
+        The (n,) rows that are in any list, ascending, and their sums.
+
+    References:
+        Cormack et al., 2009: Reciprocal rank fusion outperforms Condorcet and individual rank
+        learning methods.
     """
-    found = np.unique(np.concatenate(lists))
-    fused = np.zeros(len(found))
-    for rows in lists:
-        fused[np.searchsorted(found, rows)] += 1 / (RRF_CONSTANT + 1 + np.arange(len(rows)))
-    return found, fused
+    rows = np.unique(np.concatenate(lists))
+    sums = np.zeros(len(rows))
+    for ranked in lists:
+        ranks = np.arange(1, len(ranked) + 1)
+        sums[np.searchsorted(rows, ranked)] += 1 / (RRF_CONSTANT + ranks)
+    return rows, sums
 
 
-def overlap(found: Ints, reference: Ints, depth: int = 10) -> Doubles:
-    """(Q,) share of the best ``depth`` documents of the (Q, k) reference rows that are among those
-    found; 0 of none.
+def overlap(rows: Ints, reference: Ints, depth: int = 10) -> Doubles:
+    """Return the share of a reference's best documents that are among those of a ranking.
+
+    Args:
+        rows: (Q, k) rows of the ranking, -1 for no result.
+        reference: (Q, m) rows of the reference.
+        depth: documents of each that count.
+
+    Returns:
+        (Q,) shares; 0 for a query without a reference.
     """
-    mine, theirs = found[:, :depth], reference[:, :depth]
-    wanted = theirs >= 0
-    shared = ((theirs[:, :, None] == mine[:, None, :]).any(axis=2) & wanted).sum(axis=1)
-    return shared / np.maximum(wanted.sum(axis=1), 1)  # type: ignore[no-any-return]
+    ranked = rows[:, :depth]
+    best = reference[:, :depth]
+    is_result = best >= 0
+    is_shared = (best[:, :, None] == ranked[:, None, :]).any(axis=2) & is_result
+    shares: Doubles = is_shared.sum(axis=1) / np.maximum(is_result.sum(axis=1), 1)
+    return shares
 
 
 def blocks(queries: dict[str, str], size: int) -> Iterator[tuple[list[str], list[str]]]:
-    """Ids and texts of ``size`` queries at a time."""
-    ids, texts = list(queries), list(queries.values())
+    """Yield the ids and texts of ``size`` queries at a time."""
+    ids = list(queries)
+    texts = list(queries.values())
     for start in range(0, len(ids), size):
         yield ids[start : start + size], texts[start : start + size]
