@@ -1,6 +1,4 @@
-"""Documents to vectors: batches of like length and at most so many tokens, halved where memory runs
-out; no NaN.
-"""
+"""Documents to vectors: in batches of similar length, halved where memory runs out, without NaN."""
 
 from __future__ import annotations
 
@@ -24,12 +22,31 @@ if TYPE_CHECKING:
     from beir_cocodr.retrieval.store.embeddings import Embeddings
 
 
-def token_batches(lengths: Ints, budget: int) -> Iterator[Ints]:
-    """Part texts into batches, (b,) indices each, of like length and longest first, so that padding
-    is little, batches are about as much work, and what does not fit into memory is known at once.
+log = logging.getLogger(__name__)
 
-    ``lengths`` are (n,) tokens of each text after truncation, ``budget`` the most of a batch, at
-    least 1 (else a ValueError), padding included; a text above it is a batch of its own.
+#: Tokens of a batch by default, on the CPU and on any other device.
+CPU_BUDGET = 4_096
+DEVICE_BUDGET = 32_768
+
+#: Called with the number of documents after each batch; what it raises ends the encoding.
+Watcher = Callable[[int], object]
+
+# Texts that are tokenised at a time to learn their lengths.
+_WINDOW = 1_024
+
+
+def token_batches(lengths: Ints, budget: int) -> Iterator[Ints]:
+    """Yield batches of texts of similar length, longest first, as (b,) indices.
+
+    Padding is then small, batches are about as much work, and a batch that does not fit into memory
+    is found at once.
+
+    Args:
+        lengths: (n,) tokens of each text after truncation.
+        budget: the most tokens of a batch, padding included; a longer text is a batch of its own.
+
+    Raises:
+        ValueError: If the budget is below 1.
     """
     if budget < 1:
         raise ValueError(f"a token budget is at least 1, not {budget}")
@@ -42,31 +59,20 @@ def token_batches(lengths: Ints, budget: int) -> Iterator[Ints]:
         start += size
 
 
-#: Tokens of a batch where none are asked for, on the CPU and on anything else.
-CPU_BUDGET, DEVICE_BUDGET = 4_096, 32_768
-
-#: Called with the number of documents after each batch; what it raises ends the encoding.
-Watcher = Callable[[int], object]
-
-# Texts that are tokenised at a time to learn their lengths.
-_WINDOW = 1_024
-log = logging.getLogger(__name__)
-
-
 class CorpusEncoder:
     """Encodes rows of a corpus with one model on its device.
 
-    The vectors are those of ``model.encode_corpus``, to the last bits, which depend on how texts
-    are batched. Models that compare by cosine give unit vectors. Texts are taken from the corpus a
+    The vectors equal those of ``model.encode_corpus``, except for the last bits, which depend on
+    the batches. Models that compare by cosine give unit vectors. Texts are read from the corpus a
     batch at a time.
 
     Args:
         model: the encoder, a :class:`~beir_cocodr.models.cocodr.COCODR`.
         documents: the corpus.
-        token_budget: tokens of a batch, padding included; 4,096 on the CPU and 32,768 elsewhere by
-            default.
-        backend: "fp32" leaves the model as it is, "bf16" runs it in bfloat16 (PyTorch's autocast),
-            faster where the processor has it and less exact.
+        token_budget: tokens of a batch, padding included; by default 4,096 on the CPU and 32,768
+            on other devices.
+        backend: "fp32" leaves the model as it is; "bf16" runs it in bfloat16 (PyTorch's autocast),
+            which is faster where the processor has it, and less exact.
         watcher: called with the number of documents after each batch, beside the callback of
             :meth:`encode`; what it raises ends the encoding.
     """
@@ -79,6 +85,7 @@ class CorpusEncoder:
         backend: Backend = "fp32",
         watcher: Watcher | None = None,
     ) -> None:
+        """Choose the token budget of the model's device."""
         self.model = model
         self.documents = documents
         self.backend = backend
@@ -90,34 +97,47 @@ class CorpusEncoder:
         self._most_tokens: int | None = None
 
     def encode(self, rows: Ints, encoded: Callable[[int], Any] = lambda count: None) -> Floats:
-        """(n,) corpus rows to (n, w) float32, in their order.
+        """Encode (n,) corpus rows to (n, w) float32, in their order.
 
-        ``encoded`` is called with the number of documents after each batch. An InputError names
-        documents with NaN or infinity, or a single text that does not fit into memory.
+        Args:
+            rows: of the corpus.
+            encoded: called with the number of documents after each batch.
+
+        Raises:
+            InputError: If there are no rows, a vector has NaN or infinity, or a single text does
+                not fit into memory; names the documents.
         """
         lengths = self._lengths(rows)
         vectors: Floats | None = None
         for batch in token_batches(lengths, self.token_budget):
-            found = self._encode(rows[batch], int(lengths[batch[0]]))
+            batch_vectors = self._encode(rows[batch], int(lengths[batch[0]]))
             if vectors is None:
-                vectors = np.empty((len(rows), found.shape[1]), dtype=np.float32)
-            vectors[batch] = found.numpy()
+                vectors = np.empty((len(rows), batch_vectors.shape[1]), dtype=np.float32)
+            vectors[batch] = batch_vectors.numpy()
             encoded(len(batch))
             if self.watcher is not None:
                 self.watcher(len(batch))
         if vectors is None:
             raise InputError("there are no documents to encode")
-        if len(zero := np.flatnonzero(~vectors.any(axis=1))):
-            (first,) = self.documents.ids(rows[zero[:1]])
-            log.warning(
-                "%d of %d documents have a zero embedding, the first is %r: look at its text, and at the model",
-                len(zero), len(rows), first,
-            )  # fmt: skip
+        self._warn_of_zeros(rows[~vectors.any(axis=1)], len(rows))
         return vectors
 
+    def _warn_of_zeros(self, rows: Ints, encoded: int) -> None:
+        """Log how many documents, of those encoded, have a zero embedding."""
+        if len(rows):
+            (first,) = self.documents.ids(rows[:1])
+            log.warning(
+                "%d of %d documents have a zero embedding, the first is %r: look at its text, "
+                "and at the model",
+                len(rows),
+                encoded,
+                first,
+            )
+
     def _encode(self, rows: Ints, longest: int) -> torch.Tensor:
-        """(n,) rows of at most ``longest`` tokens to (n, w) float32 on the CPU, in halves where
-        need be.
+        """Encode (n,) rows of at most ``longest`` tokens to (n, w) float32 on the CPU.
+
+        The batch is halved where it does not fit into memory.
         """
         if len(rows) == 1 or self._most_tokens is None or len(rows) * longest <= self._most_tokens:
             try:
@@ -126,19 +146,17 @@ class CorpusEncoder:
                 if not _out_of_memory(error):
                     raise
                 reason = " ".join(str(error).split())
-            # Behind the except clause, whose traceback holds on to the tensors that filled the
-            # memory.
+            # After the except clause, whose traceback holds the tensors that filled the memory.
             self._make_room(rows, longest, reason)
         half = len(rows) // 2
         return torch.cat([self._encode(rows[:half], longest), self._encode(rows[half:], longest)])
 
     def _forward(self, rows: Ints) -> torch.Tensor:
         device = torch.device(self.model.device).type
-        with (
-            nullcontext()
-            if self.backend == "fp32"
-            else torch.autocast(device, dtype=torch.bfloat16)
-        ):
+        precision: Any = nullcontext()
+        if self.backend == "bf16":
+            precision = torch.autocast(device, dtype=torch.bfloat16)
+        with precision:
             encoded = self.model.encode_corpus(
                 self.documents.take(rows),
                 batch_size=len(rows),
@@ -149,8 +167,8 @@ class CorpusEncoder:
         wrong = (~vectors.isfinite().all(dim=1)).nonzero().squeeze(1).tolist()
         if wrong:
             raise InputError(
-                f"NaN or infinite embedding of {named(self.documents, rows[wrong])}: look at the text, and "
-                "encode in float32 if the model runs in half precision"
+                f"NaN or infinite embedding of {named(self.documents, rows[wrong])}: look at the "
+                "text, and encode in float32 if the model runs in half precision"
             )
         return F.normalize(vectors, dim=-1) if self.normalize else vectors
 
@@ -158,56 +176,70 @@ class CorpusEncoder:
         clear_device_cache(garbage_collection=True)
         if len(rows) == 1:
             raise InputError(
-                f"out of memory with a single text, {named(self.documents, rows)} ({reason}): lower the "
-                "document length, or choose another device"
+                f"out of memory with a single text, {named(self.documents, rows)} ({reason}): "
+                "lower the document length, or choose another device"
             )
         self._most_tokens = len(rows) * longest // 2
         log.warning(
-            "out of memory with %d texts of up to %d tokens: batches have at most %d tokens from here on "
-            "(--token-budget %d saves the attempt)", len(rows), longest, self._most_tokens, self._most_tokens,
-        )  # fmt: skip
+            "out of memory with %d texts of up to %d tokens: batches have at most %d tokens from "
+            "here on (--token-budget %d saves the attempt)",
+            len(rows),
+            longest,
+            self._most_tokens,
+            self._most_tokens,
+        )
 
     def _lengths(self, rows: Ints) -> Ints:
-        """(n,) tokens after truncation."""
-        text_format, tokenizer = self.model.text_format, self.model.tokenizer
-        prompt, limit = text_format.document_prompt, text_format.document_length
+        """Return the (n,) tokens of documents after truncation."""
+        text_format = self.model.text_format
+        limit = text_format.document_length
         lengths: list[int] = []
         for start in range(0, len(rows), _WINDOW):
-            texts = [
-                text_format.document(d) for d in self.documents.take(rows[start : start + _WINDOW])
-            ]
-            texts = [
-                prompt + (text if limit is None else cut_text(text, limit)[0]) for text in texts
-            ]
-            tokens = tokenizer(texts, truncation=limit is not None, max_length=limit, padding=False)
+            documents = self.documents.take(rows[start : start + _WINDOW])
+            texts = []
+            for document in documents:
+                text = text_format.document(document)
+                if limit is not None:
+                    text, _ = cut_text(text, limit)
+                texts.append(text_format.document_prompt + text)
+            tokens = self.model.tokenizer(
+                texts, truncation=limit is not None, max_length=limit, padding=False
+            )
             lengths += map(len, tokens["input_ids"])
         return np.array(lengths, dtype=np.int64)
 
 
 class HybridCorpusEncoder(CorpusEncoder):
-    """Of a hybrid encoder of whose dense part (N, d) embeddings are ``held``: nothing is encoded
-    but terms.
+    """Encodes a corpus with a hybrid encoder whose dense part is encoded already.
+
+    Args:
+        model: a :class:`~beir_cocodr.models.hybrid_encoder.HybridEncoder`.
+        documents: the corpus.
+        held: (N, d) embeddings of the dense part; only terms are encoded.
     """
 
     def __init__(self, model: Any, documents: Documents, held: Embeddings) -> None:
+        """Take the embeddings of the dense part."""
         super().__init__(model, documents)
         self.held = held
 
     def encode(self, rows: Ints, encoded: Callable[[int], Any] = lambda count: None) -> Floats:
-        texts = [
-            self.model.text_format.document(document) for document in self.documents.take(rows)
-        ]
-        vectors = torch.cat([self.held.rows(rows), self.model.head.document_part(texts)], dim=1)
+        """Encode (n,) corpus rows to (n, w) float32, see :meth:`CorpusEncoder.encode`."""
+        documents = self.documents.take(rows)
+        texts = [self.model.text_format.document(document) for document in documents]
+        lexical = self.model.head.document_part(texts)
+        vectors = torch.cat([self.held.rows(rows), lexical], dim=1)
         encoded(len(rows))
         return vectors.numpy()
 
 
 def named(documents: Documents, rows: Ints) -> str:
-    """Documents for an error message."""
-    return f"document{'s' if len(rows) > 1 else ''} {listed(list(map(repr, documents.ids(rows))))}"
+    """Return the names of documents for an error message."""
+    ids = [repr(id) for id in documents.ids(rows)]
+    return f"document{'s' if len(rows) > 1 else ''} {listed(ids)}"
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or should_reduce_batch_size(
-        error
-    )
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return should_reduce_batch_size(error)
