@@ -30,7 +30,7 @@ from beir_cocodr.provenance import (
 from beir_cocodr.records import CollectionProvenance, Json, versions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.corpus_encoder import HybridCorpusEncoder
-from beir_cocodr.retrieval.dense import Dense, StoreChoice, shared_embeddings
+from beir_cocodr.retrieval.dense import Dense, shared_embeddings
 from beir_cocodr.retrieval.fusion_details import FusionDetails, TriedFusion
 from beir_cocodr.retrieval.hybrid_fit import (
     LEXICAL_NUMBERS,
@@ -42,6 +42,7 @@ from beir_cocodr.retrieval.hybrid_fit import (
 from beir_cocodr.retrieval.ranking import Parts, Ranking
 from beir_cocodr.retrieval.store.embeddings import Embeddings
 from beir_cocodr.retrieval.store.encode import collection_queries
+from beir_cocodr.retrieval.store.store_choice import StoreChoice
 from beir_cocodr.same_run import check_same_run
 
 # Bytes of a number in each precision of a store.

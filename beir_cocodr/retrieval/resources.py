@@ -1,4 +1,4 @@
-"""The one object that owns what a run shares: encoders, their embeddings, BM25 and query vectors."""
+"""The one object that owns what a run shares: encoders, embeddings, BM25 and query vectors."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from beir_cocodr.retrieval.ranking import Lexical, Ranker
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
     from beir_cocodr.retrieval.corpus_encoder import Watcher
-    from beir_cocodr.retrieval.dense import Dense, EmbeddingPool, StoreChoice
+    from beir_cocodr.retrieval.dense import Dense, EmbeddingPool
     from beir_cocodr.retrieval.store.store import EmbeddingStore
+    from beir_cocodr.retrieval.store.store_choice import StoreChoice
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ class Resources:
         kept: Path | None = None,
         pool: EmbeddingPool | None = None,
     ) -> None:
+        """Take the corpus; nothing is loaded yet."""
         self.documents = documents
         self.folder = folder
         self.options = options
@@ -155,8 +157,8 @@ class Resources:
 
         if spec.kind != "feedback":
             raise InputError(
-                f"{spec.name!r}: {spec.encoder} is a hybrid encoder, which has BM25 in it, and BM25 "
-                f"would count twice; name {spec.encoder} alone or feedback:{spec.encoder}"
+                f"{spec.name!r}: {spec.encoder} is a hybrid encoder, which has BM25 in it, and "
+                f"BM25 would count twice; name {spec.encoder} alone or feedback:{spec.encoder}"
             )
         return HybridFeedback(dense, self._lucene if spec.lucene else None)
 
@@ -190,7 +192,9 @@ class Resources:
 
         encoder = spec.encoder if spec.loaded is None else spec.loaded
         options = self.options
-        model = load_encoder(encoder, options.encoder if spec.loaded is None else EncoderOptions())
+        # A loaded encoder keeps its own settings.
+        encoder_options = options.encoder if spec.loaded is None else EncoderOptions()
+        model = load_encoder(encoder, encoder_options)
         given = self._stores.of(model) if options.stores else None
         if given is None and self.kept is not None:
             given = self._kept_store(spec.encoder, model, self.kept)
@@ -202,8 +206,8 @@ class Resources:
             options.batch_size,
             options.progress,
             given,
-            pool=self.pool,
         )
+        dense.pool = self.pool
         dense.watcher = self.watcher
         return dense
 
@@ -242,7 +246,7 @@ class Resources:
 
     @cached_property
     def _stores(self) -> StoreChoice:
-        from beir_cocodr.retrieval.dense import StoreChoice
+        from beir_cocodr.retrieval.store.store_choice import StoreChoice
 
         return StoreChoice(self.options.stores, self.documents, self.options.verify)
 

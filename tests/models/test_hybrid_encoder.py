@@ -98,7 +98,8 @@ def test_its_dense_part_is_the_encoder_that_was_fused_and_shares_its_vectors(
     encoded = Dense(model, collection.documents, tmp_path).embeddings.load()
     for most in (IN_MEMORY, 0):
         with EmbeddingPool.temporary(tmp_path) as pool:
-            dense = Dense(model, collection.documents, tmp_path, pool=pool)
+            dense = Dense(model, collection.documents, tmp_path)
+            dense.pool = pool
             dense.in_memory = most
             shared = dense.embeddings.load()
         np.testing.assert_allclose(shared, encoded, atol=1e-5)

@@ -105,7 +105,8 @@ def test_all_who_ask_share_the_vectors_of_one_encoder_and_corpus(
 
     def asked(pool, name=tiny_cosine, in_memory=None, **options):
         encoder = load_encoder(str(name), EncoderOptions(**options))
-        dense = Dense(encoder, documents, tmp_path / "own", pool=pool)
+        dense = Dense(encoder, documents, tmp_path / "own")
+        dense.pool = pool
         dense.in_memory = dense.in_memory if in_memory is None else in_memory
         return dense.embeddings
 

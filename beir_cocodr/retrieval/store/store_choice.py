@@ -1,0 +1,72 @@
+"""The stores that a search may read, each for the encoder that wrote it."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.errors import InputError
+from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.models.loading import fingerprint
+from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.store.encode import identity_of
+from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.store import EmbeddingStore
+
+
+class StoreChoice:
+    """Stores of one corpus, each for the encoder that wrote it, whatever its name is now.
+
+    Args:
+        folders: the stores.
+        documents: the corpus.
+        verify: compare the files of a store with their checksums.
+
+    Raises:
+        InputError: If a store is not complete, or holds folded vectors.
+    """
+
+    def __init__(
+        self, folders: Iterable[str | Path], documents: Documents, verify: bool = True
+    ) -> None:
+        """Open the stores."""
+        self.documents = documents
+        self.stores = [EmbeddingStore.open(folder, verify) for folder in folders]
+        self._used: set[Path] = set()
+        for store in self.stores:
+            if store.record.prior:
+                raise InputError(
+                    f"{store.folder} holds the vectors of an MRL in {store.record.precision}, "
+                    "folded for search alone: encode them in fp32, or leave this store out"
+                )
+
+    def of(self, model: COCODR) -> EmbeddingStore | None:
+        """Return the store that an encoder wrote, or None.
+
+        Raises:
+            InputError: If the store is of another corpus, or of other lengths or prompts.
+        """
+        encoder = fingerprint(model)
+        for store in self.stores:
+            record = store.record
+            if any(record.identity[part] != value for part, value in encoder.items()):
+                continue
+            options = EncodeOptions(precision=record.precision, backend=record.backend)
+            corpus_encoder = CorpusEncoder(model, self.documents, backend=options.backend)
+            identity = identity_of(corpus_encoder, options, record.shard_size)
+            record.check_identity(identity, store.folder)
+            self._used.add(store.folder)
+            return store
+        return None
+
+    def check_used(self) -> None:
+        """Check that each store was used.
+
+        Raises:
+            InputError: If one was not; names it and the model that wrote it.
+        """
+        for store in self.stores:
+            if store.folder not in self._used:
+                raise InputError(
+                    f"{store.folder} was encoded by {store.record.model.name!r}, and no model here "
+                    "needs it: name that model too, or leave this store out"
+                )
