@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
 
-from beir_cocodr import compare, evaluate
+from beir_cocodr import AdaptOptions, FinetuneOptions, PretrainOptions, adapt, compare, evaluate
 from beir_cocodr.data import collection as collections
 from beir_cocodr.evaluation.compare import CompareOptions
 from beir_cocodr.models import loading
@@ -95,3 +96,21 @@ def test_a_comparison_reads_nothing_back_that_it_has_written(
     record = compare(["bm25", str(tiny_cosine)], beir_folder, output=tmp_path)
     assert (tmp_path / "bm25.run").is_file()
     assert record.labels
+
+
+def test_one_adaptation_resolves_each_name_once(calls, beir_folder, tiny_mlm, tmp_path):
+    dataset, base = str(beir_folder), str(tiny_mlm)
+    stages = {
+        "coco": PretrainOptions(max_steps=1, batch_size=2),
+        "finetune": FinetuneOptions(max_steps=1, batch_size=2, negatives=0),
+    }
+    options = AdaptOptions(stages=list(stages), stage_options=stages, queries=2)
+    source = tmp_path / "source"
+    shutil.copytree(beir_folder, source)
+    record = adapt(base, dataset, source=str(source), output=tmp_path / "adapted", options=options)
+    trained = [path for name, path in record.models.items() if name != "base"]
+    assert len(trained) == 3
+    assert calls.sources == {dataset: 1, str(source): 1}
+    assert calls.corpora == {dataset: 1, str(source): 1}
+    assert calls.encoders == dict.fromkeys([base, *trained], 1)
+    assert max(calls.specs.values()) == 1

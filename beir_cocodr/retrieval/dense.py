@@ -4,7 +4,6 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -101,27 +100,6 @@ class EmbeddingPool:
             del sizes[oldest]
 
 
-# Used by stages of a run that are not handed its resources yet.
-_SHARED: ContextVar[EmbeddingPool | None] = ContextVar("shared embeddings", default=None)
-
-
-@contextmanager
-def sharing_embeddings(folder: Path) -> Iterator[None]:
-    """Share embeddings among all who search meanwhile."""
-    with EmbeddingPool.temporary(folder) as pool:
-        token = _SHARED.set(pool)
-        try:
-            yield
-        finally:
-            _SHARED.reset(token)
-
-
-def shared_embeddings(model: COCODR, documents: Documents) -> Embeddings | None:
-    """Return the shared embeddings of a corpus, None where nothing is shared."""
-    pool = _SHARED.get()
-    return None if pool is None else pool.of(model, documents)
-
-
 class Dense:
     """Exact search with one encoder over one corpus.
 
@@ -184,8 +162,7 @@ class Dense:
         """Return the embeddings of the corpus, (N, d)."""
         if self.given is not None:
             return self.given
-        pool = self.pool or _SHARED.get()
-        return self.encode_corpus(self.folder) if pool is None else pool.get(self)
+        return self.encode_corpus(self.folder) if self.pool is None else self.pool.get(self)
 
     @cached_property
     def moments(self) -> Moments:

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.collection import Dataset, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes, on_main, world_size
@@ -30,7 +30,7 @@ from beir_cocodr.provenance import (
 from beir_cocodr.records import CollectionProvenance, Json, versions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.corpus_encoder import HybridCorpusEncoder
-from beir_cocodr.retrieval.dense import Dense, shared_embeddings
+from beir_cocodr.retrieval.dense import Dense, EmbeddingPool
 from beir_cocodr.retrieval.fusion_details import FusionDetails, TriedFusion
 from beir_cocodr.retrieval.hybrid_fit import (
     LEXICAL_NUMBERS,
@@ -52,7 +52,7 @@ _NUMBER_BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
 @former_signature(order=("dataset", "model", "output", "options", "encoder", "stores", "resume"))
 def fuse(
     model: str,
-    dataset: str,
+    dataset: Dataset,
     *,
     output: str | Path,
     options: FuseOptions = FuseOptions(),
@@ -93,8 +93,47 @@ def fuse(
         >>> width == 384 + record.details["numbers"]
         True
     """
+    held = HeldEmbeddings(stores)
+    return fuse_over(model, dataset, Path(output), options, encoder, held, resume)
+
+
+@dataclass(frozen=True)
+class HeldEmbeddings:
+    """Where embeddings of the dense encoder may exist already.
+
+    Attributes:
+        stores: Folders that ``encode`` wrote.
+        pool: Embeddings that the stages of a run share.
+    """
+
+    stores: Sequence[str | Path] = ()
+    pool: EmbeddingPool | None = None
+
+    def of(self, dense: COCODR, documents: Documents) -> Embeddings | None:
+        """Return the embeddings of a corpus that exist already, or are made for the run.
+
+        Raises:
+            InputError: A store was written by another encoder, or for another corpus.
+        """
+        choice = StoreChoice(self.stores, documents)
+        store = choice.of(dense) if self.stores else None
+        choice.check_used()
+        if store is None and self.pool is not None:
+            return self.pool.of(dense, documents)
+        return store
+
+
+def fuse_over(
+    model: str,
+    dataset: Dataset,
+    output: Path,
+    options: FuseOptions,
+    encoder: EncoderOptions,
+    held: HeldEmbeddings,
+    resume: bool,
+) -> TrainingRecord:
+    """Do the work of :func:`fuse`, with embeddings that exist already."""
     join_processes(encoder.device)
-    output = Path(output)
     began = time.perf_counter()
     before = read_record(output) if resume else None
     if before is None:
@@ -109,7 +148,7 @@ def fuse(
     numbers = _lexical_numbers(dense, options)
     queries = collection_queries(dataset)
     # Stores first: a wrong one is named before a large corpus is read.
-    embeddings = stored_embeddings(dense, collection.documents, stores)
+    embeddings = held.of(dense, collection.documents)
     counts = count_terms(collection.documents, dense.text_format, options)
 
     def fit_and_save() -> TrainingRecord:
@@ -154,20 +193,6 @@ def _lexical_numbers(dense: COCODR, options: FuseOptions) -> int:
             f"encoder; give at least {_NUMBER_BYTES['fp16'] * (width + 1)}"
         )
     return left
-
-
-def stored_embeddings(
-    dense: COCODR, documents: Documents, stores: Sequence[str | Path]
-) -> Embeddings | None:
-    """Return the embeddings of a corpus that exist already: in a store, or shared in this run.
-
-    Raises:
-        InputError: A store was written by another encoder, or for another corpus.
-    """
-    choice = StoreChoice(stores, documents)
-    store = choice.of(dense) if stores else None
-    choice.check_used()
-    return store or shared_embeddings(dense, documents)
 
 
 def _plan(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,8 @@ from beir_cocodr.provenance import (
     write_record,
 )
 from beir_cocodr.records import Json, Record
-from beir_cocodr.retrieval.dense import sharing_embeddings
+from beir_cocodr.retrieval.dense import EmbeddingPool
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.same_run import check_same_run
 from beir_cocodr.training.adaptation_cost import JUDGEMENT, PlannedTraining, estimate
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
@@ -204,14 +205,16 @@ def adapt(
     check_device(encoder.device)
     plan = _planned(model, dataset, source, output, options)
     complete = naming_full_disk(output, lambda: _complete_models(output))
-    with complete, _begun(output, AdaptationSettings(_settings(plan)), resume):
+    begun = _begun(output, AdaptationSettings(_settings(plan)), resume)
+    with complete, begun, ExitStack() as stack:
         first = next(iter(plan.settings.values()))
-        encoders = SharedEncoders(encoder, int(first.seed))
+        pool = stack.enter_context(EmbeddingPool.temporary(output))
+        encoders = SharedEncoders(encoder, int(first.seed), pool)
         base = encoders.get(model)
         cost = estimate(plan.trainings(), base.model, plan.target.documents)
         log.info("%s", cost)
         generating: dict[str, float | None] = {"queries": None} if plan.needs_queries else {}
-        with steps({**generating, **cost.seconds}), sharing_embeddings(output):
+        with steps({**generating, **cost.seconds}):
             if plan.needs_queries:
                 plan = replace(plan, queries_folder=_queries_folder(plan))
             models = train_models(plan, base, encoders, resume)
@@ -560,7 +563,17 @@ class _Judgement:
             ablation_families(list(self._encoders())),
         )
         specs = {label: self._spec(name) for label, name in candidates.items()}
-        return evaluate_collection(specs, self.plan.target, task, self.plan.output, options.search)
+        with self._resources() as resources:
+            return evaluate_collection(
+                specs, self.plan.target, task, self.plan.output, resources=resources
+            )
+
+    def _resources(self) -> AbstractContextManager[Resources]:
+        """Return what the judged models share over the target."""
+        documents = self.plan.target.documents
+        pool = self.encoders.pool
+        parent = None if pool is None else pool.folder
+        return Resources.temporary(documents, self.plan.options.search, parent, pool)
 
     def _compare(self, candidates: Mapping[str, str]) -> ComparisonRecord:
         options = self.plan.options
@@ -576,7 +589,10 @@ class _Judgement:
             judgements=options.judgements,
         )
         task = ComparisonTask.of(DEFAULT_MEASURES, options.split, comparing)
-        return compare_collection(specs, self.plan.target, task, self.plan.output, options.search)
+        with self._resources() as resources:
+            return compare_collection(
+                specs, self.plan.target, task, self.plan.output, resources=resources
+            )
 
     def _further_uses(self, candidates: Mapping[str, str]) -> dict[Chain, str]:
         """Return the ways to use the base that are no candidates yet, to their names."""

@@ -270,7 +270,9 @@ class _Preparation:
             }
         folder = self.setting.folder
         scores = TeacherScores(teacher, train, self.collection.documents, folder / "teacher")
-        task = DistillTask(self.collection, train, held_out, anchors, known, pools)
+        start = self.setting.start
+        embeddings = start.pool if isinstance(start, Start) else None
+        task = DistillTask(self.collection, train, held_out, anchors, known, pools, embeddings)
         return Rounds(task, model, scores, options, steps, folder / "rounds")
 
     def _warn_of_patience(self, total: int, steps: int) -> None:

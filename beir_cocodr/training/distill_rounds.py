@@ -17,7 +17,7 @@ from beir_cocodr.data.collection import Collection
 from beir_cocodr.distributed import gather, on_main, rank, world_size
 from beir_cocodr.errors import UNFINISHED, explained
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.dense import Dense
+from beir_cocodr.retrieval.dense import Dense, EmbeddingPool
 from beir_cocodr.training.distill_lists import (
     LIST_COUNTS,
     best_others,
@@ -69,6 +69,7 @@ class DistillTask:
         known: query id to the corpus rows that are not drawn beside its anchors: these and the
             relevant ones.
         bm25: query id to BM25's candidates, none of them known, for queries that any round takes.
+        embeddings: the embeddings that the stages of an adaptation share; None outside of one.
     """
 
     collection: Collection
@@ -77,6 +78,7 @@ class DistillTask:
     anchors: Mapping[str, Ints]
     known: Mapping[str, Ints]
     bm25: Mapping[str, Ints]
+    embeddings: EmbeddingPool | None = None
 
 
 @dataclass(eq=False, repr=False)
@@ -234,6 +236,7 @@ class Rounds(TrainerCallback):
         documents = self.task.collection.documents
         store = self.folder / _STORE
         dense = Dense(self.model.eval(), documents, store, progress=True, shared=True)
+        dense.pool = self.task.embeddings
         queries = {name: self.task.train[name] for name in names} if self.options.m_hard else {}
         if queries or self.task.held_out:
             dense.prepare()

@@ -9,7 +9,7 @@ from typing import Any
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import TrainingRecord
-from beir_cocodr.retrieval.fuse import fuse
+from beir_cocodr.retrieval.fuse import HeldEmbeddings, fuse_over
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.presets import GPL_TEACHER
@@ -98,12 +98,13 @@ def hybrid_stage(run: StageRun) -> TrainingRecord:
 
 def fuse_stage(run: StageRun) -> TrainingRecord:
     """Join the encoder with BM25 over the target."""
-    return fuse(
+    return fuse_over(
         run.start.name,
         run.data.target,
-        output=run.output,
-        options=run.options,
+        run.output,
+        run.options,
         encoder=run.encoder,
+        held=HeldEmbeddings(pool=run.start.pool),
         resume=run.resume,
     )
 

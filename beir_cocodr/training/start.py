@@ -16,6 +16,7 @@ from beir_cocodr.data.sources import Labels
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec
+from beir_cocodr.retrieval.dense import EmbeddingPool
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,13 @@ class Start:
         source: the folder or hub name that its weights come from, where language-model heads may
             be, too.
         model: the encoder; training changes it.
+        pool: the embeddings that the stages of an adaptation share; None outside of one.
     """
 
     name: str
     source: str
     model: Any
+    pool: EmbeddingPool | None = None
 
 
 #: What a training takes as its model: a name, a folder, or a loaded encoder.
@@ -51,7 +54,7 @@ def load_start(model: ModelLike, encoder: EncoderOptions, seed: int) -> Start:
     """
     set_seed(seed)
     if isinstance(model, Start):
-        return Start(model.name, model.source, deepcopy(model.model))
+        return replace(model, model=deepcopy(model.model))
     if isinstance(model, ModelSpec):
         model = model.name if model.loaded is None else model.loaded
     if isinstance(model, str | Path):
@@ -80,23 +83,30 @@ class SharedEncoders:
     Args:
         options: how they are loaded.
         seed: the seed of layers that a checkpoint lacks.
+        pool: embeddings that are shared along with them.
     """
 
-    def __init__(self, options: EncoderOptions, seed: int) -> None:
+    def __init__(
+        self, options: EncoderOptions, seed: int, pool: EmbeddingPool | None = None
+    ) -> None:
         """Start without any."""
         self.options = options
         self.seed = seed
+        self.pool = pool
         self._starts: dict[str, Start] = {}
 
     def get(self, model: ModelLike) -> Start:
         """Return an encoder, loaded at the first call; training starts from copies of it."""
         if not isinstance(model, str | Path):
-            start = load_start(model, self.options, self.seed)
+            start = self._load(model)
             return self._starts.setdefault(start.name, start)
         name = str(model)
         if name not in self._starts:
-            self._starts[name] = load_start(name, self.options, self.seed)
+            self._starts[name] = self._load(name)
         return self._starts[name]
+
+    def _load(self, model: ModelLike) -> Start:
+        return replace(load_start(model, self.options, self.seed), pool=self.pool)
 
 
 def load_collections(

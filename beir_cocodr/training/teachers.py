@@ -231,6 +231,7 @@ class HybridTeacher:
         encoder = untrained(setting.start, setting.encoder)
         corpus = setting.folder / "teacher-corpus"
         dense = Dense(encoder, setting.documents, corpus, progress=True, shared=True)
+        dense.pool = setting.start.pool if isinstance(setting.start, Start) else None
         dense.prepare()  # by all processes of a run together
         return cls(dense, setting.bm25(), options.bm25_weight, feedback)
 
