@@ -106,8 +106,8 @@ class Limits:
         if self.max == math.inf and isinstance(value, Integral) and int(value) > _COUNT_MAX:
             replace(self, max=_COUNT_MAX).check(name, value)
         number = float(value)
-        is_allowed = self.min <= number <= self.max and self.above < number < self.below
-        if not is_allowed:
+        is_between = self.above < number < self.below
+        if not (self.min <= number <= self.max and is_between):
             raise InputError(f"{name} must be {self.describe()}, not {value}")
 
     def describe(self) -> str:
@@ -118,7 +118,10 @@ class Limits:
             "at most": self.max,
             "below": self.below,
         }
-        words = [f"{word} {bound}" for word, bound in bounds.items() if math.isfinite(bound)]
+        words = []
+        for word, bound in bounds.items():
+            if math.isfinite(bound):
+                words.append(f"{word} {bound}")
         return " and ".join(words) or "finite"
 
 
@@ -171,8 +174,9 @@ def check_name(
     text = str(name)
     if utf8 and not _is_encodable(text):
         raise InputError(f"{kind} {_quoted(text)} is not UTF-8; rename it, or choose another")
-    longest = max(len(os.fsencode(part)) for part in text.split("/"))
-    if longest > _PART_MAX or len(os.fsencode(text)) > _PATH_MAX:
+    encoded = os.fsencode(text)
+    longest = max(len(part) for part in encoded.split(b"/"))
+    if longest > _PART_MAX or len(encoded) > _PATH_MAX:
         raise InputError(
             f"{kind} {_quoted(text)} is too long, {len(text)} characters; "
             f"a part of a path has at most {_PART_MAX} bytes"
@@ -308,7 +312,10 @@ def describe_full_disk(error: BaseException) -> str:
 
 
 def _describe_complete(folder: Path) -> str:
-    names = sorted(path.name for path in folder.glob("*") if not path.name.startswith(UNFINISHED))
+    names = []
+    for path in sorted(folder.glob("*")):
+        if not path.name.startswith(UNFINISHED):
+            names.append(path.name)
     return f"complete there: {listed(names)}" if names else "nothing was written there"
 
 

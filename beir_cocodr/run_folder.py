@@ -113,7 +113,8 @@ def _read_run(folder: Path) -> tuple[object, set[str]]:
         run = content["run"]
         files = list(content["files"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None, {path.name for path in folder.iterdir() if _is_result(folder, path.name)}
+        names = [path.name for path in folder.iterdir()]
+        return None, {name for name in names if _is_result(folder, name)}
     for name in files:
         if not _is_result(folder, name):
             raise InputError(
@@ -140,7 +141,7 @@ def _check_run(
 ) -> None:
     """Check that an output holds nothing, results of the same run, or results to be replaced."""
     before, files = _read_run(output)
-    others = {path.name for path in output.iterdir() if not is_incidental(path)} - files
+    others = _names_in(output) - files
     other_records = others & _OTHER_RECORDS
     if before == run or not (files or other_records):
         return
@@ -167,7 +168,7 @@ def _deliver(
     run: Mapping[str, object],
 ) -> None:
     """Move results to their folder, records last, in place of those that are there."""
-    new = {path.name for path in draft.iterdir() if not is_incidental(path)} - {RUN_FILE}
+    new = _names_in(draft) - {RUN_FILE}
     for name in new:
         assert _is_result(draft, name), f"{name} is not among the names of results in {__name__}"
     _, old = _read_run(output)
@@ -182,6 +183,10 @@ def _deliver(
     _write_run(output, run, new)
 
 
+def _names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if not is_incidental(path)}
+
+
 def _is_record(name: str) -> bool:
     return name.endswith(".json")
 
@@ -192,7 +197,8 @@ def _write_run(
     files: set[str],
 ) -> None:
     content = {"run": run, "files": sorted(files)}
-    write_text(folder / RUN_FILE, json.dumps(content, indent=2) + "\n")
+    text = json.dumps(content, indent=2)
+    write_text(folder / RUN_FILE, f"{text}\n")
 
 
 def add_result(path: Path) -> None:

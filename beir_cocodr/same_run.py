@@ -56,7 +56,9 @@ def check_same_run(
     """
     changes = _changes(as_read(before), as_read(now))
     if changes:
-        values = [f"{name} {then} there, {value} now" for name, (then, value) in changes.items()]
+        values = []
+        for name, (then, value) in changes.items():
+            values.append(f"{name} {then} there, {value} now")
         raise InputError(
             f"{where} was begun with other settings ({listed(values)}); "
             f"use the same ones, or {way_out}"

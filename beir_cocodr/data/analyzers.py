@@ -133,7 +133,8 @@ class Language:
         """
         known = STEMMED | UNSTEMMED
         wanted = name.strip().lower()
-        code = next((code for code, english in known.items() if english == wanted), wanted)
+        codes = {english: code for code, english in known.items()}
+        code = codes.get(wanted, wanted)
         if code not in known and not re.fullmatch("[a-z]{2,3}", code):
             hint = "give an ISO 639 code such as de, or a name such as german"
             for close in difflib.get_close_matches(wanted, known.values(), n=1):
@@ -335,14 +336,16 @@ def snippet(
     line = one_line(text[:SEARCHED])
     matches = list(analyzer.matches(line, analyzer(query)))
     start, end = _window(line, matches, length)
+    is_cut = end < len(line) or len(text) > SEARCHED
     before = "… " if start else ""
-    after = " …" if end < len(line) or len(text) > SEARCHED else ""
+    after = " …" if is_cut else ""
     shift = len(before) - start
     inside = []
     for first, last, _ in matches:
         if first >= start and last <= end:
             inside.append((first + shift, last + shift))
-    return Snippet(before + line[start:end] + after, tuple(_join_overlapping(inside)))
+    matched = tuple(_join_overlapping(inside))
+    return Snippet(before + line[start:end] + after, matched)
 
 
 def mark_words(
@@ -400,10 +403,13 @@ def _best_stretch(matches: list[tuple[int, int, str]], length: int) -> _Stretch:
     terms = Counter[str]()
     for start, end, term in matches:
         terms[term] += 1
-        while matches[left][0] < end - length and matches[left][0] < start:
-            terms[matches[left][2]] -= 1
+        while matches[left][0] < min(end - length, start):
+            _, _, term_left = matches[left]
+            terms[term_left] -= 1
             left += 1
-        best = max(best, _Stretch(len(+terms), terms.total(), -matches[left][0], end))
+        first = matches[left][0]
+        stretch = _Stretch(len(+terms), terms.total(), -first, end)
+        best = max(best, stretch)
     return best
 
 

@@ -150,7 +150,8 @@ def cluster_queries(
     check_count("min_size", min_size)
     # In float64 a sum is finite exactly when all its float32 terms are.
     sums = embeddings.sum(axis=1, keepdims=True, dtype=np.float64)
-    check_finite(sums, range(len(sums)) if ids is None else ids, "queries")
+    names: Sequence[object] = range(len(sums)) if ids is None else ids
+    check_finite(sums, names, "queries")
     points = unit_rows(embeddings) if normalize else np.ascontiguousarray(embeddings, np.float32)
     _check_enough_points(k, points)
     centroids = kmeans.centroids(points, k, seed % 2**31)  # both libraries take such seeds
@@ -233,7 +234,8 @@ def _faiss(
         max_points_per_centroid=len(sample),  # it is a sample already,
     )
     kmeans.train(sample, init_centroids=first)
-    return np.array(kmeans.centroids, np.float32), float(np.asarray(kmeans.obj)[-1])
+    distances = np.asarray(kmeans.obj)
+    return np.array(kmeans.centroids, np.float32), float(distances[-1])
 
 
 def _scikit_learn(
@@ -272,11 +274,15 @@ def _check_enough_points(k: int, points: Floats) -> None:
         distinct.add((point + 0.0).tobytes())  # -0.0 becomes 0.0, to which it is equal
         if len(distinct) >= k:
             return
-    repeated = "" if len(distinct) == len(points) else f", {len(distinct)} of them distinct"
-    raise InputError(f"{k} clusters for {len(points)} queries{repeated}; lower --clusters")
+    queries = f"{len(points)} queries"
+    if len(distinct) < len(points):
+        queries += f", {len(distinct)} of them distinct"
+    raise InputError(f"{k} clusters for {queries}; lower --clusters")
 
 
 def _describe_queries(rows: Ints, ids: Sequence[str] | None) -> str:
-    names = [f"row {row}" if ids is None else repr(ids[row]) for row in rows.tolist()]
+    names = []
+    for row in rows.tolist():
+        names.append(f"row {row}" if ids is None else repr(ids[row]))
     noun = "query" if len(rows) == 1 else "queries"
     return f"{noun} {listed(names)}"

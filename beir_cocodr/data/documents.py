@@ -40,7 +40,8 @@ def gather(column: pa.ChunkedArray, rows: Ints) -> list[str]:
     values = np.empty(len(rows), object)
     for number in np.unique(chunk_of).tolist():
         inside = chunk_of == number
-        taken = column.chunk(number).take(pa.array(rows[inside] - starts[number]))
+        rows_of_chunk = pa.array(rows[inside] - starts[number])
+        taken = column.chunk(number).take(rows_of_chunk)
         values[inside] = taken.to_numpy(zero_copy_only=False)
     return list(values)
 
@@ -80,7 +81,8 @@ class IdIndex:
         if not len(self._sorted) or not len(ids):
             return np.full(len(ids), -1, dtype=np.int64)
         wanted = hashes_of(ids, self._hash_of)
-        positions = self._sorted.searchsorted(wanted).clip(max=len(self._sorted) - 1)
+        last = len(self._sorted) - 1
+        positions = self._sorted.searchsorted(wanted).clip(max=last)
         is_proposed = self._sorted[positions] == wanted
         rows = np.where(is_proposed, self._order[positions], -1)
         proposed = np.flatnonzero(is_proposed)
@@ -310,7 +312,8 @@ def write_arrow(
         with pa.ipc.new_file(file, _SCHEMA) as writer:
             for ids, titles, texts in _batches(documents):
                 ids_seen.add(ids)
-                contents_seen.add(pair for pair in zip(titles, texts, strict=True) if any(pair))
+                contents = zip(titles, texts, strict=True)
+                contents_seen.add(content for content in contents if any(content))
                 digest.update(_framed(ids, titles, texts))
                 writer.write_batch(_record_batch(ids, titles, texts))
             all_counts = dict(counts or {})
@@ -335,7 +338,12 @@ def _framed(
 ) -> bytes:
     """Return bytes that no other documents give: the lengths say where each field ends."""
     rows = zip(ids, titles, texts, strict=True)
-    framed = (f"{len(id)} {len(title)} {len(text)}\n{id}{title}{text}" for id, title, text in rows)
+    framed = []
+    for id, title, text in rows:
+        framed.append(f"{len(id)} {len(title)} {len(text)}\n")
+        framed.append(id)
+        framed.append(title)
+        framed.append(text)
     return "".join(framed).encode()
 
 
@@ -419,9 +427,13 @@ def dataset_documents(dataset: Any) -> Documents:
         raise InputError(f"column {id!r} of the dataset repeats ids; keep one document of each")
     columns = [ids]
     for name in ("title", "text"):
-        columns.append(table.column(name) if name in names else pa.nulls(len(ids)))
-    columns = [pc.fill_null(column.cast(pa.large_string()), "") for column in columns]
-    return Documents(pa.table(columns, _SCHEMA), "")
+        column = table.column(name) if name in names else pa.nulls(len(ids))
+        columns.append(column)
+    texts = []
+    for column in columns:
+        text = column.cast(pa.large_string())
+        texts.append(pc.fill_null(text, ""))
+    return Documents(pa.table(texts, _SCHEMA), "")
 
 
 @contextmanager

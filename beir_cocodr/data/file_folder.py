@@ -240,7 +240,9 @@ class TextFiles(FileSource):
         return id if record == file else f"{record}#"
 
     def _id_prefix(self, path: Path, report: Report) -> str:
-        name = path.relative_to(self.corpus).as_posix() if path != self.corpus else path.name
+        name = path.name
+        if path != self.corpus:
+            name = path.relative_to(self.corpus).as_posix()
         try:
             name.encode()
         except UnicodeEncodeError:
@@ -257,8 +259,8 @@ class TextFiles(FileSource):
                 counts[path.suffix.lower() or "no suffix"] += 1
         if not counts:
             return
-        kinds = ", ".join(f"{count} of {suffix}" for suffix, count in counts.most_common(8))
-        message = f"{counts.total()} files of other kinds were left out: {kinds}"
+        kinds = [f"{count} of {suffix}" for suffix, count in counts.most_common(8)]
+        message = f"{counts.total()} files of other kinds were left out: {', '.join(kinds)}"
         if counts.keys() & formats.PACKAGES.keys():
             message += "; to read PDF and Word: pip install 'beir-cocodr[files]'"
             log.warning("%s: %s", self.corpus, message)
@@ -350,7 +352,8 @@ def _sections(
 ) -> Iterator[_Item]:
     title = content.title or path.stem
     for number, (headings, text) in enumerate(content.sections, 1):
-        above = ABOVE.join(part.replace(ABOVE, " - ") for part in (title, *headings))
+        parts = [part.replace(ABOVE, " - ") for part in (title, *headings)]
+        above = ABOVE.join(parts)
         yield _Item(prefix, None, above, text, str(path), number)
 
 

@@ -92,8 +92,10 @@ def _decode(data: bytes) -> str:
     Raises:
         ValueError: the bytes are something else.
     """
-    encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
-    return data.decode(encoding)
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            return data.decode(encoding)
+    return data.decode()
 
 
 def _read_text(data: bytes) -> Content:
@@ -134,8 +136,9 @@ def _split_front_matter(text: str) -> tuple[str, str]:
     front_matter = _FRONT_MATTER.match(text)
     if front_matter is None:
         return "", text
-    title = _TITLE_LINE.search(front_matter[1])
-    return "" if title is None else title[1], text[front_matter.end() :]
+    title_line = _TITLE_LINE.search(front_matter[1])
+    title = title_line[1] if title_line else ""
+    return title, text[front_matter.end() :]
 
 
 # What inline marks of Markdown are read as: breaks of lines, and inline HTML, of which only what it
@@ -385,7 +388,8 @@ class Columns:
         Raises:
             InputError: no column is the text, or one that was named does not exist.
         """
-        existing = ", ".join(repr(name) for name in names[:20]) or "none"
+        quoted = [repr(name) for name in names[:20]]
+        existing = ", ".join(quoted) or "none"
         for name in (*self.texts, self.title, self.id):
             if name and name not in names:
                 raise InputError(f"{where}: no column {name!r}; there are {existing}")
@@ -399,7 +403,11 @@ class Columns:
             )
         title = self._or_recognised(self.title, names, TITLES)
         id = self._or_recognised(self.id, names, IDS)
-        return Columns(texts, "" if title in texts else title, "" if id in texts else id)
+        if title in texts:
+            title = ""
+        if id in texts:
+            id = ""
+        return Columns(texts, title, id)
 
     @staticmethod
     def _or_recognised(

@@ -383,7 +383,9 @@ def write_annotation_candidates(path: Path, pairs: list[AnnotationCandidate]) ->
             values = dict(vars(pair))
             values["query"] = text_cell(pair.query or "")
             values["document"] = text_cell(pair.document or "")
-            cells = ["" if value is None else str(value) for value in values.values()]
+            cells = []
+            for value in values.values():
+                cells.append("" if value is None else str(value))
             file.write("\t".join(cells) + "\n")
 
 

@@ -3,7 +3,7 @@
 import logging
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -152,17 +152,28 @@ def split_passages(
         elif texts[row].strip():
             passages[row] = [_stripped(texts[row])]
     long_texts = [texts[row] for row in long]
-    sentences = [_sentences(texts[row], titles[row] if titles else 0, language) for row in long]
+    long_titles = [titles[row] for row in long] if titles else [0] * len(long)
+    sentences = [
+        _sentences(text, title, language)
+        for text, title in zip(long_texts, long_titles, strict=True)
+    ]
     [added] = count([""])
     groups: list[tuple[int, list[_Unit]]] = []
     for row, units in zip(long, _units(long_texts, sentences, count, limit), strict=True):
         for group in _group(units, limit, added):
             groups.append((row, group))
-    lengths = count([texts[row][group[0].start : group[-1].end] for row, group in groups])
+    grouped = []
+    for row, group in groups:
+        grouped.append(texts[row][group[0].start : group[-1].end])
+    lengths = count(grouped)
     for (row, group), tokens in zip(groups, lengths, strict=True):
-        fitting = [group] if tokens <= limit else _regroup(texts[row], group, count, limit)
+        fitting: Iterable[list[_Unit]] = [group]
+        if tokens > limit:
+            fitting = _regroup(texts[row], group, count, limit)
         for units in fitting:
-            passages[row].append((units[0].start, units[-1].end))
+            start = units[0].start
+            end = units[-1].end
+            passages[row].append((start, end))
     return passages
 
 
@@ -184,7 +195,9 @@ def _sentences(
     title: int,
     language: str,
 ) -> list[Range]:
-    ranges = [_stripped(text, 0, title)] if text[:title].strip() else []
+    ranges = []
+    if text[:title].strip():
+        ranges.append(_stripped(text, 0, title))
     for start, end in sentence_ranges(text[title:], language):
         ranges.append((title + start, title + end))
     return ranges
@@ -241,7 +254,8 @@ def _regroup(
     """Divide a group that is longer than the sum of its units into groups that are measured."""
 
     def fits(units: list[_Unit]) -> bool:
-        [tokens] = count([text[units[0].start : units[-1].end]])
+        joined = text[units[0].start : units[-1].end]
+        [tokens] = count([joined])
         return tokens <= limit
 
     while group:

@@ -477,7 +477,9 @@ def read_judgements(path: Path, report: Report) -> Iterator[Judgement]:
             )
             checker.error("wrong columns", message, line)
             continue
-        judgement = checker.judgement(line, cells[0], cells[-2], cells[-1])
+        query = cells[0]
+        document, grade = cells[-2:]
+        judgement = checker.judgement(line, query, document, grade)
         if judgement is not None:
             yield judgement
     checker.finish()

@@ -151,8 +151,9 @@ def _separator(
     """Return what separates two kept words, of which one ends and the other starts there."""
     if end == start:
         return ""
+    neighbours = (text[end - 1], text[start])
+    are_spaceless = all(_IS_SPACELESS.match(character) for character in neighbours)
     has_space = any(character.isspace() for character in text[end:start])
-    are_spaceless = _IS_SPACELESS.match(text[end - 1]) and _IS_SPACELESS.match(text[start])
     return "" if are_spaceless and not has_space else " "
 
 
@@ -176,13 +177,17 @@ class SpannedText:
         """Return the text of the spans from ``first`` to before ``last``; "" where none is."""
         if first >= last:
             return ""
-        first_token = self.ranges[first][0]
-        last_token = self.ranges[last - 1][1] - 1
-        return self.text[self.offsets[first_token][0] : self.offsets[last_token][1]]
+        first_token, _ = self.ranges[first]
+        _, end_token = self.ranges[last - 1]
+        start, _ = self.offsets[first_token]
+        _, end = self.offsets[end_token - 1]
+        return self.text[start:end]
 
     def tokens(self, first: int, last: int) -> int:
         """Return the number of tokens of the spans from ``first`` to before ``last``."""
-        return self.ranges[last - 1][1] - self.ranges[first][0]
+        start, _ = self.ranges[first]
+        _, end = self.ranges[last - 1]
+        return end - start
 
 
 def span_pair(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
@@ -192,7 +197,9 @@ def span_pair(document: SpannedText, rng: np.random.Generator) -> tuple[str, str
         text = document.cut(0, 1)
         return text, text
     first, second = rng.choice(count, size=2, replace=False).tolist()
-    return document.cut(first, first + 1), document.cut(second, second + 1)
+    anchor = document.cut(first, first + 1)
+    partner = document.cut(second, second + 1)
+    return anchor, partner
 
 
 def window(document: SpannedText, rng: np.random.Generator) -> tuple[str]:

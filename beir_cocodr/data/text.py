@@ -126,7 +126,8 @@ def words(text: str) -> list[str]:
     split: list[str] = []
     for run in _RUN.findall(text.lower()):
         if len(run) > 2 and _IS_UNSPACED.match(run):
-            split.extend(run[first : first + 2] for first in range(len(run) - 1))
+            for first in range(len(run) - 1):
+                split.append(run[first : first + 2])
         else:
             split.append(run)
     return split
@@ -245,7 +246,11 @@ def _special_words(tokenizer: Any, special: list[str]) -> list[str]:
 
 
 def _divide(special: regex.Pattern[str], text: str) -> str:
-    divided: str = special.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+    def divide(match: regex.Match[str]) -> str:
+        token = match[0]
+        return f"{token[0]} {token[1:]}"
+
+    divided: str = special.sub(divide, text)
     return divided
 
 
@@ -281,7 +286,11 @@ def word_counter() -> TokenCounter:
 def token_counter(tokenizer: Any) -> TokenCounter:
     """Return a counter of the tokens of a ``transformers`` tokenizer, with special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    content = repr(sorted(tokenizer.get_vocab().items())) if backend is None else backend.to_str()
+    if backend is None:
+        vocabulary = sorted(tokenizer.get_vocab().items())
+        content = repr(vocabulary)
+    else:
+        content = backend.to_str()
 
     def count(texts: Sequence[str]) -> list[int]:
         if not texts:
@@ -383,7 +392,10 @@ class WholeWordMasker:
                 break
         if not words:
             words = [int(lengths.argmin())]
-        parts = [positions[starts[word] : starts[word] + lengths[word]] for word in words]
+        parts = []
+        for word in words:
+            start = starts[word]
+            parts.append(positions[start : start + sizes[word]])
         return np.concatenate(parts)
 
 

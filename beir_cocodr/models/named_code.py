@@ -70,7 +70,9 @@ def _is_host_class(name: str, base: type) -> bool:
 
 def is_module(name: object) -> bool:
     """Return whether a name in ``modules.json`` or in a router is a module of the host."""
-    return isinstance(name, str) and (name in _REPLACED or _is_host_class(name, Module))
+    if not isinstance(name, str):
+        return False
+    return name in _REPLACED or _is_host_class(name, Module)
 
 
 def _is_tokenizer(name: object) -> bool:
@@ -88,13 +90,17 @@ def _is_processor(name: object) -> bool:
 def _are_methods(modalities: object) -> bool:
     if not isinstance(modalities, Mapping):
         return modalities is None
-    methods = [params.get("method") for params in modalities.values() if isinstance(params, dict)]
-    return all(isinstance(name, str) and _METHOD.fullmatch(name) for name in methods)
+    for settings in modalities.values():
+        method = settings.get("method") if isinstance(settings, dict) else "forward"
+        if not isinstance(method, str) or not _METHOD.fullmatch(method):
+            return False
+    return True
 
 
 def _are_kernels(kernels: object) -> bool:
     names = kernels.values() if isinstance(kernels, Mapping) else [kernels]
-    return all(name is None or _KERNEL.fullmatch(str(name)) for name in names)
+    written = [str(name) for name in names if name is not None]
+    return all(_KERNEL.fullmatch(name) for name in written)
 
 
 def _is_absent(value: object) -> bool:

@@ -54,8 +54,8 @@ class _Pair:
     @property
     def split(self) -> str:
         digest = hashlib.sha256(f"{SPLIT_SEED}:{self.id}".encode()).digest()
-        is_test = int.from_bytes(digest[:8], "big") < TEST_SHARE * 2**64
-        return "test" if is_test else "train"
+        draw = int.from_bytes(digest[:8], "big")
+        return "test" if draw < TEST_SHARE * 2**64 else "train"
 
 
 @dataclass
@@ -101,7 +101,8 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
             raise InputError(f"apidocs/{domain}: unknown domain {name!r}; {_CHOICES}")
     key = _key(domains)
     root = cache_root() if cache_dir is None else cache_dir.expanduser()
-    folder = root / "apidocs" / f"{'+'.join(domains)}-{json_sha256(key)[:12]}"
+    name = "+".join(domains)
+    folder = root / "apidocs" / f"{name}-{json_sha256(key)[:12]}"
     if not (folder / "statistics.json").is_file():
         extractions = {name: _extract(name) for name in domains}
         _drop_repeated(extractions)

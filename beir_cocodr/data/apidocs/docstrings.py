@@ -365,14 +365,17 @@ class _Reader:
         """Return module and name of the object that a call documents; "?" for a computed name."""
         here = self.source.name
         if len(call.args) == 3:
-            return self.text(call.args[0]) or here, self.text(call.args[1]) or "?"
+            module, name, _ = call.args
+            return self.text(module) or here, self.text(name) or "?"
         if target is not None:
             return here, target
         first = call.args[0]
         if isinstance(first, ast.Constant) and isinstance(first.value, str):
-            helper = here.rpartition(".")[2] if _called(call) == "add_docstr_all" else ""
-            owner = f"{_HELPER_CLASSES[helper]}." if helper in _HELPER_CLASSES else ""
-            return here, f"{owner}{first.value}"
+            helper = here.rpartition(".")[2]
+            owner = _HELPER_CLASSES.get(helper)
+            if owner is None or _called(call) != "add_docstr_all":
+                return here, first.value
+            return here, f"{owner}.{first.value}"
         package = f"{here.partition('.')[0]}."
         dotted = ast.unparse(first) if isinstance(first, ast.Attribute) else "?"
         if dotted.startswith(package):
