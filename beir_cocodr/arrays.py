@@ -26,7 +26,10 @@ def spaced_rows(count: int, most: int) -> Ints:
 def unit_rows(vectors: Array) -> Floats:
     """Scale (n, d) vectors to length 1, in float32; a zero vector stays zero."""
     norms = np.linalg.norm(vectors.astype(np.float32), axis=1, keepdims=True)
-    return np.ascontiguousarray(vectors / np.where(norms == 0, 1, norms), np.float32)
+    return np.ascontiguousarray(
+        vectors / np.where(norms == 0, 1, norms),
+        np.float32,
+    )
 
 
 def non_finite_rows(vectors: Array) -> Ints:
@@ -72,6 +75,12 @@ def singular_axes(
     from sklearn.utils.extmath import randomized_svd
 
     with ThreadPoolExecutor(1) as thread:
-        work = thread.submit(randomized_svd, weights, count, n_iter=4, random_state=seed)
+        work = thread.submit(
+            randomized_svd,
+            weights,
+            count,
+            n_iter=4,
+            random_state=seed,
+        )
         _, _, axes = work.result()
     return np.ascontiguousarray(axes.T, dtype=np.float32)

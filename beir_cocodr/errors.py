@@ -260,7 +260,10 @@ def no_room(error: BaseException | None) -> int | None:
 
 
 @contextmanager
-def naming_full_disk(folder: Path, safe: Callable[[], str] | None = None) -> Iterator[None]:
+def naming_full_disk(
+    folder: Path,
+    safe: Callable[[], str] | None = None,
+) -> Iterator[None]:
     """Turn what any library raises because the disk is full into :class:`DiskFull`.
 
     Args:

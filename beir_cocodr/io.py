@@ -61,13 +61,13 @@ def unfinished(folder: Path, mark: str = "") -> Iterator[Path]:
     Raises:
         DiskFull: the disk is full, whichever library noticed it; the error names ``folder``.
     """
-    place = folder / f"{UNFINISHED}{mark}{uuid4().hex}"
+    draft = folder / f"{UNFINISHED}{mark}{uuid4().hex}"
     with naming_full_disk(folder):
-        place.mkdir(parents=True)
+        draft.mkdir(parents=True)
         try:
-            yield place
+            yield draft
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 @contextmanager
@@ -126,14 +126,20 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
-def write_jsonl(path: Path, records: Iterable[Mapping[str, object]]) -> None:
+def write_jsonl(
+    path: Path,
+    records: Iterable[Mapping[str, object]],
+) -> None:
     """Write a file with one JSON object a line in one step."""
     with atomic_writer(path) as file:
         for record in records:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
-def write_qrels(path: Path, rows: Iterable[tuple[str, str, int]]) -> None:
+def write_qrels(
+    path: Path,
+    rows: Iterable[tuple[str, str, int]],
+) -> None:
     """Write judgements as BEIR reads them, in one step.
 
     Args:
@@ -223,7 +229,10 @@ def check_output_free(output: Path) -> None:
 
 
 @contextmanager
-def draft_folder(output: Path, replace: bool = False) -> Iterator[Path]:
+def draft_folder(
+    output: Path,
+    replace: bool = False,
+) -> Iterator[Path]:
     """Give a folder that takes the name of ``output`` at the end; it is removed if anything fails.
 
     Args:
@@ -485,7 +494,12 @@ def text_sha256(*parts: str) -> str:
 
 def json_sha256(content: object, ensure_ascii: bool = True) -> str:
     """Hash what JSON can hold, whatever the order of keys; other objects count as their ``str``."""
-    text = json.dumps(content, sort_keys=True, default=str, ensure_ascii=ensure_ascii)
+    text = json.dumps(
+        content,
+        sort_keys=True,
+        default=str,
+        ensure_ascii=ensure_ascii,
+    )
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -85,7 +85,10 @@ class Record:
 
     def write(self, path: Path) -> None:
         """Write the record to a file, which appears when it is complete."""
-        write_text(path, json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n")
+        write_text(
+            path,
+            json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n",
+        )
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -199,7 +202,7 @@ class ContaminationStatement:
 
     Attributes:
         stages: the stages of its training, oldest first.
-        root: the model that everything began with, of which nothing is known.
+        root: the model that everything began with; nothing is known about its training.
         collections: what training saw, distinguished by hashes.
         documents_seen: number of evaluated documents that training saw, each counted once.
         queries_seen: the same for queries.

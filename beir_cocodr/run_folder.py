@@ -1,6 +1,6 @@
 """The folder that holds the results of one run, and nothing of another one.
 
-Beside the results lies ``run.json``, which says of which run they are and which files it wrote.
+Beside the results lies ``run.json``, with the settings of their run and the files that it wrote.
 """
 
 from __future__ import annotations

@@ -65,7 +65,10 @@ def check_same_run(
         )
 
 
-def _changes(before: Settings, now: Settings) -> dict[str, tuple[str, str]]:
+def _changes(
+    before: Settings,
+    now: Settings,
+) -> dict[str, tuple[str, str]]:
     """Return the settings that differ, each with both values as a message shows them."""
     changes = {}
     for name in {**before, **now}:

@@ -237,7 +237,11 @@ class Analyzer:
         array = pa.array(spaced, pa.large_string())
         _, offsets, content = array.buffers()
         translated = content.to_pybytes().translate(_SPACED) if content else b""
-        array = pa.LargeStringArray.from_buffers(len(array), offsets, pa.py_buffer(translated))
+        array = pa.LargeStringArray.from_buffers(
+            len(array),
+            offsets,
+            pa.py_buffer(translated),
+        )
         return pc.ascii_split_whitespace(array)
 
     def read(self, words: list[str]) -> list[str | None]:
@@ -249,7 +253,11 @@ class Analyzer:
             read.append(None if is_left_out else term)
         return read
 
-    def matches(self, text: str, terms: Iterable[str]) -> Iterator[tuple[int, int, str]]:
+    def matches(
+        self,
+        text: str,
+        terms: Iterable[str],
+    ) -> Iterator[tuple[int, int, str]]:
         """Stream the words of a text that are read as one of some terms.
 
         Returns:
@@ -396,7 +404,10 @@ def _window(
     return start, end
 
 
-def _best_stretch(matches: list[tuple[int, int, str]], length: int) -> _Stretch:
+def _best_stretch(
+    matches: list[tuple[int, int, str]],
+    length: int,
+) -> _Stretch:
     """Return the stretch of at most ``length`` characters with most terms, then most words."""
     best = _Stretch()
     left = 0

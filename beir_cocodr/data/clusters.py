@@ -74,7 +74,12 @@ class KMeans:
         smallest = np.inf
         for run_seed in range(seed, seed + self.restarts):
             first = _first_centroids(sample, k, run_seed)
-            centroids, distances = run(sample, first, run_seed, self.iterations)
+            centroids, distances = run(
+                sample,
+                first,
+                run_seed,
+                self.iterations,
+            )
             if best is None or distances < smallest:
                 best = centroids
                 smallest = distances
@@ -90,7 +95,11 @@ class KMeans:
         most = k * self.max_points_per_centroid
         if len(points) <= most:
             return points
-        rows = np.random.default_rng(seed).choice(len(points), most, replace=False)
+        rows = np.random.default_rng(seed).choice(
+            len(points),
+            most,
+            replace=False,
+        )
         return points[np.sort(rows)]
 
 
@@ -154,13 +163,22 @@ def cluster_queries(
     check_finite(sums, names, "queries")
     points = unit_rows(embeddings) if normalize else np.ascontiguousarray(embeddings, np.float32)
     _check_enough_points(k, points)
-    centroids = kmeans.centroids(points, k, seed % 2**31)  # both libraries take such seeds
+    centroids = kmeans.centroids(
+        points,
+        k,
+        seed % 2**31,
+    )  # both libraries take such seeds
     labels = _nearest(points, centroids)
     empty = k - len(np.unique(labels))
     if empty:
         log.warning("%d of %d clusters are empty; lower --clusters", empty, k)
     folded = _fold(points, centroids, labels, min_size, ids)
-    return Clusters(labels, centroids, np.bincount(labels, minlength=k), folded)
+    return Clusters(
+        labels,
+        centroids,
+        np.bincount(labels, minlength=k),
+        folded,
+    )
 
 
 def _fold(
@@ -248,7 +266,13 @@ def _scikit_learn(
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
-    kmeans = KMeans(len(first), init=first, n_init=1, max_iter=iterations, random_state=seed)
+    kmeans = KMeans(
+        len(first),
+        init=first,
+        n_init=1,
+        max_iter=iterations,
+        random_state=seed,
+    )
     # Threads would add up their parts of a mean in the order in which they finish.
     with threadpool_limits(1, user_api="openmp"), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

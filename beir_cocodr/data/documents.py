@@ -24,7 +24,10 @@ from beir_cocodr.data.readers import Document
 from beir_cocodr.errors import InputError
 
 
-def hashes_of(values: Iterable[str], hash_of: Callable[[str], int] = hash) -> Ints:
+def hashes_of(
+    values: Iterable[str],
+    hash_of: Callable[[str], int] = hash,
+) -> Ints:
     """Return 64-bit hashes, int64 (N,); those of ``hash`` hold within this process only."""
     return np.fromiter((hash_of(value) for value in values), dtype=np.int64)
 
@@ -52,7 +55,11 @@ class IdIndex:
     It is exact: a hash only proposes a row, and the id in that row decides.
     """
 
-    def __init__(self, ids: pa.ChunkedArray, hash_of: Callable[[str], int] = hash) -> None:
+    def __init__(
+        self,
+        ids: pa.ChunkedArray,
+        hash_of: Callable[[str], int] = hash,
+    ) -> None:
         """Build the index.
 
         Args:
@@ -228,7 +235,10 @@ class Documents(Mapping[str, dict[str, str]]):
 
     @cached_property
     def _tie_ranks(self) -> Ints:
-        order = pc.sort_indices(self.table.column("id"), sort_keys=[("", "descending")])
+        order = pc.sort_indices(
+            self.table.column("id"),
+            sort_keys=[("", "descending")],
+        )
         ranks = np.empty(len(self), dtype=np.int64)
         ranks[order.to_numpy()] = np.arange(len(self))
         ranks.flags.writeable = False
@@ -325,7 +335,10 @@ def write_arrow(
                 _HASH: digest.hexdigest().encode(),
                 _COUNTS: json.dumps(all_counts).encode(),
             }
-            writer.write_batch(_record_batch([], [], []), custom_metadata=metadata)
+            writer.write_batch(
+                _record_batch([], [], []),
+                custom_metadata=metadata,
+            )
         file.flush()
         os.fsync(file.fileno())
     return digest.hexdigest(), ids_seen

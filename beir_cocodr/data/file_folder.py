@@ -161,7 +161,7 @@ class TextFiles(FileSource):
         )
 
     def missing(self, report: Report, labels: Labels) -> None:
-        """Report that there are no labels, where they are required."""
+        """Report missing labels, where they are required."""
         if labels == "required":
             message = f"files have no queries or qrels; {WITHOUT_LABELS}"
             report(error("missing file", self.documents_file, message))
@@ -194,7 +194,12 @@ class TextFiles(FileSource):
                 for part in parts:
                     keeps_id = item.id is not None and len(parts) == 1
                     id = item.id if keeps_id else _new_id(item, part, ids)
-                    document = checker.document(item.line, id, item.title, part)
+                    document = checker.document(
+                        item.line,
+                        id,
+                        item.title,
+                        part,
+                    )
                     if document is not None:
                         count += 1
                         yield document
@@ -314,14 +319,21 @@ class HubDataset(TextFiles):
     def _choose_split(self, splits: list[str]) -> str:
         split = self.reading.split
         if split is None:
-            split = next((name for name in ("corpus", "train") if name in splits), None)
+            split = next(
+                (name for name in ("corpus", "train") if name in splits),
+                None,
+            )
         if split is None and len(splits) == 1:
             [split] = splits
         if split not in splits:
             names = ", ".join(str(name) for name in splits)
             raise InputError(f"{self.name}: name one of its splits with ?split=: {names}")
         if len(splits) > 1 and self.reading.split is None:
-            log.info("%s: of its splits %s is read; ?split= names another", self.name, split)
+            log.info(
+                "%s: of its splits %s is read; ?split= names another",
+                self.name,
+                split,
+            )
         return split
 
 
@@ -381,14 +393,22 @@ def _records(
         yield _Item(prefix, record_id, title, text, file, line)
 
 
-def _split(items: Sequence[_Item], reading: Reading) -> Iterator[list[Any]]:
+def _split(
+    items: Sequence[_Item],
+    reading: Reading,
+) -> Iterator[list[Any]]:
     """Split items into passages; what is short, or no text, stays as it is."""
     from beir_cocodr.data.passages import split_passages
     from beir_cocodr.data.text import word_counter
 
     texts = [item.text if isinstance(item.text, str) else "" for item in items]
     language = Language.parse(reading.language).code
-    passages = split_passages(texts, word_counter().count, reading.words, language)
+    passages = split_passages(
+        texts,
+        word_counter().count,
+        reading.words,
+        language,
+    )
     for item, text, ranges in zip(items, texts, passages, strict=True):
         if len(ranges) > 1:
             yield [text[start:end] for start, end in ranges]
@@ -428,7 +448,11 @@ class _ContentCache:
             self._before = json.loads(self._file.read_text())
         self._now: dict[str, Any] = {}
 
-    def content(self, path: Path, report: Report) -> formats.Content | None:
+    def content(
+        self,
+        path: Path,
+        report: Report,
+    ) -> formats.Content | None:
         """Return the content of a document; None where it cannot be read."""
         state = list(file_state(path))
         entry = self._before.get(state[0])

@@ -75,7 +75,10 @@ class _Outline:
         has_headings = all(headings for headings, _ in self.sections)
         if len(outermost) == 1 and has_headings and (not title or title in outermost):
             [title] = outermost
-            return Content(title, [Section(headings[1:], text) for headings, text in self.sections])
+            return Content(
+                title,
+                [Section(headings[1:], text) for headings, text in self.sections],
+            )
         return Content(" ".join(title.split()), self.sections)
 
 
@@ -104,7 +107,10 @@ def _read_text(data: bytes) -> Content:
     return outline.content()
 
 
-_FRONT_MATTER = re.compile(r"\A---\s*\n(.*?)^(?:---|\.\.\.)\s*\n", re.DOTALL | re.MULTILINE)
+_FRONT_MATTER = re.compile(
+    r"\A---\s*\n(.*?)^(?:---|\.\.\.)\s*\n",
+    re.DOTALL | re.MULTILINE,
+)
 _TITLE_LINE = re.compile(r"^title:\s*['\"]?(.*?)['\"]?\s*$", re.MULTILINE)
 
 
@@ -141,8 +147,8 @@ def _split_front_matter(text: str) -> tuple[str, str]:
     return title, text[front_matter.end() :]
 
 
-# What inline marks of Markdown are read as: breaks of lines, and inline HTML, of which only what it
-# encloses is text.
+# What inline marks of Markdown are read as: breaks of lines, and inline HTML, whose tags are no
+# text.
 _INLINE_MARKS = {
     "softbreak": "\n",
     "hardbreak": "\n",
@@ -420,7 +426,10 @@ class Columns:
         return next(iter(_recognise(names, known)), "")
 
 
-def _recognise(names: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
+def _recognise(
+    names: Iterable[str],
+    known: Sequence[str],
+) -> tuple[str, ...]:
     by_name = {name.strip().lower(): name for name in names}
     for name in known:
         if name in by_name:
@@ -461,7 +470,10 @@ def read_table(
         report(error("unreadable file", str(path), message))
 
 
-def record_rows(records: Iterable[dict[str, Any]], columns: Columns) -> Iterator[Row]:
+def record_rows(
+    records: Iterable[dict[str, Any]],
+    columns: Columns,
+) -> Iterator[Row]:
     """Stream the rows of records in order, numbered from 1."""
     for number, record in enumerate(records, 1):
         yield _row(number, record, columns)
@@ -517,7 +529,11 @@ def _csv_rows(path: Path, columns: Columns) -> Iterator[Row]:
         header = file.readline()
         file.seek(0)
         marks = "\t" if ".tsv" in path.name.lower() else ",;\t|"
-        lines = csv.reader(file, delimiter=max(marks, key=header.count), strict=True)
+        lines = csv.reader(
+            file,
+            delimiter=max(marks, key=header.count),
+            strict=True,
+        )
         names = next(lines, [])
         chosen = columns.of(names, str(path))
         for cells in lines:
@@ -527,4 +543,8 @@ def _csv_rows(path: Path, columns: Columns) -> Iterator[Row]:
                 raise ValueError(
                     f"line {lines.line_num} has {len(cells)} cells for {len(names)} columns"
                 )
-            yield _row(lines.line_num, dict(zip(names, cells, strict=True)), chosen)
+            yield _row(
+                lines.line_num,
+                dict(zip(names, cells, strict=True)),
+                chosen,
+            )

@@ -372,7 +372,10 @@ class AnnotationCandidate:
 COLUMNS = tuple(field.name for field in fields(AnnotationCandidate))
 
 
-def write_annotation_candidates(path: Path, pairs: list[AnnotationCandidate]) -> None:
+def write_annotation_candidates(
+    path: Path,
+    pairs: list[AnnotationCandidate],
+) -> None:
     """Write pairs to judge as TSV with a header.
 
     Ids are written as they are, texts by :func:`~beir_cocodr.io.text_cell`.
@@ -470,7 +473,11 @@ class Judgements:
                 return True
         return False
 
-    def of(self, queries: Mapping[str, str], documents: Documents | None = None) -> "Judgements":
+    def of(
+        self,
+        queries: Mapping[str, str],
+        documents: Documents | None = None,
+    ) -> "Judgements":
         """Return the judgements of queries that a collection has, or that were typed.
 
         The others are counted, and so are judged documents that the corpus does not have; these
@@ -546,7 +553,10 @@ def _load_log(path: Path) -> Judgements:
     return replace(judgements, queries=queries)
 
 
-def _join_pairs(path: Path, pairs: Iterator[_NumberedPair]) -> Judgements:
+def _join_pairs(
+    path: Path,
+    pairs: Iterator[_NumberedPair],
+) -> Judgements:
     """Join the pairs of each query; where a pair is judged twice, the last judgement counts."""
     last: dict[tuple[str, str], AnnotationCandidate] = {}
     for line, pair in pairs:
@@ -565,7 +575,11 @@ def _join_pairs(path: Path, pairs: Iterator[_NumberedPair]) -> Judgements:
             queries[pair.query_id] = replace(query, blank=query.blank + 1)
         else:
             share = 1.0 if pair.document_probability is None else pair.document_probability
-            queries[pair.query_id] = query.with_judgement(pair.document_id, pair.judgement, share)
+            queries[pair.query_id] = query.with_judgement(
+                pair.document_id,
+                pair.judgement,
+                share,
+            )
     judged = {id: query for id, query in queries.items() if query.grades}
     rows = [pair for pair in last.values() if pair.query_id in judged]
     return Judgements(str(path), judged, rows)
@@ -576,7 +590,10 @@ def _qrels_pairs(path: Path) -> Iterator[_NumberedPair]:
         yield line, AnnotationCandidate(query, document, grade)
 
 
-def _table_pairs(path: Path, header: list[str]) -> Iterator[_NumberedPair]:
+def _table_pairs(
+    path: Path,
+    header: list[str],
+) -> Iterator[_NumberedPair]:
     from pydantic import TypeAdapter, ValidationError  # only this needs it, and it takes a while
 
     adapter = TypeAdapter(AnnotationCandidate)
@@ -594,7 +611,11 @@ def _table_pairs(path: Path, header: list[str]) -> Iterator[_NumberedPair]:
                 f"{path}:{line}: {len(cells)} columns, and the header has {len(header)}; "
                 "correct the line"
             )
-        fields = _table_fields(checker, line, dict(zip(header, cells, strict=True)))
+        fields = _table_fields(
+            checker,
+            line,
+            dict(zip(header, cells, strict=True)),
+        )
         try:
             yield line, adapter.validate_python(fields)
         except ValidationError as cause:
@@ -627,7 +648,10 @@ def _table_fields(
     return fields
 
 
-def _log_pairs(path: Path, drawn: dict[str, int]) -> Iterator[_NumberedPair]:
+def _log_pairs(
+    path: Path,
+    drawn: dict[str, int],
+) -> Iterator[_NumberedPair]:
     """Stream the pairs of a log.
 
     What was taken back is left out, and what was judged after that counts again.
@@ -645,7 +669,12 @@ def _log_pairs(path: Path, drawn: dict[str, int]) -> Iterator[_NumberedPair]:
                 f"{path}:{line}: neither query_id nor query; one of them says what was judged"
             )
         id = Asked(judged.query, judged.query_id).id
-        judgement = checker.judgement(line, id, judged.document_id, judged.grade or 0)
+        judgement = checker.judgement(
+            line,
+            id,
+            judged.document_id,
+            judged.grade or 0,
+        )
         assert judgement is not None  # errors are raised
         _, query, document, grade = judgement
         if judged.grade is None:

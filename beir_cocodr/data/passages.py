@@ -415,7 +415,13 @@ class PassageReader:
         texts = [self.text_format.document(document) for document in documents]
         titles = [document["title"].strip() for document in documents]
         lengths = [len(title) for title in titles]
-        ranges = split_passages(texts, self.count, self.limit, self.language, lengths)
+        ranges = split_passages(
+            texts,
+            self.count,
+            self.limit,
+            self.language,
+            lengths,
+        )
         passages = []
         for row, text, title, parts in zip(rows, texts, titles, ranges, strict=True):
             for number, (start, end) in enumerate(parts):

@@ -19,7 +19,10 @@ from beir_cocodr.io import Json
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def numbered_lines(path: Path, report: Report) -> Iterator[tuple[int, str]]:
+def numbered_lines(
+    path: Path,
+    report: Report,
+) -> Iterator[tuple[int, str]]:
     """Stream the lines of a UTF-8 file, plain or ``.gz``, with their numbers from 1.
 
     Lines end at a line feed, which is cut off. Blank lines and lines that are not UTF-8 are left
@@ -48,8 +51,18 @@ def numbered_lines(path: Path, report: Report) -> Iterator[tuple[int, str]]:
     except (OSError, EOFError, zlib.error) as cause:
         message = f"cannot be read to its end ({cause}); check it, or copy it again"
         report(error("unreadable file", file, message))
-    crlf_lines.report(report, "CRLF", file, "{} lines end with CRLF, read as LF")
-    blank_lines.report(report, "blank lines", file, "{} blank lines were left out")
+    crlf_lines.report(
+        report,
+        "CRLF",
+        file,
+        "{} lines end with CRLF, read as LF",
+    )
+    blank_lines.report(
+        report,
+        "blank lines",
+        file,
+        "{} blank lines were left out",
+    )
 
 
 def _open(path: Path) -> BinaryIO:
@@ -72,7 +85,10 @@ def _decode(
         return None
 
 
-def json_records(path: Path, report: Report) -> Iterator[tuple[int, dict[str, Any] | None]]:
+def json_records(
+    path: Path,
+    report: Report,
+) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Stream the objects of JSON lines, plain or ``.gz``, with their line numbers.
 
     A line that holds no object gives None, and "broken JSON" is reported.
@@ -158,7 +174,11 @@ class RecordChecker:
             self._integer_ids.add(line)
             return str(value)
         if value is None or value == "":
-            self.error("missing ids", "no id; give every record an _id of its own", line)
+            self.error(
+                "missing ids",
+                "no id; give every record an _id of its own",
+                line,
+            )
             return None
         if not isinstance(value, str):
             message = f"the id is {_describe_type(value)}; write it as a string"
@@ -196,7 +216,12 @@ class RecordChecker:
         has_title = bool(checked_title.strip())
         has_text = bool(checked_text.strip())
         if has_title and not has_text:
-            self.warning("title-only documents", "no text, only a title", line, checked_id)
+            self.warning(
+                "title-only documents",
+                "no text, only a title",
+                line,
+                checked_id,
+            )
         elif not has_text:
             message = (
                 "neither title nor text; it stays in the corpus, and searches hardly return it"
@@ -218,7 +243,12 @@ class RecordChecker:
         if checked_text is None:
             return None
         if not checked_text or checked_text.isspace():
-            self.warning("empty queries", "the query has no text", line, checked_id)
+            self.warning(
+                "empty queries",
+                "the query has no text",
+                line,
+                checked_id,
+            )
         return line, checked_id, checked_text
 
     def judgement(
@@ -241,7 +271,10 @@ class RecordChecker:
 
     def empty_corpus(self) -> None:
         """Report that the file gives no document."""
-        self.error("empty corpus", "empty: no document can be read from it; it needs at least one")
+        self.error(
+            "empty corpus",
+            "empty: no document can be read from it; it needs at least one",
+        )
 
     def absent_title(self, line: int) -> None:
         """Count a record without a title field, which the caller reads as an empty title."""
@@ -250,9 +283,19 @@ class RecordChecker:
     def finish(self) -> None:
         """Report the defects that are counted once a file."""
         message = "{} ids are JSON integers, read as their decimal strings"
-        self._integer_ids.report(self.report, "integer ids", self.file, message)
+        self._integer_ids.report(
+            self.report,
+            "integer ids",
+            self.file,
+            message,
+        )
         message = "{} documents have no title field, read as an empty title"
-        self._absent_titles.report(self.report, "title null or absent", self.file, message)
+        self._absent_titles.report(
+            self.report,
+            "title null or absent",
+            self.file,
+            message,
+        )
 
     def _text(
         self,
@@ -320,7 +363,10 @@ def read_documents(path: Path, report: Report) -> Iterator[Document]:
     checker.finish()
 
 
-def _read_jsonl(path: Path, checker: RecordChecker) -> Iterator[Document]:
+def _read_jsonl(
+    path: Path,
+    checker: RecordChecker,
+) -> Iterator[Document]:
     is_empty = True
     has_text = False
     for line, record in json_records(path, checker.report):
@@ -357,7 +403,10 @@ def _first(
     return record.get(other) if value is None else value
 
 
-def _read_tsv(path: Path, checker: RecordChecker) -> Iterator[Document]:
+def _read_tsv(
+    path: Path,
+    checker: RecordChecker,
+) -> Iterator[Document]:
     columns = 0
     is_empty = True
     for line, text in numbered_lines(path, checker.report):
@@ -390,7 +439,11 @@ def read_queries(path: Path, report: Report) -> Iterator[Query]:
     for line, record in json_records(path, report):
         if record is None:
             continue
-        query = checker.query(line, _first(record, "_id", "id"), record.get("text"))
+        query = checker.query(
+            line,
+            _first(record, "_id", "id"),
+            record.get("text"),
+        )
         if query is not None:
             yield query
     checker.finish()

@@ -148,7 +148,7 @@ def _separator(
     end: int,
     start: int,
 ) -> str:
-    """Return what separates two kept words, of which one ends and the other starts there."""
+    """Return what separates two kept words: one ends at ``end``, the next begins at ``start``."""
     if end == start:
         return ""
     neighbours = (text[end - 1], text[start])
@@ -190,7 +190,10 @@ class SpannedText:
         return end - start
 
 
-def span_pair(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
+def span_pair(
+    document: SpannedText,
+    rng: np.random.Generator,
+) -> tuple[str, str]:
     """Draw two different spans in random order (COCO); a single span is its own partner."""
     count = len(document.ranges)
     if count == 1:
@@ -202,13 +205,19 @@ def span_pair(document: SpannedText, rng: np.random.Generator) -> tuple[str, str
     return anchor, partner
 
 
-def window(document: SpannedText, rng: np.random.Generator) -> tuple[str]:
+def window(
+    document: SpannedText,
+    rng: np.random.Generator,
+) -> tuple[str]:
     """Return the document, or consecutive spans of it that fit (Condenser, masked LM)."""
     first, last = draw_window(document, rng)
     return (document.cut(first, last),)
 
 
-def twice(document: SpannedText, rng: np.random.Generator) -> tuple[str, str]:
+def twice(
+    document: SpannedText,
+    rng: np.random.Generator,
+) -> tuple[str, str]:
     """Return one window two times: only dropout makes the two differ (SimCSE)."""
     (text,) = window(document, rng)
     return text, text

@@ -75,7 +75,7 @@ MOST_CHARACTERS = 1_000_000
 
 
 def cut_text(text: str, tokens: int = 8_192) -> tuple[str, bool]:
-    """Cut a text of which only so many tokens are read, before it is tokenised.
+    """Cut a text before it is tokenised, where only so many tokens are read.
 
     Tokenising a text of 50 MB takes minutes. A text of up to 64 characters a token, and any of up
     to 10,000, stays as it is.
@@ -97,7 +97,10 @@ def cut_text(text: str, tokens: int = 8_192) -> tuple[str, bool]:
 
 # Scripts that put no space between words.
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-_RUN = regex.compile(rf"[{_UNSPACED}]+|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+", regex.VERSION1)
+_RUN = regex.compile(
+    rf"[{_UNSPACED}]+|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+",
+    regex.VERSION1,
+)
 _IS_UNSPACED = regex.compile(rf"[{_UNSPACED}]")
 _UNIT = regex.compile(
     rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+|[^\s]",
@@ -197,7 +200,10 @@ def readable(
     return prepare
 
 
-def read_literally(tokenizer: Any, prompts: Iterable[str | None] = ()) -> Callable[[str], str]:
+def read_literally(
+    tokenizer: Any,
+    prompts: Iterable[str | None] = (),
+) -> Callable[[str], str]:
     """Make a tokenizer read special tokens that a text spells out, such as "[SEP]", as text.
 
     The tokenizer's own ``split_special_tokens`` does so for most, and is saved with it. Two kinds
@@ -280,7 +286,10 @@ class TokenCounter:
 
 def word_counter() -> TokenCounter:
     """Return a counter of words, which needs no model."""
-    return TokenCounter(lambda texts: [count_units(text) for text in texts], WORDS)
+    return TokenCounter(
+        lambda texts: [count_units(text) for text in texts],
+        WORDS,
+    )
 
 
 def token_counter(tokenizer: Any) -> TokenCounter:
@@ -322,7 +331,11 @@ class WholeWordMasker:
         COCO-DR, section 4.1; Condenser.
     """
 
-    def __init__(self, tokenizer: Any, probability: float = 0.15) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        probability: float = 0.15,
+    ) -> None:
         """Make a masker.
 
         Args:
@@ -345,7 +358,11 @@ class WholeWordMasker:
         self.continues = _continuations(tokenizer.convert_ids_to_tokens(range(size)))
         self.ordinary = np.flatnonzero(~self.special)
 
-    def __call__(self, ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(
+        self,
+        ids: np.ndarray,
+        rng: np.random.Generator,
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Mask a sequence.
 
         Args:

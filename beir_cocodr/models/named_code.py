@@ -62,10 +62,10 @@ def _host_class(name: str) -> object:
 
 def _is_host_class(name: str, base: type) -> bool:
     """Return whether sentence-transformers defines a class of this name below ``base``."""
-    found = _host_class(name)
-    return (
-        isinstance(found, type) and issubclass(found, base) and found.__module__.startswith(_HOST)
-    )
+    host_class = _host_class(name)
+    if not isinstance(host_class, type) or not issubclass(host_class, base):
+        return False
+    return host_class.__module__.startswith(_HOST)
 
 
 def is_module(name: object) -> bool:
@@ -107,7 +107,7 @@ def _is_absent(value: object) -> bool:
     return value is None
 
 
-# Keys, at any depth of a file: the check of the value, and what may stand there.
+# Keys, at any depth of a file: the check of the value, and which values are allowed.
 _RULES: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "activation_fn": (_is_activation, "a layer of torch.nn"),
     "activation_function": (_is_activation, "a layer of torch.nn"),

@@ -151,7 +151,10 @@ def _source_root(domain: str) -> Path:
 
 def _extract(domain: str) -> _Extraction:
     root = _source_root(domain)
-    docstrings, modules = package_docstrings(root, domain if DOMAINS[domain] else "")
+    docstrings, modules = package_docstrings(
+        root,
+        domain if DOMAINS[domain] else "",
+    )
     extraction = _Extraction(modules, len(docstrings))
     pairs: dict[str, _Pair] = {}
     for name, docstring in docstrings:
@@ -172,7 +175,10 @@ def _extract(domain: str) -> _Extraction:
     return extraction
 
 
-def _pair_or_reason(name: str | None, docstring: Docstring) -> tuple[str, str] | str:
+def _pair_or_reason(
+    name: str | None,
+    docstring: Docstring,
+) -> tuple[str, str] | str:
     """Return query and passage of a docstring, or the reason to leave it out."""
     if docstring.text is None:
         return "computed text"
@@ -224,7 +230,10 @@ def _write(
                 ids = [pair.id for pair in pairs if pair.split == split]
                 rows = ((f"query:{id}", id, 1) for id in ids)
                 write_qrels(draft / "qrels" / f"{split}.tsv", rows)
-            write_text(draft / "statistics.json", json.dumps(statistics, indent=2) + "\n")
+            write_text(
+                draft / "statistics.json",
+                json.dumps(statistics, indent=2) + "\n",
+            )
     except InputError:
         # A folder that is there already was written by another process from the same key.
         if not (folder / "statistics.json").is_file():

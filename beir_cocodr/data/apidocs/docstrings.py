@@ -55,13 +55,20 @@ def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.JoinedStr(values=values):
             return "".join(_piece(value, names) for value in values)
         case ast.BinOp(left=left, op=ast.Add() | ast.Mod() as operator, right=right):
-            return _binary(_of_type(str, left, names), operator, evaluate(right, names))
+            return _binary(
+                _of_type(str, left, names),
+                operator,
+                evaluate(right, names),
+            )
         case ast.Call():
             return _call(node, names)
     raise NotLiteral(ast.dump(node)[:60])
 
 
-def _dictionary(node: ast.Dict, names: Mapping[str, Any]) -> dict[Any, Any]:
+def _dictionary(
+    node: ast.Dict,
+    names: Mapping[str, Any],
+) -> dict[Any, Any]:
     result: dict[Any, Any] = {}
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
@@ -142,7 +149,10 @@ def _format(
     return "".join(pieces)
 
 
-def _format_arguments(node: ast.Call, names: Mapping[str, Any]) -> Json:
+def _format_arguments(
+    node: ast.Call,
+    names: Mapping[str, Any],
+) -> Json:
     """Return the known arguments of ``str.format`` by name or number."""
     known: Json = {}
     for number, argument in enumerate(node.args):
@@ -282,7 +292,11 @@ class _Reader:
         if isinstance(node, ast.ClassDef):
             self.body(node.body, name)
 
-    def assignment(self, node: ast.Assign | ast.AnnAssign, owner: str) -> None:
+    def assignment(
+        self,
+        node: ast.Assign | ast.AnnAssign,
+        owner: str,
+    ) -> None:
         """Read an assignment to ``__doc__``, to ``__all__`` or to a name."""
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if node.value is None:
@@ -292,7 +306,10 @@ class _Reader:
                 self.documented(owner, node.value)
             case [ast.Attribute(attr="__doc__", value=documented)]:
                 name = ast.unparse(documented)
-                self.documented(f"{owner}.{name}" if owner else name, node.value)
+                self.documented(
+                    f"{owner}.{name}" if owner else name,
+                    node.value,
+                )
             case [ast.Name(id="__all__")] if not owner:
                 self.source.exports = _strings(node.value)
             case [ast.Name(id=name)] if not owner:
@@ -361,7 +378,11 @@ class _Reader:
         self.record(module, name, text, placed=True)
         return True
 
-    def documented_object(self, call: ast.Call, target: str | None) -> tuple[str, str]:
+    def documented_object(
+        self,
+        call: ast.Call,
+        target: str | None,
+    ) -> tuple[str, str]:
         """Return module and name of the object that a call documents; "?" for a computed name."""
         here = self.source.name
         if len(call.args) == 3:

@@ -133,7 +133,11 @@ class _Package:
             names = source.definitions
         return sorted(name for name in names if not name.startswith("_"))
 
-    def star_names(self, source: ModuleSource, seen: frozenset[str]) -> set[str]:
+    def star_names(
+        self,
+        source: ModuleSource,
+        seen: frozenset[str],
+    ) -> set[str]:
         """Return the names that ``from source import *`` binds, as far as source files show."""
         if source.exports is not None:
             return set(source.exports)

@@ -19,7 +19,10 @@ _PLACEHOLDER = re.compile(r"^\s*(%\(\w+\)s|\$?\{\w*\})\s*$")
 _TARGET = re.compile(r"^\s*\.\. (?:_[^:]+:|\|)")
 
 # The object itself is deprecated: in the first word, or by a directive before the first section.
-_DEPRECATED = re.compile(r"\A\W*deprecated\b|^\.\. deprecated::", re.IGNORECASE | re.MULTILINE)
+_DEPRECATED = re.compile(
+    r"\A\W*deprecated\b|^\.\. deprecated::",
+    re.IGNORECASE | re.MULTILINE,
+)
 _SECTION_RULE = re.compile(r"^-{3,}\s*$", re.MULTILINE)
 _CALL = re.compile(r"\s*[A-Za-z_][\w.]*\s*\(")
 _SIGNATURE_TAIL = re.compile(r"\s*(?:[-=]>.*|:|--)?\s*")
@@ -80,7 +83,7 @@ def fold(text: str) -> str:
 
 
 def _drop_marks(text: str) -> str:
-    """Remove the marks of reStructuredText, of which a reader of the rendered page sees nothing."""
+    """Remove the marks of reStructuredText, which the rendered page does not show."""
     lines = []
     for line in text.splitlines():
         if _RULE.match(line) or _PLACEHOLDER.match(line) or _TARGET.match(line):
