@@ -1,284 +1,197 @@
-"""What only a GPU can tell, in parts of at most eight minutes on a large one, each against its
-rival.
+"""Claim: on a GPU ours is as fast as its rivals, part by part.
 
-    python benchmarks/gpu.py [--only encode search ...]
+Each part takes at most eight minutes on a large GPU:
 
-- tests: all tests marked gpu;
+- tests: all tests that are marked gpu;
 - encode: BERT-base in bf16 to a store, against sentence-transformers' encode in bf16;
 - search: exact search of 10 million vectors of 768 numbers, against the bare product with torch's
-  topk, and FAISS's flat index on the GPU where faiss-gpu is installed;
-- coco: a step of COCO over 2,048 documents with gradient caching and its memory, against the host's
-  cached loss;
+  topk, and against FAISS's flat index on the GPU where faiss-gpu is installed;
+- coco: a step of COCO over 2,048 documents with gradient caching, and its memory, against the
+  host's cached loss;
 - idro: a step of iDRO on 64 triplets with 50 clusters, BERT-base, against ERM;
 - mining: a refresh of hard negatives over a million documents, against encoding by the host and
   topk.
 
-Nothing is downloaded: encoders of the right shape are drawn in place, texts are made of their
-tokenizer's words. Every figure is written to --results as soon as there is one, and not measured
-again by a run with the same sizes. ``--device cpu --tiny`` runs every part in seconds, to see that
-it runs: its results go to --work.
+Nothing is downloaded: encoders of the right shape get random weights, and texts are made of their
+tokenizer's words. Every figure is written to ``--results`` as soon as it is measured, and not
+measured again by a run with the same sizes. ``--device cpu --tiny`` runs every part in seconds, to
+see that it runs; its results go to ``--work``:
+
+    python benchmarks/gpu.py [--only encode search ...]
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import logging
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import idro
-import numpy as np
 import torch
-from machine import ROOT, machine
-from reproduce.make import shaped
+from gpu_bench import TINY, Bench, Report, Sizes
+from harness.measure import seconds
+from harness.script import ROOT, results_file
 
-from beir_cocodr.io import write_text
-from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.records import versions
-
-RESULTS = Path(__file__).parent / "results" / "gpu.json"
-
-#: No more repeats are begun when a part has taken so long.
-SECONDS = 6 * 60
+RESULTS = results_file("gpu")
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Of all parts; a full run's fit 80 GiB."""
-
-    layers: int = 12
-    width: int = 768
-    documents: int = 100_000
-    words: int = 110
-    vectors: int = 10_000_000
-    queries: int = 1_000
-    top_k: int = 1_000
-    chunk: int = 1_000_000
-    batch: int = 2_048
-    mini_batch: int = 256
-    tokens: int = 128
-    shape: str = "bert-base"
-    triplets: int = 64
-    mined: int = 1_000_000
-    mined_words: int = 30
-    mined_queries: int = 10_000
-    repeats: int = 3
-
-
-TINY = Sizes(2, 64, 64, 12, 2_000, 20, 10, 500, 4, 2, 16, "tiny", 8, 200, 8, 10, 1)
-
-
-class Report:
-    """The results file, written after every figure; figures of the same sizes and device are
-    kept.
-    """
-
-    def __init__(self, path: Path, device: str, sizes: Sizes) -> None:
-        self.path = path
-        where = {"device": device, "sizes": asdict(sizes)}
-        found = json.loads(path.read_text()) if path.is_file() else {}
-        same = {name: found.get(name) for name in where} == where
-        self.content: dict[str, Any] = found if same else where | {"parts": {}}
-        self.content |= {"machine": machine(), "versions": versions()}
-        if device.startswith("cuda"):
-            memory = torch.cuda.get_device_properties(0).total_memory / 2**30
-            self.content |= {"gpu": torch.cuda.get_device_name(), "gpu_gib": round(memory, 1)}
-
-    def once(self, part: str, name: str, make: Callable[[], Any]) -> Any:
-        """A figure, made if it is not there."""
-        found = self.content["parts"].setdefault(part, {})
-        if name not in found:
-            found[name] = make()
-            self.content["date"] = datetime.date.today().isoformat()
-            write_text(self.path, json.dumps(self.content, indent=2) + "\n")
-            print(f"{part}, {name}: {json.dumps(found[name])[:200]}", flush=True)
-        return found[name]
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What every part has: where it runs, with which sizes, its files, and its results."""
-
-    device: str
-    sizes: Sizes
-    work: Path
-    report: Report
-
-    def seconds(self, call: Callable[[], Any], repeats: int | None = None) -> list[float]:
-        """Of some calls after one that warms up, fewer where they are slow."""
-        began, found = time.perf_counter(), []
-        for number in range(1 + (self.sizes.repeats if repeats is None else repeats)):
-            if number > 1 and time.perf_counter() - began > SECONDS / 2:
-                break
-            self.wait()
-            started = time.perf_counter()
-            call()
-            self.wait()
-            if number:
-                found.append(time.perf_counter() - started)
-        return found
-
-    def wait(self) -> None:
-        if self.device.startswith("cuda"):
-            torch.cuda.synchronize()
-
-    def model(self) -> Any:
-        """A random encoder of the sizes' shape."""
-        from beir_cocodr.models.loading import load_encoder
-
-        folder = self.work / f"encoder-{self.sizes.layers}-{self.sizes.width}"
-        if not folder.is_dir():
-            draft = folder.with_suffix(".draft")
-            shaped(draft, self.sizes.layers, self.sizes.width)
-            draft.rename(folder)
-        options = EncoderOptions(self.sizes.tokens, self.sizes.tokens, device=self.device)
-        return load_encoder(str(folder), options)
-
-    def weights(self, model: Any) -> int:
-        """Of the layers, which are what a token costs."""
-        return sum(weight.numel() for weight in model.transformers_model.encoder.parameters())
-
-    def collection(self, name: str, documents: int, words: int, queries: int = 0) -> Path:
-        """A BEIR folder of drawn words; a query is part of its relevant document."""
-        folder = self.work / f"{name}-{documents}"
-        if (folder / "qrels" / "train.tsv").is_file():
-            return folder
-        (folder / "qrels").mkdir(parents=True, exist_ok=True)
-        random = np.random.default_rng(0)
-        with (
-            (folder / "corpus.jsonl").open("w") as file,
-            (folder / "queries.jsonl").open("w") as asked,
-        ):
-            for start in range(0, documents, 10_000):
-                drawn = random.integers(0, 30_000, (min(10_000, documents - start), words))
-                for number, row in enumerate(drawn, start):
-                    text = " ".join(f"w{word}" for word in row)
-                    file.write(f'{{"_id": "{number}", "title": "", "text": "{text}"}}\n')
-                    if number < queries:
-                        asked.write(
-                            f'{{"_id": "q{number}", "text": "{text[:40].rpartition(" ")[0]}"}}\n'
-                        )
-        qrels = "".join(f"q{number}\t{number}\t1\n" for number in range(queries))
-        write_text(folder / "qrels" / "train.tsv", f"query-id\tcorpus-id\tscore\n{qrels}")
-        return folder
-
-
-def tests(bench: Bench) -> None:
-    """Every test that needs a GPU, as pytest counts them."""
+def run_tests(bench: Bench) -> None:
+    """Run every test that needs a GPU, as pytest counts them."""
 
     def run() -> Any:
-        which = (
-            ["tests/retrieval/store/test_store_gpu.py"]
-            if bench.sizes == TINY
-            else ["-m", "gpu", "tests"]
+        chosen = ["-m", "gpu", "tests"]
+        if bench.sizes == TINY:
+            chosen = ["tests/retrieval/store/test_store_gpu.py"]
+        completed = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=480,
+            check=False,
         )
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *which]
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=480, check=False
-        )
-        lines = [line for line in done.stdout.splitlines() if line.strip()]
+        lines = [line for line in completed.stdout.splitlines() if line.strip()]
         return {
-            "status": done.returncode,
+            "status": completed.returncode,
             "summary": lines[-2:],
-            "failed": [x for x in lines if x.startswith("FAILED")],
+            "failed": [line for line in lines if line.startswith("FAILED")],
         }
 
     bench.report.once("tests", "pytest", run)
 
 
 def encode(bench: Bench) -> None:
-    """Documents a second, ours to a store on disk, the host's to memory."""
+    """Measure documents a second: ours to a store on disk, the host's to memory."""
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.retrieval.store.encode import encode_documents
     from beir_cocodr.retrieval.store.record import EncodeOptions
 
-    sizes, once = bench.sizes, bench.report.once
+    sizes = bench.sizes
+    once = bench.report.once
     folder = bench.collection("encode", sizes.documents, sizes.words)
-    documents, model = load_collection(str(folder), labels="none").documents, bench.model()
+    documents = load_collection(str(folder), labels="none").documents
+    model = bench.model()
     texts = [document["text"] for document in documents.values()]
+    options = EncodeOptions(
+        backend="bf16",
+        precision="fp16",
+    )
 
     def ours() -> None:
-        place = bench.work / f"store-{time.monotonic_ns()}"
-        encode_documents(model, documents, place, EncodeOptions(backend="bf16", precision="fp16"))
+        store = bench.work / f"store-{time.monotonic_ns()}"
+        encode_documents(
+            model,
+            documents,
+            store,
+            options,
+        )
 
     def host() -> None:
-        with (
-            torch.autocast(bench.device.partition(":")[0], dtype=torch.bfloat16),
-            torch.inference_mode(),
-        ):
-            model.encode_document(texts, batch_size=256, show_progress_bar=False)
+        bench.encode(model.encode_document, texts)
 
+    our_seconds = median(once("encode", "ours_seconds", lambda: bench.seconds(ours, 2)))
+    host_seconds = median(once("encode", "host_seconds", lambda: bench.seconds(host, 2)))
+    parameters = model.transformers_model.encoder.parameters()
+    weights = sum(weight.numel() for weight in parameters)
     tokens = len(texts) * min(sizes.tokens, sizes.words + 2)
-    mine = once("encode", "ours_seconds", lambda: bench.seconds(ours, 2))
-    theirs = once("encode", "host_seconds", lambda: bench.seconds(host, 2))
-    once("encode", "documents_per_second", lambda: len(texts) / median(mine))
-    once("encode", "tflops", lambda: 2 * bench.weights(model) * tokens / median(mine) / 1e12)
-    once("encode", "throughput_ours_to_host", lambda: median(theirs) / median(mine))
+    tflops = 2 * weights * tokens / our_seconds / 1e12
+    once("encode", "documents_per_second", lambda: len(texts) / our_seconds)
+    once("encode", "tflops", lambda: tflops)
+    once("encode", "throughput_ours_to_host", lambda: host_seconds / our_seconds)
 
 
 def search(bench: Bench) -> None:
-    """Vectors in fp16 on the device, searched in chunks, scores in fp32."""
+    """Search vectors in fp16 on the device, in chunks, with scores in fp32."""
     from beir_cocodr.retrieval.topk import search_chunks
 
-    sizes, once = bench.sizes, bench.report.once
+    sizes = bench.sizes
+    once = bench.report.once
     generator = torch.Generator(bench.device).manual_seed(0)
-    shape = {"device": bench.device, "generator": generator}
-    chunks = [
-        torch.randn(
-            min(sizes.chunk, sizes.vectors - start), sizes.width, dtype=torch.float16, **shape
+    chunks = draw_chunks(bench, generator)
+    shape = (sizes.queries, sizes.width)
+    queries = torch.randn(
+        shape,
+        device=bench.device,
+        generator=generator,
+    )
+
+    def ours() -> Any:
+        return search_chunks(queries, chunks, sizes.top_k)
+
+    def rival() -> Any:
+        return search_by_topk(queries, chunks, sizes)
+
+    our_seconds = median(once("search", "ours_seconds", lambda: bench.seconds(ours)))
+    rival_seconds = median(once("search", "product_and_topk_seconds", lambda: bench.seconds(rival)))
+    once("search", "ours_to_product_and_topk", lambda: our_seconds / rival_seconds)
+    once("search", "same_rows", lambda: agreement(ours()[1], rival()[1]))
+    faiss = once("search", "faiss_gpu_seconds", lambda: faiss_seconds(bench, chunks, queries))
+    if isinstance(faiss, list):
+        once("search", "ours_to_faiss_gpu", lambda: our_seconds / median(faiss))
+
+
+def draw_chunks(bench: Bench, generator: torch.Generator) -> list[torch.Tensor]:
+    """Draw vectors in fp16; a CPU draws none, and rounds what it drew."""
+    sizes = bench.sizes
+    dtype = torch.float16 if bench.device.startswith("cuda") else torch.float32
+    chunks = []
+    for start in range(0, sizes.vectors, sizes.chunk):
+        shape = (min(sizes.chunk, sizes.vectors - start), sizes.width)
+        chunk = torch.randn(
+            shape,
+            dtype=dtype,
+            device=bench.device,
+            generator=generator,
         )
-        if bench.device.startswith("cuda")
-        else torch.randn(min(sizes.chunk, sizes.vectors - start), sizes.width, **shape).half()
-        for start in range(0, sizes.vectors, sizes.chunk)
-    ]
-    queries = torch.randn(sizes.queries, sizes.width, **shape)
+        chunks.append(chunk.half())
+    return chunks
 
-    def bare() -> tuple[torch.Tensor, torch.Tensor]:
-        """The product and the host library's selection, nothing checked and ties as they fall."""
-        best = torch.full((sizes.queries, sizes.top_k), -torch.inf, device=bench.device)
-        rows = torch.zeros(sizes.queries, sizes.top_k, dtype=torch.int64, device=bench.device)
-        for start, chunk in zip(range(0, sizes.vectors, sizes.chunk), chunks, strict=True):
-            found, at = (queries @ chunk.float().T).topk(min(sizes.top_k, len(chunk)), dim=1)
-            both, ids = torch.cat([best, found], 1), torch.cat([rows, at + start], 1)
-            best, order = both.topk(sizes.top_k, dim=1)
-            rows = ids.gather(1, order)
-        return best, rows
 
-    ours = once(
-        "search",
-        "ours_seconds",
-        lambda: bench.seconds(lambda: search_chunks(queries, chunks, sizes.top_k)),
+def search_by_topk(
+    queries: torch.Tensor,
+    chunks: list[torch.Tensor],
+    sizes: Sizes,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Search by the product and the host library's selection: no checks, and ties in any order."""
+    shape = (len(queries), sizes.top_k)
+    best = torch.full(shape, -torch.inf, device=queries.device)
+    rows = torch.zeros(
+        shape,
+        dtype=torch.int64,
+        device=queries.device,
     )
-    theirs = once("search", "product_and_topk_seconds", lambda: bench.seconds(bare))
-    once("search", "ours_to_product_and_topk", lambda: median(ours) / median(theirs))
-    once(
-        "search",
-        "same_rows",
-        lambda: agreement(search_chunks(queries, chunks, sizes.top_k)[1], bare()[1]),
-    )
-    flat = once("search", "faiss_gpu_seconds", lambda: faiss_seconds(bench, chunks, queries))
-    if isinstance(flat, list):
-        once("search", "ours_to_faiss_gpu", lambda: median(ours) / median(flat))
+    start = 0
+    for chunk in chunks:
+        product = queries @ chunk.float().T
+        scores, positions = product.topk(min(sizes.top_k, len(chunk)), dim=1)
+        candidates = torch.cat([best, scores], 1)
+        candidate_rows = torch.cat([rows, positions + start], 1)
+        best, order = candidates.topk(sizes.top_k, dim=1)
+        rows = candidate_rows.gather(1, order)
+        start += len(chunk)
+    return best, rows
 
 
 def agreement(rows: torch.Tensor, others: torch.Tensor) -> float:
-    """Mean share of documents that both lists of a query have."""
-    same = [
-        len(set(a) & set(b)) / len(a) for a, b in zip(rows.tolist(), others.tolist(), strict=True)
-    ]
-    return sum(same) / len(same)
+    """Return the mean share of rows that two rankings of a query have in common."""
+    shares = []
+    for row, other in zip(rows.tolist(), others.tolist(), strict=True):
+        shares.append(len(set(row) & set(other)) / len(row))
+    return sum(shares) / len(shares)
 
 
-def faiss_seconds(bench: Bench, chunks: list[torch.Tensor], queries: torch.Tensor) -> Any:
-    """Of FAISS's flat index in fp16 on the GPU, or why there is none."""
+def faiss_seconds(
+    bench: Bench,
+    chunks: list[torch.Tensor],
+    queries: torch.Tensor,
+) -> Any:
+    """Return the seconds of FAISS's flat index in fp16 on the GPU, or why there are none."""
     try:
         import faiss
     except ImportError:
@@ -292,159 +205,204 @@ def faiss_seconds(bench: Bench, chunks: list[torch.Tensor], queries: torch.Tenso
     index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), bench.sizes.width, options)
     for chunk in chunks:
         index.add(chunk.float().cpu().numpy())
-    asked = queries.cpu().numpy()
-    return bench.seconds(lambda: index.search(asked, bench.sizes.top_k))
+    vectors = queries.cpu().numpy()
+    return bench.seconds(lambda: index.search(vectors, bench.sizes.top_k))
+
+
+COCO_KINDS = ("coco", "host", "coco with language-model losses")
 
 
 def coco(bench: Bench) -> None:
-    """A step, forward and backward in bf16, and the most memory that it takes; dropout off."""
+    """Measure a step, forward and backward in bf16 without dropout, and its memory."""
+    once = bench.report.once
+    times = {}
+    for kind in COCO_KINDS:
+        figures = once("coco", kind, lambda kind=kind: measure_coco(bench, kind))
+        times[kind] = median(figures["seconds"])
+    documents_per_second = bench.sizes.batch / times["coco with language-model losses"]
+    once("coco", "throughput_ours_to_host", lambda: times["host"] / times["coco"])
+    once("coco", "documents_per_second", lambda: documents_per_second)
+
+
+def measure_coco(bench: Bench, kind: str) -> dict[str, Any]:
+    """Measure the step of one loss."""
     from beir_cocodr.losses.coco import COCOLoss, infonce
     from beir_cocodr.training.options import PretrainOptions
     from beir_cocodr.training.pretrain import attach_head
 
-    sizes, once = bench.sizes, bench.report.once
+    is_masked = kind.endswith("losses")
+    model = bench.model()
+    if is_masked:
+        attach_head(model, str(bench.encoder_folder), PretrainOptions())
+        model.to(bench.device)
+    model.eval()
+    make_loss = infonce if kind == "host" else COCOLoss
+    loss = make_loss(model, mini_batch_size=bench.sizes.mini_batch)
+    batch = draw_spans(bench, is_masked)
 
-    def columns(masked: bool) -> list[dict[str, torch.Tensor]]:
-        generator, found = torch.Generator().manual_seed(0), []
-        for _ in range(2):
-            ids = torch.randint(1_000, 30_000, (sizes.batch, sizes.tokens), generator=generator)
-            labels = ids.masked_fill(torch.rand(ids.shape, generator=generator) > 0.15, -100)
-            column = {
-                "input_ids": ids,
-                "attention_mask": torch.ones_like(ids),
-                "token_type_ids": torch.zeros_like(ids),
-            }
-            found.append(column | ({"mlm_labels": labels} if masked else {}))
-        return [
-            {name: value.to(bench.device) for name, value in column.items()} for column in found
-        ]
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        with bench.autocast():
+            columns = [dict(column) for column in batch]
+            loss(columns, None).backward()  # The backward pass embeds again.
 
-    def step(kind: str) -> dict[str, Any]:
-        model = bench.model()
-        if kind == "coco with language-model losses":
-            attach_head(
-                model, str(bench.work / f"encoder-{sizes.layers}-{sizes.width}"), PretrainOptions()
-            )
-            model.to(bench.device)
-        model.eval()
-        make = infonce if kind == "host" else COCOLoss
-        loss, batch = (
-            make(model, mini_batch_size=sizes.mini_batch),
-            columns(kind.endswith("losses")),
+    idro.reset_peak(bench.device)
+    return {
+        "seconds": bench.seconds(step),
+        "peak_mib": idro.peak_mib(bench.device),
+    }
+
+
+def draw_spans(bench: Bench, is_masked: bool) -> list[dict[str, torch.Tensor]]:
+    """Draw two columns of spans of full length."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (bench.sizes.batch, bench.sizes.tokens)
+    columns = []
+    for _ in range(2):
+        ids = torch.randint(
+            1_000,
+            30_000,
+            shape,
+            generator=generator,
         )
-
-        def run() -> None:
-            model.zero_grad(set_to_none=True)
-            with torch.autocast(bench.device.partition(":")[0], dtype=torch.bfloat16):
-                loss([dict(column) for column in batch], None).backward()  # which embeds again
-
-        idro.forget_peak(bench.device)
-        return {"seconds": bench.seconds(run), "peak_mib": idro.peak(bench.device)}
-
-    kinds = ("coco", "host", "coco with language-model losses")
-    found = {kind: once("coco", kind, lambda kind=kind: step(kind)) for kind in kinds}
-    seconds = {kind: median(one["seconds"]) for kind, one in found.items()}
-    once("coco", "throughput_ours_to_host", lambda: seconds["host"] / seconds["coco"])
-    once(
-        "coco",
-        "documents_per_second",
-        lambda: sizes.batch / seconds["coco with language-model losses"],
-    )
+        is_kept = torch.rand(shape, generator=generator) > 0.15
+        column = {
+            "input_ids": ids,
+            "attention_mask": torch.ones_like(ids),
+            "token_type_ids": torch.zeros_like(ids),
+        }
+        if is_masked:
+            column["mlm_labels"] = ids.masked_fill(is_kept, -100)
+        columns.append({name: value.to(bench.device) for name, value in column.items()})
+    return columns
 
 
 def idro_step(bench: Bench) -> None:
-    """ERM, one backward, the sketch and K calls in turns."""
+    """Measure ERM, one backward pass, the sketch and K calls in turns."""
     sizes = bench.sizes
-    bench.report.once(
-        "idro",
-        "steps",
-        lambda: idro.measure(sizes.shape, sizes.triplets, sizes.repeats, bench.device),
-    )
-    found = bench.report.content["parts"]["idro"]["steps"]
-    bench.report.once("idro", "one_backward_to_erm", lambda: found["one_backward_to_erm"])
+
+    def measure() -> Any:
+        return idro.measure(
+            sizes.shape,
+            sizes.triplets,
+            sizes.repeats,
+            bench.device,
+        )
+
+    figures = bench.report.once("idro", "steps", measure)
+    bench.report.once("idro", "one_backward_to_erm", lambda: figures["one_backward_to_erm"])
 
 
 def mining(bench: Bench) -> None:
-    """A refresh: the corpus encoded, queries searched to a depth of 200, 30 drawn; the host on a
-    tenth, scaled.
+    """Measure a refresh: encode the corpus, search to a depth of 200, and draw 30 negatives.
+
+    The host encodes a tenth of the corpus, and its time is scaled.
     """
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.training.mining import MiningDraw, mine_negatives
     from beir_cocodr.training.options import FinetuneOptions
 
-    sizes, once = bench.sizes, bench.report.once
-    folder = bench.collection("mining", sizes.mined, sizes.mined_words, sizes.mined_queries)
-    collection, model = load_collection(str(folder), "train"), bench.model()
+    sizes = bench.sizes
+    once = bench.report.once
+    folder = bench.collection(
+        "mining",
+        sizes.mined,
+        sizes.mined_words,
+        sizes.mined_queries,
+    )
+    collection = load_collection(str(folder), "train")
+    model = bench.model()
     depth = min(200, sizes.mined // 2)
+    options = FinetuneOptions.of(
+        mining_depth=depth,
+        mining_keep=min(30, depth),
+    )
+    draw = MiningDraw(options.seed)
 
     def ours() -> float:
-        started = time.perf_counter()
-        options = FinetuneOptions.of(mining_depth=depth, mining_keep=min(30, depth))
-        mine_negatives(
-            collection,
+        output = bench.work / f"mined-{time.monotonic_ns()}"
+        return seconds(
+            lambda: mine_negatives(
+                collection,
+                model,
+                output,
+                options,
+            )
+        )
+
+    our_seconds = once("mining", "ours_seconds", ours)
+    host_seconds = once(
+        "mining",
+        "host_seconds_scaled_from_a_tenth",
+        lambda: host_mining_seconds(
+            bench,
             model,
-            bench.work / f"mined-{time.monotonic_ns()}",
-            options.mining,
-            MiningDraw(options.seed, 0),
+            collection,
+            depth,
+        ),
+    )
+    hours = our_seconds * 8.8e6 / sizes.mined / 3600
+    once("mining", "throughput_ours_to_host", lambda: host_seconds / our_seconds)
+    once("mining", "hours_for_8.8_million", lambda: hours)
+
+
+def host_mining_seconds(
+    bench: Bench,
+    model: Any,
+    collection: Any,
+    depth: int,
+) -> float:
+    """Return the seconds of the host for all queries and a tenth of the corpus, scaled to all."""
+    rows = list(range(bench.sizes.mined // 10))
+    texts = [document["text"] for document in collection.documents.take(rows)]
+    vectors: dict[str, torch.Tensor] = {}
+
+    def encode_documents() -> None:
+        encoded = bench.encode(model.encode_document, texts, convert_to_tensor=True)
+        vectors["documents"] = encoded.float()
+        bench.wait()
+
+    def encode_queries() -> None:
+        queries = list(collection.queries.values())
+        encoded = model.encode_query(
+            queries,
+            batch_size=256,
+            show_progress_bar=False,
+            convert_to_tensor=True,
         )
-        return time.perf_counter() - started
-
-    def host() -> float:
-        few = [
-            document["text"]
-            for document in collection.documents.take(list(range(sizes.mined // 10)))
-        ]
-        started = time.perf_counter()
-        with (
-            torch.autocast(bench.device.partition(":")[0], dtype=torch.bfloat16),
-            torch.inference_mode(),
-        ):
-            vectors = model.encode_document(
-                few, batch_size=256, show_progress_bar=False, convert_to_tensor=True
-            )
+        vectors["queries"] = encoded.float()
         bench.wait()
-        encoded = time.perf_counter() - started
-        started = time.perf_counter()
-        asked = list(collection.queries.values())
-        queries = model.encode_query(
-            asked, batch_size=256, show_progress_bar=False, convert_to_tensor=True
-        )
+
+    def search_all() -> None:
+        documents = vectors["documents"]
+        for queries in torch.split(vectors["queries"], 1_000):
+            (queries @ documents.T).topk(min(depth, len(documents)))
         bench.wait()
-        asking = time.perf_counter() - started
-        started = time.perf_counter()
-        for start in range(0, len(queries), 1_000):
-            (queries[start : start + 1_000].float() @ vectors.float().T).topk(
-                min(depth, len(vectors))
-            )
-        bench.wait()
-        return asking + 10 * (
-            encoded + time.perf_counter() - started
-        )  # all queries were asked, of a tenth
 
-    mine = once("mining", "ours_seconds", ours)
-    theirs = once("mining", "host_seconds_scaled_from_a_tenth", host)
-    once("mining", "throughput_ours_to_host", lambda: theirs / mine)
-    once("mining", "hours_for_8.8_million", lambda: mine * 8.8e6 / sizes.mined / 3600)
+    of_the_corpus = seconds(encode_documents)
+    of_queries = seconds(encode_queries)
+    of_the_corpus += seconds(search_all)
+    return of_queries + 10 * of_the_corpus
 
 
-#: Part to what it runs; each is independent of the others.
+#: A part to what it runs; each is independent of the others.
 PARTS: dict[str, Callable[[Bench], None]] = {
     "encode": encode,
     "search": search,
     "coco": coco,
     "idro": idro_step,
     "mining": mining,
-    "tests": tests,
+    "tests": run_tests,
 }
 
 
 def run(names: list[str], bench: Bench) -> Iterator[str]:
-    """Run parts; gives those that fail, and goes on with the next."""
+    """Run parts, and yield those that fail; a part that fails stops no other."""
     for name in names:
         started = time.perf_counter()
         try:
             PARTS[name](bench)
-        except Exception as error:  # a part that fails stops no other
+        except Exception as error:
             logging.exception("%s failed", name)
             yield f"{name}: {type(error).__name__}: {error}"
         if bench.device.startswith("cuda"):
@@ -452,9 +410,11 @@ def run(names: list[str], bench: Bench) -> Iterator[str]:
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def option_parser() -> argparse.ArgumentParser:
+    """Create the parser of the script."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--only",
@@ -462,26 +422,50 @@ def main(arguments: list[str] | None = None) -> None:
         choices=PARTS,
         default=list(PARTS),
         metavar="PART",
-        help=", ".join(PARTS),
+        help=f"Run these parts only: {', '.join(PARTS)}.",
     )
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="sizes of seconds, to see that it runs")
     parser.add_argument(
-        "--work", type=Path, default=Path("runs/gpu"), help="encoders, texts and stores"
+        "--tiny",
+        action="store_true",
+        help="Take seconds, to see that the parts run.",
     )
     parser.add_argument(
-        "--results", type=Path, help="default: benchmarks/results/gpu.json, with --tiny in --work"
+        "--work",
+        type=Path,
+        default=Path("runs/gpu"),
+        help="Keep encoders, texts and stores here.",
     )
-    given = parser.parse_args(arguments)
-    if given.device.startswith("cuda") and not torch.cuda.is_available():
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="Write the results here. Default: benchmarks/results/gpu.json; with --tiny in --work.",
+    )
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = option_parser()
+    options = parser.parse_args(arguments)
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("there is no CUDA device; --device cpu --tiny shows that the parts run")
-    if given.device == "cpu" and not given.tiny:
-        parser.error("on a CPU only --tiny ends in our lifetime")
-    given.work.mkdir(parents=True, exist_ok=True)
-    sizes = TINY if given.tiny else Sizes()
-    results = given.results or (given.work / "gpu.json" if given.tiny else RESULTS)
-    bench = Bench(given.device, sizes, given.work, Report(results, given.device, sizes))
-    if failed := list(run(given.only, bench)):
+    if options.device == "cpu" and not options.tiny:
+        parser.error("--device cpu would take days; add --tiny")
+    options.work.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
+    sizes = TINY if options.tiny else Sizes()
+    default = options.work / "gpu.json" if options.tiny else RESULTS
+    report = Report(options.results or default, options.device, sizes)
+    bench = Bench(
+        options.device,
+        sizes,
+        options.work,
+        report,
+    )
+    failed = list(run(options.only, bench))
+    if failed:
         parser.error("; ".join(failed))
 
 

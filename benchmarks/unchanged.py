@@ -1,23 +1,23 @@
-"""Whether results stayed as they were: runs on labelled collections, and weights after a few
-training steps.
+"""Claim: a change of the code's insides left runs, weights, clusters and texts as they were.
 
-It speaks to the command line alone, so that one script measures the code before and after a change
-of its insides. Record both, each with its own command, and compare:
+The script uses the command line alone, so that it measures the code before and after a change.
+Record both, each with its own command, and compare:
 
-    python benchmarks/unchanged.py record before --collections FOLDER --command
-    OLD/.venv/bin/beir-cocodr python benchmarks/unchanged.py record after --collections FOLDER
+    python benchmarks/unchanged.py record before --collections FOLDER --command OLD/beir-cocodr
+    python benchmarks/unchanged.py record after --collections FOLDER
     python benchmarks/unchanged.py compare before after
 
-``record`` evaluates on every BEIR folder with a split "test" in FOLDER, and runs every training
+``record`` evaluates on every BEIR folder with a split "test" in FOLDER. It also runs every training
 command with its objectives, weightings, teachers and students for a few steps on a piece of
-apidocs/numpy: one thread, no GPU. OUT/unchanged.json is written after each case and what stands
-there is kept, so that a run that was broken off goes on: take a new folder for other code. Models
-stay in OUT, about 100 MB each.
+apidocs/numpy, with one thread and no GPU. OUT/unchanged.json is written after each case, and a case
+that it has is not run again: take a new folder for other code. Models stay in OUT, about 100 MB
+each.
 
-``compare`` exits with 1 if B lacks what A has, a BM25 run is not equal to the byte, a score moved
-by more than 1e-5, two documents more than 2e-5 apart in A changed places, or weights or written
-texts are not equal. With ``--tolerate CASE``, for training that mines its examples, weights may
-move by 1e-5 and texts change.
+``compare`` prints a table of all cases. It ends with status 1 if B lacks what A has, a BM25 run is
+not equal to the byte, a score moved by more than 1e-5, two documents more than 2e-5 apart in A
+changed places, or weights or texts are not equal. With ``--tolerate CASE``, for training that mines
+its examples, weights may move by 1e-5 and texts may change. ``--cut CASE`` names a case that B has
+no longer.
 """
 
 from __future__ import annotations
@@ -30,25 +30,50 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import machine
+from harness.measure import seconds
+from harness.script import machine, read_json
 from safetensors import safe_open
 
-FILE, TOLERANCE, TIE = "unchanged.json", 1e-5, 2e-5
-RANKERS = ("bm25", "minilm", "hybrid:minilm", "feedback:minilm")
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-DOCUMENTS, CHARACTERS = 120, 200  # of the piece that is trained on
+FILE = "unchanged.json"
+#: The most that a score or a tolerated weight may move.
+TOLERANCE = 1e-5
+#: Two documents whose scores differ by no more than this may change places.
+TIE = 2e-5
+MODELS = ("bm25", "minilm", "hybrid:minilm", "feedback:minilm")
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "HF_HUB_OFFLINE": "1",
+}
+#: Documents of the piece that is trained on, and the most characters of each.
+DOCUMENTS = 120
+CHARACTERS = 200
 OBJECTIVES = ("coco", "cocondenser", "condenser", "mlm", "simcse", "ict", "tsdae")
 WEIGHTINGS = ("erm", "idro", "groupdro", "cvar")
-MODES, GRAMS = ("published", "paper"), ("sketch", "k_calls")
+#: iDRO's settings that have a case each.
+IDRO_SETTINGS = {
+    "published": "idro_mode=published",
+    "paper": "idro_mode=paper",
+    "sketch": "gram=sketch",
+    "k_calls": "gram=k_calls",
+}
+TEACHERS = {
+    "bm25": "bm25",
+    "hybrid": "hybrid",
+    "file": "{piece}/scores.tsv",
+}
+STUDENTS = ("dot", "mrl")
 
 _TRAIN = "--dataset {piece} --model minilm --seed 1 --max-steps 5 --set save_steps=100"
-#: Command to what all its cases share. {piece} is the collection, {train} the folder of all cases.
+#: A command to the options that all its cases share. {piece} is the collection, {train} the folder
+#: of all training cases.
 SHARED = {
     "generate-queries": "--dataset {piece} --seed 1",
     "pretrain": f"{_TRAIN} --batch-size 6 --max-length 48 --span-tokens 20",
@@ -58,286 +83,515 @@ SHARED = {
     "adapt": "--base minilm --seed 1 --max-steps 5 --batch-size 4",
     "resample": "--seed 1",
 }
-#: A case, its command and what is its own; later ones may read what earlier ones wrote.
-TRAINING = [
-    "queries: generate-queries --per-passage 3",
-    "queries-filtered: generate-queries --per-passage 2 --dedupe --filter-retriever bm25",
-    *(f"pretrain-{objective}: pretrain --objective {objective}" for objective in OBJECTIVES),
-    "pretrain-coco-cached: pretrain --objective coco --mini-batch-size 3 --encoder-dropout",
-    "pretrain-qc: pretrain --objective qc --queries {train}/queries",
-    "pretrain-qc-mix: pretrain --objective qc --queries {train}/queries --mix 0.5 --per-passage 1",
-    "pretrain-cotmae: pretrain --objective cotmae --queries {train}/queries --decoder autoregressive",
-    "pretrain-cotmae-masked: pretrain --objective cotmae --queries {train}/queries --decoder masked",
-    *(f"finetune-{weighting}: finetune --weighting {weighting}" for weighting in WEIGHTINGS),
-    "finetune-erm-cached: finetune --mini-batch-size 4 --negatives 2",
-    "finetune-erm-triplet: finetune --loss triplet --set document_length=24",
-    "finetune-idro-infonce: finetune --weighting idro --loss infonce",
-    *(f"finetune-idro-{mode}: finetune --weighting idro --set idro_mode={mode}" for mode in MODES),
-    *(f"finetune-idro-{gram}: finetune --weighting idro --set gram={gram}" for gram in GRAMS),
-    "finetune-episodes: finetune --weighting idro --episodes 2 --target {piece}",
-    "finetune-stages: finetune --stages 2",
-    "finetune-stages-mined: finetune --stages 2 --stage2-negatives mined --set relative_margin=0.05",
-    *(
-        f"distill-{name}-{student}: distill --teacher {teacher} --student {student}"
-        for name, teacher in {
-            "bm25": "bm25",
-            "hybrid": "hybrid",
-            "file": "{piece}/scores.tsv",
-        }.items()
-        for student in ("dot", "mrl")
-    ),
-    "distill-kl: distill --teacher hybrid --loss kl --set positives=1",
-    "distill-margin-mse: distill --teacher bm25 --loss margin_mse --set positives=1",
-    "distill-rounds: distill --teacher bm25 --set refresh_steps=2 --mini-batch-size 8",
-    "adapt: adapt --corpus {piece} --source {piece} --stages coco,finetune,hybrid-distill",
-    "adapt-unlabelled: adapt --corpus {piece}/corpus.jsonl --stages qgen --samples 30",
-    "sets: resample restrain --train {piece} --test {piece} --encoder minilm --size 30",
-    "architectures: resample evaluate --folder {train}/sets --max-steps 2 --batch-size 4 --set mlm_steps=2 "
-    "--set rerank=5 --architecture splade,late-interaction,cross-encoder",
-]
 
 
-def record(out: Path, collections: Path | None, only: str | None, command: Path, fast: bool) -> int:
-    """Run all cases that ``out`` does not hold yet; returns how many failed."""
-    made: dict[str, Any] = {
-        "command": str(command),
-        "machine": machine(),
-        "versions": {},
-        "cases": {},
+def list_training() -> dict[str, str]:
+    """Return the training cases, each to its command; some read what earlier cases wrote."""
+    cases = {
+        "queries": "generate-queries --per-passage 3",
+        "queries-filtered": "generate-queries --per-passage 2 --dedupe --filter-retriever bm25",
     }
-    if (out / FILE).is_file():
-        made = json.loads((out / FILE).read_text())
-    cases: dict[str, list[str]] = {}
-    if only != "evaluate":
-        places = {"piece": _piece(out, command), "train": out / "train"}
-        for line in TRAINING:
-            case, told = line.split(": ", 1)
-            told = f"{told} {SHARED[told.split()[0]]}".format(**places)
-            cases[f"train/{case}"] = shlex.split(told)
-    if only != "train":
-        if collections is None:
-            raise SystemExit("name the folder of the collections to evaluate on with --collections")
-        models = [f"--model={model}" for model in RANKERS] + (
-            ["--document-length=64"] if fast else []
-        )
-        for folder in sorted(
-            path.parent.parent for path in collections.resolve().glob("*/qrels/test.tsv")
-        ):
-            cases[f"evaluate/{folder.name}"] = ["evaluate", f"--dataset={folder}", *models]
-    wanted = {case: given for case, given in cases.items() if case not in made["cases"]}
-    for case, given in wanted.items():
-        started = time.perf_counter()
-        if _run(out, case, [str(command), *given, f"--output={out / case}"]):
-            seconds = round(time.perf_counter() - started, 1)
-            found = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "seconds": seconds}
-            made["cases"][case] = {
-                "folder": case,
-                "arguments": given,
-                **found,
-                **_found(out / case, made),
-            }
-            (out / FILE).write_text(json.dumps(made, indent=2) + "\n")
-            print(f"{case}: {seconds} s", flush=True)
-    return sum(case not in made["cases"] for case in wanted)
+    for objective in OBJECTIVES:
+        cases[f"pretrain-{objective}"] = f"pretrain --objective {objective}"
+    on_queries = "--queries {train}/queries"
+    cases |= {
+        "pretrain-coco-cached": "pretrain --objective coco --mini-batch-size 3 --encoder-dropout",
+        "pretrain-qc": f"pretrain --objective qc {on_queries}",
+        "pretrain-qc-mix": f"pretrain --objective qc {on_queries} --mix 0.5 --per-passage 1",
+        "pretrain-cotmae": f"pretrain --objective cotmae {on_queries} --decoder autoregressive",
+        "pretrain-cotmae-masked": f"pretrain --objective cotmae {on_queries} --decoder masked",
+    }
+    for weighting in WEIGHTINGS:
+        cases[f"finetune-{weighting}"] = f"finetune --weighting {weighting}"
+    cases |= {
+        "finetune-erm-cached": "finetune --mini-batch-size 4 --negatives 2",
+        "finetune-erm-triplet": "finetune --loss triplet --set document_length=24",
+        "finetune-idro-infonce": "finetune --weighting idro --loss infonce",
+    }
+    for name, setting in IDRO_SETTINGS.items():
+        cases[f"finetune-idro-{name}"] = f"finetune --weighting idro --set {setting}"
+    cases |= {
+        "finetune-episodes": "finetune --weighting idro --episodes 2 --target {piece}",
+        "finetune-stages": "finetune --stages 2",
+        "finetune-stages-mined": "finetune --stages 2 --stage2-negatives mined "
+        "--set relative_margin=0.05",
+    }
+    for name, teacher in TEACHERS.items():
+        for student in STUDENTS:
+            command = f"distill --teacher {teacher} --student {student}"
+            cases[f"distill-{name}-{student}"] = command
+    return cases | {
+        "distill-kl": "distill --teacher hybrid --loss kl --set positives=1",
+        "distill-margin-mse": "distill --teacher bm25 --loss margin_mse --set positives=1",
+        "distill-rounds": "distill --teacher bm25 --set refresh_steps=2 --mini-batch-size 8",
+        "adapt": "adapt --corpus {piece} --source {piece} --stages coco,finetune,hybrid-distill",
+        "adapt-unlabelled": "adapt --corpus {piece}/corpus.jsonl --stages qgen --samples 30",
+        "sets": "resample restrain --train {piece} --test {piece} --encoder minilm --size 30",
+        "architectures": "resample evaluate --folder {train}/sets --max-steps 2 --batch-size 4 "
+        "--set mlm_steps=2 --set rerank=5 "
+        "--architecture splade,late-interaction,cross-encoder",
+    }
 
 
-def _run(out: Path, case: str, command: list[str]) -> bool:
-    """Run a command into an empty folder, its output in a log; says what went wrong."""
-    log = out / "logs" / f"{case.replace('/', '-')}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(out / case, ignore_errors=True)
-    environment = os.environ | ENVIRONMENT | {"BEIR_COCODR_CACHE": str(out / "cache")}
-    with log.open("w") as file:
-        status = subprocess.run(
-            command, env=environment, stdout=file, stderr=subprocess.STDOUT
-        ).returncode
-    if status:
-        end = "\n    ".join(log.read_text().splitlines()[-8:])
-        print(
-            f"{case}: status {status} of {shlex.join(command)}\n    {end}",
-            file=sys.stderr,
-            flush=True,
-        )
-    return status == 0
+class Recording:
+    """What one command of the code does, in a folder.
 
-
-def _piece(out: Path, command: Path) -> Path:
-    """The first documents of apidocs/numpy, cut short, with their queries, and scores of a teacher:
-    the share of a query's words that a document has.
+    Args:
+        output: The folder.
+        command: The program.
     """
-    piece = out / "piece"
-    if not _run(out, "validate", [str(command), "validate", "--dataset=apidocs/numpy"]):
-        raise SystemExit("apidocs/numpy cannot be made")
-    (whole,) = (out / "cache").glob("**/corpus.jsonl")
-    (piece / "qrels").mkdir(parents=True, exist_ok=True)
+
+    def __init__(self, output: Path, command: Path) -> None:
+        self.output = output
+        self.command = str(command)
+        self.file = output / FILE
+        self.content: dict[str, Any] = {
+            "command": self.command,
+            "machine": machine(),
+            "versions": {},
+            "cases": {},
+        }
+        if self.file.is_file():
+            self.content = read_json(self.file)
+
+    def run_cases(self, cases: dict[str, list[str]]) -> int:
+        """Run the cases that are not recorded yet, and return how many failed."""
+        recorded = self.content["cases"]
+        missing = {case: words for case, words in cases.items() if case not in recorded}
+        failed = 0
+        for case, words in missing.items():
+            if not self.run_case(case, words):
+                failed += 1
+        return failed
+
+    def run_case(self, case: str, words: list[str]) -> bool:
+        """Run a case and record it, and say whether it ended well."""
+        statuses = []
+        command = [self.command, *words, f"--output={self.output / case}"]
+        taken = round(seconds(lambda: statuses.append(self.run_command(case, command))), 1)
+        if statuses[0] != 0:
+            return False
+        self.content["cases"][case] = {
+            "folder": case,
+            "arguments": words,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": taken,
+            **self.read_folder(self.output / case),
+        }
+        self.file.write_text(json.dumps(self.content, indent=2) + "\n")
+        print(f"{case}: {taken} s", flush=True)
+        return True
+
+    def run_command(self, case: str, command: list[str]) -> int:
+        """Run a command into an empty folder with its messages in a log, and return its status."""
+        log = self.output / "logs" / f"{case.replace('/', '-')}.log"
+        log.parent.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
+        shutil.rmtree(self.output / case, ignore_errors=True)
+        cache = {"BEIR_COCODR_CACHE": str(self.output / "cache")}
+        with log.open("w") as file:
+            status = subprocess.run(
+                command,
+                env=os.environ | ENVIRONMENT | cache,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                check=False,
+            ).returncode
+        if status:
+            end = "\n    ".join(log.read_text().splitlines()[-8:])
+            message = f"{case}: status {status} of {shlex.join(command)}\n    {end}"
+            print(
+                message,
+                file=sys.stderr,
+                flush=True,
+            )
+        return status
+
+    def training_cases(self) -> dict[str, list[str]]:
+        """Return the training cases, each to the words of its command."""
+        folders = {
+            "piece": self.write_piece(),
+            "train": self.output / "train",
+        }
+        cases = {}
+        for case, line in list_training().items():
+            shared = SHARED[line.split()[0]]
+            cases[f"train/{case}"] = shlex.split(f"{line} {shared}".format(**folders))
+        return cases
+
+    def write_piece(self) -> Path:
+        """Write the first documents of apidocs/numpy, cut short, with queries and scores.
+
+        The scores are a teacher's: the share of a query's words that a document has.
+        """
+        piece = self.output / "piece"
+        validate = [self.command, "validate", "--dataset=apidocs/numpy"]
+        if self.run_command("validate", validate) != 0:
+            raise SystemExit("apidocs/numpy cannot be made; see the log above")
+        [corpus] = (self.output / "cache").glob("**/corpus.jsonl")
+        (piece / "qrels").mkdir(
+            parents=True,
+            exist_ok=True,
+        )
+        # A query is in the same line as its document.
+        documents = _copy_first(corpus, piece / "corpus.jsonl")
+        queries = _copy_first(corpus.with_name("queries.jsonl"), piece / "queries.jsonl")
+        for split in ("train", "test"):
+            judged = corpus.parent / "qrels" / f"{split}.tsv"
+            header, *rows = judged.read_text().splitlines(keepends=True)
+            kept = [row for row in rows if row.split("\t")[1] in documents]
+            (piece / "qrels" / f"{split}.tsv").write_text("".join([header, *kept]))
+        words = {document: set(text.lower().split()) for document, text in documents.items()}
+        with (piece / "scores.tsv").open("w") as file:
+            for query, text in queries.items():
+                query_words = set(text.lower().split())
+                for document, document_words in words.items():
+                    share = len(query_words & document_words) / len(query_words)
+                    file.write(f"{query}\t{document}\t{share}\n")
+        return piece
+
+    def read_folder(self, folder: Path) -> dict[str, Any]:
+        """Return digests of the runs, texts and weights of a folder, and its measures."""
+        files = {}
+        measures = {}
+        for path in sorted(folder.rglob("*")):
+            if "checkpoints" in path.parts:
+                continue
+            name = path.relative_to(folder).as_posix()
+            digest = _digest(path)
+            if digest:
+                files[name] = digest
+            elif path.name == "results.json":
+                for model, record in read_json(path)["models"].items():
+                    measures[f"{name}: {model}"] = record["measures"]
+                    self.content["versions"] |= record["versions"]
+            elif path.name == "training.json":
+                self.content["versions"] |= read_json(path).get("versions", {})
+        return {
+            "files": files,
+            "measures": measures,
+        }
+
+
+def _copy_first(source: Path, target: Path) -> dict[str, str]:
+    """Copy the first texts of a file, cut short, and return them by their ids."""
     texts = {}
-    for name in ("corpus", "queries"):  # a query has its document's place
-        lines = [
-            json.loads(line) for line in whole.with_name(f"{name}.jsonl").read_text().splitlines()
-        ]
-        texts[name] = {line["_id"]: line["text"][:CHARACTERS] for line in lines[:DOCUMENTS]}
-        kept = (json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in texts[name].items())
-        (piece / f"{name}.jsonl").write_text("".join(kept))
-    for split in ("train", "test"):
-        head, *rows = (
-            (whole.parent / "qrels" / f"{split}.tsv").read_text().splitlines(keepends=True)
+    for line in source.read_text().splitlines()[:DOCUMENTS]:
+        record = json.loads(line)
+        texts[record["_id"]] = record["text"][:CHARACTERS]
+    lines = [
+        json.dumps(
+            {
+                "_id": name,
+                "text": text,
+            }
         )
-        rows = [row for row in rows if row.split("\t")[1] in texts["corpus"]]
-        (piece / "qrels" / f"{split}.tsv").write_text("".join([head, *rows]))
-    documents = {id_: set(text.lower().split()) for id_, text in texts["corpus"].items()}
-    with (piece / "scores.tsv").open("w") as file:
-        for query, text in texts["queries"].items():
-            words = set(text.lower().split())
-            for id_, found in documents.items():
-                file.write(f"{query}\t{id_}\t{len(words & found) / len(words)}\n")
-    return piece
+        + "\n"
+        for name, text in texts.items()
+    ]
+    target.write_text("".join(lines))
+    return texts
 
 
-def _found(folder: Path, made: dict[str, Any]) -> dict[str, Any]:
-    """Digests of the runs, texts and weights of a folder, and its measures; ``made`` gets the
-    versions.
-    """
-    files, measures = {}, {}
-    for path in sorted(path for path in folder.rglob("*") if "checkpoints" not in path.parts):
-        name = path.relative_to(folder).as_posix()
-        if path.suffix == ".safetensors":
-            digest = hashlib.sha256()
-            for key, tensor in _tensors(path).items():
-                digest.update(f"{key} {tensor.dtype} {tensor.shape}".encode() + tensor.tobytes())
-            files[name] = digest.hexdigest()
-        elif path.suffix in (".run", ".tsv", ".jsonl") and not name.endswith(".per_query.tsv"):
-            files[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-        elif path.name == "results.json":
-            for model, told in json.loads(path.read_text())["models"].items():
-                measures[f"{name}: {model}"] = told["measures"]
-                made["versions"] |= told["versions"]
-        elif path.name == "training.json":
-            made["versions"] |= json.loads(path.read_text()).get("versions", {})
-    return {"files": files, "measures": measures}
+def _digest(path: Path) -> str:
+    """Return the digest of a run, a text or weights; "" for other files."""
+    if path.suffix == ".safetensors":
+        digest = hashlib.sha256()
+        for name, tensor in _read_tensors(path).items():
+            digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
+            digest.update(tensor.tobytes())
+        return digest.hexdigest()
+    is_text = path.suffix in (".run", ".tsv", ".jsonl")
+    if is_text and not path.name.endswith(".per_query.tsv"):
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    return ""
 
 
-def _tensors(path: Path) -> dict[str, Any]:
+def _read_tensors(path: Path) -> dict[str, Any]:
     with safe_open(path, "numpy") as file:
         return {name: file.get_tensor(name) for name in sorted(file.keys())}
 
 
-def compare(before: Path, after: Path, tolerated: list[str]) -> int:
-    """Print a table of all cases; returns how many rows of it are beyond what may be."""
-    a, b = (json.loads((out / FILE).read_text()) for out in (before, after))
-    if unknown := [case for case in tolerated if f"train/{case}" not in a["cases"]]:
-        raise SystemExit(f"--tolerate {unknown[0]}: there is no such case")
-    told = [name for name in ("machine", "versions") if a[name] != b[name]]
-    rows = [(True, name, f"{a[name]} before, {b[name]} after") for name in told]
-    for case, old in a["cases"].items():
-        new = b["cases"].get(case, {"files": {}, "measures": {}})
-        names = sorted(old["files"].keys() | new["files"].keys())
-        equal = [name for name in names if old["files"].get(name) == new["files"].get(name)]
-        for ending in sorted({Path(name).suffix for name in equal}):
-            same = [name for name in equal if name.endswith(ending)]
-            names_of_runs = f": {', '.join(same)}" if ending == ".run" else ""
-            rows.append((True, case, f"{len(same)} {ending} equal to the byte{names_of_runs}"))
-        for name in sorted(set(names) - set(equal)):
-            paths = before / case / name, after / case / name
-            fine, text = _difference(*paths, loose=case.removeprefix("train/") in tolerated)
-            rows.append((fine, case, f"{name}: {text}"))
-        for model, values in old["measures"].items():
-            others = new["measures"].get(model, {})
-            largest = max(abs(value - others.get(name, np.inf)) for name, value in values.items())
-            if largest or case.startswith("evaluate/"):
-                rows.append(
-                    (largest < np.inf, case, f"{model}: measures differ by up to {largest:.1e}")
-                )
-    width = max(len(case) for _, case, _ in rows)
-    print(
-        "\n".join(
-            f"{'    ' if fine else 'FAIL'} {case:{width}} {text}" for fine, case, text in rows
-        )
-    )
-    beyond = sum(not fine for fine, _, _ in rows)
-    print(f"{beyond} rows are beyond what may differ" if beyond else "all as it was")
-    return beyond
+def evaluation_cases(collections: Path, *, fast: bool) -> dict[str, list[str]]:
+    """Return the evaluations of all collections of a folder."""
+    options = [f"--model={model}" for model in MODELS]
+    if fast:
+        options.append("--document-length=64")
+    cases = {}
+    for qrels in sorted(collections.resolve().glob("*/qrels/test.tsv")):
+        folder = qrels.parent.parent
+        cases[f"evaluate/{folder.name}"] = ["evaluate", f"--dataset={folder}", *options]
+    return cases
 
 
-def _difference(a: Path, b: Path, loose: bool) -> tuple[bool, str]:
-    """Whether two files that are not equal may be so, and how far they are apart."""
-    if not a.exists() or not b.exists():
-        return False, "only " + ("before" if a.exists() else "after")
-    if a.suffix == ".run":
-        return _run_difference(_read_run(a), _read_run(b), exact=a.stem == "bm25")
-    if a.suffix != ".safetensors":
-        return loose, "another text"
-    old, new = _tensors(a), _tensors(b)
-    kinds = [
-        {name: (tensor.dtype, tensor.shape) for name, tensor in found.items()}
-        for found in (old, new)
-    ]
-    if kinds[0] != kinds[1]:
-        return False, "other names, types or shapes"
-    largest = np.max([np.abs(old[name].astype(float) - new[name]).max(initial=0) for name in old])
-    return loose and bool(largest <= TOLERANCE), f"weights differ by up to {largest:.1e}"
+@dataclass(frozen=True)
+class Difference:
+    """A row of the comparison.
 
-
-def _read_run(path: Path) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
-    for query, _, document, _, score, _ in map(str.split, path.read_text().splitlines()):
-        found.setdefault(query, {})[document] = float(score)
-    return found
-
-
-def _run_difference(
-    old: dict[str, dict[str, float]], new: dict[str, dict[str, float]], exact: bool
-) -> tuple[bool, str]:
-    """The largest difference of scores, and how many pairs of documents that are no ties changed
-    places.
+    Attributes:
+        is_fine: Whether it may be so.
+        case: The case.
+        text: What is equal or different.
     """
-    if {query: len(found) for query, found in old.items()} != {
-        q: len(found) for q, found in new.items()
-    }:
+
+    is_fine: bool
+    case: str
+    text: str
+
+
+class Comparison:
+    """Two recordings, side by side."""
+
+    def __init__(
+        self,
+        before: Path,
+        after: Path,
+        tolerated: list[str],
+        cut: list[str],
+    ) -> None:
+        self.before = before
+        self.after = after
+        self.old = read_json(before / FILE)
+        self.new = read_json(after / FILE)
+        self.tolerated = {f"train/{case}" for case in tolerated}
+        self.cut = {f"train/{case}" for case in cut}
+        for case in self.tolerated | self.cut:
+            if case not in self.old["cases"]:
+                name = case.removeprefix("train/")
+                raise SystemExit(
+                    f"{before / FILE} has no training case {name!r}; correct the option"
+                )
+
+    def rows(self) -> Iterator[Difference]:
+        """Yield the differences of all cases."""
+        for name in ("machine", "versions"):
+            if self.old[name] != self.new[name]:
+                text = f"{self.old[name]} before, {self.new[name]} after"
+                yield Difference(True, name, text)
+        for case in self.old["cases"]:
+            if case in self.cut and case not in self.new["cases"]:
+                yield Difference(True, case, "cut")
+                continue
+            yield from self.compare_files(case)
+            yield from self.compare_measures(case)
+
+    def compare_files(self, case: str) -> Iterator[Difference]:
+        """Yield the differences of the files of a case."""
+        old = self.old["cases"][case]["files"]
+        new = self.new["cases"].get(case, {"files": {}})["files"]
+        equal: dict[str, list[str]] = {}
+        different = []
+        for name in sorted(old.keys() | new.keys()):
+            if old.get(name) == new.get(name):
+                equal.setdefault(Path(name).suffix, []).append(name)
+            else:
+                different.append(name)
+        for suffix, names in sorted(equal.items()):
+            runs = f": {', '.join(names)}" if suffix == ".run" else ""
+            yield Difference(True, case, f"{len(names)} {suffix} equal to the byte{runs}")
+        for name in different:
+            is_fine, text = _compare_paths(
+                self.before / case / name,
+                self.after / case / name,
+                is_tolerated=case in self.tolerated,
+            )
+            yield Difference(is_fine, case, f"{name}: {text}")
+
+    def compare_measures(self, case: str) -> Iterator[Difference]:
+        """Yield the differences of the measures of a case."""
+        new = self.new["cases"].get(case, {"measures": {}})["measures"]
+        for model, values in self.old["cases"][case]["measures"].items():
+            others = new.get(model, {})
+            changes = [abs(value - others.get(name, np.inf)) for name, value in values.items()]
+            largest = max(changes)
+            if largest > 0 or case.startswith("evaluate/"):
+                text = f"{model}: measures differ by up to {largest:.1e}"
+                yield Difference(bool(largest < np.inf), case, text)
+
+
+def _compare_paths(
+    old: Path,
+    new: Path,
+    *,
+    is_tolerated: bool,
+) -> tuple[bool, str]:
+    """Say whether two files that are not equal may be so, and how far they are apart."""
+    if not old.exists() or not new.exists():
+        return False, "only before" if old.exists() else "only after"
+    if old.suffix == ".run":
+        is_exact = old.stem == "bm25"
+        return _compare_runs(_read_run(old), _read_run(new), is_exact=is_exact)
+    if old.suffix != ".safetensors":
+        return is_tolerated, "another text"
+    return _compare_weights(_read_tensors(old), _read_tensors(new), is_tolerated=is_tolerated)
+
+
+def _compare_weights(
+    old: dict[str, Any],
+    new: dict[str, Any],
+    *,
+    is_tolerated: bool,
+) -> tuple[bool, str]:
+    shapes = []
+    for tensors in (old, new):
+        shapes.append({name: (one.dtype, one.shape) for name, one in tensors.items()})
+    if shapes[0] != shapes[1]:
+        return False, "other names, types or shapes"
+    largest = 0.0
+    for name, tensor in old.items():
+        change = np.abs(tensor.astype(float) - new[name]).max(initial=0)
+        largest = np.maximum(largest, change)  # NaN stays NaN.
+    is_fine = is_tolerated and bool(largest <= TOLERANCE)
+    return is_fine, f"weights differ by up to {largest:.1e}"
+
+
+#: Scores by query and document.
+Run = dict[str, dict[str, float]]
+
+
+def _read_run(path: Path) -> Run:
+    run: Run = {}
+    for line in path.read_text().splitlines():
+        query, _, document, _, score, _ = line.split()
+        run.setdefault(query, {})[document] = float(score)
+    return run
+
+
+def _compare_runs(
+    old: Run,
+    new: Run,
+    *,
+    is_exact: bool,
+) -> tuple[bool, str]:
+    """Return the largest change of scores, and count pairs outside ties that changed places."""
+    old_sizes = {query: len(scores) for query, scores in old.items()}
+    new_sizes = {query: len(scores) for query, scores in new.items()}
+    if old_sizes != new_sizes:
         return False, "other queries, or other numbers of documents"
-    largest, swapped, alone = 0.0, 0, 0
-    for query, there in old.items():
-        here = new[query]
-        documents = list(there | here)
-        both = there.keys() & here.keys()
-        alone += len(documents) - len(both)
-        largest = max([largest, *(abs(there[name] - here[name]) for name in both)])
-        # What a list lacks ranks below all that it has.
-        scores = np.array([there.get(name, min(there.values())) for name in documents])
-        place = {name: number for number, name in enumerate(here)}
-        ranks = np.array([place.get(name, len(here)) for name in documents])
-        swapped += int(((scores[:, None] - scores > TIE) & (ranks[:, None] > ranks)).sum())
-    fine = not exact and largest <= TOLERANCE and not swapped
-    places = f"{swapped} pairs outside ties changed places, {alone} documents in one only"
-    return fine, f"scores differ by up to {largest:.1e}, {places}"
+    largest = 0.0
+    swapped = 0
+    in_one_only = 0
+    for query, old_scores in old.items():
+        new_scores = new[query]
+        common = old_scores.keys() & new_scores.keys()
+        in_one_only += len(old_scores) + len(new_scores) - 2 * len(common)
+        for document in common:
+            largest = max(largest, abs(old_scores[document] - new_scores[document]))
+        swapped += _count_swapped(old_scores, new_scores)
+    is_fine = not is_exact and largest <= TOLERANCE and swapped == 0
+    places = f"{swapped} pairs outside ties changed places, {in_one_only} documents in one only"
+    return is_fine, f"scores differ by up to {largest:.1e}, {places}"
 
 
-def main() -> None:
+def _count_swapped(old: dict[str, float], new: dict[str, float]) -> int:
+    """Count the pairs that A tells apart and B ranks the other way round.
+
+    A document that a ranking lacks is below all documents that it has.
+    """
+    documents = list(old | new)
+    lowest = min(old.values())
+    scores = np.array([old.get(document, lowest) for document in documents])
+    rank_of = {document: rank for rank, document in enumerate(new)}
+    ranks = np.array([rank_of.get(document, len(new)) for document in documents])
+    is_above = scores[:, None] - scores > TIE
+    is_below = ranks[:, None] > ranks
+    return int((is_above & is_below).sum())
+
+
+def record(options: argparse.Namespace) -> int:
+    """Record all cases, and return how many failed."""
+    recording = Recording(options.output.resolve(), options.command.absolute())
+    cases: dict[str, list[str]] = {}
+    if options.only != "evaluate":
+        cases |= recording.training_cases()
+    if options.only != "train":
+        if options.collections is None:
+            raise SystemExit("name the folder of collections with --collections, or --only train")
+        cases |= evaluation_cases(options.collections, fast=options.fast)
+    return recording.run_cases(cases)
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Print a table of all cases, and return how many rows differ more than they may."""
+    comparison = Comparison(
+        options.a,
+        options.b,
+        options.tolerate,
+        options.cut,
+    )
+    rows = list(comparison.rows())
+    width = max((len(row.case) for row in rows), default=0)
+    for row in rows:
+        mark = "    " if row.is_fine else "FAIL"
+        print(f"{mark} {row.case:{width}} {row.text}")
+    beyond = [row for row in rows if not row.is_fine]
+    print(f"{len(beyond)} rows differ more than they may" if beyond else "all as it was")
+    return len(beyond)
+
+
+def parse_options() -> argparse.Namespace:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    commands = parser.add_subparsers(dest="what", required=True)
-    recording = commands.add_parser(
-        "record", help="run everything that is not in OUT/unchanged.json yet"
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=raw,
     )
-    recording.add_argument("out", type=Path)
-    recording.add_argument("--collections", type=Path, help="folder of BEIR folders")
-    recording.add_argument("--only", choices=("evaluate", "train"))
+    commands = parser.add_subparsers(
+        dest="action",
+        required=True,
+    )
+    recording = commands.add_parser("record", help="Run all cases that OUT does not have yet.")
     recording.add_argument(
-        "--command", type=Path, default=Path(sys.executable).with_name("beir-cocodr")
+        "output",
+        type=Path,
+        metavar="OUT",
     )
     recording.add_argument(
-        "--fast", action="store_true", help="evaluate on documents cut to 64 tokens"
+        "--collections",
+        type=Path,
+        help="A folder of BEIR folders.",
     )
-    comparing = commands.add_parser("compare", help="exit with 1 if results changed")
+    recording.add_argument(
+        "--only",
+        choices=("evaluate", "train"),
+        help="Run only these cases.",
+    )
+    recording.add_argument(
+        "--command",
+        type=Path,
+        default=Path(sys.executable).with_name("beir-cocodr"),
+        help="The program to record. Default: the installed one.",
+    )
+    recording.add_argument(
+        "--fast",
+        action="store_true",
+        help="Evaluate on documents cut to 64 tokens.",
+    )
+    comparing = commands.add_parser("compare", help="End with status 1 if results changed.")
     comparing.add_argument("a", type=Path)
     comparing.add_argument("b", type=Path)
     comparing.add_argument(
-        "--tolerate", action="append", default=[], metavar="CASE", help="such as adapt"
+        "--tolerate",
+        action="append",
+        default=[],
+        metavar="CASE",
+        help="Let this training case, such as adapt, change slightly; repeat it.",
     )
-    given = parser.parse_args()
-    if given.what == "record":
-        out, command = given.out.resolve(), given.command.absolute()
-        sys.exit(record(out, given.collections, given.only, command, given.fast) > 0)
-    sys.exit(compare(given.a, given.b, given.tolerate) > 0)
+    comparing.add_argument(
+        "--cut",
+        action="append",
+        default=[],
+        metavar="CASE",
+        help="Let B lack this training case; repeat it.",
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_options()
+    run = record if options.action == "record" else compare
+    sys.exit(run(options) > 0)
 
 
 if __name__ == "__main__":
