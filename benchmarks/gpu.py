@@ -229,11 +229,13 @@ def measure_coco(bench: Bench, kind: str) -> dict[str, Any]:
     from beir_cocodr.losses.coco import COCOLoss, infonce
     from beir_cocodr.training.options import PretrainOptions
     from beir_cocodr.training.pretrain import attach_head
+    from beir_cocodr.training.start import Start
 
     is_masked = kind.endswith("losses")
     model = bench.model()
     if is_masked:
-        attach_head(model, str(bench.encoder_folder), PretrainOptions())
+        folder = str(bench.encoder_folder)
+        attach_head(Start(folder, folder, model), PretrainOptions())
         model.to(bench.device)
     model.eval()
     make_loss = infonce if kind == "host" else COCOLoss
@@ -326,7 +328,8 @@ def mining(bench: Bench) -> None:
                 collection,
                 model,
                 output,
-                options,
+                options.mining,
+                draw,
             )
         )
 

@@ -53,11 +53,12 @@ def prepare(kind: str, options: argparse.Namespace) -> tuple[Any, list[dict[str,
 
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.losses.coco import COCOLoss, infonce
-    from beir_cocodr.models.loading import load_encoder
+    from beir_cocodr.models.loading import load_encoder, model_source
     from beir_cocodr.models.spec import EncoderOptions
     from beir_cocodr.training.document_views import DocumentViews
     from beir_cocodr.training.options import PretrainOptions
     from beir_cocodr.training.pretrain import attach_head
+    from beir_cocodr.training.start import Start
 
     settings = PretrainOptions.of(mlm_weight=1.0 if kind == "coco_mlm" else 0.0)
     model = load_encoder("minilm", EncoderOptions(device="cpu"))
@@ -69,7 +70,7 @@ def prepare(kind: str, options: argparse.Namespace) -> tuple[Any, list[dict[str,
             "ask for fewer"
         )
     if settings.masked:
-        attach_head(model, "minilm", settings)
+        attach_head(Start("minilm", model_source("minilm"), model), settings)
     model.eval()
     rows = views.dataset().shuffle(seed=0)
     batch = views.collator()([rows[i] for i in range(options.documents)])

@@ -190,6 +190,7 @@ def options_of(words: list[str], gpus: int) -> Any:
     """Return the options of a training command, from its preset, flags and settings."""
     from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
     from beir_cocodr.training.presets import stage_options
+    from beir_cocodr.training.shared_options import setting_fields
 
     kinds = {
         "pretrain": PretrainOptions,
@@ -199,10 +200,10 @@ def options_of(words: list[str], gpus: int) -> Any:
     kind: Any = kinds[words[0]]
     values = dict(pairwise(words))
     assigned = [value for name, value in pairwise(words) if name == "--set"]
-    for name in kind.__dataclass_fields__:
-        flag = f"--{name.replace('_', '-')}"
+    for _, setting in setting_fields(kind):
+        flag = f"--{setting.name.replace('_', '-')}"
         if flag in values:
-            assigned.append(f"{name}={values[flag]}")
+            assigned.append(f"{setting.name}={values[flag]}")
     with _processes(gpus):
         return stage_options(
             kind,
@@ -363,7 +364,7 @@ def _finetune(command: Command) -> Cost:
     is_marco = command.data == [TRAIN]
     queries = TRAIN_QUERIES if is_marco else 500_000
     documents = size(TRAIN)[0] if is_marco else 100_000
-    rounds = options.episodes + options.stages
+    rounds = options.mining.episodes + options.mining.stages
     count = _step_count(options, queries)
     texts = options.batch_size * (2 + options.negatives)
     length = 128 * command.share
