@@ -17,7 +17,7 @@ from beir_cocodr.data.analyzers import one_line
 from beir_cocodr.data.readers import read_query_file
 from beir_cocodr.errors import InputError, check_count
 from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, described
-from beir_cocodr.records import Json
+from beir_cocodr.records import Record
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
@@ -114,21 +114,66 @@ def encode(
     if as_json:
         print_json(report)
     else:
-        for line in _describe_store(output, report):
+        for line in _describe_store(output, _StoreReport.from_json(report, output)):
             print(line)
 
 
-def _describe_store(output: Path, report: Json) -> Iterator[str]:
+@dataclass(frozen=True)
+class _RayUsage(Record):
+    """The use of a Ray cluster.
+
+    Attributes:
+        actors: actors that worked.
+        died: actors that died and were replaced.
+        tasks_by_node: node to the number of its tasks.
+    """
+
+    actors: int
+    died: int
+    tasks_by_node: dict[str, int]
+
+    def describe(self) -> str:
+        """Return the end of a sentence about the work."""
+        nodes = len(self.tasks_by_node)
+        plural = "" if nodes == 1 else "s"
+        text = f" by {self.actors} actors on {nodes} node{plural} of Ray"
+        if self.died:
+            text += f", {self.died} of which died and were replaced"
+        return text
+
+
+@dataclass(frozen=True)
+class _RefitLine:
+    """Whether a hybrid encoder should be fused again, in a sentence."""
+
+    line: str
+
+
+@dataclass(frozen=True)
+class _StoreReport(Record):
+    """The part of an encoding's report that is printed as text."""
+
+    documents: int
+    dimensions: int
+    shards: int
+    bytes: int
+    documents_encoded: int
+    encoding_seconds: float
+    ray: _RayUsage | None = None
+    refit: _RefitLine | None = None
+
+
+def _describe_store(output: Path, report: _StoreReport) -> Iterator[str]:
     from beir_cocodr.retrieval.store.encoding_cost import size
 
+    ray = "" if report.ray is None else report.ray.describe()
     yield (
-        f"{output}: {report['documents']} documents of {report['dimensions']} dimensions in "
-        f"{report['shards']} shards, {size(report['bytes'])}; {report['documents_encoded']} "
-        "encoded "
-        f"now, in {report['encoding_seconds']:.1f} seconds{_describe_ray(report.get('ray'))}"
+        f"{output}: {report.documents} documents of {report.dimensions} dimensions in "
+        f"{report.shards} shards, {size(report.bytes)}; {report.documents_encoded} encoded now, "
+        f"in {report.encoding_seconds:.1f} seconds{ray}"
     )
-    if "refit" in report:
-        yield report["refit"]["line"]
+    if report.refit is not None:
+        yield report.refit.line
 
 
 @dataclass(frozen=True)
@@ -297,10 +342,11 @@ def _write_run(
     if as_json:
         print_json(report.to_json())
         return
+    usage = "" if report.ray is None else _RayUsage.from_json(report.ray, output).describe()
     print(
         f"{output}: {report.queries} queries, {top_k} documents each of "
         f"{report.store['documents']}; searched in {report.search_seconds:.2f} seconds"
-        f"{_describe_ray(report.ray)}"
+        f"{usage}"
     )
 
 
@@ -365,7 +411,7 @@ def _model_or_default(name: str | None, settings: SearchOptions) -> str:
     if name is not None:
         return name
     if settings.stores:
-        return _model_of_store(settings.stores[0], settings.verify)
+        return _model_of_store(Path(settings.stores[0]), settings.verify)
     default = "hybrid:minilm" if find_spec(MINILM_PACKAGE) else BM25
     log.info("no --model is named: searching with %s", default)
     return default
@@ -395,14 +441,3 @@ def _typed_lines() -> Iterator[str]:
             return
         if line.strip():
             yield line.strip()
-
-
-def _describe_ray(usage: object) -> str:
-    if not isinstance(usage, dict):
-        return ""
-    nodes = len(usage["tasks_by_node"])
-    plural = "" if nodes == 1 else "s"
-    text = f" by {usage['actors']} actors on {nodes} node{plural} of Ray"
-    if usage["died"]:
-        text += f", {usage['died']} of which died and were replaced"
-    return text

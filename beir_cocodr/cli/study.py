@@ -91,7 +91,7 @@ def qpp(
     query's measure.
     """
     from beir_cocodr.analysis.predictors import variance_predictors, word_vector_predictors
-    from beir_cocodr.analysis.qpp import QPPOptions
+    from beir_cocodr.analysis.qpp import QPP, QPPOptions
     from beir_cocodr.analysis.qpp import qpp as run
     from beir_cocodr.report.analysis_tables import qpp_table
 
@@ -111,7 +111,7 @@ def qpp(
             search=search,
         )
         prediction.write_values(folder / prediction.record.values)
-        delivery = Delivery(
+        delivery = Delivery[QPP](
             "qpp.json",
             lambda record: [qpp_table(record)],
             "qpp.png",

@@ -382,7 +382,7 @@ class Session:
         self.judged.refresh()
         with self._searching, self.judged.lock:
             pairs = dict.fromkeys([*self._typed_pairs(query), *self._drawn_pairs()])
-        proposed = []
+        proposed: list[Json] = []
         for asked, document in list(pairs)[:_PROPOSED]:
             shown = self.document(document, asked.text)
             proposed.append({"query": asked.text, "query_id": asked.query_id, "document": shown})
@@ -430,8 +430,11 @@ class Session:
             documents = sum(map(len, self.judged.grades.values()))
         if not documents:
             return f"Nothing was judged; judgements would be written to {self.folder}."
-        counts = f"{documents} judgements of {queries} queries"
-        return f"{counts} are in {self.judged.file}, and as qrels beside it."
+        judgements = "1 judgement" if documents == 1 else f"{documents} judgements"
+        counts = (
+            f"{judgements} of 1 query" if queries == 1 else f"{judgements} of {queries} queries"
+        )
+        return f"{self.judged.file} holds {counts}; qrels are beside it."
 
     def compared(self) -> list[str]:
         """Return the arguments by which ``compare`` reaches the same verdict."""

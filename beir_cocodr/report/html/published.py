@@ -6,7 +6,7 @@ References:
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from beir_cocodr.errors import explained
 from beir_cocodr.evaluation.results import EvaluationRecord
 from beir_cocodr.io import parse_json
-from beir_cocodr.records import Json
+from beir_cocodr.records import Record
 from beir_cocodr.report.html.tables import (
     HtmlTable,
     TableColumn,
@@ -105,45 +105,66 @@ def published_table(
     return HtmlTable(f"Published figures on {task}", columns, cells, notes=notes)
 
 
+@dataclass(frozen=True)
+class _Figures(Record):
+    """A file of published figures, with the two tables that are read."""
+
+    paper: str = ""
+    table1: dict[str, object] = field(default_factory=dict)
+    table5: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _TaskTable(Record):
+    """A table of scores with a row for each task."""
+
+    scores: dict[str, dict[str, float | None]]
+
+
+@dataclass(frozen=True)
+class _MethodTable(Record):
+    """A table of scores with a row for each method, which may hold texts, too."""
+
+    datasets: list[str]
+    rows: dict[str, dict[str, float | str | None]]
+
+
+@dataclass(frozen=True)
+class _Size(Record):
+    """The size of a task, as a row of a table."""
+
+    documents: int
+    test_queries: int
+
+
 def _read(file: Path | Traversable) -> _Paper:
-    kinds = (OSError, ValueError, KeyError, TypeError, AttributeError)
-    with explained(f"{file} cannot be read", "write it again, or remove it", *kinds):
+    with explained(f"{file} cannot be read", "write it again, or remove it", OSError, ValueError):
         content = parse_json(file.read_text(encoding="utf-8"))
-        tasks_by_methods = content.get("table1", {})
-        methods_by_tasks = content.get("table5", {})
-        scores = {**_scores_by_task(tasks_by_methods), **_scores_by_method(methods_by_tasks)}
-        sizes = _sizes(methods_by_tasks)
-        for of_task in scores.values():
-            if not all(isinstance(value, float | int | None) for value in of_task.values()):
-                raise TypeError("a score is not a number")
-    authors = str(content.get("paper", "")).split(",")[0]
-    return _Paper(authors, scores, sizes)
-
-
-def _scores_by_task(table: Json) -> dict[str, dict[str, float | None]]:
-    """Return the scores of a table with a row for each task."""
-    if table.get("metric") != _METRIC:
-        return {}
-    return {task: dict(row) for task, row in table["scores"].items()}
-
-
-def _scores_by_method(table: Json) -> dict[str, dict[str, float | None]]:
-    """Return the scores of a table with a row for each method."""
-    if table.get("metric") != _METRIC:
-        return {}
-    rows = table.get("rows", {})
-    return {
-        task: {method: row.get(task) for method, row in rows.items()} for task in table["datasets"]
-    }
-
-
-def _sizes(table: Json) -> dict[str, tuple[int, int]]:
-    """Return the sizes of the tasks, which some rows of a table have instead of scores."""
+    figures = _Figures.from_json(content, str(file))
+    scores: dict[str, dict[str, float | None]] = {}
+    if figures.table1.get("metric") == _METRIC:
+        scores |= _TaskTable.from_json(figures.table1, str(file)).scores
+    if figures.table5.get("metric") == _METRIC:
+        table = _MethodTable.from_json(figures.table5, str(file))
+        for task in table.datasets:
+            scores[task] = _scores_of(task, table)
     sizes = {}
-    for task, row in table.get("rows", {}).items():
-        if "test_queries" in row:
-            sizes[task] = (int(row["documents"]), int(row["test_queries"]))
-    return sizes
+    rows = figures.table5.get("rows")
+    for task, row in rows.items() if isinstance(rows, dict) else ():
+        if isinstance(row, dict) and "test_queries" in row:
+            size = _Size.from_json(row, str(file))
+            sizes[task] = (size.documents, size.test_queries)
+    return _Paper(figures.paper.split(",")[0], scores, sizes)
+
+
+def _scores_of(task: str, table: _MethodTable) -> dict[str, float | None]:
+    """Return method to its score of a task."""
+    scores = {}
+    for method, row in table.rows.items():
+        score = row.get(task)
+        if not isinstance(score, str):
+            scores[method] = score
+    return scores
 
 
 def _packaged() -> list[Traversable]:

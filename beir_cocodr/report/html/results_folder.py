@@ -1,7 +1,7 @@
 """The output folder of a command, read: records, trained models, scores of single queries."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -21,8 +21,8 @@ from beir_cocodr.evaluation.results import (
     PairedTest,
 )
 from beir_cocodr.io import parse_json
-from beir_cocodr.provenance import LOGGED, RECORD_FILE, TrainingRecord
-from beir_cocodr.records import Json, Record
+from beir_cocodr.provenance import RECORD_FILE, TrainingRecord
+from beir_cocodr.records import Record
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,22 @@ class ClusterWeights(Record):
 
     step: int
     weights: list[float]
+
+
+@dataclass(frozen=True)
+class LoggedRound:
+    """A round in the details of a training.json: its logged losses."""
+
+    logged_loss: Losses | None = None
+
+
+@dataclass(frozen=True)
+class LoggedTraining(Record):
+    """The logged losses in the details of a training.json, of rounds or of the whole training."""
+
+    logged_loss: Losses | None = None
+    episodes: list[LoggedRound] | None = None
+    stages: list[LoggedRound] | None = None
 
 
 @dataclass(frozen=True)
@@ -141,23 +157,14 @@ def _cluster_weights(file: Path) -> list[ClusterWeights]:
 
 def _losses(record: TrainingRecord, file: Path) -> dict[str, Losses]:
     """Return title to the logged losses, of each round, else of the whole training."""
-    problem = f"{file}: {LOGGED} is not a list of steps and losses"
-    with explained(problem, "train again", TypeError, ValueError, AttributeError):
-        logs = _logs(record.details)
-        return {
-            title: [(float(step), float(loss)) for step, loss in points]
-            for title, points in logs.items()
-            if points
-        }
-
-
-def _logs(details: Mapping[str, Json]) -> dict[str, Json]:
-    """Return title to the log of each round, else to the log of the whole training."""
-    logs: dict[str, Json] = {}
-    for rounds, word in _ROUNDS.items():
-        for number, of_round in enumerate(details.get(rounds) or ()):
-            logs[f"{word} {number}"] = of_round.get(LOGGED)
-    return logs or {"loss": details.get(LOGGED)}
+    details = LoggedTraining.from_json(record.details, file)
+    logs: dict[str, Losses | None] = {}
+    for word, rounds in (("episode", details.episodes), ("stage", details.stages)):
+        for number, logged in enumerate(rounds or ()):
+            logs[f"{word} {number}"] = logged.logged_loss
+    if not logs:
+        logs["loss"] = details.logged_loss
+    return {title: points for title, points in logs.items() if points}
 
 
 def _curves(file: Path) -> list[CurvePoint]:

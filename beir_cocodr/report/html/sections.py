@@ -96,8 +96,8 @@ def _label_free_parts(
 
 def training_parts(output: ResultsFolder) -> dict[str, object]:
     """Return the parts about trained models: settings, rounds, losses and clusters."""
-    loss_pictures = []
-    curve_pictures = []
+    loss_pictures: list[pictures.Picture | None] = []
+    curve_pictures: list[pictures.Picture | None] = []
     curve_tables = []
     cluster_pictures: list[pictures.Picture] = []
     logs = 0
