@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -223,20 +224,24 @@ def _evaluated(
     options: QPPOptions,
     search: SearchOptions,
 ) -> dict[str, float]:
-    record = evaluate(
-        model,
-        collection,
-        measures=measure,
-        split=options.split,
-        output=output,
-        options=EvaluateOptions(identical_ids=options.identical_ids),
-        search=search,
-    )
-    [result] = record.models.values()
-    if output is None or result.per_query is None:
-        scores = (result.scores or {})[measure]
-        return dict(zip(collection.qrels, scores, strict=True))
-    return _read_quality(Path(output) / result.per_query, measure)
+    # Only the file has the scores in full; the record rounds them.
+    with TemporaryDirectory() as temporary:
+        folder = Path(output or temporary)
+        record = evaluate(
+            model,
+            collection,
+            measures=measure,
+            split=options.split,
+            output=folder,
+            options=EvaluateOptions(identical_ids=options.identical_ids),
+            search=search,
+        )
+        [result] = record.models.values()
+        if result.per_query is not None:
+            return _read_quality(folder / result.per_query, measure)
+    # A run has no such file.
+    scores = (result.scores or {})[measure]
+    return dict(zip(collection.qrels, scores, strict=True))
 
 
 def _read_quality(file: Path, measure: str) -> dict[str, float]:

@@ -29,7 +29,7 @@ from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.measures import MeasureNames
 from beir_cocodr.losses.coco import COCOLoss, triplet_losses
 from beir_cocodr.models.loading import load_encoder
-from beir_cocodr.models.spec import SearchOptions, check_device
+from beir_cocodr.models.spec import ModelSpec, SearchOptions, check_device
 from beir_cocodr.progress import in_place
 from beir_cocodr.records import Report, versions
 from beir_cocodr.retrieval.resolve import Models, resolve_models
@@ -342,37 +342,13 @@ def source_clusters(
     gains = Gains(files, [collection.name, *names], measure_name, before, after)
     _check_cases(options.queries, targets)
 
-    first = load_encoder(specs[before], search.encoder)
-    sampled, triplets = sample_triplets(collection, first.text_format, options)
-    log.info("losses of %d source queries under %s", len(sampled), before)
-    losses_before, _ = source_losses(first, collection.documents, sampled, triplets, search)
-    similarity = first.similarity_fn_name
-    del first  # a model that is loaded by name is in memory alone
-    model = load_encoder(specs[after], search.encoder)
-    if similarity != model.similarity_fn_name:
-        raise InputError(
-            "one model compares by cosine, the other by dot product, so their losses are not on "
-            "one scale; give two models of one similarity"
-        )
-    log.info("losses of %d source queries under %s", len(sampled), after)
-    losses_after, embeddings = source_losses(model, collection.documents, sampled, triplets, search)
-    clusters = cluster_queries(embeddings, options.clusters, options.seed, ids=list(sampled))
-    study = _Study(
-        source=collection.name,
-        queries=sampled,
-        before=losses_before,
-        after=losses_after,
-        embeddings=embeddings,
-        clusters=clusters,
-        gains=gains,
-        options=options,
-    )
+    study, model = _measured(specs, collection, gains, options, search)
     records = {target.name: study.target(target, model, search) for target in targets}
     return SourceClusters(
-        sampled=len(sampled),
+        sampled=len(study.queries),
         targets=records,
         clusters=study.clusters_with_queries(),
-        folded_clusters=clusters.folded_clusters,
+        folded_clusters=study.clusters.folded_clusters,
         nearest_improved=sum(record.reduction > 0 for record in records.values()),
         reduction_against_gain=_reduction_against_gain(records) if files else None,
         measure=measure_name if files else None,
@@ -489,6 +465,46 @@ class _Study:
                 )
             )
         return near
+
+
+def _measured(
+    specs: Mapping[str, ModelSpec],
+    collection: Collection,
+    gains: Gains,
+    options: SourceClusterOptions,
+    search: SearchOptions,
+) -> tuple[_Study, Any]:
+    """Compute the losses of both models and the clusters of the second.
+
+    Returns:
+        The study, and the second model.
+    """
+    before, after = specs
+    first = load_encoder(specs[before], search.encoder)
+    queries, triplets = sample_triplets(collection, first.text_format, options)
+    log.info("losses of %d source queries under %s", len(queries), before)
+    losses_before, _ = source_losses(first, collection.documents, queries, triplets, search)
+    similarity = first.similarity_fn_name
+    del first  # a model that is loaded by name is in memory alone
+    model = load_encoder(specs[after], search.encoder)
+    if similarity != model.similarity_fn_name:
+        raise InputError(
+            "one model compares by cosine, the other by dot product, so their losses are not on "
+            "one scale; give two models of one similarity"
+        )
+    log.info("losses of %d source queries under %s", len(queries), after)
+    losses_after, embeddings = source_losses(model, collection.documents, queries, triplets, search)
+    study = _Study(
+        source=collection.name,
+        queries=queries,
+        before=losses_before,
+        after=losses_after,
+        embeddings=embeddings,
+        clusters=cluster_queries(embeddings, options.clusters, options.seed, ids=list(queries)),
+        gains=gains,
+        options=options,
+    )
+    return study, model
 
 
 def _case_ids(
