@@ -1,76 +1,74 @@
-"""A loss of one's own in fine-tuning: clusters of queries count by a power of their last loss.
+"""A loss of your own in fine-tuning: a positive must score higher than its negatives by a margin.
 
-python examples/custom_loss.py --dataset apidocs/numpy --model minilm --power 1 --output runs/power
+The script is the command line with one loss more:
+
+python examples/custom_loss.py finetune --dataset apidocs/numpy --model minilm --loss hinge \
+    --set margin=0.2 --max-steps 20 --output runs/hinge
 """
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from beir_cocodr import EncoderOptions, FinetuneOptions, finetune
-from beir_cocodr.losses import ClusterLoss
-from beir_cocodr.training.objectives import WEIGHTINGS, Weighting
+from beir_cocodr.models.spec import Options, option
+from beir_cocodr.training.loss_rows import LOSSES, FinetuneLoss
+from beir_cocodr.training.options import FinetuneOptions
 
 
-class PowerLoss(ClusterLoss):
-    """Σ_k c_k ℓ_k with c_k ∝ n_k w_k and w_k = ℓ_k^power of the last step that had the cluster.
+@dataclass(frozen=True)
+class HingeOptions(Options):
+    """Options of the loss.
 
-    With power 0 it is the plain mean over examples.
+    Args:
+        margin: how much higher a positive must score.
     """
 
-    def __init__(self, model: Any, n_clusters: int, power: float = 1.0, **settings: Any) -> None:
-        super().__init__(model, n_clusters, **settings)
-        self.power = power
-
-    def observe(self, losses: Tensor, counts: Tensor) -> None:
-        """Called before each training step with (K,) losses and (K,) numbers of examples, 0 where
-        absent.
-        """
-        self.weights.copy_(torch.where(counts > 0, losses.clamp(min=0) ** self.power, self.weights))
-
-    def coefficients(self, losses: Tensor, counts: Tensor) -> Tensor:
-        """(K,) the factor c_k of each cluster's loss."""
-        factors = self.weights * counts
-        return factors / factors.sum()
+    margin: float = option(0.1, above=0)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--dataset", default="apidocs/numpy", help="labelled collection, split train"
-    )
-    parser.add_argument("--model", default="minilm", help="encoder to start from")
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--power", type=float, default=1.0)
-    parser.add_argument("--clusters", type=int, default=8)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--max-steps", type=int, default=20)
-    parser.add_argument("--device")
-    given = parser.parse_args()
+class HingeLoss(nn.Module):
+    """max(0, margin − s(q, d⁺) + s(q, d⁻)), the mean over all negatives of all queries."""
 
-    # The row names the class, and which option of FinetuneOptions each parameter of it is.
-    WEIGHTINGS["power"] = Weighting(f"{__name__}:PowerLoss", {"power": "alpha"})
-    settings = {
-        "clusters": given.clusters,
-        "batch_size": given.batch_size,
-        "max_steps": given.max_steps,
-    }
-    options = FinetuneOptions.of(weighting="power", alpha=given.power, **settings)
-    finetune(
-        given.model,
-        given.dataset,
-        output=given.output,
-        options=options.with_overrides(encoder=EncoderOptions(device=given.device)),
-    )
-    print((given.output / "cluster_weights.jsonl").read_text().splitlines()[-1])
+    def __init__(self, model: Any, margin: float) -> None:
+        """Take a sentence-transformers model."""
+        super().__init__()
+        self.model = model
+        self.margin = margin
+
+    def forward(
+        self, features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
+    ) -> Tensor:
+        """Return the loss of the columns query, positive, negative_1, ..., each (B, tokens)."""
+        queries, positives, *negatives = (
+            self.model(column)["sentence_embedding"] for column in features
+        )
+        similarity = self.model.similarity_pairwise
+        right = similarity(queries, positives)  # (B,)
+        wrong = torch.stack([similarity(queries, negative) for negative in negatives])  # (n, B)
+        return (self.margin - right + wrong).clamp(min=0).mean()
+
+
+def build(model: Any, options: FinetuneOptions, pairs: int) -> nn.Module:
+    """Build the loss by the options of a training."""
+    assert isinstance(options.loss_options, HingeOptions)
+    return HingeLoss(model, options.loss_options.margin)
+
+
+LOSSES["hinge"] = FinetuneLoss(
+    build=f"{__name__}:build",
+    help="a positive scores higher than its negatives by a margin",
+    options=HingeOptions,
+    columns={"query": "query", "positive": "document", "negative_n": "document"},
+    citations=("@misc{hinge, title = {A Margin between Positive and Negative}, year = {2026}}",),
+)
 
 
 if __name__ == "__main__":
+    from beir_cocodr.cli.__main__ import main
+
     main()

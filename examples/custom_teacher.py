@@ -1,67 +1,67 @@
-"""A teacher of one's own in distillation: another encoder, such as a larger one.
+"""A teacher of your own in distillation: another encoder, such as a larger one.
 
-python examples/custom_teacher.py --dataset apidocs/numpy --model minilm --teacher minilm --output
-runs/taught
+The script is the command line with one kind of teacher more:
+
+python examples/custom_teacher.py distill --dataset apidocs/numpy --model minilm \
+    --teacher encoder:minilm --set temperature=0.5 --max-steps 20 --batch-size 8 \
+    --output runs/taught
 """
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
-from beir_cocodr import DistillOptions, EncoderOptions, distill, load_encoder
+from beir_cocodr import load_encoder
+from beir_cocodr.arrays import Ints
+from beir_cocodr.models.spec import Options, option
 from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.training.objectives import TEACHERS, TeacherKind
+from beir_cocodr.training.teacher_rows import TEACHERS, TeacherKind
 from beir_cocodr.training.teachers import TeacherSetting
+
+PREFIX = "encoder:"
+
+
+@dataclass(frozen=True)
+class EncoderTeacherOptions(Options):
+    """Options of the teacher.
+
+    Args:
+        temperature: what scores are divided by.
+    """
+
+    temperature: float = option(1.0, above=0)
 
 
 class EncoderTeacher:
     """The scores of a dense encoder, which encodes the corpus once."""
 
     def __init__(self, setting: TeacherSetting) -> None:
-        model = load_encoder(setting.name.removeprefix("encoder:"), setting.encoder)
+        """Load the encoder that the value of --teacher names."""
+        model = load_encoder(setting.name.removeprefix(PREFIX), setting.encoder)
         self.dense = Dense(model, setting.documents, setting.folder / "teacher-corpus")
+        options = setting.options or EncoderTeacherOptions()
+        assert isinstance(options, EncoderTeacherOptions)
+        self.temperature = options.temperature
 
-    def score(self, query_id: str, query: str, rows: np.ndarray) -> np.ndarray:
-        """(m,) rows of the corpus to (m,) scores; only the order within one query is learned."""
+    def score(self, query_id: str, query: str, rows: Ints) -> np.ndarray:
+        """Return (m,) scores of (m,) rows of the corpus; only their order is learned."""
         vector = self.dense.encode_queries([query])[0]
         scores: np.ndarray = (self.dense.embeddings.rows(rows) @ vector).numpy()
-        return scores
+        return scores / self.temperature
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--dataset", default="apidocs/numpy", help="labelled collection, split train"
-    )
-    parser.add_argument("--model", default="minilm", help="encoder to start from")
-    parser.add_argument("--teacher", default="minilm", help="encoder whose order is learned")
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--max-steps", type=int, default=20)
-    parser.add_argument("--device")
-    given = parser.parse_args()
-
-    # The row says which names of teachers it is for, and what is called with all that a teacher may
-    # need.
-    TEACHERS["encoder"] = TeacherKind(
-        "encoder:M", f"{__name__}:EncoderTeacher", lambda name: name.startswith("encoder:")
-    )
-    options = DistillOptions(batch_size=given.batch_size, max_steps=given.max_steps)
-    encoder = EncoderOptions(device=given.device)
-    distill(
-        given.model,
-        given.dataset,
-        teacher=f"encoder:{given.teacher}",
-        output=given.output,
-        options=options.with_overrides(encoder=encoder),
-    )
-    print((given.output / "training.json").read_text())
+TEACHERS["encoder"] = TeacherKind(
+    build=f"{__name__}:EncoderTeacher",
+    help="encoder:M",
+    options=EncoderTeacherOptions,
+    citations=("@misc{encoder, title = {An Encoder Teaches an Encoder}, year = {2026}}",),
+    means=lambda name: name.startswith(PREFIX),
+)
 
 
 if __name__ == "__main__":
+    from beir_cocodr.cli.__main__ import main
+
     main()

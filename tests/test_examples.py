@@ -18,7 +18,8 @@ from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
 from conftest import completed, write_beir
 
-from beir_cocodr import evaluate
+from beir_cocodr import evaluate, load_collection
+from beir_cocodr.evaluation.label_free.contamination import find_contamination
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 README = (EXAMPLES / "README.md").read_text()
@@ -47,15 +48,17 @@ def run(*arguments: object, **environment: str) -> str:
     return done.stdout
 
 
-def options_of(script: str, monkeypatch, capsys) -> set[str]:
-    monkeypatch.setattr(sys, "argv", [script, "--help"])
+def options_of(script: str, command: list[str], monkeypatch, capsys) -> set[str]:
+    """The options of a script, or of the command of it that is named first."""
+    monkeypatch.setattr(sys, "argv", [script, *command, "--help"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     if script in NEEDS:
         pytest.importorskip(NEEDS[script])
     with pytest.raises(SystemExit) as status:
         runpy.run_path(str(EXAMPLES / script), run_name="__main__")
     assert status.value.code == 0
-    return set(re.findall(r"--[a-z-]+", capsys.readouterr().out.split("options:")[1]))
+    printed = re.split("options:", capsys.readouterr().out, flags=re.IGNORECASE)
+    return set(re.findall(r"--[a-z-]+", printed[1]))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -63,7 +66,8 @@ def test_the_readme_names_every_script_with_options_that_it_has(script, monkeypa
     assert f"| `{script}` |" in README
     commands = [command for command in COMMANDS if f"examples/{script}" in command]
     assert commands
-    known = options_of(script, monkeypatch, capsys)
+    first = commands[0][commands[0].index(f"examples/{script}") + 1]
+    known = options_of(script, [] if first.startswith("-") else [first], monkeypatch, capsys)
     for command in commands:
         given = command[command.index(f"examples/{script}") :]
         assert {word for word in given if word.startswith("--")} <= known
@@ -200,24 +204,80 @@ def test_adapt_corpus(beir_folder, tiny_bert, tmp_path):
     assert (tmp_path / "o" / "models" / "coco+source" / "modules.json").is_file()
 
 
+def _first_script(arguments: list[str]) -> None:
+    """Run a script as if no command had been imported before it."""
+    for name in [name for name in sys.modules if name.startswith("beir_cocodr.cli")]:
+        del sys.modules[name]
+    _script(arguments)
+
+
+def help_of(script: str, command: str) -> str:
+    """The help of a command of a script that is the command line with a row more."""
+    done = completed(_first_script, [str(EXAMPLES / script), command, "--help"])
+    assert done.returncode == 0, done.stderr[-3000:]
+    return " ".join(done.stdout.split())
+
+
+def trained(folder: Path) -> tuple[dict, str]:
+    """The record of a training, and the model card."""
+    return json.loads((folder / "training.json").read_text()), (folder / "README.md").read_text()
+
+
+def practised_spans_of(corpus: Path, model: Path) -> bool:
+    """Whether a lead on held-out crops of a corpus is no evidence for a model in a verdict."""
+    documents = load_collection(corpus, labels="none").documents
+    return "m" in find_contamination({"m": str(model)}, documents.content_hash).spans
+
+
 @pytest.mark.parametrize("power", [0, 1])
-def test_custom_loss(power, beir_folder, tiny_bert, tmp_path):
-    arguments = [
-        "--dataset",
-        beir_folder,
-        "--model",
-        tiny_bert,
-        "--output",
-        tmp_path,
-        "--clusters",
-        3,
-    ]
-    out = run(EXAMPLES / "custom_loss.py", *arguments, "--power", power, *TRAINING)
-    weights = json.loads(out)["weights"]
+def test_custom_weighting(power, beir_folder, tiny_bert, tmp_path):
+    script = EXAMPLES / "custom_weighting.py"
+    arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--output", tmp_path / "o"]
+    weighting = ["--weighting", "power", "--clusters", 3, "--set", f"power={power}"]
+    run(script, "finetune", *arguments, *weighting, *TRAINING)
+    lines = (tmp_path / "o" / "cluster_weights.jsonl").read_text().splitlines()
+    weights = json.loads(lines[-1])["weights"]
     assert len(weights) == 3
     assert (set(weights) == {1.0}) == (power == 0)
-    record = json.loads((tmp_path / "training.json").read_text())
+    record, card = trained(tmp_path / "o")
     assert (record["options"]["weighting"], record["steps"]) == ("power", 2)
+    assert record["options"]["weighting_options"]["power"] == power
+    assert "Clusters by a Power of Their Loss" in card
+    assert "groupdro, cvar, power" in help_of("custom_weighting.py", "finetune")
+
+
+def test_custom_loss(beir_folder, tiny_bert, tmp_path):
+    script = EXAMPLES / "custom_loss.py"
+    arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--output", tmp_path / "o"]
+    run(script, "finetune", *arguments, "--loss", "hinge", "--set", "margin=0.3", *TRAINING)
+    record, card = trained(tmp_path / "o")
+    assert (record["options"]["loss"], record["options"]["loss_options"]) == (
+        "hinge",
+        {"margin": 0.3},
+    )
+    assert record["training_loss"] > 0
+    assert "A Margin between Positive and Negative" in card
+    assert "triplet or infonce or hinge" in help_of("custom_loss.py", "finetune")
+    idro = ["--loss", "hinge", "--weighting", "idro"]
+    done = completed(_script, [*map(str, [script, "finetune", *arguments, *idro])])
+    assert done.returncode == 2
+    assert "idro cannot weigh the loss hinge" in done.stderr
+
+
+def test_custom_objective_is_no_evidence_by_crops_of_its_corpus(beir_folder, tiny_bert, tmp_path):
+    script, output = EXAMPLES / "custom_objective.py", tmp_path / "o"
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_bytes((beir_folder / "corpus.jsonl").read_bytes())
+    arguments = ["--dataset", corpus, "--model", tiny_bert, "--output", output]
+    own = ["--objective", "beginnings", "--set", "share=0.3", "--span-tokens", 12]
+    run(script, "pretrain", *arguments, *own, *TRAINING)
+    record, card = trained(output)
+    assert (record["stage"], record["rehearsed"]) == ("beginnings", ["spans"])
+    assert record["options"]["objective_options"]["share"] == 0.3
+    assert "Beginnings Find Their Ends" in card
+    assert "tsdae or beginnings" in help_of("custom_objective.py", "pretrain")
+    assert practised_spans_of(corpus, output)
+    assert not practised_spans_of(corpus, tiny_bert)
 
 
 @pytest.mark.parametrize("loss", ["coco", "idro", "lambdarank"])
@@ -239,12 +299,41 @@ def test_sentence_transformers_losses(loss, beir_folder, two_layer_cosine, tmp_p
 
 
 def test_custom_teacher(beir_folder, tiny_bert, tiny_cosine, tmp_path):
-    arguments = ["--dataset", beir_folder, "--model", tiny_bert, "--teacher", tiny_cosine]
-    out = run(EXAMPLES / "custom_teacher.py", *arguments, "--output", tmp_path / "o", *TRAINING)
-    record = json.loads(out)
+    script, output = EXAMPLES / "custom_teacher.py", tmp_path / "o"
+    teacher = ["--teacher", f"encoder:{tiny_cosine}", "--set", "temperature=0.5"]
+    arguments = ["--dataset", beir_folder, "--model", tiny_bert, *teacher, "--output", output]
+    run(script, "distill", *arguments, *TRAINING)
+    record, card = trained(output)
     assert (record["teacher"], record["steps"]) == (f"encoder:{tiny_cosine}", 2)
+    assert record["options"]["teacher_options"] == {"temperature": 0.5}
     assert record["lists"]["all_tied"] == 0
-    assert (tmp_path / "o" / "model.safetensors").is_file()
+    assert "An Encoder Teaches an Encoder" in card
+    assert (output / "model.safetensors").is_file()
+    assert "encoder:M" in help_of("custom_teacher.py", "distill")
+    other = ["--dataset", beir_folder, "--model", tiny_bert, "--teacher", "bm25"]
+    done = completed(
+        _script,
+        [*map(str, [script, "distill", *other, "--output", tmp_path / "p", "--set"])]
+        + ["temperature=0.5"],
+    )
+    assert done.returncode == 2
+    assert "bm25 has no option temperature, which belongs to encoder" in done.stderr
+
+
+def test_custom_stage(beir_folder, tiny_bert, tmp_path):
+    script, output = EXAMPLES / "custom_stage.py", tmp_path / "o"
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_bytes((beir_folder / "corpus.jsonl").read_bytes())
+    arguments = ["--dataset", corpus, "--model", tiny_bert, "--output", output]
+    run(script, "adapt", *arguments, "--stages", "titles", "--samples", 12, *TRAINING)
+    record, card = trained(output / "models" / "titles")
+    assert (record["stage"], record["rehearsed"]) == ("finetune", ["spans"])
+    assert "Titles Find Their Texts" in card
+    adapted = json.loads((output / "adapt.json").read_text())
+    assert adapted["stages"] == ["titles"]
+    assert adapted["chains"]["base + titles"]["stages"] == ["titles"]
+    assert practised_spans_of(corpus, output / "models" / "titles")
+    assert "fuse,titles" in help_of("custom_stage.py", "adapt")
 
 
 def test_custom_retriever(beir_folder, tmp_path):

@@ -22,7 +22,6 @@ STEPS = {
 }
 DOCUMENTS, QUERIES = 24, 4
 KINDS = {
-    "coco": {"objective": "coco"},
     "qc": {"objective": "qc"},
     "autoregressive": {"objective": "cotmae"},
     "masked": {"objective": "cotmae", "decoder": "masked"},
@@ -31,7 +30,10 @@ KINDS = {
 
 def settings(kind: str, **changes) -> PretrainOptions:
     return PretrainOptions.of(
-        **KINDS[kind] | {"span_tokens": 12, "max_length": 40} | STEPS | changes
+        **KINDS.get(kind, {"objective": kind})
+        | {"span_tokens": 12, "max_length": 40}
+        | STEPS
+        | changes
     )
 
 

@@ -207,11 +207,13 @@ def stage_that_makes(encoder, spans=False):
 
     def train(run):
         shutil.copytree(encoder, run.output)
-        given = collection_provenance(
-            load_collection(run.data.corpus, labels="none"), queries=False
-        )
+        given = collection_provenance(run.data.target, queries=False)
         record = TrainingRecord(
-            "coco", run.start, seen=(given,), seconds=0.0, rehearsed=("spans",) if spans else ()
+            "coco",
+            run.start.name,
+            seen=(given,),
+            seconds=0.0,
+            rehearsed=("spans",) if spans else (),
         )
         write_record(run.output, record)
         return record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -184,3 +185,30 @@ def test_what_can_never_happen_is_warned_of(beir_folder, tiny_mlm, tmp_path, cap
     assert "warm-up of 3 steps is no shorter than the training of 1" in caplog.text
     assert "can never stop early" in caplog.text
     assert "2 steps" in caplog.text
+
+
+def test_more_anchors_than_a_list_takes_are_drawn_at_random():
+    """Every one of them comes first in some list."""
+    anchors, rng = np.arange(6), np.random.default_rng(0)
+    options = SMALL.with_overrides(positives=2)
+    nothing = np.empty(0, np.int64)
+    drawn = [draw_list(anchors, np.arange(10, 14), nothing, options, rng)[:2] for _ in range(60)]
+    assert {row for pair in drawn for row in pair.tolist()} == set(anchors.tolist())
+
+
+@pytest.mark.parametrize(
+    ("measured", "patience", "stops"),
+    [
+        ([0.5, 0.4], 2, False),
+        ([0.5, 0.4, 0.4], 2, True),
+        ([0.5, 0.4, 0.4], 3, False),
+        ([0.5, 0.4, 0.6], 1, False),
+        ([0.5, 0.4, 0.6, 0.6], 1, True),
+    ],
+)
+def test_patience_counts_the_refreshes_after_the_best_one(measured, patience, stops):
+    rounds = Rounds.__new__(Rounds)
+    rounds.task = SimpleNamespace(held_out={"q": "wing"})
+    rounds.options = SMALL.with_overrides(patience=patience)
+    rounds.measured = measured
+    assert rounds._gains_no_more() is stops

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.training import finetune as finetune_stage
 from beir_cocodr.training.finetune import finetune
 from beir_cocodr.training.negatives import bm25_negatives
@@ -132,18 +131,17 @@ def test_negatives_of_the_second_are_mined_by_the_first_beside_bm25s(
         patched.setattr(finetune_stage, "TrainingPairs", Seen)
         options = SMALL.with_overrides(stage2_negatives="mined")
         with pytest.raises(Stop) as stopped:
-            finetune_stage.finetune_stage(
-                collection,
+            finetune_stage.finetune_round(
+                finetune_stage.FinetuneData(collection, None),
                 finetune_stage.FinetuneRound(
                     "stage 2",
                     str(tiny_mlm),
                     tmp_path / "stages/2",
                     options,
                     1,
-                    str(tmp_path / "stages/1"),
+                    tmp_path / "stages/1",
                 ),
                 False,
-                EncoderOptions(20, 50),
             )
     [pool] = stopped.value.args
     assert {query: set(rows.tolist()) for query, rows in pool.items()} == mined

@@ -19,7 +19,7 @@ from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.training.distill import distill
 from beir_cocodr.training.finetune import finetune
-from beir_cocodr.training.held_out import CANDIDATES, hold_out
+from beir_cocodr.training.held_out import CANDIDATES, hold_out, selecting_collection
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 
 # A rate that is far too high: what is learned at first is soon lost.
@@ -37,7 +37,9 @@ OPTIONS = FinetuneOptions(
 
 def reciprocal_rank(model: str, dataset: Path, options, work: Path) -> float:
     """MRR@10 of a saved model on the held-out queries, from a search of the whole corpus."""
-    _, held = hold_out(load_collection(dataset, "train"), None, options, options.seed)
+    collection = load_collection(dataset, "train")
+    selecting = selecting_collection(collection, options)
+    _, held = hold_out(collection, selecting, options, options.seed)
     documents = held.documents
     every = (
         Dense(load_encoder(model), documents, work)

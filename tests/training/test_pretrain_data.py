@@ -15,6 +15,8 @@ from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import IGNORED
 from beir_cocodr.errors import InputError
+from beir_cocodr.training.document_views import DocumentViews
+from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.views import content_tokens
 
 
@@ -188,3 +190,20 @@ def test_a_text_and_the_prompt_before_it_share_the_limit(prompt, tiny_cosine):
     assert len(ids) == 16
     for tokens, share in ((room, 0.0), (room + 1, 1.0)):
         assert model.truncated_share([" ".join(["flow"] * tokens)], "document", 16) == share
+
+
+def test_the_two_spans_of_a_pair_are_masked_apart(beir_folder, tiny_mlm):
+    """A document that is paired with itself has another mask on each side."""
+    options = PretrainOptions.of(
+        span_tokens=38, max_length=40, single_spans=True, mask_probability=0.5, batch_size=4
+    )
+    collection = load_collection(
+        {str(i): "wing flow library index of the sky" for i in range(4)}, labels="none"
+    )
+    views = DocumentViews([collection], COCODR(str(tiny_mlm)), options)
+    rows = views.dataset()
+    batch = views.collator()([rows[i] for i in range(4)])
+    first, second = (batch[f"span_{i}_mlm_labels"] for i in (1, 2))
+    assert [views.texts(row)[0] for row in range(4)] == [views.texts(row)[1] for row in range(4)]
+    assert first.shape == second.shape
+    assert not (first == second).all()

@@ -306,3 +306,30 @@ def test_encoder_dropout_is_off_by_default_and_on_when_asked(keep, tiny_mlm):
         first, second = (model.train()(dict(tokens))["sentence_embedding"] for _ in range(2))
     assert torch.equal(first, second) is not keep
     assert first.requires_grad
+
+
+def test_every_training_option_reaches_the_trainer(beir_folder, tiny_mlm, tmp_path, monkeypatch):
+    class Stop(Exception):
+        pass
+
+    def stop(self, *arguments):
+        raise Stop(self.args)
+
+    monkeypatch.setattr("beir_cocodr.training.trainer.GuardedTrainer.train_guarded", stop)
+    settings = {
+        "learning_rate": 0.003,
+        "weight_decay": 0.07,
+        "max_grad_norm": 0.3,
+        "max_steps": 7,
+        "seed": 11,
+        "save_steps": 3,
+    }
+    options = FinetuneOptions(**settings, epochs=2.0, warmup=5, batch_size=4)
+    with pytest.raises(Stop) as stopped:
+        finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=options)
+    [arguments] = stopped.value.args
+    assert {name: getattr(arguments, name) for name in settings} == settings
+    assert (arguments.warmup_steps, arguments.num_train_epochs) == (5, 2.0)
+    assert arguments.per_device_train_batch_size == 4
+    # The host's own optimiser and schedule are made of them.
+    assert arguments.get_warmup_steps(7) == 5
