@@ -30,7 +30,11 @@ _OF_A_DATASET = ("export", "lookup")
 log = logging.getLogger(__name__)
 
 
-def register_folder(path: str | Path, identifier: str, keep: bool = False) -> list[str]:
+def register_folder(
+    path: str | Path,
+    identifier: str,
+    keep: bool = False,
+) -> list[str]:
     """Make a BEIR folder loadable as ``ir_datasets.load(identifier)``, and its splits below that.
 
     The id itself has the documents, and all queries if there are any. ``IDENTIFIER/SPLIT`` has the
@@ -144,7 +148,9 @@ def _is_resampled(folder: str) -> bool:
 
 def _can_register(words: list[str]) -> bool:
     """Return true if the words are a folder and an id, which an output of resample may lack."""
-    return len(words) == 2 or (len(words) == 1 and _is_resampled(words[0]))
+    if len(words) == 1:
+        return _is_resampled(words[0])
+    return len(words) == 2
 
 
 def _register_and_keep(folder: str, identifier: str = "") -> list[str]:

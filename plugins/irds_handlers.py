@@ -138,7 +138,12 @@ class FolderQrels(BaseQrels):
 class _FolderDocstore(Docstore):
     """The lookup of documents by id, without a copy of them."""
 
-    def __init__(self, documents: Documents, field: str, options: Any) -> None:
+    def __init__(
+        self,
+        documents: Documents,
+        field: str,
+        options: Any,
+    ) -> None:
         """Check that the lookup is by id."""
         if field != "doc_id":
             raise ValueError(f"documents of a folder are looked up by doc_id, not by {field}")

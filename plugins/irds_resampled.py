@@ -76,7 +76,11 @@ def register_resampled(
     return identifiers
 
 
-def _entries(output: Path, manifest: manifests.Manifest, base_id: str | None) -> dict[str, Entry]:
+def _entries(
+    output: Path,
+    manifest: manifests.Manifest,
+    base_id: str | None,
+) -> dict[str, Entry]:
     """Return all datasets of an output by their ids."""
     base = base_id or manifest.base
     first = manifest.sets[0]
@@ -141,7 +145,11 @@ def _docs(
     return base.docs_handler()
 
 
-def _labels(output: Path, source: manifests.SourceRecord, part: manifests.SplitRecord) -> list[Any]:
+def _labels(
+    output: Path,
+    source: manifests.SourceRecord,
+    part: manifests.SplitRecord,
+) -> list[Any]:
     """Return the queries and judgements of one side of a set."""
     folder = output / part.folder
     file = folder / "qrels" / f"{part.split}.tsv"

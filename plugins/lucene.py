@@ -40,7 +40,7 @@ _MISSING = "Lucene and Pyserini's FAISS searcher need Pyserini: pip install 'bei
 _DOCUMENTS = 10_000
 _QUERIES = 256
 
-# Lucene refuses queries of more than 1,024 terms unless it is told otherwise.
+# The most terms of a query; Lucene refuses more than 1,024 by default.
 _MOST_TERMS = 2**31 - 1
 
 _ANALYZERS = ("english", "none")
@@ -157,7 +157,11 @@ def _describe(program: Path) -> Java | None:
     command = [str(program), "-XshowSettings:properties", "--list-modules"]
     try:
         completed = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT, check=True
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+            check=True,
         )
         settings = {}
         for line in completed.stderr.splitlines():

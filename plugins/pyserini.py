@@ -368,7 +368,11 @@ def _is_module(name: str) -> bool:
         return False
 
 
-def _query_encoder(encoder_dir: str, device: str | None = None, **others: Any) -> Any:
+def _query_encoder(
+    encoder_dir: str,
+    device: str | None = None,
+    **others: Any,
+) -> Any:
     """Return the query encoder of a name after ``--encoder``; Pyserini calls it.
 
     Args:

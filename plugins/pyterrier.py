@@ -46,6 +46,14 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+# The ranking of no queries.
+_NO_RANKING = Ranking(
+    [],
+    np.zeros((0, 0), np.float32),
+    np.zeros((0, 0), np.int64),
+)
+
+
 class Retriever(pt.Transformer):
     """A transformer from queries to results, by any model over any collection.
 
@@ -92,10 +100,7 @@ class Retriever(pt.Transformer):
         """
         pt.validate.query_frame(inp, extra_columns=["query"])
         queries = {str(number): text for number, text in enumerate(inp["query"])}
-        if queries:
-            ranking = self._ranker.search(queries, self.num_results)
-        else:
-            ranking = Ranking([], np.zeros((0, 0), np.float32), np.zeros((0, 0), np.int64))
+        ranking = self._ranker.search(queries, self.num_results) if queries else _NO_RANKING
         is_document = ranking.rows >= 0
         rows = ranking.rows[is_document]
         query_numbers, ranks = np.nonzero(is_document)

@@ -108,7 +108,10 @@ class RayPool:
     deaths: int = 0
 
     def share_out(
-        self, tasks: Sequence[Any], start: Start, devices: Sequence[str]
+        self,
+        tasks: Sequence[Any],
+        start: Start,
+        devices: Sequence[str],
     ) -> Iterator[Any]:
         """Share tasks out as :func:`beir_cocodr.retrieval.pool.share_out` does, among actors.
 
@@ -142,7 +145,12 @@ class _Run:
         calls: reference of a call to its actor and task.
     """
 
-    def __init__(self, pool: RayPool, start: Start, tasks: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        pool: RayPool,
+        start: Start,
+        tasks: Sequence[Any],
+    ) -> None:
         self.ray: Any = import_module("ray")
         self.pool = pool
         self.left = deque(tasks)
@@ -152,7 +160,9 @@ class _Run:
         self.calls: dict[Any, tuple[Any, Any]] = {}
         self.actors: list[Any] = []
         self.actor_class = self.ray.remote(ShardWorker).options(
-            num_cpus=pool.cpus, num_gpus=pool.gpus, scheduling_strategy="SPREAD"
+            num_cpus=pool.cpus,
+            num_gpus=pool.gpus,
+            scheduling_strategy="SPREAD",
         )
 
     def begin(self) -> None:
@@ -199,7 +209,13 @@ class _Run:
             task = self.left.popleft()
             self.calls[actor.work.remote(task)] = (actor, task)
 
-    def _replace(self, actor: Any, task: Any, error: Exception, deaths: int) -> None:
+    def _replace(
+        self,
+        actor: Any,
+        task: Any,
+        error: Exception,
+        deaths: int,
+    ) -> None:
         self.pool.deaths += 1
         unfinished = [task]
         references = [reference for reference, (other, _) in self.calls.items() if other is actor]
@@ -352,7 +368,11 @@ def connected(address: str) -> Iterator[None]:
         }
     problem = _unreachable(address)
     with explained(problem, _WAY_OUT, ConnectionError, RuntimeError, ValueError):
-        ray.init(address=address, log_to_driver=False, **local_settings)
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            **local_settings,
+        )
     try:
         yield
     finally:
@@ -376,7 +396,11 @@ def _probe(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
 
 
-def _pool(actors: int | None, threads: int, device: str | None) -> tuple[int, RayPool]:
+def _pool(
+    actors: int | None,
+    threads: int,
+    device: str | None,
+) -> tuple[int, RayPool]:
     """Return the number of actors and their pool.
 
     Each actor takes a GPU if there are any, else as many CPUs as it has threads, or all CPUs of the

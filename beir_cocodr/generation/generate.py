@@ -130,7 +130,12 @@ def generate_queries(
     with naming_full_disk(output, shards.describe):
         with _unless_finished(output):
             own_shards = [shard for shard in shards.missing() if shard % parts == number - 1]
-            bar = Bar(own_shards, desc="Queries", unit=" shards", disable=not progress)
+            bar = Bar(
+                own_shards,
+                desc="Queries",
+                unit=" shards",
+                disable=not progress,
+            )
             _write_shards(output, shards, bar, reader, writer, options)
         missing = len(shards.missing())
         if missing and not _is_finished(output):
@@ -156,8 +161,12 @@ def named_counter(name: str) -> TokenCounter:
     return token_counter(load_tokenizer(model_source(name)))
 
 
-def _check_device(generator: str, options: GenerationOptions, device: str | None) -> None:
-    """Check that there is the device, if a model would use it."""
+def _check_device(
+    generator: str,
+    options: GenerationOptions,
+    device: str | None,
+) -> None:
+    """Check that the device exists, if a model would use it."""
     models = [options.filter_retriever or BM25]
     if generator_kind(generator).is_model:
         models.append(generator)
@@ -325,8 +334,11 @@ def _finish(
         # The record comes last: a folder that has it is complete.
         record.write(output / GENERATION_FILE)
         _tidy(output)
-    counted = ", ".join(f"{kind}: {count}" for kind, count in record.counts.items() if count)
-    log.info("%s: %s", collection.name, counted)
+    counts_in_words = []
+    for kind, count in record.counts.items():
+        if count:
+            counts_in_words.append(f"{kind}: {count}")
+    log.info("%s: %s", collection.name, ", ".join(counts_in_words))
     return record
 
 

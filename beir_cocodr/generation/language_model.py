@@ -63,7 +63,13 @@ class ModelGenerator:
     #: What the model reads if the options name no prompt.
     default_prompt: ClassVar[str]
 
-    def __init__(self, name: str, options: GenerationOptions, model: Any, tokenizer: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        options: GenerationOptions,
+        model: Any,
+        tokenizer: Any,
+    ) -> None:
         """Check that the model has room for a query, and writes one token."""
         self.name = name
         self.options = options
@@ -142,7 +148,12 @@ class ModelGenerator:
         return map(Query, map(self.query_text, texts), cut.tolist())
 
     def _inputs(self, prompts: list[str]) -> dict[str, torch.Tensor]:
-        encoded = self.tokenizer(prompts, padding=True, verbose=False, return_tensors="pt")
+        encoded = self.tokenizer(
+            prompts,
+            padding=True,
+            verbose=False,
+            return_tensors="pt",
+        )
         names = ("input_ids", "attention_mask")
         return {name: encoded[name].to(self.model.device) for name in names}
 

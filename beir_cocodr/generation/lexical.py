@@ -78,7 +78,8 @@ def inverse_document_frequencies(
 
 
 def _buckets(terms: Iterable[str]) -> Ints:
-    return np.fromiter((crc32(term.encode()) % _BUCKETS for term in terms), np.int64)
+    hashes = (crc32(term.encode()) for term in terms)
+    return np.fromiter(hashes, np.int64) % _BUCKETS
 
 
 def build(
@@ -221,7 +222,8 @@ def _term_queries(
     earlier: set[tuple[int, ...]] = set()
     fruitless = 0
     while best and fruitless < _FRUITLESS_DRAWS:
-        size = min(len(best), int(rng.integers(_FEWEST_TERMS, _MOST_TERMS + 1)))
+        wanted = int(rng.integers(_FEWEST_TERMS, _MOST_TERMS + 1))
+        size = min(len(best), wanted)
         draw = rng.choice(len(best), size, replace=False, p=probabilities)
         numbers = tuple(np.sort(draw).tolist())
         if numbers in earlier:

@@ -181,7 +181,12 @@ def _record_batches(
         yield pa.record_batch(arrays, schema=_SCHEMA)
 
 
-def _check_order(position: _Position, row: int, last: tuple[int, int], file: Path) -> None:
+def _check_order(
+    position: _Position,
+    row: int,
+    last: tuple[int, int],
+    file: Path,
+) -> None:
     """Check that a passage is in the corpus, and comes after the last one."""
     if row < 0:
         raise InputError(

@@ -143,7 +143,8 @@ def select_queries(
         (n,) bool over all generated queries in corpus order, true for those to keep; and the counts
         ``duplicates`` and ``inconsistent`` of those that were left out.
     """
-    kept = np.fromiter((bool(text) for _, text in shards.texts()), bool)
+    has_text = (bool(text) for _, text in shards.texts())
+    kept = np.fromiter(has_text, bool)
     counts = {"duplicates": 0, "inconsistent": 0}
     if dedupe:
         hashes = hashes_of(text for _, text in shards.texts())
@@ -204,7 +205,11 @@ def write_queries(
     return dict(counts)
 
 
-def _query_record(passage: PassageQueries, document: str, number: int) -> Json:
+def _query_record(
+    passage: PassageQueries,
+    document: str,
+    number: int,
+) -> Json:
     """Return one query of a passage as a line of ``queries.jsonl``."""
     return {
         "_id": f"genQ{passage.row}-{passage.number}-{number}",

@@ -44,7 +44,12 @@ class QueryShards:
         shard_documents: Documents of a shard.
     """
 
-    def __init__(self, output: Path, documents: int, shard_documents: int) -> None:
+    def __init__(
+        self,
+        output: Path,
+        documents: int,
+        shard_documents: int,
+    ) -> None:
         """Divide the documents among shards; nothing is written."""
         self.folder = output / SHARDS
         self.documents = documents

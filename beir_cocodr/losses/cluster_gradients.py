@@ -80,7 +80,11 @@ def selected_modules(model: Any, layers: int | None = None) -> dict[str, nn.Modu
     return selected
 
 
-def _check_covered(backbone: nn.Module, layers: nn.ModuleList, selected: dict[str, Any]) -> None:
+def _check_covered(
+    backbone: nn.Module,
+    layers: nn.ModuleList,
+    selected: dict[str, Any],
+) -> None:
     """Check that the selected modules hold all parameters of some layers."""
     covered = {id(weight) for module in selected.values() for weight in module.parameters()}
     if any(id(weight) not in covered for weight in layers.parameters()):
@@ -206,10 +210,17 @@ class ClusterStep:
         # A factor of 0 leaves nothing of a gradient.
         inverse = torch.where(factors > 0, 1 / factors, 0.0)
         gram = self._products.new_zeros(len(self.counts), len(self.counts))
-        gram[self.present[:, None], self.present] = self._products * inverse[:, None] * inverse
+        rows = self.present[:, None]
+        gram[rows, self.present] = self._products * inverse[:, None] * inverse
         return gram
 
-    def _keep(self, index: int, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def _keep(
+        self,
+        index: int,
+        module: nn.Module,
+        inputs: tuple[Any, ...],
+        output: Tensor,
+    ) -> None:
         """Keep the inputs and the output of a forward; a forward hook."""
         if len(output) != len(self._slots):
             raise ValueError(
@@ -219,7 +230,13 @@ class ClusterStep:
         if output.requires_grad:
             self._forwards[index].append((inputs[0].detach(), output))
 
-    def _take(self, index: int, inputs: Tensor, forwards: int, gradient: Tensor) -> None:
+    def _take(
+        self,
+        index: int,
+        inputs: Tensor,
+        forwards: int,
+        gradient: Tensor,
+    ) -> None:
         """Take the gradient of one of the module's ``forwards`` outputs; a backward hook."""
         self._arrived[index].append(self._tokens(inputs, gradient.detach()))
         if len(self._arrived[index]) == forwards:
@@ -233,12 +250,21 @@ class ClusterStep:
         ones = [1] * (gradient.ndim - 2)
         slots = self._slots.view(-1, *ones).expand(gradient.shape[:-1])
         used = (gradient != 0).any(dim=-1)
-        return Tokens(inputs[used], gradient[used], slots[used])
+        return Tokens(
+            inputs=inputs[used],
+            gradients=gradient[used],
+            slots=slots[used],
+        )
 
     def _compare(self, index: int) -> None:
-        """Use the gradients of a module, all of which have arrived."""
-        tokens = Tokens(*map(torch.cat, zip(*self._arrived[index], strict=True)))
+        """Use the gradients of a module after all have arrived."""
+        forwards = self._arrived[index]
         self._arrived[index] = []
+        tokens = Tokens(
+            inputs=torch.cat([tokens.inputs for tokens in forwards]),
+            gradients=torch.cat([tokens.gradients for tokens in forwards]),
+            slots=torch.cat([tokens.slots for tokens in forwards]),
+        )
         module = self.modules[index]
         n_slots = len(self.present)
         if self.sketch is not None:
@@ -255,7 +281,11 @@ class ClusterStep:
         self._loss_scale = gradient.detach().double()
 
 
-def module_gram(module: nn.Module, tokens: Tokens, n_slots: int) -> Tensor:
+def module_gram(
+    module: nn.Module,
+    tokens: Tokens,
+    n_slots: int,
+) -> Tensor:
     """Return the exact products of cluster gradients with respect to one module's parameters.
 
     The gradients themselves are computed in blocks of at most 128 MiB and discarded.
@@ -291,7 +321,11 @@ def gram_of(vectors: Tensor) -> Tensor:
 
 
 def sketched_gradients(
-    module: nn.Module, tokens: Tokens, n_slots: int, size: int, seed: tuple[int, int]
+    module: nn.Module,
+    tokens: Tokens,
+    n_slots: int,
+    size: int,
+    seed: tuple[int, int],
 ) -> Tensor:
     """Return small random images of cluster gradients, whose products are right in expectation.
 
@@ -318,7 +352,9 @@ def sketched_gradients(
     left = gradients @ left_projection.to(gradients)
     right = inputs.to(gradients.dtype) @ right_projection.to(gradients)
     order, sizes = _by_slot(slots, n_slots)
-    parts = [_outer_sums(torch.split(left[order], sizes), torch.split(right[order], sizes))]
+    left_of = torch.split(left[order], sizes)
+    right_of = torch.split(right[order], sizes)
+    parts = [_outer_sums(left_of, right_of)]
     if module.bias is not None:
         parts.append(_sums(gradients, slots, n_slots))
     return torch.cat(parts, dim=1)
@@ -347,9 +383,14 @@ def gram_by_calls(cluster_losses: Tensor, parameters: Sequence[Tensor]) -> Tenso
 
 
 @lru_cache(maxsize=1024)
-def _projection(width: int, size: int, seed: tuple[int, int, int]) -> Tensor:
+def _projection(
+    width: int,
+    size: int,
+    seed: tuple[int, int, int],
+) -> Tensor:
     number, module, side = seed
-    generator = torch.Generator().manual_seed((number * 1_000_003 + module) * 2 + side)
+    number_of_matrix = (number * 1_000_003 + module) * 2 + side
+    generator = torch.Generator().manual_seed(number_of_matrix)
     matrix: Tensor = torch.randn(width, size, generator=generator) / size**0.5
     return matrix
 
@@ -376,15 +417,20 @@ def _outer_sums(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
     Returns:
         (P, a b).
     """
-    shape = (len(left), left[0].shape[1], right[0].shape[1])
-    sums = _wide(left[0][:0]).new_zeros(shape)
+    first = left[0]
+    shape = (len(left), first.shape[1], right[0].shape[1])
+    sums = _wide(first[:0]).new_zeros(shape)
     for cluster, (a, b) in enumerate(zip(left, right, strict=True)):
         if len(a):
             sums[cluster] = a.T @ b
     return sums.flatten(1)
 
 
-def _layer_norm_gradients(module: nn.LayerNorm, tokens: Tokens, n_slots: int) -> Tensor:
+def _layer_norm_gradients(
+    module: nn.LayerNorm,
+    tokens: Tokens,
+    n_slots: int,
+) -> Tensor:
     """Return the (P, 2 d) gradients of a LayerNorm's weight and bias."""
     gradients = _wide(tokens.gradients)
     inputs = tokens.inputs.to(gradients.dtype)
@@ -394,7 +440,11 @@ def _layer_norm_gradients(module: nn.LayerNorm, tokens: Tokens, n_slots: int) ->
     return torch.cat([of_weight, of_bias], dim=1)
 
 
-def _sums(rows: Tensor, slots: Tensor, n_slots: int) -> Tensor:
+def _sums(
+    rows: Tensor,
+    slots: Tensor,
+    n_slots: int,
+) -> Tensor:
     """Return the (P, d) sums of (T, d) rows over each cluster's tokens."""
     wide = _wide(rows)
     return wide.new_zeros(n_slots, rows.shape[1]).index_add_(0, slots, wide)

@@ -235,7 +235,12 @@ class COCOLoss(CachedLossMixin, nn.Module):
         # Data-parallel training divides by the number of ranks, and the count is that of all.
         return self.mlm_weight * world_size() * summed / max(1, self._masked_tokens)
 
-    def _contrastive_loss(self, first: Tensor, second: Tensor, *negatives: Tensor) -> Tensor:
+    def _contrastive_loss(
+        self,
+        first: Tensor,
+        second: Tensor,
+        *negatives: Tensor,
+    ) -> Tensor:
         """Return the contrast of this rank's spans with the spans and negatives of all ranks."""
         spans = torch.stack([first, second], dim=1).flatten(0, 1)  # (2B, d) of this rank
         candidates = torch.cat(negatives) if negatives else None

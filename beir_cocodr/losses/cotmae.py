@@ -73,7 +73,12 @@ class _KnownGradients(torch.autograd.Function):
     """A value whose gradients are already known."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        value: Tensor,
+        gradients: list[Tensor],
+        *parameters: Tensor,
+    ) -> Tensor:
         """Keep the gradients, and return the value."""
         ctx.gradients = gradients
         return value.clone()
@@ -97,7 +102,9 @@ def next_token_labels(ids: Tensor, attention_mask: Tensor) -> Tensor:
         (B, L) labels, -100 where no token follows.
     """
     labels = torch.full_like(ids, IGNORED)
-    labels[:, :-1] = ids[:, 1:].masked_fill(attention_mask[:, 1:] == 0, IGNORED)
+    next_ids = ids[:, 1:]
+    is_padding = attention_mask[:, 1:] == 0
+    labels[:, :-1] = next_ids.masked_fill(is_padding, IGNORED)
     return labels
 
 
@@ -169,7 +176,8 @@ class CoTMAELoss(nn.Module):
         def share(rows: slice) -> Tensor:
             outputs = self.model(_rows_of(features, rows))
             embedded: Tensor = outputs["sentence_embedding"]  # (b, d + 2)
-            return (embedded[:, -2:].sum(dim=0) * weights).sum()
+            sums = embedded[:, -2:].sum(dim=0)  # the two models' losses
+            return (sums * weights).sum()
 
         size = self.mini_batch_size
         passages = len(features["decoder_ids"])
@@ -222,6 +230,10 @@ def _rows_of(features: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
             part[name] = value
             continue
         mask = "decoder_mask" if name.startswith("decoder_") else "attention_mask"
-        has_tokens = value.ndim > 1 and value.shape[1] == features[mask].shape[1]
-        part[name] = value[rows, : widths[mask]] if has_tokens else value[rows]
+        length = features[mask].shape[1]
+        has_tokens = value.ndim > 1 and value.shape[1] == length
+        if has_tokens:
+            part[name] = value[rows, : widths[mask]]
+        else:
+            part[name] = value[rows]
     return part

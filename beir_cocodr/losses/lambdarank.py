@@ -63,7 +63,9 @@ def lambda_rank_distillation_loss(
     _REDUCTIONS.check("reduction", reduction)
     with torch.autocast(student.device.type, enabled=False):
         scores = _wide(student)
-        present = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.bool()
+        if mask is None:
+            mask = torch.ones_like(scores)
+        present = mask.bool()
         # The scores of absent documents may be anything, and must not reach the gradient.
         scores = scores.masked_fill(~present, 0.0)
         absent_grades = scores.shape[1] - teacher.shape[1]
@@ -73,7 +75,8 @@ def lambda_rank_distillation_loss(
         pairs &= present[:, better, None] & present[:, None, :]
         gains = 1.0 / _ranks(scores.detach(), present)  # (B, n)
         weights = (gains[:, better, None] - gains[:, None, :]).abs()
-        terms = weights * F.softplus(scores[:, None, :] - scores[:, better, None])  # (B, m, n)
+        margins = scores[:, None, :] - scores[:, better, None]
+        terms = weights * F.softplus(margins)  # (B, m, n)
         total = torch.where(pairs, terms, 0.0).sum()
         if reduction == "sum":
             return total / len(scores)
@@ -90,7 +93,11 @@ def _wide(scores: Tensor) -> Tensor:
 
 def _ranks(scores: Tensor, present: Tensor) -> Tensor:
     """Return (B, n) ranks from 1, highest score first, ties by position, absent documents last."""
-    order = scores.masked_fill(~present, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    order = scores.masked_fill(~present, -torch.inf).argsort(
+        dim=1,
+        descending=True,
+        stable=True,
+    )
     ranks = torch.arange(1, scores.shape[1] + 1, device=scores.device, dtype=scores.dtype)
     return torch.empty_like(scores).scatter_(1, order, ranks.expand_as(scores))
 
@@ -209,7 +216,8 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
         """
         assert labels is not None
         columns = [torch.cat(column) for column in reps]
-        scores, mask = self._scores(columns[0], columns[1:], labels != -torch.inf)
+        present = labels != -torch.inf  # (B, n)
+        scores, mask = self._scores(columns[0], columns[1:], present)
         loss = lambda_rank_distillation_loss(scores, labels, mask, self.reduction, over_ranks=True)
         if with_backward:
             torch.autograd.backward(loss)
@@ -242,8 +250,11 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
             if not self.in_batch:
                 return scores, present
             candidates, first, foreign = self._candidates(lists, present)
-            others = self.scale * queries @ candidates.flatten(0, 1)[first].T  # (B, U)
-            return torch.cat([scores, others], dim=1), torch.cat([present, foreign], dim=1)
+            in_batch = candidates.flatten(0, 1)[first]  # (U, d)
+            others = self.scale * queries @ in_batch.T  # (B, U)
+            all_scores = torch.cat([scores, others], dim=1)
+            mask = torch.cat([present, foreign], dim=1)
+            return all_scores, mask
 
     def _candidates(self, lists: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the lists of all ranks and what :func:`_in_batch` makes of them for this rank."""
@@ -273,7 +284,7 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
 
 
 def _check_columns(columns: list[dict[str, Tensor]], in_batch: bool) -> None:
-    """Check that there are documents to rank."""
+    """Check that a query has documents to rank."""
     least = 2 if in_batch else 3
     if len(columns) < least:
         raise ValueError(

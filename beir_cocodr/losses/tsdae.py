@@ -98,7 +98,8 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
         columns = list(sentence_features)
         padding = self.tokenizer_decoder.pad_token_id
         # (B,) tokens that are predicted: all except for the first.
-        tokens = (columns[1]["input_ids"][:, 1:] != padding).sum(dim=1)
+        predicted = columns[1]["input_ids"][:, 1:]
+        tokens = (predicted != padding).sum(dim=1)
         total = sum_over_ranks(tokens.sum()) / world_size()
         size = self.mini_batch_size or len(tokens)
         losses = []
@@ -112,7 +113,12 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
             losses.append(value * (tokens[rows].sum() / total))
         return torch.stack(losses).sum()
 
-    def _mean(self, columns: list[dict[str, Tensor]], rows: slice, labels: Tensor | None) -> Tensor:
+    def _mean(
+        self,
+        columns: list[dict[str, Tensor]],
+        rows: slice,
+        labels: Tensor | None,
+    ) -> Tensor:
         """Return the host's loss of some rows, from new mappings, as the encoder changes them."""
         parts = []
         for column in columns:
@@ -128,7 +134,12 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
         """Return the decoder's parameters that it does not share with the encoder."""
         return {name: parameter.detach() for name, parameter in self._decoder_parameters()}
 
-    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+    def load_state_dict(
+        self,
+        state_dict: Any,
+        strict: bool = True,
+        assign: bool = False,
+    ) -> Any:
         """Load what :meth:`state_dict` returned.
 
         Args:

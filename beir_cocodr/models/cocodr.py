@@ -106,7 +106,12 @@ class COCODR(SentenceTransformer):
             self._load(source, title_separator, {**kwargs, "prompts": prompts})
         set_lengths(self[0], query_length, document_length)
 
-    def _load(self, name: str, title_separator: str | None, kwargs: dict[str, Any]) -> None:
+    def _load(
+        self,
+        name: str,
+        title_separator: str | None,
+        kwargs: dict[str, Any],
+    ) -> None:
         """Load a folder or hub model whole, or raise an InputError."""
         if local_folder(name) != Path(name):
             kwargs = reachable(name, kwargs)
@@ -114,7 +119,12 @@ class COCODR(SentenceTransformer):
         trusted = bool(kwargs.get("trust_remote_code"))
         # The host's private name for the classes that a model may name, see MRL.
         known = tuple(self._module_classes)
-        with loading(name, trusted=trusted, known=known, hub=places):
+        with loading(
+            name,
+            trusted=trusted,
+            known=known,
+            hub=places,
+        ):
             if kwargs.get("modules") is None and not find_file(name, "modules.json", places):
                 super().__init__(**_bare_encoder(name, kwargs))
             else:
@@ -145,7 +155,12 @@ class COCODR(SentenceTransformer):
                 f"{width}; download it again"
             )
 
-    def preprocess(self, inputs: Any, prompt: str | None = None, **kwargs: Any) -> Any:
+    def preprocess(
+        self,
+        inputs: Any,
+        prompt: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """Return the host's features of some texts.
 
         Special tokens in a text are read as text, and texts that are far too long are cut before
@@ -206,7 +221,12 @@ class COCODR(SentenceTransformer):
         self.texts_cut += len(shortened)
         return [text for text, _ in parts]
 
-    def encode_queries(self, queries: Sequence[str], batch_size: int = 128, **kwargs: Any) -> Any:
+    def encode_queries(
+        self,
+        queries: Sequence[str],
+        batch_size: int = 128,
+        **kwargs: Any,
+    ) -> Any:
         """Encode queries, by BEIR's name for ``encode_query``.
 
         Args:
@@ -262,7 +282,12 @@ class COCODR(SentenceTransformer):
         texts = [text_format.document(document) for document in corpus]
         return self.encode_document(texts, batch_size=batch_size, **kwargs)
 
-    def truncated_share(self, texts: Sequence[str], task: str, length: int | None = None) -> float:
+    def truncated_share(
+        self,
+        texts: Sequence[str],
+        task: str,
+        length: int | None = None,
+    ) -> float:
         """Return the share of texts that lose tokens when they are encoded.
 
         Args:
@@ -287,7 +312,12 @@ class COCODR(SentenceTransformer):
             truncated += words_lost or len(ids) > limit
         return truncated / len(texts)
 
-    def save(self, path: str, *args: Any, **kwargs: Any) -> None:
+    def save(
+        self,
+        path: str,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
         """Save the encoder to a folder, with its title separator."""
         super().save(path, *args, **kwargs)
         content = json.dumps({_FORMAT_KEY: self.title_separator})
@@ -381,7 +411,11 @@ def check_task(task: object, kind: str) -> str:
     return str(task)
 
 
-def set_lengths(transformer: Any, query_length: int | None, document_length: int | None) -> None:
+def set_lengths(
+    transformer: Any,
+    query_length: int | None,
+    document_length: int | None,
+) -> None:
     """Set the tokens that a transformer cuts queries and documents to.
 
     Args:

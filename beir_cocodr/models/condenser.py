@@ -87,7 +87,8 @@ class CondenserHead(SavedModule):
         padding = features["attention_mask"] == 0
         loss = self._masked_loss(last, labels) if self.late_mlm else last.new_zeros(len(last))
         if self.n_head_layers:
-            states = torch.cat([last[:, :1], hidden[self.skip_from][:, 1:]], dim=1)  # (B, L, d)
+            earlier = hidden[self.skip_from]
+            states = torch.cat([last[:, :1], earlier[:, 1:]], dim=1)  # (B, L, d)
             for layer in self.layers:
                 states = layer(states, src_key_padding_mask=padding)
             loss = loss + self._masked_loss(states, labels)
@@ -102,7 +103,8 @@ class CondenserHead(SavedModule):
         Only masked tokens pass the output layer.
         """
         rows, columns = torch.nonzero(labels != IGNORED, as_tuple=True)
-        masked = self.layer_norm(F.gelu(self.dense(states[rows, columns])))  # (M, d)
+        masked = F.gelu(self.dense(states[rows, columns]))  # (M, d)
+        masked = self.layer_norm(masked)
         logits = F.linear(masked, self._embedding[0].weight, self.bias)  # (M, V)
         losses = F.cross_entropy(logits.float(), labels[rows, columns], reduction="none")
         return losses.new_zeros(len(labels)).index_add(0, rows, losses)
@@ -169,7 +171,11 @@ def build_head(
     return head.to(embedding.weight.device), origin
 
 
-def _load(head: CondenserHead, source: str, skip_from: int | None) -> str | None:
+def _load(
+    head: CondenserHead,
+    source: str,
+    skip_from: int | None,
+) -> str | None:
     """Load the weights that a source has for a head.
 
     Returns:
@@ -201,7 +207,11 @@ def _load(head: CondenserHead, source: str, skip_from: int | None) -> str | None
     return " and ".join(origins) or None
 
 
-def _load_saved(head: CondenserHead, folder: Path, skip_from: int | None) -> None:
+def _load_saved(
+    head: CondenserHead,
+    folder: Path,
+    skip_from: int | None,
+) -> None:
     """Load the weights of a head that an earlier pre-training saved."""
     saved = CondenserHead.load_complete(folder, "head")
     _check_same_model(head, saved, folder)
@@ -225,7 +235,11 @@ def _form(head: CondenserHead) -> tuple[int, bool, int]:
     return head.n_head_layers, head.late_mlm, head.skip_from
 
 
-def _check_same_model(head: CondenserHead, saved: CondenserHead, folder: Path) -> None:
+def _check_same_model(
+    head: CondenserHead,
+    saved: CondenserHead,
+    folder: Path,
+) -> None:
     """Check that a saved head is that of the same backbone as a new one."""
     settings = head.get_config_dict()
     saved_settings = saved.get_config_dict()
@@ -237,7 +251,11 @@ def _check_same_model(head: CondenserHead, saved: CondenserHead, folder: Path) -
             )
 
 
-def _fill(head: CondenserHead, weights: dict[str, Tensor], source: str) -> None:
+def _fill(
+    head: CondenserHead,
+    weights: dict[str, Tensor],
+    source: str,
+) -> None:
     """Copy weights into a head, which may have others too."""
     expected = head.state_dict()
     for name, weight in weights.items():

@@ -111,7 +111,12 @@ class CoTMAEDecoder(SavedModule):
         # Parts of the encoder. A tuple keeps them from being registered, and so saved, twice.
         self._shared: tuple[nn.Module, CondenserHead] | None = None
 
-    def tie(self, embeddings: nn.Module, head: CondenserHead, scale: float = 1.0) -> None:
+    def tie(
+        self,
+        embeddings: nn.Module,
+        head: CondenserHead,
+        scale: float = 1.0,
+    ) -> None:
         """Share parts of the encoder.
 
         Args:
@@ -131,7 +136,8 @@ class CoTMAEDecoder(SavedModule):
         embeddings, head = self._shared
         passages = features["sentence_embedding"]
         first = self.scale * passages[:, None, : self.shape.hidden_size]
-        states = torch.cat([first, embeddings(input_ids=ids)[:, 1:]], dim=1)  # (B, L, d)
+        tokens = embeddings(input_ids=ids)
+        states = torch.cat([first, tokens[:, 1:]], dim=1)  # (B, L, d)
         mask = features["decoder_mask"]
         states = self.decode(states, mask == 0)
         outputs = head(

@@ -74,7 +74,11 @@ def reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def find_file(name: str, file: str, places: dict[str, Any]) -> str | None:
+def find_file(
+    name: str,
+    file: str,
+    places: dict[str, Any],
+) -> str | None:
     """Return the path of a model's file, after a download if need be.
 
     Args:

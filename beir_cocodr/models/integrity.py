@@ -165,7 +165,13 @@ def _checked_reports(model_name: str, task: Task) -> Iterator[None]:
     """Check the report of every ``from_pretrained`` of transformers in this block."""
     original = PreTrainedModel.__dict__["from_pretrained"]
 
-    def checked(cls: type, /, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
+    def checked(
+        cls: type,
+        /,
+        *args: Any,
+        output_loading_info: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         # The check raises for mismatches, and names the tensors.
         kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         model, info = original.__func__(cls, *args, **kwargs)
@@ -215,7 +221,12 @@ def _pickled(name: str) -> str | None:
     return ", ".join(sorted(names)) or None
 
 
-def _check_report(model_name: str, model: Any, info: Mapping[str, Any], task: Task) -> None:
+def _check_report(
+    model_name: str,
+    model: Any,
+    info: Mapping[str, Any],
+    task: Task,
+) -> None:
     """Check the host's report on the tensors of a model that it has loaded."""
     missing = sorted(info["missing_keys"])
     unexpected = sorted(info["unexpected_keys"])
@@ -248,7 +259,11 @@ def _check_report(model_name: str, model: Any, info: Mapping[str, Any], task: Ta
         _remove_poolers(model, missing)
 
 
-def _log_parts(message: str, model_name: str, parts: list[str]) -> None:
+def _log_parts(
+    message: str,
+    model_name: str,
+    parts: list[str],
+) -> None:
     if parts:
         log.info(message, model_name, " and ".join(parts))
 
@@ -278,7 +293,12 @@ def _without_parts(tensors: Sequence[str], parts: Sequence[str]) -> list[str]:
     return [tensor for tensor in tensors if not _parts_of([tensor], parts)]
 
 
-def check_loaded(model: Any, tokenizer: Any, name: str, noun: str = "model") -> None:
+def check_loaded(
+    model: Any,
+    tokenizer: Any,
+    name: str,
+    noun: str = "model",
+) -> None:
     """Check the numbers and the vocabulary of a model that a host has loaded.
 
     A model that is set to read more tokens than it has positions is set to read as many, where the
@@ -314,13 +334,17 @@ def _is_finite(tensor: torch.Tensor) -> bool:
     return all(map(torch.isfinite, tensor.aminmax()))
 
 
-def _check_length(model: Any, name: str, noun: str) -> None:
+def _check_length(
+    model: Any,
+    name: str,
+    noun: str,
+) -> None:
     """Check that a model is set to read at most as many tokens as it has positions."""
     room = positions(model)
     longest = getattr(model, "max_seq_length", None) or 0
     if not room or longest <= room:
         return
-    # The host allows as many tokens as RoBERTa's table has rows, the first of which mean padding.
+    # The host allows as many tokens as RoBERTa's table has rows, but its first rows mean padding.
     if longest > getattr(model[0].config, "max_position_embeddings", 0):
         raise InputError(
             f"{noun} {name!r} is set to read {longest} tokens, and has {room} positions; {DAMAGED}"
@@ -329,7 +353,12 @@ def _check_length(model: Any, name: str, noun: str) -> None:
     model.max_seq_length = room
 
 
-def _check_embeddings(model: Any, tokenizer: Any, name: str, noun: str) -> None:
+def _check_embeddings(
+    model: Any,
+    tokenizer: Any,
+    name: str,
+    noun: str,
+) -> None:
     """Check that every token has an embedding."""
     backbone = getattr(model, "transformers_model", model)
     if not hasattr(backbone, "get_input_embeddings") or not hasattr(tokenizer, "get_vocab"):

@@ -46,7 +46,8 @@ def flatten_query(
         parts = [one, v + m**2, m]
     else:
         parts = [one, _product(v, log_reference), m**2, m]
-    return torch.cat(parts, dim=-1).to(torch.promote_types(mean.dtype, torch.float32))
+    dtype = torch.promote_types(mean.dtype, torch.float32)
+    return torch.cat(parts, dim=-1).to(dtype)
 
 
 def flatten_document(
@@ -77,7 +78,8 @@ def flatten_document(
     parts = [prior, -1 / v, 2 * m / v]
     if formula == "paper":
         parts.insert(1, -1 / _product(v, log_reference))
-    return torch.cat(parts, dim=-1).to(torch.promote_types(mean.dtype, torch.float32))
+    dtype = torch.promote_types(mean.dtype, torch.float32)
+    return torch.cat(parts, dim=-1).to(dtype)
 
 
 def _product(variance: Tensor, log_reference: float) -> Tensor:

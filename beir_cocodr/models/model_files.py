@@ -159,7 +159,13 @@ def _check_is_module(file: Path, module: Any) -> None:
     raise InputError(f"{file}: {module!r} is no module with a path and a type; {DAMAGED}")
 
 
-def _check_module(folder: Path, file: Path, path: str, kind: str, known: Collection[str]) -> None:
+def _check_module(
+    folder: Path,
+    file: Path,
+    path: str,
+    kind: str,
+    known: Collection[str],
+) -> None:
     """Check a module that a file names, and those that it names as a router.
 
     Args:
@@ -285,7 +291,11 @@ def _check_settings(file: Path, types: _Types) -> None:
         _check_sizes(file, content)
 
 
-def _check_types(file: Path, content: Mapping[str, Any], types: _Types) -> None:
+def _check_types(
+    file: Path,
+    content: Mapping[str, Any],
+    types: _Types,
+) -> None:
     """Check the types of settings; those that are missing are checked in complete files alone."""
     expected = dict(types)
     for name in content:

@@ -187,7 +187,8 @@ class MRL(TwoSidedEncoder):
             **kwargs,
         )
         k = self.head.k
-        mean, variance = both.reshape(len(texts), 2 * k).split(k, dim=-1)
+        pairs = both.reshape(len(texts), 2 * k)
+        mean, variance = pairs.split(k, dim=-1)
         return mean, variance
 
 

@@ -141,8 +141,10 @@ class MRLHead(SavedModule):
         if self.pooling == "cls":
             return tokens[:, 0]
         columns = torch.arange(tokens.shape[1], device=tokens.device)
-        weights = (attention_mask * (columns != _COLUMN)).float()[:, :, None]  # (B, L, 1)
-        return (tokens.float() * weights).sum(dim=1) / weights.sum(dim=1)
+        counted = attention_mask * (columns != _COLUMN)
+        weights = counted.float()[:, :, None]  # (B, L, 1)
+        sums = (tokens.float() * weights).sum(dim=1)
+        return sums / weights.sum(dim=1)
 
     def get_embedding_dimension(self) -> int:
         """Return the number of dimensions of flattened vectors."""
@@ -196,7 +198,11 @@ def _set_template(tokenizer: Any, empty: list[int]) -> None:
     )
 
 
-def _add_embedding(backbone: Any, tokenizer: Any, cls_id: int) -> None:
+def _add_embedding(
+    backbone: Any,
+    tokenizer: Any,
+    cls_id: int,
+) -> None:
     """Add the embedding of [VAR] as a copy of that of [CLS]."""
     variance_id = tokenizer.convert_tokens_to_ids(VARIANCE_TOKEN)
     # Some models have rows to spare.

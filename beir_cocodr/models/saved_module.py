@@ -32,7 +32,12 @@ class SavedModule(Module):
         self.save_torch_weights(output_path, safe_serialization=safe_serialization)
 
     @classmethod
-    def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> Self:
+    def load(
+        cls,
+        model_name_or_path: str,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Self:
         """Load the module of a model; the host calls it."""
         places = places_in(kwargs)
         if "subfolder" in kwargs:
