@@ -1,5 +1,6 @@
-"""The order of the house: rooms import leftwards only, in no circle, and reach plugins through one
-table.
+"""The order of the house: rooms, the table of plugins, names, sizes, and first words of docstrings.
+
+Rooms import leftwards only, in no circle, and reach plugins through one table.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CORE, PLUGINS = ROOT / "beir_cocodr", ROOT / "plugins"
+CORE = ROOT / "beir_cocodr"
+PLUGINS = ROOT / "plugins"
 
-#: A room imports only rooms to its left; those of one place know nothing of each other.
+#: A room imports only rooms to its left; rooms of one place do not know each other.
 ROOMS = [
     {"data"},
     {"models"},
@@ -30,7 +32,7 @@ ROOMS = [
     {"cli"},
 ]
 
-#: What all rooms share, and what each may import: other files of this list, and rooms.
+#: Modules that all rooms share, and what each may import: other such modules, and rooms.
 SHARED = {
     "arrays": {"errors"},
     "errors": set(),
@@ -45,56 +47,72 @@ SHARED = {
     "provenance": {"arrays", "errors", "io", "records", "distributed", "data", "models"},
 }
 
-#: Lines that one idea may take.
+#: The most lines of a file, which holds one idea.
 MOST_LINES = 700
 
 
 def files() -> Iterator[tuple[str, Path]]:
+    """Yield the name and the path of every module."""
     for prefix, folder in (("beir_cocodr", CORE), ("beir_cocodr.plugins", PLUGINS)):
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
-            yield ".".join((prefix, *(part for part in parts if part != "__init__"))), path
+            names = [part for part in parts if part != "__init__"]
+            yield ".".join([prefix, *names]), path
 
 
 MODULES = dict(files())
 
 
 @cache
+def tree_of(module: str) -> ast.Module:
+    """Parse a module."""
+    return ast.parse(MODULES[module].read_text())
+
+
+@cache
 def imports(module: str) -> frozenset[str]:
-    """Modules of ours that one imports, inside functions too, but not for type checkers alone."""
-    found: set[str] = set()
+    """Return the modules of ours that one imports, except for type checkers alone."""
+    imported: set[str] = set()
 
     def visit(node: ast.AST) -> None:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             return
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found.update(names & MODULES.keys() or {node.module} & MODULES.keys())
+            modules = names & MODULES.keys()
+            imported.update(modules or {node.module} & MODULES.keys())
         if isinstance(node, ast.Import):
-            found.update({alias.name for alias in node.names} & MODULES.keys())
+            imported.update({alias.name for alias in node.names} & MODULES.keys())
         for child in ast.iter_child_nodes(node):
             visit(child)
 
-    visit(ast.parse(MODULES[module].read_text()))
-    return frozenset(found - {module})
+    visit(tree_of(module))
+    return frozenset(imported - {module})
 
 
 def closure(module: str) -> set[str]:
-    reached, todo = set(), [module]
-    while todo:
-        for other in imports(todo.pop()) - reached:
+    """Return all modules that a module imports, also through others."""
+    reached: set[str] = set()
+    waiting = [module]
+    while waiting:
+        for other in imports(waiting.pop()) - reached:
             reached.add(other)
-            todo.append(other)
+            waiting.append(other)
     return reached
 
 
 def room(module: str) -> str:
-    """The first part below the package, such as "data"; the package itself is ""."""
-    return [*module.split("."), ""][1]
+    """Return the first part below the package, such as "data"; the package itself is ""."""
+    _, *parts = module.split(".")
+    return parts[0] if parts else ""
 
 
-def place(name: str) -> int | None:
-    return next((i for i, names in enumerate(ROOMS) if name in names), None)
+def position(name: str) -> int | None:
+    """Return the place of a room, from the left; None for what is no room."""
+    for number, names in enumerate(ROOMS):
+        if name in names:
+            return number
+    return None
 
 
 def test_no_module_reaches_itself():
@@ -104,15 +122,12 @@ def test_no_module_reaches_itself():
 def test_rooms_import_leftwards():
     wrong = set()
     for module in MODULES:
-        here = place(room(module))
+        here = position(room(module))
         for other in imports(module):
-            there = place(room(other))
-            if (
-                here is not None
-                and there is not None
-                and room(other) != room(module)
-                and there >= here
-            ):
+            there = position(room(other))
+            if here is None or there is None or room(other) == room(module):
+                continue
+            if there >= here:
                 wrong.add(f"{room(module)} -> {other.removeprefix('beir_cocodr.')}")
     assert wrong == set()
 
@@ -123,60 +138,55 @@ def test_every_folder_is_a_room():
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_what_is_shared_stands_left_of_all(name):
+def test_a_shared_module_imports_only_what_it_may(name):
     assert {room(module) for module in imports(f"beir_cocodr.{name}")} <= SHARED[name] | {""}
 
 
 def test_nothing_imports_the_command_line():
-    outside = {module for module in MODULES if room(module) not in ("cli", "plugins")}
-    assert [m for m in outside for other in imports(m) if room(other) == "cli"] == []
+    wrong = []
+    for module in MODULES:
+        if room(module) not in ("cli", "plugins"):
+            wrong += [module for other in imports(module) if room(other) == "cli"]
+    assert wrong == []
 
 
 def test_the_core_reaches_plugins_through_one_table():
-    """No import, and no string that is the name of a plugin, but in the table of the package
-    itself.
-    """
-    for module, path in MODULES.items():
+    """Only the package itself imports a plugin, or has a string that names one."""
+    for module in MODULES:
         if module.startswith("beir_cocodr.plugins") or module == "beir_cocodr":
             continue
         assert not {other for other in imports(module) if room(other) == "plugins"}, module
-        strings = [
-            node.value
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Constant)
-        ]
-        assert not [
-            text for text in strings if re.fullmatch(r"beir_cocodr\.plugins[\w.:]*", str(text))
-        ], module
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.Constant):
+                assert not re.fullmatch(r"beir_cocodr\.plugins[\w.:]*", str(node.value)), module
+
+
+def test_the_table_names_what_the_plugins_define():
     import beir_cocodr
 
     for home in beir_cocodr.PLUGINS.values():
         plugin, _, name = home.partition(":")
-        defined = {
-            getattr(node, "name", None) for node in ast.parse(MODULES[plugin].read_text()).body
-        }
+        defined = {getattr(node, "name", None) for node in tree_of(plugin).body}
         assert name.split(".")[0] in defined
 
 
-def test_the_house_does_not_grow_without_a_decision():
-    """An idea is a file of at most 700 lines; the number of files is free."""
-    long = {
-        module: n
-        for module, path in MODULES.items()
-        if (n := path.read_text().count("\n")) > MOST_LINES
-    }
+def test_a_file_has_at_most_700_lines():
+    long = {}
+    for module, path in MODULES.items():
+        lines = path.read_text().count("\n")
+        if lines > MOST_LINES:
+            long[module] = lines
     assert long == {}
 
 
-def test_tests_stand_where_their_modules_do():
-    """tests/ROOM/test_MODULE.py, or test_MODULE_ASPECT.py; a room's own name stands for several
-    modules.
-    """
-    tests, lost = ROOT / "tests", []
+def test_tests_are_where_their_modules_are():
+    """tests/ROOM/test_MODULE.py or test_MODULE_ASPECT.py; a room's name means several modules."""
+    tests = ROOT / "tests"
+    lost = []
     for path in sorted(tests.glob("*/**/test_*.py")):
-        place = path.parent.relative_to(tests)
-        folder = ROOT / place if place.parts[0] == "plugins" else CORE / place
-        known = {entry.stem for entry in folder.iterdir()} | {place.name}
+        inner = path.parent.relative_to(tests)
+        folder = ROOT / inner if inner.parts[0] == "plugins" else CORE / inner
+        known = {entry.stem for entry in folder.iterdir()} | {inner.name}
         name = path.stem.removeprefix("test_")
         if not any(name == module or name.startswith(f"{module}_") for module in known):
             lost.append(str(path.relative_to(tests)))
