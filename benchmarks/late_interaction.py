@@ -75,7 +75,7 @@ def measure_tokens(
     """Measure late interaction with an index, over all documents, and over BM25's pool."""
     from beir_cocodr import load_collection
     from beir_cocodr.models.spec import SearchOptions
-    from beir_cocodr.retrieval.hosted import LateInteraction, TokenSearch
+    from beir_cocodr.retrieval.late_interaction import LateInteraction, TokenSearch
 
     work.mkdir(
         parents=True,

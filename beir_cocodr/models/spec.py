@@ -210,6 +210,7 @@ class Hosted:
 
 
 _HOSTED = "beir_cocodr.retrieval.hosted"
+_LATE_INTERACTION = "beir_cocodr.retrieval.late_interaction"
 
 #: What may come before the name of a model that is no encoder of one vector a text. Add a row of
 #: your own from a script.
@@ -226,18 +227,18 @@ HOSTED: dict[str, Hosted] = {
         citation="formal2021splade",
     ),
     "colbert": Hosted(
-        build=f"{_HOSTED}:LateInteraction",
+        build=f"{_LATE_INTERACTION}:LateInteraction",
         help="exact MaxSim over the 1,000 best documents of BM25",
         first=BM25,
         citation="khattab2020colbert",
     ),
     "colbert@tokens": Hosted(
-        build=f"{_HOSTED}:TokenSearch",
+        build=f"{_LATE_INTERACTION}:TokenSearch",
         help="MaxSim over the candidates of an index of all token vectors",
         citation="khattab2020colbert",
     ),
     "colbert@all": Hosted(
-        build=f"{_HOSTED}:LateInteraction",
+        build=f"{_LATE_INTERACTION}:LateInteraction",
         help="MaxSim over all documents",
         citation="khattab2020colbert",
     ),

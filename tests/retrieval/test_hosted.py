@@ -19,7 +19,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions
 from beir_cocodr.report.wording import short_names
-from beir_cocodr.retrieval.hosted import LateInteraction, TokenSearch
+from beir_cocodr.retrieval.late_interaction import LateInteraction, TokenSearch
 from beir_cocodr.retrieval.resources import Resources
 
 

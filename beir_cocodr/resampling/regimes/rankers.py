@@ -12,7 +12,8 @@ from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.tuned_bm25 import BM25_FILE, BM25Parameters
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.hosted import CONFIG, LateInteraction, Reranking, Sparse, TokenSearch
+from beir_cocodr.retrieval.hosted import CONFIG, Reranking, Sparse
+from beir_cocodr.retrieval.late_interaction import LateInteraction, TokenSearch
 from beir_cocodr.retrieval.ranking import Ranker
 from beir_cocodr.retrieval.resources import Resources
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval import hosted
-from beir_cocodr.retrieval.hosted import TokenIndex, TokenVectors
+from beir_cocodr.retrieval import late_interaction
+from beir_cocodr.retrieval.late_interaction import TokenIndex, TokenVectors
 
 
 def unit(generator: np.random.Generator, count: int) -> torch.Tensor:
@@ -50,7 +50,7 @@ def test_a_corpus_without_tokens(tmp_path):
 
 @pytest.mark.parametrize("compared", [50_000, 100])
 def test_candidates_hold_the_best_of_maxsim(compared, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(hosted, "_COMPARED", compared)
+    monkeypatch.setattr(late_interaction, "_COMPARED", compared)
     index = TokenIndex(TokenVectors.write(tmp_path / "t", [corpus], "hash"))
     assert index.index.options.kind == ("flat" if compared > 100 else "ivfpq")
     generator = np.random.default_rng(2)
