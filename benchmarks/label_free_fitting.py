@@ -1,13 +1,24 @@
 """The model of differences without labels: its fit to labelled pairs, and how often it holds.
 
-A pair is two models on one labelled collection, whose difference labels tell.
+A pair is two models on one labelled collection, whose difference labels tell. As a script it fits
+the model to collections that anyone has, also with estimators of one's own:
+
+    python benchmarks/label_free_fitting.py --script examples/custom_estimator.py \\
+        --dataset apidocs/numpy apidocs/pandas apidocs/sklearn apidocs/stdlib \\
+        --output calibration.json
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
+import importlib.util
+import itertools
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +26,10 @@ import numpy.typing as npt
 from scipy import optimize, stats
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.results import DifferenceModel
+from beir_cocodr.evaluation.label_free.agreement import rank_distance
+from beir_cocodr.evaluation.label_free.estimates import features
+from beir_cocodr.evaluation.label_free.evidence import Evidence
+from beir_cocodr.evaluation.results import Calibration, DifferenceModel
 
 Floats = npt.NDArray[np.float64]
 
@@ -381,3 +395,172 @@ def reliability(predictions: Sequence[Predicted], bins: int = 10) -> list[dict[s
                 }
             )
     return rows
+
+
+# The fit to collections that anyone has.
+
+#: Collections that every installation can make for itself.
+DATASETS = ("apidocs/numpy", "apidocs/pandas", "apidocs/sklearn", "apidocs/stdlib")
+
+
+def register_rows(script: Path) -> None:
+    """Import a script by its path, and call its function ``register``, which adds rows."""
+    spec = importlib.util.spec_from_file_location(script.stem, script)
+    if spec is None or spec.loader is None:
+        raise InputError(f"--script {script} is no Python file; name one")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[script.stem] = module
+    spec.loader.exec_module(module)
+    module.register()
+
+
+def collect_pairs(
+    dataset: str,
+    encoder: str,
+    samples: int,
+    seed: int,
+) -> tuple[dict[str, LabelledPairs], dict[str, float], str]:
+    """Search a labelled collection by all uses of an encoder.
+
+    Returns:
+        The pairs with the collection's queries and without, its figures, and the checksum of its
+        documents.
+    """
+    from beir_cocodr.data.collection import load_collection
+    from beir_cocodr.evaluation.label_free.evidence import Gatherer
+    from beir_cocodr.evaluation.label_free.likeness import collection_figures
+    from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES
+    from beir_cocodr.evaluation.measures import parse_measures, score_queries
+    from beir_cocodr.models.spec import SearchOptions, ways_to_use
+    from beir_cocodr.retrieval.resources import Resources
+
+    collection = load_collection(dataset)
+    documents = collection.documents
+    models = [name for name in ways_to_use(encoder) if not name.startswith("vector:")]
+    queries = {query: collection.queries[query] for query in collection.qrels}
+    with Resources.temporary(documents, SearchOptions()) as resources:
+        gatherer = Gatherer(resources, models, samples=samples, seed=seed)
+        given = gatherer.gather(queries)
+        alone = gatherer.gather({})
+    [measure] = parse_measures("nDCG@10")
+    scores = {}
+    for model in models:
+        results = given.rankings[model].results(documents, False, 10)
+        scores[model] = score_queries([measure], collection.qrels, results)[str(measure)]
+    pairs = {
+        GIVEN_QUERIES: pairs_of(dataset, given, scores),
+        CORPUS_ALONE: pairs_of(dataset, alone, scores),
+    }
+    return pairs, collection_figures(documents, given), documents.content_hash
+
+
+def pairs_of(dataset: str, evidence: Evidence, scores: dict[str, Floats]) -> LabelledPairs:
+    """Return all pairs of models, what was seen of them, and what labels tell."""
+    pairs = list(itertools.combinations(scores, 2))
+    values = [features(evidence, a, b) for a, b in pairs]
+    gaps = [scores[b] - scores[a] for a, b in pairs]
+    lists = evidence.lists
+    return LabelledPairs(
+        name=dataset,
+        parent=dataset,
+        models=pairs,
+        names=list(values[0]),
+        features=np.array([list(of_pair.values()) for of_pair in values]),
+        distances=np.array([rank_distance(lists[a], lists[b]).mean() for a, b in pairs]),
+        differences=np.array([gap.mean() for gap in gaps]),
+        errors=np.array([gap.std(ddof=1) / np.sqrt(len(gap)) for gap in gaps]),
+        queries=len(gaps[0]),
+    )
+
+
+def refit(options: argparse.Namespace) -> Calibration:
+    """Fit the model of differences to collections, and count how often it holds on each."""
+    from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES, SAME_KIND
+
+    if len(options.dataset) < 4:
+        raise InputError(
+            f"--dataset names {len(options.dataset)} collections; name at least four, because each "
+            "is judged by a fit to the others"
+        )
+    by_regime: dict[str, list[LabelledPairs]] = {GIVEN_QUERIES: [], CORPUS_ALONE: []}
+    every_figure: list[dict[str, float]] = []
+    corpora = []
+    for dataset in options.dataset:
+        pairs, figures, corpus = collect_pairs(
+            dataset, options.model, options.samples, options.seed
+        )
+        for regime, of_regime in pairs.items():
+            by_regime[regime].append(of_regime)
+        every_figure.append(figures)
+        corpora.append(corpus)
+        print(f"{dataset}: {len(pairs[GIVEN_QUERIES].models)} pairs of models", flush=True)
+    models = {}
+    trust = {}
+    for regime, collections in by_regime.items():
+        left_out, _ = leave_parents_out(collections)
+        models[regime] = fit(collections, fit_quantile(left_out))
+        trust[regime] = count_trust(left_out)
+    return Calibration(
+        collections=list(options.dataset),
+        corpora=corpora,
+        trust={SAME_KIND: trust[GIVEN_QUERIES]},
+        date=datetime.date.today().isoformat(),
+        models=models,
+        margin=MARGIN,
+        ranges={
+            name: (
+                min(figures[name] for figures in every_figure),
+                max(figures[name] for figures in every_figure),
+            )
+            for name in every_figure[0]
+        },
+    )
+
+
+def describe_fit(calibration: Calibration) -> str:
+    """Return the coefficients and the counts that the script prints."""
+    lines = []
+    for regime, model in calibration.models.items():
+        lines.append(f"{regime}: difference in nDCG@10 for each unit of a feature")
+        deviations = np.sqrt(np.diag(np.array(model.covariance)))
+        for (name, weight), deviation in zip(model.weights.items(), deviations, strict=True):
+            lines.append(f"  {name}: {weight:+.3f} (deviation {deviation:.3f})")
+    for counts in calibration.trust.values():
+        lines.append(
+            f"with each collection left out once, the interval holds {counts['covered']} of {counts['pairs']} pairs, "
+            f"the sign is right in {counts['right']} of {counts['decided']} decided ones"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Fit the model of differences, print it, and write a calibration."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--dataset",
+        nargs="+",
+        default=list(DATASETS),
+        help="Labelled collections, at least four.",
+    )
+    parser.add_argument("--model", default="minilm", help="The encoder whose uses are compared.")
+    parser.add_argument(
+        "--script",
+        type=Path,
+        help="A script whose function register adds rows, such as an estimator.",
+    )
+    parser.add_argument("--samples", type=int, default=200, help="Crops, and generated queries.")
+    parser.add_argument("--seed", type=int, default=42, help="The seed of these.")
+    parser.add_argument("--output", type=Path, required=True, help="File of the calibration.")
+    options = parser.parse_args()
+    if options.script is not None:
+        register_rows(options.script)
+    calibration = refit(options)
+    calibration.write(options.output)
+    print(describe_fit(calibration))
+
+
+if __name__ == "__main__":
+    main()

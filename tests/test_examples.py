@@ -8,6 +8,7 @@ import re
 import runpy
 import shlex
 import socket
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -334,6 +335,53 @@ def test_custom_stage(beir_folder, tiny_bert, tmp_path):
     assert adapted["chains"]["base + titles"]["stages"] == ["titles"]
     assert practised_spans_of(corpus, output / "models" / "titles")
     assert "fuse,titles" in help_of("custom_stage.py", "adapt")
+
+
+def test_custom_fusion(beir_folder, tiny_cosine, tmp_path):
+    arguments = ["--dataset", beir_folder, "--model", tiny_cosine, "--samples", 12]
+    out = run(EXAMPLES / "custom_fusion.py", *arguments, "--output", tmp_path / "o")
+    mine = f"largest:{tiny_cosine}"
+    record = json.loads((tmp_path / "o" / "comparison.json").read_text())
+    assert record["retrieval"][mine]["model"] == "the larger z-normalised score"
+    [pair] = [pair for pair in record["pairs"] if pair["b"] == mine and pair["a"] != "bm25"]
+    assert f"{mine} against {tiny_cosine}: {pair['verdict']}" in out
+    assert pair["features"]["is hybrid"] == 1
+    assert "no model of the kind" not in pair["reason"]
+
+
+def test_custom_estimator(beir_folder, tiny_cosine, tmp_path):
+    arguments = ["--dataset", beir_folder, "--model", tiny_cosine, "--samples", 12]
+    out = run(EXAMPLES / "custom_estimator.py", *arguments, "--output", tmp_path / "o")
+    assert "  score gap: " in out
+    [pair] = json.loads((tmp_path / "o" / "comparison.json").read_text())["pairs"]
+    [estimate] = [one for one in pair["estimates"] if one["estimator"] == "score gap"]
+    assert "of different kinds" in estimate["remark"]
+    assert pair["features"]["score gap"] == 0
+
+
+def test_rows_of_ones_own_are_in_the_help():
+    """The help is made when the commands are imported, after the rows were added."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        "import custom_fusion, custom_estimator;"
+        "custom_fusion.register(); custom_estimator.register();"
+        "from beir_cocodr.models.spec import model_forms;"
+        "from beir_cocodr.cli.__main__ import main;"
+        "assert 'largest:M' in model_forms();"
+        "main(sys.argv[2:])"
+    )
+    texts = []
+    for command in ("evaluate", "compare"):
+        shown = subprocess.run(
+            [sys.executable, "-c", code, str(EXAMPLES), command, "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "COLUMNS": "400"},
+        )
+        texts.append(" ".join(shown.stdout.split()))
+    assert "largest:M" in texts[0]
+    assert "score gap" in texts[1]
 
 
 def test_custom_retriever(beir_folder, tmp_path):

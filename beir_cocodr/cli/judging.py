@@ -9,6 +9,7 @@ from typer import Argument, Context, Option
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
 from beir_cocodr.models.spec import ALIASES, BM25, SearchOptions, model_forms
 from beir_cocodr.report.terminal import print_json, print_record
 
@@ -93,7 +94,7 @@ def compare(
         Option(
             "--labels/--no-labels",
             help="Judge models with the labels of the split, or without. Default: with labels "
-            "where the split has some.",
+            f"where the split has some. Without labels these count: {', '.join(ESTIMATORS)}.",
         ),
     ] = None,
     identical_ids: parameters.Policy = "auto",

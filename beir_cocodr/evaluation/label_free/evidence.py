@@ -6,6 +6,8 @@ agree, and what they were trained on of the corpus.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 
@@ -120,8 +122,9 @@ class Gatherer:
         self.drop = drop_identical_ids
         self.samples = samples
         self.seed = seed
-        held_out_folder = resources.folder / "held-out"
-        terms_folder = resources.folder / "terms"
+        folder = Path(mkdtemp(dir=resources.folder))
+        held_out_folder = folder / "held-out"
+        terms_folder = folder / "terms"
         held_out_folder.mkdir()
         terms_folder.mkdir()
         # Names come first: an unknown one fails before a large corpus is read.
@@ -129,7 +132,7 @@ class Gatherer:
         encoders = {name: resources.spec(name).encoder for name in models}
         self.contamination = find_contamination(encoders, self.documents.content_hash)
         known = self.contamination.has
-        self.crops, rest = hold_out_crops(self.documents, resources.folder, samples, seed, known)
+        self.crops, rest = hold_out_crops(self.documents, folder, samples, seed, known)
         self.generated = lexical_queries(self.documents, terms_folder, samples, seed, known)
         self._held_out = HeldOutResources(resources, rest, self.crops.rows, held_out_folder)
         self._pseudo: dict[str, _PseudoSearch] = {}
