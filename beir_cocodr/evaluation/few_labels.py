@@ -1,8 +1,8 @@
-"""Estimates from a few judged queries of several models.
+"""What a few judged queries say about several models.
 
-They are shrunken towards what was expected without labels. An interval holds however often one
-looks, and the number of judgements that would settle a question is estimated. Scores of queries are
-(n, M) arrays, in the order in which the queries were judged.
+Estimates are shrunk towards what was expected without labels. Intervals hold however often one
+looks, and say how many more judgements would settle a difference. Scores of queries are (n, M), in
+the order in which the queries were judged.
 """
 
 import itertools
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
+from typing import Self
 
 import numpy as np
 
@@ -19,29 +20,24 @@ from beir_cocodr.arrays import Doubles
 from beir_cocodr.data.judgements import Judgements
 from beir_cocodr.retrieval.ranking import Results
 
-#: The level of all intervals, and its quantile of the normal distribution.
+#: Level of intervals, and its quantile of the normal distribution.
 LEVEL = 0.9
 NORMAL = NormalDist().inv_cdf(0.5 + LEVEL / 2)
 
-#: Fewer judged queries than this decide nothing by themselves.
+#: From fewer judged queries nothing is concluded by themselves.
 FEWEST = 10
 
-# The number of judged queries at which the confidence sequence is narrowest for its kind.
+# Judged queries at which the confidence sequence is narrowest.
 _NARROWEST_AT = 30
 
-# The standard deviation, over queries, of the difference between two rankings without a common
-# document, as measured on labelled collections, and the number of queries that it counts for.
+# Deviation of a query's difference between two lists without a common document, as on labelled
+# collections, and how many queries it counts for beside those that are judged.
 _DEVIATION = 0.25
 _COUNTS_FOR = 10
 
-# The most judged queries that are planned for.
+# The most judgements that are planned for, and choices that are repeated for the held-out gain.
 _PLANNED = 10_000
-
-# The most choices that are repeated for the held-out gain.
 _CHOICES = 100
-
-# Sizes of rank distances below this count as 0 in a division.
-_SMALLEST_SIZE = 1e-12
 
 _DEPTH = 10
 _DISCOUNTS = 1 / np.log2(2 + np.arange(_DEPTH))
@@ -49,117 +45,111 @@ _CUMULATED = np.concatenate([[0.0], np.cumsum(_DISCOUNTS)])
 
 
 def sampled_ndcg(
-    ranking: Sequence[str], grades: Mapping[str, int], probabilities: Mapping[str, float]
+    ranking: Sequence[str],
+    grades: Mapping[str, int],
+    probabilities: Mapping[str, float],
 ) -> float:
-    """Estimate nDCG@10 of a ranking of which only a drawn sample was judged.
+    """Return nDCG@10 of a ranking whose judged documents were drawn with known probabilities.
 
-    DCG is a Horvitz-Thompson sum: each judged document is weighted by the inverse of its
-    probability. The ideal ranking has as many documents of each grade as are estimated to exist. If
-    all documents were judged, the result is nDCG@10 with linear gain as in trec_eval; otherwise it
-    can be above 1.
+    DCG is a Horvitz-Thompson sum. The ideal list has as many documents of each grade as are
+    estimated to exist. If all documents were judged, this is nDCG@10 with linear gain as in
+    trec_eval; otherwise it may be above 1.
 
     Args:
-        ranking: document ids, best first.
-        grades: document id to grade.
-        probabilities: document id to the probability that it was drawn for judging.
+        ranking: Documents, best first.
+        grades: Judged document to grade.
+        probabilities: Judged document to the probability that it was drawn.
 
     References:
-        Yilmaz, Kanoulas and Aslam, 2008 (extended inferred nDCG).
+        Yilmaz, Kanoulas and Aslam, 2008 (the extended inferred nDCG).
     """
     gain = 0.0
     for document, discount in zip(ranking, _DISCOUNTS.tolist(), strict=False):
         if document in grades:
             gain += discount * max(grades[document], 0) / probabilities[document]
-    ideal = _ideal_gain(grades, probabilities)
-    return gain / ideal if ideal else 0.0
-
-
-def _ideal_gain(grades: Mapping[str, int], probabilities: Mapping[str, float]) -> float:
-    """Return the DCG@10 of the ideal ranking of the documents that are estimated to exist."""
     ideal = 0.0
-    first_rank = 0.0
-    positive_grades = {grade for grade in grades.values() if grade > 0}
-    for grade in sorted(positive_grades, reverse=True):
-        count = sum(1 / probabilities[id] for id, other in grades.items() if other == grade)
-        last_rank = first_rank + count
-        bounds = np.interp([first_rank, last_rank], np.arange(_DEPTH + 1), _CUMULATED)
-        ideal += grade * float(bounds[1] - bounds[0])
-        first_rank = last_rank
-    return ideal
+    before = 0.0
+    for grade in sorted({grade for grade in grades.values() if grade > 0}, reverse=True):
+        of_grade = [document for document, value in grades.items() if value == grade]
+        after = before + sum(1 / probabilities[document] for document in of_grade)
+        first, last = np.interp([before, after], np.arange(_DEPTH + 1), _CUMULATED)
+        ideal += grade * float(last - first)
+        before = after
+    return gain / ideal if ideal else 0.0
 
 
 def judged_scores(judged: Judgements, results: Sequence[Results]) -> Doubles:
     """Return the (n, M) estimated nDCG@10 of the judged queries."""
-    rows = []
-    for id, query in judged.queries.items():
-        rankings = [[document for document, _ in result.get(id, ())] for result in results]
-        scores = [sampled_ndcg(r, query.grades, query.probabilities) for r in rankings]
-        rows.append(scores)
-    return np.array(rows)
+    scores = []
+    for query_id, query in judged.queries.items():
+        rankings = [[document for document, _ in run.get(query_id, ())] for run in results]
+        scores.append(
+            [sampled_ndcg(ranking, query.grades, query.probabilities) for ranking in rankings]
+        )
+    return np.array(scores)
 
 
 def query_weights(judged: Judgements) -> Doubles:
-    """Return the (n,) inverse probabilities of the judged queries, scaled to mean 1.
+    """Return the (n,) inverse probabilities of the judged queries, with mean 1.
 
-    A query that was not drawn has the mean weight of the drawn ones.
+    A query that was not drawn gets the mean weight of those that were.
     """
     probabilities = [query.probability for query in judged.queries.values()]
-    inverse = [1 / probability for probability in probabilities if probability]
-    usual = float(np.mean(inverse)) if inverse else 1.0
-    weights = np.array([1 / p if p else usual for p in probabilities])
+    known = [1 / probability for probability in probabilities if probability]
+    usual = float(np.mean(known)) if known else 1.0
+    weights = np.array([1 / probability if probability else usual for probability in probabilities])
     return weights / float(weights.mean())
 
 
 def count_unjudged(judged: Judgements, results: Results) -> float:
-    """Return the mean number of documents among a query's ten best that nobody judged.
+    """Return how many of a query's best ten documents nobody judged, on average.
 
     They count as not relevant.
     """
     counts = []
-    for id, query in judged.queries.items():
-        best = results.get(id, ())[:_DEPTH]
+    for query_id, query in judged.queries.items():
+        best = results.get(query_id, ())[:_DEPTH]
         counts.append(sum(document not in query.grades for document, _ in best))
     return float(np.mean(counts))
 
 
 def half_width(queries: float, deviation: float) -> float:
-    """Return half the width of the confidence sequence for a mean.
+    """Return half the width of a confidence sequence for a mean.
 
-    Its intervals hold at all numbers of queries at once. At t queries the half width is
-    σ √(2 (tρ² + 1) / (tρ)² · log(√(tρ² + 1) / α)), asymptotic in t, with the ρ that makes it
-    narrowest at 30 queries.
+    Its intervals hold at all numbers of queries at once. The half-width is
+    σ √(2 (tρ² + 1) / (tρ)² · log(√(tρ² + 1) / α)) at t queries, asymptotic in t, with ρ such that
+    it is narrowest at 30 queries.
 
     Args:
-        queries: t, the number of queries.
-        deviation: σ, their standard deviation.
+        queries: The number of queries, t.
+        deviation: Standard deviation of a query, σ.
 
     References:
-        Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, 2024, Theorem 2.2; ρ from their appendix.
+        Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, 2024 (Theorem 2.2; ρ from their appendix).
     """
-    from scipy import special  # slow to import, and not needed to read a record
+    from scipy import special  # reading a record does not need it
 
     alpha = 1 - LEVEL
-    branch = float(special.lambertw(-(alpha**2) / math.e, -1).real)
-    rho_squared = (-branch - 1) / _NARROWEST_AT
-    grown = queries * rho_squared + 1
-    factor = 2 * grown / (queries**2 * rho_squared)
-    return deviation * math.sqrt(factor * math.log(math.sqrt(grown) / alpha))
+    lambert = float(special.lambertw(-(alpha**2) / math.e, -1).real)
+    rho2 = (-lambert - 1) / _NARROWEST_AT
+    grown = queries * rho2 + 1
+    squared = 2 * grown / (queries**2 * rho2) * math.log(math.sqrt(grown) / alpha)
+    return deviation * math.sqrt(squared)
 
 
 def more_queries(difference: float, deviation: float, queries: int, margin: float) -> int | None:
-    """Return how many more judged queries would settle a difference.
+    """Return how many more judged queries settle a difference, if it stays as it is.
 
-    It assumes that the difference stays what it is now. The question is settled when the
-    confidence sequence excludes 0, or lies within the margin.
+    The confidence sequence then excludes 0, or lies within the margin.
 
     Args:
-        difference: the mean difference now.
-        deviation: its standard deviation over queries.
-        queries: the number of queries judged so far.
-        margin: differences within it are not worth having.
+        difference: The mean difference now.
+        deviation: Standard deviation of a query.
+        queries: Judged queries now.
+        margin: Differences within it do not matter.
 
     Returns:
-        A number of queries, or None if 10,000 would not settle it.
+        The number; None if 10,000 queries do not settle it.
     """
 
     def is_settled(count: int) -> bool:
@@ -168,19 +158,19 @@ def more_queries(difference: float, deviation: float, queries: int, margin: floa
 
     if not is_settled(_PLANNED):
         return None
-    fewest = max(queries, FEWEST)
-    further = bisect_left(range(fewest, _PLANNED), True, key=is_settled)
-    return fewest + further - queries
+    counts = range(max(queries, FEWEST), _PLANNED)
+    first = counts.start + bisect_left(counts, True, key=is_settled)
+    return first - queries
 
 
 def centred(variances: Doubles) -> Doubles:
-    """Return the covariance of values around their mean, from the variances of their differences.
+    """Return the covariance of values around their mean, from variances of their differences.
 
     Args:
-        variances: (M, M) variances of the differences.
+        variances: (M, M) variances of differences.
 
     Returns:
-        (M, M). The negative part, which is no covariance, is cut off.
+        (M, M), without its negative part.
     """
     count = len(variances)
     middle = np.eye(count) - 1 / count
@@ -190,25 +180,33 @@ def centred(variances: Doubles) -> Doubles:
 
 @dataclass(frozen=True)
 class Posterior:
-    """The values of M models around their mean, distributed as N(mean, covariance)."""
+    """Values of M models around their mean, distributed as N(mean, covariance).
+
+    Attributes:
+        mean: (M,).
+        covariance: (M, M).
+    """
 
     mean: Doubles
     covariance: Doubles
 
     def difference(self, a: int, b: int) -> tuple[float, float]:
-        """Return the mean and the standard deviation of the difference b − a."""
-        c = self.covariance
-        variance = float(c[a, a] + c[b, b] - 2 * c[a, b])
-        return float(self.mean[b] - self.mean[a]), math.sqrt(max(variance, 0.0))
+        """Return the mean and the standard deviation of the difference of model b and model a."""
+        covariance = self.covariance
+        mean = float(self.mean[b] - self.mean[a])
+        variance = float(covariance[a, a] + covariance[b, b] - 2 * covariance[a, b])
+        return mean, math.sqrt(max(variance, 0.0))
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The expectation of M models without labels: their values, up to a constant, are normal.
+    """What is expected of M models without labels.
+
+    Their values, up to a constant, are N(mean, covariance).
 
     Attributes:
-        mean: (M,) expected values.
-        variances: (M, M) variances of the differences.
+        mean: (M,).
+        variances: (M, M) of the differences.
         distances: (M, M) rank distances, which predict the deviation of single queries.
     """
 
@@ -217,67 +215,67 @@ class Expected:
     distances: Doubles
 
     @classmethod
-    def nothing(cls, models: int) -> "Expected":
-        """Return the expectation of models of which nothing is known."""
+    def nothing(cls, models: int) -> Self:
+        """Return what is expected of models about which nothing is known."""
         apart = 1 - np.eye(models)
         return cls(np.zeros(models), apart, apart)
 
     @cached_property
-    def _prior(self) -> Posterior:
+    def prior(self) -> Posterior:
+        """Return the models before any query is judged."""
         return Posterior(self.mean - self.mean.mean(), centred(self.variances))
 
     @cached_property
-    def _query_spread(self) -> Doubles:
-        """Return the (M, M) covariance of a single query's scores, up to a factor."""
+    def _spread(self) -> Doubles:
+        """Return the (M, M) spread of a single query's scores."""
         return centred(self.distances)
 
     def posterior(self, scores: Doubles, weights: Doubles) -> Posterior:
-        """Combine the expectation with judged queries, both weighted by their precision.
+        """Return the models after some queries are judged.
 
-        The covariance of a query's scores is that of the judged ones, mixed with one that follows
-        the rank distances and counts for ten queries.
+        Expectation and scores are weighted by their precision. The covariance of a query's scores
+        is that of the judged ones, mixed with one that follows the rank distances and counts for
+        ten queries.
 
         Args:
-            scores: (n, M) scores of judged queries.
+            scores: (n, M) scores of the judged queries.
             weights: (n,) weights of the queries.
         """
-        n = len(scores)
-        prior = self._prior
-        if not n:
+        prior = self.prior
+        if not len(scores):
             return prior
         values = scores - scores.mean(axis=1, keepdims=True)
-        shares = weights / weights.sum()
-        mean = shares @ values
-        error = self._error_covariance(n * shares[:, None] * (values - mean))
-        total = np.linalg.pinv(prior.covariance + error, rcond=1e-10, hermitian=True)
-        gain = prior.covariance @ total
+        mean = weights / weights.sum() @ values
+        error = self._error(values, mean, weights)
+        total = prior.covariance + error
+        gain = prior.covariance @ np.linalg.pinv(total, rcond=1e-10, hermitian=True)
         return Posterior(
-            prior.mean + gain @ (mean - prior.mean), prior.covariance - gain @ prior.covariance
+            mean=prior.mean + gain @ (mean - prior.mean),
+            covariance=prior.covariance - gain @ prior.covariance,
         )
 
-    def _error_covariance(self, influences: Doubles) -> Doubles:
-        """Return the (M, M) covariance of mean scores, given the (n, M) influences of queries."""
-        n = len(influences)
-        spread = self._query_spread
+    def _error(self, values: Doubles, mean: Doubles, weights: Doubles) -> Doubles:
+        """Return the (M, M) covariance of the weighted mean of (n, M) values of queries."""
+        n = len(values)
+        spread = self._spread
+        shares = weights / weights.sum()
+        influences = n * shares[:, None] * (values - mean)
         freedom = n - 1 + _COUNTS_FOR
-        size = max(float(np.trace(spread)), _SMALLEST_SIZE)
+        size = max(float(np.trace(spread)), 1e-12)
         usual = (np.square(influences).sum() + _COUNTS_FOR * _DEVIATION**2 * size) / freedom
-        error: Doubles = (influences.T @ influences + _COUNTS_FOR * usual / size * spread) / (
-            freedom
-        )
-        return error / n
+        expected = _COUNTS_FOR * usual / size * spread
+        error: Doubles = (influences.T @ influences + expected) / freedom / n
+        return error
 
 
 @dataclass(frozen=True)
 class JudgedGain:
-    """A mean difference in nDCG@10 over judged queries alone, with a 90% interval.
-
-    The interval holds however often one looks.
+    """A mean difference in nDCG@10 over judged queries alone.
 
     Attributes:
-        difference: the weighted mean difference.
-        interval: its bounds; None for fewer than ten queries.
-        more: the number of further judged queries that would settle it, see :func:`more_queries`.
+        difference: The mean difference.
+        interval: Its 90% interval, which holds however often one looks; None below ten queries.
+        more: Judged queries that would settle it, see :func:`more_queries`.
     """
 
     difference: float
@@ -286,45 +284,53 @@ class JudgedGain:
 
     @classmethod
     def of(
-        cls, differences: Doubles, weights: Doubles, distance: float, margin: float
-    ) -> "JudgedGain":
-        """Estimate the gain from the differences of single queries.
+        cls,
+        differences: Doubles,
+        weights: Doubles,
+        distance: float,
+        margin: float,
+    ) -> Self:
+        """Summarise the differences of queries.
 
         Args:
-            differences: (n,) differences of the queries.
+            differences: (n,) differences.
             weights: (n,) weights of the queries.
-            distance: rank distance of the two models' rankings.
-            margin: differences within it are not worth having.
+            distance: Rank distance of the two models.
+            margin: Differences within it do not matter.
         """
         n = len(differences)
         shares = weights / weights.sum()
         mean = float(shares @ differences)
         influences = n * shares * (differences - mean)
         usual = _COUNTS_FOR * _DEVIATION**2 * distance
-        deviation = math.sqrt((float(influences @ influences) + usual) / (n + _COUNTS_FOR))
+        squares = float(influences @ influences)
+        deviation = math.sqrt((squares + usual) / (n + _COUNTS_FOR))
         width = half_width(n, deviation)
-        interval = (mean - width, mean + width) if n >= FEWEST else None
-        return cls(mean, interval, more_queries(mean, deviation, n, margin))
+        return cls(
+            difference=mean,
+            interval=(mean - width, mean + width) if n >= FEWEST else None,
+            more=more_queries(mean, deviation, n, margin),
+        )
 
 
 @dataclass(frozen=True)
 class FewLabels:
-    """A choice among several models by a few judged queries.
+    """What judged queries say about several models.
 
     Attributes:
-        file: the file with the judgements.
-        queries: the number of judged queries.
-        documents: the number of judged documents.
-        counts: reasons for which judgements were left out, each with their number.
-        drawn: True if queries or documents were drawn by chance and are weighted accordingly.
-        unjudged: model to the mean number of its ten best documents that nobody judged.
-        values: model to its nDCG@10 on the judged queries.
-        chosen: the best model after shrinking.
-        reference: the model that the choice is compared with.
-        held_out: the gain of choosing over the reference on queries that had no part in the choice.
-            Each judged query is scored by the model that those judged before it choose (forward
+        file: The file of the judgements.
+        queries: How many queries are judged.
+        documents: How many documents are judged.
+        counts: Judgements that are left out, by reason.
+        drawn: True if queries or documents were drawn, and are weighted by their probabilities.
+        unjudged: Model to the number of its ten best documents that nobody judged, on average.
+        values: Model to its nDCG@10 on the judged queries.
+        chosen: The best model after shrinking.
+        reference: The model that it is compared with.
+        held_out: What choosing gained against the reference on queries that had no part in the
+            choice: each judged query is scored by what those judged before it choose (forward
             cross-validation).
-        pairs: "a" to "b" to the gain of b over a by the judged queries alone.
+        pairs: Model a to model b to the gain of b over a by the judged queries alone.
     """
 
     file: str
@@ -341,10 +347,10 @@ class FewLabels:
 
     def describe(self) -> Iterator[str]:
         """Yield sentences: what is judged, what choosing gains, and what may mislead."""
-        weighted = ", weighted by how they were drawn" if self.drawn else ""
+        drawn = ", weighted by how they were drawn" if self.drawn else ""
         yield (
             f"{self.queries} queries and {self.documents:,} documents are judged in "
-            f"{self.file}{weighted}."
+            f"{self.file}{drawn}."
         )
         if self.chosen != self.reference:
             gain = describe_gain(self.held_out, self.queries)
@@ -352,12 +358,12 @@ class FewLabels:
                 f"Choosing by them, against {self.reference}, on queries that had no part in the "
                 f"choice: {gain}."
             )
-        fewest = min(self.unjudged.values())
+        least = min(self.unjudged.values())
         most = max(self.unjudged.values())
         if most:
             yield (
-                f"For each query, {fewest:.1f} to {most:.1f} of a model's ten best documents are "
-                "not judged and count as not relevant."
+                f"Depending on the model, {least:.1f} to {most:.1f} of a query's ten best "
+                "documents are not judged and count as not relevant."
             )
         for reason, count in self.counts.items():
             yield f"{count} {reason}."
@@ -373,17 +379,17 @@ def judge(
     """Choose among models by judged queries and what was expected of them.
 
     Args:
-        judged: judgements of queries that were searched for.
-        results: model to its results, in the order of ``expected``.
-        expected: the expectation without labels. Default: nothing is known.
-        reference: the model that a choice is compared with. Default: the first.
-        margin: differences within it are not worth having.
+        judged: Judgements of queries that were searched for.
+        results: Model to its results, in the order of ``expected``.
+        expected: What is expected of the models, by default nothing.
+        reference: The model that a choice is compared with, by default the first.
+        margin: Differences within it do not matter.
     """
     models = list(results)
-    weights = query_weights(judged)
     if expected is None:
         expected = Expected.nothing(len(models))
     reference = reference or models[0]
+    weights = query_weights(judged)
     scores = judged_scores(judged, list(results.values()))
     posterior = expected.posterior(scores, weights)
     values = (weights @ scores / weights.sum()).tolist()
@@ -393,19 +399,24 @@ def judge(
         documents=sum(len(query.grades) for query in judged.queries.values()),
         counts=judged.counts,
         drawn=judged.drawn,
-        unjudged={model: count_unjudged(judged, result) for model, result in results.items()},
+        unjudged={model: count_unjudged(judged, run) for model, run in results.items()},
         values=dict(zip(models, values, strict=True)),
         chosen=models[int(np.argmax(posterior.mean))],
         reference=reference,
         held_out=held_out_gain(expected, scores, weights, models.index(reference), margin),
-        pairs=_gains_of_pairs(models, scores, weights, expected, margin),
+        pairs=_judged_pairs(models, expected, scores, weights, margin),
     )
     return few_labels, posterior
 
 
-def _gains_of_pairs(
-    models: Sequence[str], scores: Doubles, weights: Doubles, expected: Expected, margin: float
+def _judged_pairs(
+    models: Sequence[str],
+    expected: Expected,
+    scores: Doubles,
+    weights: Doubles,
+    margin: float,
 ) -> dict[str, dict[str, JudgedGain]]:
+    """Return the gain of b over a by judged queries alone, for all pairs."""
     pairs: dict[str, dict[str, JudgedGain]] = {model: {} for model in models[:-1]}
     for (i, a), (j, b) in itertools.combinations(enumerate(models), 2):
         differences = scores[:, j] - scores[:, i]
@@ -415,42 +426,47 @@ def _gains_of_pairs(
 
 
 def held_out_gain(
-    expected: Expected, scores: Doubles, weights: Doubles, reference: int, margin: float
+    expected: Expected,
+    scores: Doubles,
+    weights: Doubles,
+    reference: int,
+    margin: float,
 ) -> JudgedGain:
-    """Measure on each query the gain of the model that the queries before it choose.
+    """Return the gain over a reference on each query, by the model that earlier queries choose.
 
     Args:
-        expected: the expectation without labels.
-        scores: (n, M) scores of judged queries.
+        expected: What is expected of the models.
+        scores: (n, M) scores of the judged queries.
         weights: (n,) weights of the queries.
-        reference: the column of the model that the choice is compared with.
-        margin: differences within it are not worth having.
+        reference: Number of the reference.
+        margin: Differences within it do not matter.
 
     References:
-        Dawid, 1984 (prequential analysis); Blum, Kalai and Langford, 1999 (progressive
-        validation).
+        Dawid, 1984 (prequential analysis); Blum, Kalai and Langford, 1999 (progressive validation).
     """
-    step = max(1, len(scores) // _CHOICES)
-    gains = np.zeros(len(scores))
+    count = len(scores)
+    step = max(1, count // _CHOICES)
+    gains = np.zeros(count)
     chosen = reference
-    mean_distance = 0.0
-    for t in range(len(scores)):
+    distance = 0.0
+    for t in range(count):
         if t % step == 0:
-            chosen = int(np.argmax(expected.posterior(scores[:t], weights[:t]).mean))
+            posterior = expected.posterior(scores[:t], weights[:t])
+            chosen = int(np.argmax(posterior.mean))
         gains[t] = scores[t, chosen] - scores[t, reference]
-        mean_distance += float(expected.distances[chosen, reference]) / len(scores)
-    return JudgedGain.of(gains, weights, mean_distance, margin)
+        distance += float(expected.distances[chosen, reference]) / count
+    return JudgedGain.of(gains, weights, distance, margin)
 
 
 def describe_gain(gain: JudgedGain, queries: int) -> str:
-    """Describe a gain by judged queries alone, and how many more would settle it."""
-    sentence = f"{gain.difference:+.3f} on {queries} judged queries alone"
+    """Say in words what judged queries alone gain, and how many more would settle it."""
+    alone = f"{gain.difference:+.3f} on {queries} judged queries alone"
     if gain.interval is None:
-        return f"{sentence}, too few for an interval ({FEWEST} are needed)"
+        return f"{alone}, too few for an interval ({FEWEST} are needed)"
     low, high = gain.interval
-    sentence += f" ({low:+.3f} to {high:+.3f}, however often one looks)"
+    alone += f" ({low:+.3f} to {high:+.3f}, however often one looks)"
     if gain.more is None:
-        return f"{sentence}; more than {_PLANNED:,} would not settle it"
-    if gain.more == 0:
-        return f"{sentence}, settled"
-    return f"{sentence}; about {gain.more:,} more would settle it"
+        return f"{alone}; more than {_PLANNED:,} would not settle it"
+    if not gain.more:
+        return f"{alone}, settled"
+    return f"{alone}; about {gain.more:,} more would settle it"
