@@ -1,4 +1,4 @@
-"""The processes of one run that ``torchrun`` started, and what only the first of them does.
+"""The processes of a run that ``torchrun`` started, and the work that only the first of them does.
 
 Importing this module, and running on one process, does not load torch.
 """

@@ -1,4 +1,4 @@
-"""The exceptions for what a person has to correct, bad input and a full disk; checks of values."""
+"""Exceptions for what a person can correct, bad input and a full disk, and checks of values."""
 
 import errno
 import math
@@ -239,7 +239,7 @@ _REPORTED = re.compile("|".join(_NO_ROOM_MESSAGES), re.IGNORECASE)
 
 
 class DiskFull(OSError):
-    """No room is left for what was to be written to a folder, its ``filename``.
+    """No room is left for a file that was to be written to a folder, its ``filename``.
 
     Its notes say what is complete in the folder. The command line prints both in one line and exits
     with status 2.

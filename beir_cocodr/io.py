@@ -72,9 +72,9 @@ def unfinished(folder: Path, mark: str = "") -> Iterator[Path]:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a name to write a file under, which becomes ``path`` once it is complete and on disk.
+    """Yield a path to write to; its file becomes ``path`` once it is complete and on disk.
 
-    The name lies in a folder of its own: some libraries write further files beside the one that
+    The path lies in a folder of its own: some libraries write further files beside the one that
     they are asked for, and a kill would leave these.
     """
     with unfinished(path.parent) as folder:
@@ -98,7 +98,7 @@ def _replace(path: Path, temporary: Path) -> None:
 def atomic_output(path: Path) -> Iterator[Path]:
     """Write the one file that a command makes, as :func:`atomic_path` does.
 
-    What earlier commands left of it as they were killed is removed.
+    What killed commands left of it is removed first.
     """
     mark = _mark(path)
     _remove_dead(path, mark)
@@ -212,7 +212,7 @@ def output_folder(path: Path, utf8: bool = False) -> Path:
 
 
 def check_output_free(output: Path) -> None:
-    """Check that nothing stands at an output, or an empty folder.
+    """Check that an output does not exist, or is an empty folder.
 
     Commands ask before hours of work, not after.
 
@@ -233,7 +233,7 @@ def draft_folder(
     output: Path,
     replace: bool = False,
 ) -> Iterator[Path]:
-    """Give a folder that takes the name of ``output`` at the end; it is removed if anything fails.
+    """Yield a folder that takes the name of ``output`` at the end, and is removed if anything fails.
 
     Args:
         output: the folder that is made.
@@ -474,7 +474,7 @@ def filling_cache(folder: Path) -> Iterator[None]:
 
 
 def file_state(path: Path) -> tuple[str, str, str]:
-    """Return resolved path, size in bytes, and time of the last change of a file in nanoseconds.
+    """Return the resolved path, the size in bytes and the time of change in nanoseconds of a file.
 
     A file whose state is the same as before was not changed in between.
     """
@@ -488,7 +488,7 @@ def file_state(path: Path) -> tuple[str, str, str]:
 
 
 def text_sha256(*parts: str) -> str:
-    """Hash strings; the hash is hexadecimal, as of all functions here."""
+    """Hash strings: sha256 in hexadecimal, as all functions here."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 

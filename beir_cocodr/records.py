@@ -51,7 +51,7 @@ class Record:
 
     @classmethod
     def from_json(cls, content: object, where: str | Path) -> Self:
-        """Make the record of parsed JSON.
+        """Make a record from parsed JSON.
 
         Args:
             content: the parsed JSON.

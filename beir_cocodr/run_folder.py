@@ -1,4 +1,4 @@
-"""The folder that holds the results of one run, and nothing of another one.
+"""The folder that holds the results of one run, and of no other.
 
 Beside the results lies ``run.json``, with the settings of their run and the files that it wrote.
 """
@@ -70,7 +70,7 @@ def results_folder(
     run: Mapping[str, object],
     overwrite: bool = False,
 ) -> Iterator[Path]:
-    """Give a draft for the results of one run, which go to ``output`` together at the end.
+    """Yield a draft for the results of one run, which go to ``output`` together at the end.
 
     The same run again replaces its results, which stay until then. Files that are no results stay
     as they are. Two processes do not write to one folder. Inside, parts of the run may write their
@@ -125,7 +125,7 @@ def _read_run(folder: Path) -> tuple[object, set[str]]:
 
 
 def _is_result(folder: Path, name: object) -> bool:
-    """Return whether a name is that of a result, and no link or folder has it."""
+    """Return whether a name is that of a result that is neither a link nor a folder."""
     if not isinstance(name, str) or "/" in name or "\\" in name or "\0" in name:
         return False
     path = folder / name
@@ -202,7 +202,7 @@ def _write_run(
 
 
 def add_result(path: Path) -> None:
-    """Count a file that was made of a run's results among them."""
+    """Add a file that was made from the results of a run to the files of the run."""
     run, files = _read_run(path.parent)
     if run is not None:
         _write_run(path.parent, run, files - {RUN_FILE} | {path.name})

@@ -19,7 +19,7 @@ _LONGEST_VALUE = 60
 
 
 def as_read(settings: Settings) -> dict[str, object]:
-    """Return settings as they look when they are read back from JSON; others become strings."""
+    """Return settings as they look when read back from JSON; other objects become strings."""
     content: dict[str, object] = json.loads(json.dumps(settings, default=str))
     return content
 

@@ -126,7 +126,7 @@ class Language:
 
     @classmethod
     def parse(cls, name: str) -> "Language":
-        """Return a language by its code or English name; any code of two or three letters is taken.
+        """Return a language by its code or English name; any code of two or three letters is valid.
 
         Raises:
             InputError: the name is neither.
@@ -162,7 +162,7 @@ class Language:
 
 
 class Analyzer:
-    """The reading of a text by BM25: its terms, in order, as often as they occur.
+    """An analyzer of texts for BM25: it gives the terms of a text in order, as often as they occur.
 
     Attributes:
         name: the name of the analyzer.

@@ -29,7 +29,7 @@ def hashes_of(
     hash_of: Callable[[str], int] = hash,
 ) -> Ints:
     """Return 64-bit hashes, int64 (N,); those of ``hash`` hold within this process only."""
-    return np.fromiter((hash_of(value) for value in values), dtype=np.int64)
+    return np.fromiter(map(hash_of, values), dtype=np.int64)
 
 
 def gather(column: pa.ChunkedArray, rows: Ints) -> list[str]:
@@ -451,7 +451,7 @@ def dataset_documents(dataset: Any) -> Documents:
 
 @contextmanager
 def hashed_documents(corpus: Mapping[str, Mapping[str, str | None]]) -> Iterator[Documents]:
-    """Give a corpus with its ``content_hash``.
+    """Yield a corpus with its ``content_hash``.
 
     A corpus that has none yet is written to a temporary file, which exists within the block.
     """

@@ -134,7 +134,7 @@ class _Item(NamedTuple):
 
 @dataclass(frozen=True)
 class TextFiles(FileSource):
-    """A folder or a file of a person: a corpus without queries."""
+    """A folder or a file of the user's: a corpus without queries."""
 
     reading: Reading = Reading()
 
@@ -279,7 +279,7 @@ class HubDataset(TextFiles):
 
     @staticmethod
     def saved_in(folder: Path) -> bool:
-        """Return whether ``save_to_disk`` wrote a folder."""
+        """Return whether a folder was written by ``save_to_disk``."""
         return any((folder / name).is_file() for name in ("dataset_dict.json", "state.json"))
 
     def key(self) -> tuple[str, ...] | None:
@@ -298,7 +298,7 @@ class HubDataset(TextFiles):
         return _records(rows, "", _UNSAFE.sub("_", bare), bare)
 
     def file_of(self, id: str) -> str | None:
-        """Return None: no file of a person holds the passages."""
+        """Return None: the passages come from no file of the user's."""
         return None
 
     def _load(self) -> Any:

@@ -106,7 +106,7 @@ def log_judgement(
         document_id=document_id,
         grade=grade,
         query=query,
-        **more,  # type: ignore[arg-type],
+        **more,  # type: ignore[arg-type]
     )
     line = (json.dumps(judgement.to_json(), ensure_ascii=False) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def log_judgement(
 
 
 def _append(path: Path, line: bytes) -> None:
-    """Append a line with one unbuffered write; cut the file back where that fails or falls short.
+    """Append a line with one unbuffered write; cut the file back if that fails or is short.
 
     A line that another process left unfinished stays a line of its own.
     """
@@ -181,7 +181,7 @@ def _is_json(line: bytes) -> bool:
 
 
 class Asked(NamedTuple):
-    """A query, of the collection where it has an id, else typed."""
+    """A query: of the collection where it has an id, else typed by the user."""
 
     text: str
     query_id: str | None = None

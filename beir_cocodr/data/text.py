@@ -391,7 +391,7 @@ class WholeWordMasker:
         positions: np.ndarray,
         rng: np.random.Generator,
     ) -> np.ndarray:
-        """Return the positions of the chosen words, of those of all ordinary tokens."""
+        """Choose words, and return the positions of their tokens."""
         budget = max(1, round(self.probability * len(positions)))
         # A word starts at a token that continues nothing, or after a special token. The first token
         # always starts a word.
