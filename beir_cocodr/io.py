@@ -233,7 +233,7 @@ def draft_folder(
     output: Path,
     replace: bool = False,
 ) -> Iterator[Path]:
-    """Yield a folder that takes the name of ``output`` at the end, and is removed if anything fails.
+    """Yield a folder that takes the name of ``output`` at the end; it is removed on any failure.
 
     Args:
         output: the folder that is made.

@@ -138,16 +138,22 @@ def _append(path: Path, line: bytes) -> None:
 def repair_log(path: Path) -> None:
     """Move the damaged lines of a log to a file beside it, and log one line that says so.
 
-    A kill or a full disk may leave a part of a line. All judgements before and after it stay.
+    A kill or a full disk may leave a part of a line. All judgements before and after it stay. A
+    last line that lacks only its end gets one.
     """
+    if not path.is_file():
+        return
     with naming_full_disk(path.parent), locked(path.parent):
         lines = _lines(path)
         damaged = [row for row, line in enumerate(lines) if not _is_json(line)]
         if not damaged:
+            if lines and not path.read_bytes().endswith(b"\n"):
+                _append(path, b"")
             return
         aside = path.with_name(path.name + DAMAGED)
+        before = _lines(aside) if aside.is_file() else []
         intact = [line for line in lines if _is_json(line)]
-        _write_lines(aside, _lines(aside) + [lines[row] for row in damaged])
+        _write_lines(aside, before + [lines[row] for row in damaged])
         _write_lines(path, intact)
     log.warning(
         "%s:%d: %d damaged line(s) moved to %s; the other %d judgements count",
@@ -160,9 +166,7 @@ def repair_log(path: Path) -> None:
 
 
 def _lines(path: Path) -> list[bytes]:
-    """Return the lines of a file without their ends; none where there is no file."""
-    if not path.is_file():
-        return []
+    """Return the lines of a file without their ends."""
     lines = path.read_bytes().split(b"\n")
     return lines if lines[-1] else lines[:-1]
 

@@ -193,6 +193,7 @@ def test_a_last_line_without_its_end_is_a_judgement(tmp_path):
     whole = (tmp_path / LOG_FILE).read_bytes()
     (tmp_path / LOG_FILE).write_bytes(whole.removesuffix(b"\n"))
     log = JudgementLog(tmp_path)
+    assert log.grades == {WING.id: {"d1": 1}}
     log.judge(WING, "d2", 1)
     assert log.grades == {WING.id: {"d1": 1, "d2": 1}}
     assert (tmp_path / LOG_FILE).read_bytes().startswith(whole)
