@@ -123,7 +123,7 @@ def prepare_step(
 ) -> Callable[[], Any]:
     """Return the call that does one step."""
     from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.evaluation.store_run import search
+    from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
     from beir_cocodr.models.spec import EncoderOptions
     from beir_cocodr.retrieval.pool import Workers
     from beir_cocodr.retrieval.store.encode import encode
@@ -149,10 +149,9 @@ def prepare_step(
         store,
         str(data),
         options.folder / f"{size}.run",
-        TOP_K,
-        processes=options.processes,
-        device="cpu",
-        threads=options.threads,
+        StoreSearchOptions(
+            top_k=TOP_K, processes=options.processes, device="cpu", threads=options.threads
+        ),
     )
 
 

@@ -26,7 +26,7 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
 if TYPE_CHECKING:
-    from beir_cocodr.evaluation.store_run import StoreRun
+    from beir_cocodr.evaluation.store_run import StoreRun, StoreSearchOptions
 
 # Deaths for each actor, without a finished task in between, after which the run gives up.
 _ATTEMPTS = 3
@@ -302,10 +302,8 @@ def search(
     store: str | Path,
     dataset: str,
     output: Path,
-    top_k: int = 100,
+    options: StoreSearchOptions | None = None,
     cluster: Cluster = Cluster(),
-    device: str | None = None,
-    **options: Any,
 ) -> StoreRun:
     """Search a store on a cluster, as :func:`beir_cocodr.evaluation.store_run.search` does.
 
@@ -315,30 +313,22 @@ def search(
         store: folder of the store.
         dataset: the collection with the queries.
         output: the run to write.
-        top_k: documents of each query.
+        options: options of that function; their device is that of all actors, and the cluster says
+            how many processes and threads there are.
         cluster: the cluster.
-        device: the device of all actors.
-        **options: ``split``, ``policy``, ``model`` and ``batch_size`` of that function.
 
     Returns:
         The record of that function, with ``ray`` as for :func:`encode`.
     """
+    from beir_cocodr.evaluation.store_run import StoreSearchOptions
     from beir_cocodr.evaluation.store_run import search as search_and_write
     from beir_cocodr.retrieval.pool import torch_threads
 
+    options = options or StoreSearchOptions()
     with connected(cluster.address), torch_threads(cluster.threads) as count:
-        size, pool = _pool(cluster.actors, count, device)
-        report = search_and_write(
-            store,
-            dataset,
-            output,
-            top_k,
-            processes=size,
-            device=device,
-            threads=count,
-            share=pool.share_out,
-            **options,
-        )
+        size, pool = _pool(cluster.actors, count, options.device)
+        options = replace(options, processes=size, threads=count)
+        report = search_and_write(store, dataset, output, options, share=pool.share_out)
         return replace(report, ray=_describe(size, pool))
 
 

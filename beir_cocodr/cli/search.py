@@ -297,48 +297,31 @@ def _write_run(
     as_json: bool,
 ) -> None:
     """Write the run of the collection's own queries in a store."""
+    from beir_cocodr.evaluation.store_run import StoreSearchOptions
     from beir_cocodr.evaluation.store_run import search as search_here
 
     _check_as_encoded(settings)
-    split = asked.split or "test"
-    policy = asked.identical_ids or "auto"
-    overwrite = bool(asked.overwrite)
-    device = settings.encoder.device
+    options = StoreSearchOptions(
+        top_k=top_k,
+        split=asked.split or "test",
+        identical_ids=asked.identical_ids or "auto",
+        model=model,
+        processes=1 if asked.processes is None else asked.processes,
+        device=settings.encoder.device,
+        threads=asked.threads,
+        batch_size=settings.batch_size,
+        index=asked.index,
+        verify=settings.verify,
+        overwrite=bool(asked.overwrite),
+    )
     if asked.ray is None:
-        report = search_here(
-            store,
-            dataset,
-            output,
-            top_k,
-            split,
-            policy,
-            model,
-            processes=1 if asked.processes is None else asked.processes,
-            device=device,
-            threads=asked.threads,
-            batch_size=settings.batch_size,
-            index=asked.index,
-            verify=settings.verify,
-            overwrite=overwrite,
-        )
+        report = search_here(store, dataset, output, options)
     elif asked.index is not None:
         raise InputError("an index is searched in one process: give --index or --ray, not both")
     else:
         search_on_ray = load_plugin("ray search")
-        report = search_on_ray(
-            store,
-            dataset,
-            output,
-            top_k,
-            load_plugin("ray cluster")(asked.ray, asked.processes, asked.threads),
-            device,
-            split=split,
-            policy=policy,
-            model=model,
-            batch_size=settings.batch_size,
-            overwrite=overwrite,
-            verify=settings.verify,
-        )
+        cluster = load_plugin("ray cluster")(asked.ray, asked.processes, asked.threads)
+        report = search_on_ray(store, dataset, output, options, cluster)
     if as_json:
         print_json(report.to_json())
         return

@@ -1,8 +1,9 @@
-"""TREC run files: written, read as they stand, and read in rank order."""
+"""TREC run files: written, read in the order of the file, and read in rank order."""
 
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from heapq import heappush, heappushpop
 from pathlib import Path
 
@@ -17,9 +18,15 @@ POLICIES = ("auto", "keep", "drop")
 
 
 def identical_ids(dataset: str, policy: str = "auto") -> str:
-    """Whether a document whose id equals the query's is kept or dropped: "keep" or "drop". "auto"
-    drops on ArguAna and Quora, where the query itself stands in the corpus; elsewhere equal ids are
-    an accident of numbering.
+    """Return "keep" or "drop" for documents whose id is the query's.
+
+    Args:
+        dataset: the name of the collection.
+        policy: "keep", "drop", or "auto", which drops them on ArguAna and Quora, where the query
+            itself is in the corpus; elsewhere equal ids are an accident of numbering.
+
+    Raises:
+        InputError: If the policy is unknown.
     """
     if policy not in POLICIES:
         raise InputError(
@@ -32,17 +39,23 @@ def identical_ids(dataset: str, policy: str = "auto") -> str:
 
 
 def write_run(path: Path, results: Results | Iterator[tuple[str, Hits]], tag: str) -> None:
-    """Write ``query Q0 document rank score tag`` lines, ranks from 1; results may come as a stream.
+    """Write ``query Q0 document rank score tag`` lines, ranks from 1.
 
-    Scores are written so that reading them back gives the same float32, and with it the same ties.
+    Scores are written so that the same float32, and the same ties, are read back.
+
+    Args:
+        path: the file.
+        results: query id to hits, or a stream of both.
+        tag: the name of the run.
     """
+    rows = results.items() if isinstance(results, dict) else results
     with atomic_writer(path) as file:
-        for query, found in results.items() if isinstance(results, dict) else results:
-            for rank, (document, score) in enumerate(found, 1):
+        for query, hits in rows:
+            for rank, (document, score) in enumerate(hits, 1):
                 file.write(f"{query} Q0 {document} {rank} {score!r} {tag}\n")
 
 
-# Characters of a name, which may have endings, and bytes more than characters.
+# Characters of a file name without its ending; a character may be several bytes.
 _LONGEST = 60
 
 
@@ -95,22 +108,39 @@ def run_results(spec: ModelSpec) -> Results:
 Run = dict[str, dict[str, float]]
 
 
-def read_trec_run(path: Path, table: bool = False) -> Run:
-    """Read ``query Q0 document rank score tag`` lines, plain or ``.gz``, in the order of the file;
-    ranks do not count. An InputError: no such file, a line with other columns, an id with a control
-    character, a score that is no finite number, a document that a query has twice, or no line at
-    all.
+@dataclass(frozen=True)
+class _Line:
+    """One line of a run, with its file and number."""
 
-    With ``table`` a line may also hold a query, a document and a score.
+    place: str
+    query: str
+    document: str
+    score: float
+
+
+def read_trec_run(path: Path, table: bool = False) -> Run:
+    """Read ``query Q0 document rank score tag`` lines, plain or ``.gz``; ranks do not count.
+
+    Args:
+        path: the file.
+        table: a line may also hold a query, a document and a score, separated by tabs.
+
+    Returns:
+        Query id to {document id: score}, in the order of the file.
+
+    Raises:
+        InputError: If there is no such file or no line, a line has other columns, an id has a
+            control character, a score is no finite number, or a query has a document twice.
     """
     run: Run = {}
-    for place, query, document, score in _hits(path, table):
-        found = run.setdefault(query, {})
-        if document in found:
+    for line in _lines(path, table):
+        scores = run.setdefault(line.query, {})
+        if line.document in scores:
             raise InputError(
-                f"{place}: document {document!r} stands twice for query {query!r}; leave one out"
+                f"{line.place}: document {line.document!r} occurs twice for query "
+                f"{line.query!r}; leave one out"
             )
-        found[document] = score
+        scores[line.document] = line.score
     if not run:
         raise InputError(f"{path} is empty; a run without results cannot be scored")
     return run
@@ -119,46 +149,50 @@ def read_trec_run(path: Path, table: bool = False) -> Run:
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def _hits(path: Path, table: bool = False) -> Iterator[tuple[str, str, str, float]]:
-    """Place, query, document and score of every line."""
+def _lines(path: Path, table: bool = False) -> Iterator[_Line]:
+    """Stream the lines of a run."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a TREC run such as evaluate and search write")
-    for number, line in numbered_lines(path, raise_errors):
-        place, columns = (
-            f"{path}:{number}",
-            line.split("\t") if table and line.count("\t") == 2 else line.split(),
+    for number, text in numbered_lines(path, raise_errors):
+        yield _parse_line(f"{path}:{number}", text, table)
+
+
+def _parse_line(place: str, text: str, table: bool) -> _Line:
+    columns = text.split("\t") if table and text.count("\t") == 2 else text.split()
+    if len(columns) == 6:
+        query, _, document, _, number, _ = columns
+    elif table and len(columns) == 3:
+        query, document, number = columns
+    else:
+        forms = "a TREC run has six, query Q0 document rank score tag"
+        if table:
+            forms += "; a table of scores has three, query, document and score"
+        raise InputError(f"{place}: {len(columns)} columns; {forms}")
+    if _CONTROL.search(query + document):  # C readers of runs end an id there
+        raise InputError(
+            f"{place}: id {query!r} or {document!r} has a control character; search again"
         )
-        if len(columns) != 6 and not (table and len(columns) == 3):
-            wanted = "a TREC run has six, query Q0 document rank score tag"
-            wanted += "; a table of scores has three, query, document and score" if table else ""
-            raise InputError(f"{place}: {len(columns)} columns; {wanted}")
-        query, document, text = (
-            (columns[0], columns[2], columns[4]) if len(columns) == 6 else columns
+    try:
+        score = float(number)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise InputError(
+            f"{place}: the score {number!r} is not a finite number; search again, or correct it"
         )
-        if _CONTROL.search(query + document):  # C readers of runs end an id there
-            raise InputError(
-                f"{place}: id {query!r} or {document!r} has a control character; search again"
-            )
-        try:
-            score = float(text)
-        except ValueError:
-            score = math.nan
-        if not math.isfinite(score):
-            raise InputError(
-                f"{place}: the score {text!r} is not a finite number; search again, or correct it"
-            )
-        yield place, query, document, score
+    return _Line(place, query, document, score)
 
 
 def ranked_run(path: Path) -> Results:
-    """Documents by descending score, ties by descending id as in trec_eval; errors as in
-    :func:`read_trec_run`.
-    """
+    """Read a run in rank order, see :func:`ranked` and :func:`read_trec_run`."""
     return ranked(read_trec_run(path))
 
 
 def ranked(run: Mapping[str, Mapping[str, float]]) -> Results:
-    """Return the documents of each query by descending score, ties by descending id."""
+    """Return the documents of each query by descending score, ties by descending id.
+
+    This is the order of trec_eval.
+    """
     return {
         query: sorted(scores.items(), key=lambda hit: (hit[1], hit[0]), reverse=True)
         for query, scores in run.items()
@@ -166,22 +200,33 @@ def ranked(run: Mapping[str, Mapping[str, float]]) -> Results:
 
 
 def run_tops(path: Path, depth: int, queries: Container[str] | None = None) -> dict[str, list[str]]:
-    """Query id to its ``depth`` best documents, in the order of :func:`ranked_run` and with its
-    errors, without holding the whole TREC run; only of the ``queries`` that matter.
+    """Read the best documents of each query in rank order, without holding the whole run.
+
+    Args:
+        path: the file.
+        depth: documents of a query.
+        queries: the queries to keep; None keeps all.
+
+    Raises:
+        InputError: As for :func:`read_trec_run`.
     """
-    found: dict[str, list[tuple[float, str]]] = {}
-    for _, query, document, score in _hits(path):
-        if queries is None or query in queries:
-            hits = found.setdefault(query, [])
-            (heappush if len(hits) < depth else heappushpop)(hits, (score, document))
-    tops = {
-        query: [document for _, document in sorted(hits, reverse=True)]
-        for query, hits in found.items()
-    }
-    for query, documents in tops.items():
-        if len(set(documents)) < len(documents):
-            twice = next(document for document in documents if documents.count(document) > 1)
-            raise InputError(
-                f"{path}: document {twice!r} stands twice for query {query!r}; leave one out"
-            )
+    best: dict[str, list[tuple[float, str]]] = {}
+    for line in _lines(path):
+        if queries is not None and line.query not in queries:
+            continue
+        heap = best.setdefault(line.query, [])
+        hit = (line.score, line.document)
+        if len(heap) < depth:
+            heappush(heap, hit)
+        else:
+            heappushpop(heap, hit)
+    tops = {}
+    for query, heap in best.items():
+        documents = [document for _, document in sorted(heap, reverse=True)]
+        for document in documents:
+            if documents.count(document) > 1:
+                raise InputError(
+                    f"{path}: document {document!r} occurs twice for query {query!r}; leave one out"
+                )
+        tops[query] = documents
     return tops

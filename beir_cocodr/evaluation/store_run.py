@@ -1,20 +1,18 @@
-"""A run file from a store: the queries of a collection searched in its corpus, which was encoded
-before.
-"""
+"""A run file from a store: queries of a collection, searched in its encoded corpus."""
 
 import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
-from beir_cocodr.data.collection import load_queries
-from beir_cocodr.errors import InputError, check_count
+from beir_cocodr.data.collection import Dataset, load_queries
+from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
 from beir_cocodr.io import atomic_output, output_folder, parse_json, write_text
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.loading import fingerprint, load_encoder
-from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.models.spec import EncoderOptions, Options, option
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.faiss.transform import Kind
 from beir_cocodr.retrieval.pool import (
@@ -24,19 +22,28 @@ from beir_cocodr.retrieval.pool import (
     torch_threads,
     warn_if_crowded,
 )
+from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.store.store_search import search_index, search_store
 from beir_cocodr.same_run import check_same_run
 
+# The parts of a text format that an encoder may be loaded with.
 _FORMAT = ("query_length", "document_length", "query_prompt", "document_prompt", "title_separator")
 
 
 @dataclass(frozen=True)
 class StoreRun:
-    """What was searched with what, counts, and seconds; ``ray`` where a cluster searched.
+    """The record of a search in a store.
 
-    ``texts_cut`` are queries of which words may be lost, as they were cut before they were
-    tokenised.
+    Attributes:
+        store: description of the store.
+        dataset, split, queries: the queries that were searched for.
+        truncated_queries: share of the queries that were truncated.
+        run: the run file.
+        devices, threads: what searched.
+        search_seconds, seconds: time of the search alone, and with encoding and writing.
+        ray: the cluster, None where none searched.
+        texts_cut: number of queries that were cut before they were tokenised, and may lose words.
     """
 
     store: Json
@@ -57,116 +64,140 @@ class StoreRun:
     texts_cut: int = 0
 
     def to_json(self) -> Json:
-        """The fields, without ``ray`` if there was no cluster."""
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if name != "ray" or value is not None
-        }
+        """Return the fields, without ``ray`` if there was no cluster."""
+        content = asdict(self)
+        if self.ray is None:
+            del content["ray"]
+        return content
+
+
+@dataclass(frozen=True)
+class StoreSearchOptions(Options):
+    """How a store is searched.
+
+    Args:
+        top_k: documents of a query.
+        split: the split of the queries; without any judgements all queries are taken.
+        identical_ids: see :func:`~beir_cocodr.evaluation.runs.identical_ids`.
+        model: folder or name of the encoder now; by default the one that the store recorded.
+        processes: processes that search, see
+            :func:`~beir_cocodr.retrieval.store.store_search.search_store`.
+        device: the device that searches; by default the GPUs.
+        threads: threads of a process.
+        batch_size: queries that are encoded at a time.
+        index: a kind of FAISS index, which searches in this process, see
+            :func:`~beir_cocodr.retrieval.store.store_search.search_index`; None searches exactly.
+        verify: compare each file of the store with its checksum before it is read.
+        overwrite: replace the run of another search.
+    """
+
+    top_k: int = option(100, min=1)
+    split: str = "test"
+    identical_ids: str = "auto"
+    model: str | None = None
+    processes: int = 1
+    device: str | None = None
+    threads: int | None = None
+    batch_size: int = 64
+    index: str | None = None
+    verify: bool = True
+    overwrite: bool = False
 
 
 def search(
     store: str | Path,
-    dataset: str,
-    output: Path,
-    top_k: int = 100,
-    split: str = "test",
-    policy: str = "auto",
-    model: str | None = None,
-    processes: int = 1,
-    device: str | None = None,
-    threads: int | None = None,
-    batch_size: int = 64,
-    index: str | None = None,
-    verify: bool = True,
+    dataset: Dataset,
+    output: str | Path,
+    options: StoreSearchOptions = StoreSearchOptions(),
     share: ShareOut = share_out,
-    overwrite: bool = False,
 ) -> StoreRun:
-    """Search a store and write a TREC run, exactly unless an index is asked for; beside it, as
-    RUN.json, what was searched with what. An InputError: no complete store, a corpus or a model
-    that is not the store's, no queries, ``top_k`` below 1, or something else than a run of this
-    search stands at ``output``.
+    """Search a store and write a TREC run, and beside it RUN.json with what was searched.
 
     Args:
         store: folder that ``encode`` wrote.
-        dataset, split: the collection whose queries are searched; its corpus has to be the store's.
-            Without any judgements all its queries are taken.
-        output: the run file; that of the same search is replaced.
-        top_k: documents a query.
-        policy: see :func:`~beir_cocodr.evaluation.runs.identical_ids`.
-        model: where the encoder is now; by default where it was when it made the store.
-        processes, device, threads, share: see
-            :func:`~beir_cocodr.retrieval.store.store_search.search_store`; default: GPUs.
-        batch_size: queries encoded at a time.
-        index: a kind of FAISS index, see :func:`~beir_cocodr.retrieval.store.store_search.search_index`;
-            searched in this process. None searches exactly.
-        verify: compare each file of the store with its checksum before it is read.
-        overwrite: replace the run of another search.
+        dataset: the collection whose queries are searched for; its corpus must be the store's.
+        output: the run file; one of the same search is replaced.
+        options: depth, queries, devices and index.
+        share: shares the search among processes.
+
+    Returns:
+        The record of the search.
+
+    Raises:
+        InputError: If the store is incomplete, the corpus or the model is not the store's, there
+            are no queries, or ``output`` exists and is not a run of this search.
     """
     started = time.perf_counter()
-    devices, policy = device_list(device, processes), identical_ids(dataset, policy)
-    _check(output, top_k, index)
-    opened = EmbeddingStore.open(store, verify)
+    output = Path(output)
+    devices = device_list(options.device, options.processes)
+    _check(output, options.index)
+    opened = EmbeddingStore.open(store, options.verify)
+    collection = load_queries(dataset, options.split)
+    policy = identical_ids(collection.name, options.identical_ids)
     settings: Json = {
         "store": opened.describe(),
-        "dataset": dataset,
-        "split": split,
-        "top_k": top_k,
+        "dataset": collection.name,
+        "split": options.split,
+        "top_k": options.top_k,
+        "identical_ids": policy,
+        "index": options.index,
     }
-    settings |= {"identical_ids": policy, "index": index}
-    _check_run(output, settings, overwrite)
-    queries, drop = _queries(opened, dataset, split), policy == "drop"
-    ids, texts = list(queries), list(queries.values())
-    with torch_threads(threads) as count:
-        warn_if_crowded(devices, count)
-        encoder = query_encoder(opened, model, devices[0])
+    _check_run(output, settings, options.overwrite)
+    _check_corpus(opened, collection.documents.content_hash, collection.name)
+    texts = list(collection.queries.values())
+    # One document more than is kept: the query's own may be dropped.
+    depth = options.top_k + 1 if policy == "drop" else options.top_k
+    with torch_threads(options.threads) as threads:
+        warn_if_crowded(devices, threads)
+        encoder = query_encoder(opened, options.model, devices[0])
         vectors = encoder.encode_queries(
-            texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
+            texts, batch_size=options.batch_size, convert_to_tensor=True, show_progress_bar=False
         )
         searching = time.perf_counter()
-        if index is None:
-            ranking = search_store(opened, ids, vectors, top_k + drop, devices, count, share=share)
+        ids = list(collection.queries)
+        ranking: Ranking
+        if options.index is None:
+            ranking = search_store(opened, ids, vectors, depth, devices, threads, share=share)
         else:
-            ranking = search_index(opened, cast(Kind, index), ids, vectors, top_k + drop)
+            ranking = search_index(opened, cast(Kind, options.index), ids, vectors, depth)
         searched = time.perf_counter()
-    name = opened.record.model.name or model or "store"
-    _record_of(output).unlink(missing_ok=True)  # it belongs to the run that is replaced
+    name = opened.record.model.name or options.model or "store"
+    _record_file(output).unlink(missing_ok=True)  # it belongs to the run that is replaced
     with atomic_output(output) as temporary:
-        write_run(temporary, ranking.hits(opened.ids, drop, top_k), file_names([name])[name])
-    report = StoreRun(
+        hits = ranking.hits(opened.ids, policy == "drop", options.top_k)
+        write_run(temporary, hits, file_names([name])[name])
+    record = StoreRun(
         store=opened.describe(),
-        dataset=dataset,
-        split=split,
+        dataset=collection.name,
+        split=options.split,
         queries=len(ids),
         truncated_queries=encoder.truncated_share(texts, "query"),
         texts_cut=encoder.texts_cut,
-        top_k=top_k,
+        top_k=options.top_k,
         identical_ids=policy,
-        index=index,
+        index=options.index,
         run=str(output),
         devices=devices,
-        threads=count,
+        threads=threads,
         search_seconds=round(searched - searching, 3),
         seconds=round(time.perf_counter() - started, 3),
         versions=versions(),
     )
-    with atomic_output(_record_of(output)) as temporary:
-        write_text(temporary, json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
-    return report
+    with atomic_output(_record_file(output)) as temporary:
+        write_text(temporary, json.dumps(record.to_json(), indent=2, ensure_ascii=False) + "\n")
+    return record
 
 
-def _record_of(run: Path) -> Path:
+def _record_file(run: Path) -> Path:
     return run.with_name(f"{run.name}.json")
 
 
 def _check_run(output: Path, settings: Json, overwrite: bool) -> None:
-    """Check that what stands at the output, if anything, is the run of the same search, or one to
-    be replaced.
-    """
+    """Check that the output does not exist, is a run of the same search, or may be replaced."""
     if not output.exists():
         return
     try:
-        before = parse_json(_record_of(output).read_text(encoding="utf-8"))
+        before = parse_json(_record_file(output).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         before = None
     if not overwrite:
@@ -181,8 +212,7 @@ def _check_run(output: Path, settings: Json, overwrite: bool) -> None:
         raise InputError(f"{output} is no TREC run and is left as it is; choose another --output")
 
 
-def _check(output: Path, top_k: int, index: str | None) -> None:
-    check_count("top_k", top_k)
+def _check(output: Path, index: str | None) -> None:
     if index is not None and index not in get_args(Kind):
         raise InputError(f"unknown index {index!r}; there are {', '.join(get_args(Kind))}")
     output_folder(output.parent)
@@ -192,28 +222,43 @@ def _check(output: Path, top_k: int, index: str | None) -> None:
         )
 
 
-def _queries(store: EmbeddingStore, dataset: str, split: str) -> dict[str, str]:
-    """Of a collection that has the store's corpus."""
-    wanted, stored = load_queries(dataset, split), str(store.record.identity["corpus"])
-    if (corpus := wanted.documents.content_hash) != stored:
+def _check_corpus(store: EmbeddingStore, content_hash: str, dataset: str) -> None:
+    """Check that a store holds the corpus of a collection."""
+    stored = str(store.record.identity["corpus"])
+    if content_hash != stored:
         raise InputError(
             f"{store.folder} holds another corpus than that of {dataset}: its content hash is "
-            f"{stored[:16]}, and {corpus[:16]} is wanted; encode {dataset}"
+            f"{stored[:16]}, and {content_hash[:16]} is wanted; encode {dataset}"
         )
-    return wanted.queries
 
 
 def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) -> COCODR:
-    """The encoder that made a store, with the store's own text format, where it is now, by default
-    where it was then; an InputError where it cannot be found, or is another one.
+    """Load the encoder that made a store, with the store's own text format.
+
+    Args:
+        store: the store.
+        model: folder or name of the encoder now; None is the one that the store recorded.
+        device: runs the encoder.
+
+    Raises:
+        InputError: If the encoder cannot be loaded, or is another one.
     """
-    name, path = store.record.model.name, store.record.model.path
+    name = store.record.model.name
+    path = store.record.model.path
     if name is None and model is None:
         raise InputError(f"{store.folder} does not say which model encoded it; give --model")
-    source = model or (path if path is not None and Path(path).is_dir() else str(name))
+    source = str(name)
+    if model is not None:
+        source = model
+    elif path is not None and Path(path).is_dir():
+        source = path
     encoder = load_encoder(source, EncoderOptions(device=device))
-    own, stored = encoder.text_format.as_dict(), store.record.identity
-    if differing := {part: stored[part] for part in _FORMAT if stored[part] != own[part]}:
-        encoder = load_encoder(source, EncoderOptions(device=device, **differing))  # type: ignore[arg-type]
+    stored = store.record.identity
+    text_format = encoder.text_format.as_dict()
+    differing: dict[str, Any] = {
+        part: stored[part] for part in _FORMAT if stored[part] != text_format[part]
+    }
+    if differing:
+        encoder = load_encoder(source, EncoderOptions(device=device, **differing))
     store.record.check_encoder(fingerprint(encoder), source, store.folder)
     return encoder

@@ -16,7 +16,7 @@ from beir_cocodr import COCODR, FuseOptions, HybridEncoder, fuse, load_collectio
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.evaluation.store_run import search
+from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
 from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.provenance import read_record
@@ -204,7 +204,7 @@ def test_store_index_and_beir_give_the_same_ranking(
         if index:
             pytest.importorskip("faiss")
         run = tmp_path / f"{index}.run"
-        search(store, str(beir_folder), run, top_k=5, index=index)
+        search(store, str(beir_folder), run, StoreSearchOptions(top_k=5, index=index))
         found: dict[str, set[str]] = {}
         for line in run.read_text().splitlines():
             found.setdefault(line.split()[0], set()).add(line.split()[2])

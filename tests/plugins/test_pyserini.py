@@ -26,7 +26,7 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.evaluation.store_run import search
+from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
 from beir_cocodr.models.spec import BM25_WEIGHT, SearchOptions
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.pool import Workers
@@ -100,7 +100,12 @@ def test_faiss_searcher_finds_what_search_finds(kind, folder, tmp_path, request)
         EncodeOptions(shard_size=16),
         workers=Workers(threads=1),
     )
-    search(tmp_path / "store", str(folder), tmp_path / "ours.run", TOP, policy="keep", threads=1)
+    search(
+        tmp_path / "store",
+        str(folder),
+        tmp_path / "ours.run",
+        StoreSearchOptions(top_k=StoreSearchOptions(top_k=TOP, identical_ids="keep", threads=1)),
+    )
     ours, queries = read_run(tmp_path / "ours.run"), load_queries(str(folder), "test").queries
     write_index(tmp_path / "store", tmp_path / "index")
     host = searcher(tmp_path / "index", CocoDRQueryEncoder.from_store(tmp_path / "store"))

@@ -23,7 +23,7 @@ from conftest import write_beir
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.store_run import search
+from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
 from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -165,7 +165,7 @@ def test_two_nodes_write_what_one_process_does_and_an_actor_killed_in_the_middle
     report = json.loads(capsys.readouterr().out)
     assert (report["ray"]["actors"], report["ray"]["died"], len(report["devices"])) == (2, 0, 2)
     assert sum(report["ray"]["tasks_by_node"].values()) == 8
-    search(whole, str(folder), tmp_path / "one.run", 20, threads=1)
+    search(whole, str(folder), tmp_path / "one.run", StoreSearchOptions(top_k=20, threads=1))
     assert (tmp_path / "two.run").read_bytes() == (tmp_path / "one.run").read_bytes()
     assert len((tmp_path / "one.run").read_text().splitlines()) == 20 * report["queries"]
     assert not import_module("ray").is_initialized()
@@ -288,7 +288,7 @@ def test_a_command_starts_a_cluster_of_its_own_and_ends_it(folder, whole, tmp_pa
         p.pid for p in psutil.Process().children(recursive=True) if p.status() != "zombie"
     } - before
     assert not left
-    search(whole, str(folder), tmp_path / "one.run", 20, threads=1)
+    search(whole, str(folder), tmp_path / "one.run", StoreSearchOptions(top_k=20, threads=1))
     assert (tmp_path / "own.run").read_bytes() == (tmp_path / "one.run").read_bytes()
 
 

@@ -15,7 +15,7 @@ from conftest import write_beir
 from beir_cocodr import MRL, checksums
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.store_run import search
+from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
 from beir_cocodr.retrieval.faiss.index import FaissIndex
 from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
@@ -194,7 +194,7 @@ def test_no_verify_reads_what_is_there(folder, stores, copied, tmp_path):
         assert status.value.code == expected
     assert run(folder, stores["dot model"], store, verify=False)["documents_encoded"] == 0
     with pytest.raises(InputError, match="shard-00001"):
-        search(store, str(folder), tmp_path / "run", threads=1)
+        search(store, str(folder), tmp_path / "run", StoreSearchOptions(threads=1))
 
 
 def test_a_store_or_an_index_that_lost_its_checksums_is_refused_in_one_line(folder, stores, copied):

@@ -11,7 +11,7 @@ import torch
 from conftest import write_beir
 
 from beir_cocodr.evaluation.runs import read_trec_run
-from beir_cocodr.evaluation.store_run import search
+from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
@@ -55,9 +55,19 @@ def test_an_index_finds_on_a_gpu_what_it_finds_on_the_cpu(
     if not faiss.get_num_gpus():
         pytest.skip("faiss-cpu is installed: pip install 'beir-cocodr[faiss-gpu]'")
     made(folder, tiny_bert, tmp_path / "store")
-    search(tmp_path / "store", str(folder), tmp_path / "gpu.run", 20, index=index)
+    search(
+        tmp_path / "store",
+        str(folder),
+        tmp_path / "gpu.run",
+        StoreSearchOptions(top_k=20, index=index),
+    )
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
-    search(tmp_path / "store", str(folder), tmp_path / "cpu.run", 20, index=index)
+    search(
+        tmp_path / "store",
+        str(folder),
+        tmp_path / "cpu.run",
+        StoreSearchOptions(top_k=20, index=index),
+    )
     gpu, cpu = (read_trec_run(tmp_path / f"{place}.run") for place in ("gpu", "cpu"))
     for query, found in cpu.items():
         shared = gpu[query].keys() & found.keys()

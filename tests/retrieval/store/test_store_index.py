@@ -10,7 +10,7 @@ from conftest import write_beir
 
 from beir_cocodr import MRL
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.store_run import search
+from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
 from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -60,13 +60,23 @@ def overlap(one: Path, other: Path) -> float:
 def test_an_index_is_built_once_and_its_hits_have_exact_scores(
     folder, store, tmp_path, caplog, kind, least
 ):
-    search(store, str(folder), tmp_path / "exact.run", 10, threads=1)
+    search(store, str(folder), tmp_path / "exact.run", StoreSearchOptions(top_k=10, threads=1))
     with caplog.at_level(logging.INFO):
-        search(store, str(folder), tmp_path / "built.run", 10, threads=1, index=kind)
+        search(
+            store,
+            str(folder),
+            tmp_path / "built.run",
+            StoreSearchOptions(top_k=10, threads=1, index=kind),
+        )
         assert "finds of exact search: recall@10" in caplog.text
         built = {path: path.stat().st_mtime_ns for path in (store / f"index-{kind}").iterdir()}
         caplog.clear()
-        search(store, str(folder), tmp_path / "loaded.run", 10, threads=1, index=kind)
+        search(
+            store,
+            str(folder),
+            tmp_path / "loaded.run",
+            StoreSearchOptions(top_k=10, threads=1, index=kind),
+        )
         assert (
             "is loaded; its recall against exact search, when it was built: {'recall@10'"
             in caplog.text
@@ -89,8 +99,18 @@ def test_mrl_by_an_index_has_the_scores_of_exact_search(folder, tiny_bert, tmp_p
     encode(
         str(folder), str(tmp_path / "mrl"), tmp_path / "store", options, workers=Workers(threads=1)
     )
-    search(tmp_path / "store", str(folder), tmp_path / "exact.run", 10, threads=1)
-    search(tmp_path / "store", str(folder), tmp_path / "index.run", 10, threads=1, index="sq8")
+    search(
+        tmp_path / "store",
+        str(folder),
+        tmp_path / "exact.run",
+        StoreSearchOptions(top_k=10, threads=1),
+    )
+    search(
+        tmp_path / "store",
+        str(folder),
+        tmp_path / "index.run",
+        StoreSearchOptions(top_k=10, threads=1, index="sq8"),
+    )
     assert overlap(tmp_path / "index.run", tmp_path / "exact.run") >= 0.95
     exact, found = read(tmp_path / "exact.run"), read(tmp_path / "index.run")
     for query, documents in exact.items():
@@ -102,8 +122,8 @@ def test_an_index_of_another_store_and_an_unknown_kind_are_refused(
     folder, store, tiny_bert, tmp_path
 ):
     with pytest.raises(InputError, match=r"'annoy'.*flat, hnsw, ivfpq, sq8"):
-        search(store, str(folder), tmp_path / "run", index="annoy")
-    search(store, str(folder), tmp_path / "run", index="flat", threads=1)
+        search(store, str(folder), tmp_path / "run", StoreSearchOptions(index="annoy"))
+    search(store, str(folder), tmp_path / "run", StoreSearchOptions(index="flat", threads=1))
     encode(
         str(folder),
         str(tiny_bert),
@@ -113,4 +133,9 @@ def test_an_index_of_another_store_and_an_unknown_kind_are_refused(
     )
     shutil.copytree(store / "index-flat", tmp_path / "other" / "index-flat")
     with pytest.raises(InputError, match="index-flat"):
-        search(tmp_path / "other", str(folder), tmp_path / "other.run", index="flat")
+        search(
+            tmp_path / "other",
+            str(folder),
+            tmp_path / "other.run",
+            StoreSearchOptions(index="flat"),
+        )

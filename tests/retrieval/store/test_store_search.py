@@ -14,7 +14,7 @@ from conftest import write_beir
 from beir_cocodr import COCODR, MRL, ExactSearch, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
-from beir_cocodr.evaluation.store_run import search
+from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
@@ -90,7 +90,10 @@ def test_the_run_is_that_of_evaluate(request, folder, tmp_path, name, policy):
     model = request.getfixturevalue(name)
     made(folder, model, tmp_path / "store")
     report = search(
-        tmp_path / "store", str(folder), tmp_path / "ours.run", 20, policy=policy, threads=1
+        tmp_path / "store",
+        str(folder),
+        tmp_path / "ours.run",
+        StoreSearchOptions(top_k=20, identical_ids=policy, threads=1),
     )
     evaluate(
         [str(model)],
@@ -105,7 +108,7 @@ def test_the_run_is_that_of_evaluate(request, folder, tmp_path, name, policy):
 
 
 def test_ties_go_to_the_larger_id(folder, store, tmp_path):
-    search(store, str(folder), tmp_path / "run", DOCUMENTS, threads=1)
+    search(store, str(folder), tmp_path / "run", StoreSearchOptions(top_k=DOCUMENTS, threads=1))
     pairs = 0
     for found in read(tmp_path / "run").values():
         assert len(found) == DOCUMENTS
@@ -119,17 +122,25 @@ def test_ties_go_to_the_larger_id(folder, store, tmp_path):
 
 
 def test_any_shard_size_gives_the_same(folder, store, tiny_bert, tmp_path):
-    search(store, str(folder), tmp_path / "16.run", 50, threads=1)
+    search(store, str(folder), tmp_path / "16.run", StoreSearchOptions(top_k=50, threads=1))
     for size in (1, 7, 500):
         made(folder, tiny_bert, tmp_path / str(size), size)
-        search(tmp_path / str(size), str(folder), tmp_path / f"{size}.run", 50, threads=1)
+        search(
+            tmp_path / str(size),
+            str(folder),
+            tmp_path / f"{size}.run",
+            StoreSearchOptions(top_k=50, threads=1),
+        )
         assert_same(tmp_path / "16.run", tmp_path / f"{size}.run")
 
 
 def test_three_processes_write_the_bytes_of_one(folder, store, tmp_path):
-    search(store, str(folder), tmp_path / "one.run", 50, threads=1)
+    search(store, str(folder), tmp_path / "one.run", StoreSearchOptions(top_k=50, threads=1))
     report = search(
-        store, str(folder), tmp_path / "three.run", 50, processes=3, device="cpu", threads=1
+        store,
+        str(folder),
+        tmp_path / "three.run",
+        StoreSearchOptions(top_k=50, processes=3, device="cpu", threads=1),
     )
     assert (tmp_path / "three.run").read_bytes() == (tmp_path / "one.run").read_bytes()
     assert report.devices == ["cpu"] * 3
@@ -139,7 +150,12 @@ def test_lengths_and_separator_are_those_of_the_store(folder, tiny_bert, tmp_pat
     """Queries of two tokens of text are nearly all alike; evaluate with the same options agrees."""
     options = {"query_length": 4, "document_length": 20, "title_separator": " | "}
     made(folder, tiny_bert, tmp_path / "store", **options)
-    report = search(tmp_path / "store", str(folder), tmp_path / "ours.run", 20, threads=1)
+    report = search(
+        tmp_path / "store",
+        str(folder),
+        tmp_path / "ours.run",
+        StoreSearchOptions(top_k=20, threads=1),
+    )
     evaluate(
         [str(tiny_bert)],
         str(folder),
@@ -156,12 +172,14 @@ def test_queries_of_another_model_are_refused_and_a_moved_one_is_not(
     folder, store, tiny_bert, tiny_mlm, tmp_path
 ):
     with pytest.raises(InputError, match=r"weights \w{16} there, \w{16} now.*--model") as caught:
-        search(store, str(folder), tmp_path / "run", model=str(tiny_mlm))
+        search(store, str(folder), tmp_path / "run", StoreSearchOptions(model=str(tiny_mlm)))
     assert str(tiny_bert) in str(caught.value)
     assert not (tmp_path / "run").exists()
     moved = shutil.copytree(tiny_bert, tmp_path / "moved")
-    search(store, str(folder), tmp_path / "moved.run", model=str(moved), threads=1)
-    search(store, str(folder), tmp_path / "here.run", threads=1)
+    search(
+        store, str(folder), tmp_path / "moved.run", StoreSearchOptions(model=str(moved), threads=1)
+    )
+    search(store, str(folder), tmp_path / "here.run", StoreSearchOptions(threads=1))
     assert (tmp_path / "moved.run").read_bytes() == (tmp_path / "here.run").read_bytes()
 
 
@@ -182,13 +200,13 @@ def test_another_corpus_and_bad_input_are_refused(folder, store, beir_folder, tm
     with pytest.raises(InputError, match="no embeddings"):
         search(tmp_path / "nowhere", str(folder), tmp_path / "run")
     with pytest.raises(InputError, match=r"top_k .*0"):
-        search(store, str(folder), tmp_path / "run", top_k=0)
+        search(store, str(folder), tmp_path / "run", StoreSearchOptions(top_k=0))
     with pytest.raises(InputError, match="split 'tset'"):
-        search(store, str(folder), tmp_path / "run", split="tset")
+        search(store, str(folder), tmp_path / "run", StoreSearchOptions(split="tset"))
     with pytest.raises(InputError, match=r"folder.*run file"):
         search(store, str(folder), tmp_path)
     with pytest.raises(InputError, match="policy"):
-        search(store, str(folder), tmp_path / "run", policy="sometimes")
+        search(store, str(folder), tmp_path / "run", StoreSearchOptions(identical_ids="sometimes"))
     incomplete = shutil.copytree(store, tmp_path / "incomplete")
     (incomplete / "shard-00002.safetensors").unlink()
     with pytest.raises(InputError, match="1 of 6 shards"):
@@ -200,7 +218,9 @@ def test_a_store_without_a_named_model_asks_for_it(folder, tiny_bert, tmp_path):
     encode_documents(COCODR(tiny_bert), load_collection(folder).documents, tmp_path / "store")
     with pytest.raises(InputError, match="which model"):
         search(tmp_path / "store", str(folder), tmp_path / "run")
-    search(tmp_path / "store", str(folder), tmp_path / "run", model=str(tiny_bert))
+    search(
+        tmp_path / "store", str(folder), tmp_path / "run", StoreSearchOptions(model=str(tiny_bert))
+    )
 
 
 @pytest.mark.parametrize(
@@ -213,7 +233,9 @@ def test_mrl_is_found_in_any_precision_with_its_own_scores(
     model = MRL(str(two_layer_bert))
     model.save_pretrained(str(tmp_path / "mrl"))
     made(folder, tmp_path / "mrl", tmp_path / "store", precision=precision)
-    search(tmp_path / "store", str(folder), tmp_path / "run", 10, threads=1)
+    search(
+        tmp_path / "store", str(folder), tmp_path / "run", StoreSearchOptions(top_k=10, threads=1)
+    )
     collection, found = load_collection(folder), read(tmp_path / "run")
     ids = list(collection.documents)
     queries = model.encode_queries(list(collection.queries.values())).astype(np.float64)
@@ -287,6 +309,6 @@ def test_exact_search_refuses_a_store_of_something_else(folder, beir_folder, tin
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_finds_the_same(folder, store, tmp_path):
-    search(store, str(folder), tmp_path / "cpu.run", 50, device="cpu")
-    search(store, str(folder), tmp_path / "gpu.run", 50, device="cuda")
+    search(store, str(folder), tmp_path / "cpu.run", StoreSearchOptions(top_k=50, device="cpu"))
+    search(store, str(folder), tmp_path / "gpu.run", StoreSearchOptions(top_k=50, device="cuda"))
     assert_same(tmp_path / "cpu.run", tmp_path / "gpu.run")
