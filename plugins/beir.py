@@ -1,17 +1,16 @@
-"""What a BEIR script needs of this package, in one import; nothing of BEIR is patched.
+"""BEIR: searches, reranking and evaluators with BEIR's names; nothing of BEIR is patched.
 
 BEIR has no registry. Our models go into its classes as they are:
 ``DenseRetrievalExactSearch(COCODR(...))`` works, as it asks for ``encode_queries`` and
-``encode_corpus`` only. `ExactSearch` stands in for that class, `ModelSearch` makes a BEIR retriever
-of any model name, and `evaluator` and `load` save the lines around them. Classes that have BEIR's
-names are BEIR's, and work where BEIR 2.2 fails: ``EvaluateRetrieval.rerank`` is gone there, and
-reranking takes neither ``title: None`` nor what ``HFDataLoader`` gives. Its FAISS searches are in
+``encode_corpus`` only. `ExactSearch` replaces that class, `ModelSearch` makes a BEIR retriever of
+any model, and `evaluator` and `load` save the lines around them. Classes that have BEIR's names are
+BEIR's, and work where BEIR 2.2 fails: ``EvaluateRetrieval.rerank`` is missing there, and reranking
+takes neither ``title: None`` nor the datasets of ``HFDataLoader``. Its FAISS searches are in
 :mod:`beir_cocodr.plugins.beir_faiss`.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import torch
 from beir.reranking import rerank as reranking
 from beir.retrieval import evaluation
 
-from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.collection import Dataset, load_collection
 from beir_cocodr.data.documents import Documents, dataset_documents, hashed_documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.cocodr import COCODR
@@ -27,6 +26,7 @@ from beir_cocodr.models.loading import load_cross_encoder, load_encoder
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.exact import Corpus, ExactSearch, query_texts
+from beir_cocodr.retrieval.resolve import Model, resolve_model
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.topk import search_chunks
 
@@ -43,137 +43,192 @@ __all__ = [
     "score_function",
 ]
 
+#: Query id to {document id: score}.
 Results = dict[str, dict[str, float]]
+
+#: Query id to document ids, best first.
+Rankings = dict[str, list[str]]
 
 _SCORE_FUNCTIONS = {"cosine": "cos_sim", "dot": "dot"}
 
 
 def score_function(model: Any) -> str:
-    """BEIR's name for the similarity that a model was trained for; BEIR's default is "cos_sim" for
-    any model. An InputError: the model declares none, or one that BEIR does not have.
+    """Return BEIR's name for the similarity that a model was trained for.
+
+    BEIR's own default is "cos_sim" for any model.
+
+    Raises:
+        InputError: If the model declares no similarity, or one that BEIR does not have.
     """
     declared = getattr(model, "similarity_fn_name", None)
     declared = getattr(declared, "value", declared)
     if declared not in _SCORE_FUNCTIONS:
         raise InputError(
-            f"the model declares the similarity {declared!r}, BEIR has cosine and dot: name a score function"
+            f"the model declares the similarity {declared!r}, BEIR has cosine and dot: "
+            "name a score function"
         )
     return _SCORE_FUNCTIONS[declared]
 
 
 def beir_corpus(corpus: Any) -> Mapping[str, Mapping[str, str]]:
-    """A corpus as BEIR reads it: by id, and no text is None."""
-    if isinstance(corpus, Documents) or hasattr(corpus, "column_names"):
-        return corpus if isinstance(corpus, Documents) else dataset_documents(corpus)
-    return {
-        id: {name: text or "" for name, text in document.items()} for id, document in corpus.items()
-    }
+    """Return a corpus as BEIR reads it: by id, without None."""
+    if isinstance(corpus, Documents):
+        return corpus
+    if hasattr(corpus, "column_names"):
+        return dataset_documents(corpus)
+    return {id: _plain(document) for id, document in corpus.items()}
 
 
-def _best(results: Results, top_k: int) -> dict[str, list[str]]:
-    """The ids of the best documents of each query, ties by descending id."""
-    ranked = {
-        query: sorted(found.items(), key=lambda hit: (hit[1], hit[0]))
-        for query, found in results.items()
-    }
-    return {query: [id for id, _ in reversed(found)][:top_k] for query, found in ranked.items()}
+def _plain(document: Mapping[str, str | None] | str) -> Mapping[str, str]:
+    if isinstance(document, str):
+        return {"title": "", "text": document}
+    return {name: text or "" for name, text in document.items()}
 
 
-def _given(texts: Mapping[str, Any], ids: Sequence[str], what: str) -> list[Any]:
-    missing = next((id for id in ids if id not in texts), None)
-    if missing is not None:
-        raise InputError(
-            f"the results name {what} {missing!r}, which is not here; rerank with what was searched"
-        )
+def _best(results: Results, top_k: int) -> Rankings:
+    """Return the ids of the best documents of each query, ties by descending id."""
+    rankings = {}
+    for query, scores in results.items():
+        ascending = sorted(scores.items(), key=lambda hit: (hit[1], hit[0]))
+        rankings[query] = [id for id, _ in reversed(ascending)][:top_k]
+    return rankings
+
+
+def _texts_of(texts: Mapping[str, Any], ids: Sequence[str], kind: str) -> list[Any]:
+    """Return the texts of ids.
+
+    Raises:
+        InputError: If one is unknown; ``kind`` says what it is.
+    """
+    for id in ids:
+        if id not in texts:
+            raise InputError(
+                f"the results name {kind} {id!r}, which is not here; rerank with the corpus and "
+                "queries that were searched"
+            )
     return [texts[id] for id in ids]
 
 
 class EvaluateRetrieval(evaluation.EvaluateRetrieval):  # type: ignore[misc]
-    """BEIR's, with the ``rerank`` that it had before version 2."""
+    """BEIR's class, with the ``rerank`` that it had before version 2."""
 
     def rerank(
         self, corpus: Corpus, queries: Mapping[str, str], results: Results, top_k: int
     ) -> Results:
-        """The ``top_k`` best documents of each query, and no others, by the dense model of the
-        retriever.
+        """Rank the ``top_k`` best documents of each query by the retriever's dense model.
+
+        Args:
+            corpus: as for `ExactSearch`.
+            queries: query id to text.
+            results: of a first search.
+            top_k: documents of each query.
+
+        Returns:
+            Query id to {document id: score}, best first.
         """
-        chosen, documents, made = _best(results, top_k), beir_corpus(corpus), self.retriever
-        search = ExactSearch(made.model, made.batch_size, made.corpus_chunk_size)
-        similarity, size = search.similarity(self.score_function), search.corpus_chunk_size
-        pool = sorted({id for found in chosen.values() for id in found})
-        rows = {id: row for row, id in enumerate(pool)}
-        parts = (
-            _given(documents, pool[start : start + size], "document")
-            for start in range(0, len(pool), size)
-        )
-        vectors = torch.cat([search.vectors(part, "documents") for part in parts])
-        asked = search.vectors(_given(query_texts(queries), list(chosen), "query"), "queries")
+        retriever = self.retriever
+        search = ExactSearch(retriever.model, retriever.batch_size, retriever.corpus_chunk_size)
+        rankings = _best(results, top_k)
+        candidates = sorted({id for ids in rankings.values() for id in ids})
+        vectors = self._document_vectors(search, beir_corpus(corpus), candidates)
+        texts = _texts_of(query_texts(queries), list(rankings), "query")
+        query_vectors = search.vectors(texts, "queries")
+        row_of = {id: row for row, id in enumerate(candidates)}
+        similarity = search.similarity(self.score_function)
         reranked = {}
-        for query, vector in zip(chosen, asked, strict=True):
-            found = chosen[query]
-            best = search_chunks(
-                vector[None], [vectors[[rows[id] for id in found]]], top_k, similarity=similarity
-            )
-            scores, places = (part[0].tolist() for part in best)
-            reranked[query] = {
-                found[place]: score for place, score in zip(places, scores, strict=True)
-            }
+        for (query, ids), vector in zip(rankings.items(), query_vectors, strict=True):
+            chunk = vectors[[row_of[id] for id in ids]]
+            best = search_chunks(vector[None], [chunk], top_k, similarity=similarity)
+            scores, rows = (part[0].tolist() for part in best)
+            reranked[query] = {ids[row]: score for row, score in zip(rows, scores, strict=True)}
         return reranked
+
+    def _document_vectors(
+        self, search: ExactSearch, documents: Mapping[str, Any], ids: Sequence[str]
+    ) -> torch.Tensor:
+        """Encode documents to (n, d), a chunk at a time."""
+        size = search.corpus_chunk_size
+        parts = []
+        for start in range(0, len(ids), size):
+            texts = _texts_of(documents, ids[start : start + size], "document")
+            parts.append(search.vectors(texts, "documents"))
+        return torch.cat(parts)
 
 
 class Rerank(reranking.Rerank):  # type: ignore[misc]
-    """BEIR's reranking by a cross-encoder, of any corpus and queries that `ExactSearch` takes, best
-    first.
+    """BEIR's reranking by a cross-encoder, for any corpus and queries that `ExactSearch` takes.
 
     Args:
-        model: ``predict(list of (query, text), batch_size=)``, such as BEIR's ``CrossEncoder``, or
-            a name of one.
+        model: has ``predict(list of (query, text), batch_size=)``, such as BEIR's ``CrossEncoder``,
+            or is the name of a cross-encoder.
         batch_size: pairs that it scores at a time.
+        **kwargs: passed on to BEIR's class.
     """
 
     def __init__(self, model: Any, batch_size: int = 128, **kwargs: Any) -> None:
-        super().__init__(
-            load_cross_encoder(model)[0] if isinstance(model, str) else model, batch_size, **kwargs
-        )
+        """Load the cross-encoder if it is a name."""
+        if isinstance(model, str):
+            model, _ = load_cross_encoder(model)
+        super().__init__(model, batch_size, **kwargs)
 
     def rerank(
         self, corpus: Corpus, queries: Mapping[str, str], results: Results, top_k: int
     ) -> Results:
-        chosen, texts, documents = _best(results, top_k), query_texts(queries), beir_corpus(corpus)
-        found = {id for ids in chosen.values() for id in ids}
-        known = dict(zip(found, _given(documents, list(found), "document"), strict=True))
-        _given(texts, list(chosen), "query")
-        scored = super().rerank(
-            known, texts, {query: dict.fromkeys(ids, 0.0) for query, ids in chosen.items()}, top_k
-        )
+        """Rank the ``top_k`` best documents of each query by the cross-encoder.
+
+        Args:
+            corpus: as for `ExactSearch`.
+            queries: query id to text.
+            results: of a first search.
+            top_k: documents of each query.
+
+        Returns:
+            Query id to {document id: score}, best first.
+
+        Raises:
+            InputError: If a document or query of the results is unknown, or a score is not finite.
+        """
+        rankings = _best(results, top_k)
+        texts = query_texts(queries)
+        candidates = list({id for ids in rankings.values() for id in ids})
+        documents = _texts_of(beir_corpus(corpus), candidates, "document")
+        _texts_of(texts, list(rankings), "query")
+        pairs = {query: dict.fromkeys(ids, 0.0) for query, ids in rankings.items()}
+        known = dict(zip(candidates, documents, strict=True))
+        scored = super().rerank(known, texts, pairs, top_k)
         for query, scores in scored.items():
             if not np.isfinite(list(scores.values())).all():
                 raise InputError(
-                    f"query {query!r} has a score that is NaN or infinite; the cross-encoder is broken"
+                    f"query {query!r} has a score that is NaN or infinite; "
+                    "the cross-encoder is broken"
                 )
-        best = _best(scored, top_k)
         self.rerank_results = {
-            query: {id: scored[query][id] for id in ids} for query, ids in best.items()
+            query: {id: scored[query][id] for id in ids}
+            for query, ids in _best(scored, top_k).items()
         }
         return self.rerank_results
 
 
 class ModelSearch:
-    """A BEIR retriever of any model name: ``bm25``, ``hybrid:minilm``, a folder, a hub name.
+    """A BEIR retriever of any model: ``bm25``, ``hybrid:minilm``, a folder, a loaded encoder.
 
     Args:
-        model: see :class:`~beir_cocodr.models.spec.ModelSpec`.
+        model: a name (see :class:`~beir_cocodr.models.spec.ModelSpec`), or an object that
+            :func:`~beir_cocodr.evaluation.evaluate.evaluate` takes.
         options: how encoders are loaded and searched with.
 
     Example:
         >>> from beir_cocodr.plugins.beir import EvaluateRetrieval, ModelSearch
-        >>> corpus = {"sort": {"title": "sort", "text": "Return a sorted copy."}, "bar": {"text": "Draw bars."}}
-        >>> EvaluateRetrieval(ModelSearch("bm25"), [1]).retrieve(corpus, {"q": "sorted copy"})["q"].keys()
+        >>> corpus = {"sort": {"text": "Return a sorted copy."}, "bar": {"text": "Draw bars."}}
+        >>> bm25 = EvaluateRetrieval(ModelSearch("bm25"), [1])
+        >>> bm25.retrieve(corpus, {"q": "sorted copy"})["q"].keys()
         dict_keys(['sort'])
     """
 
-    def __init__(self, model: str, options: SearchOptions = SearchOptions()) -> None:
-        self.model, self.options = model, options
+    def __init__(self, model: Model, options: SearchOptions = SearchOptions()) -> None:
+        """Resolve the model; it is loaded when a corpus is searched."""
+        self.model = resolve_model(model, argument="model")
+        self.options = options
         self.results: Results = {}
 
     def search(
@@ -184,15 +239,26 @@ class ModelSearch:
         score_function: str | None = None,
         **kwargs: Any,
     ) -> Results:
-        """As BEIR's searches; the score function is the model's own, and the document with the
-        query's id is left out.
+        """Search as BEIR's searches do; the document with the query's id is left out.
+
+        Args:
+            corpus: as for `ExactSearch`.
+            queries: query id to text.
+            top_k: documents of each query.
+            score_function: of no consequence, the model's own similarity is taken.
+            **kwargs: further arguments of BEIR, which do not matter here.
+
+        Returns:
+            Query id to {document id: score}, best first.
         """
-        with hashed_documents(beir_corpus(corpus)) as documents, TemporaryDirectory() as folder:
-            ranking = Resources(documents, Path(folder), self.options).ranker(self.model)
-            found = ranking.search(dict(query_texts(queries)), top_k + 1).results(
-                documents, True, top_k
-            )
-        self.results = {query: dict(hits) for query, hits in found.items()}
+        with (
+            hashed_documents(beir_corpus(corpus)) as documents,
+            Resources.temporary(documents, self.options) as resources,
+        ):
+            texts = dict(query_texts(queries))
+            ranking = resources.ranker(self.model).search(texts, top_k + 1)
+            results = ranking.results(documents, drop_identical_ids=True, depth=top_k)
+        self.results = {query: dict(hits) for query, hits in results.items()}
         return self.results
 
 
@@ -203,27 +269,29 @@ def evaluator(
     store: str | Path | None = None,
     **search: Any,
 ) -> EvaluateRetrieval:
-    """BEIR's ``EvaluateRetrieval`` over `ExactSearch`, with the model's own similarity.
+    """Return BEIR's ``EvaluateRetrieval`` over `ExactSearch`, with the model's own similarity.
 
     Args:
         model: an encoder, or the name of one.
-        k_values: as BEIR's, with its defaults.
-        store: folder that keeps the corpus embeddings; what stands there is not encoded again, and
-            an interrupted encoding goes on where it stopped.
+        k_values: the cutoffs, as in BEIR.
+        store: folder that keeps the corpus embeddings; those that it holds are not encoded again,
+            and an interrupted encoding is completed.
         **search: passed on to `ExactSearch` (``batch_size``, ``ignore_identical_ids``, ...).
     """
-    encoder = load_encoder(model) if isinstance(model, (str, Path)) else model
-    search_with = ExactSearch(encoder, store=store, **search)
-    return EvaluateRetrieval(search_with, list(k_values), score_function(encoder))
+    search_with = ExactSearch(model, store=store, **search)
+    return EvaluateRetrieval(search_with, list(k_values), score_function(search_with.model))
 
 
 def load(
-    dataset: str | Path, split: str = "test"
+    dataset: Dataset, split: str = "test"
 ) -> tuple[Documents, dict[str, str], dict[str, dict[str, int]]]:
-    """The triple of BEIR's ``GenericDataLoader``, of any collection that :func:`load_collection`
-    reads.
+    """Return the triple of BEIR's ``GenericDataLoader`` for any collection.
 
     The corpus is memory-mapped; it is a mapping from document id to {"title", "text"} as BEIR's is.
+
+    Args:
+        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`.
+        split: the split of the labels.
     """
     collection = load_collection(dataset, split)
     return collection.documents, collection.queries, collection.qrels

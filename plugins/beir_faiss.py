@@ -1,7 +1,7 @@
-"""BEIR's FAISS searches, with BEIR's names, made whole.
+"""BEIR's FAISS searches, with BEIR's names, in working order.
 
-In BEIR 2.2 they cannot be instantiated; made so, they rank by distance as if it were a score, take
-"no document" for the last one, fail on ``title: None``, and one builds no index at all.
+In BEIR 2.2 they cannot be instantiated. Apart from that, they rank by distance as if it were a
+score, take "no document" for the last one, fail on ``title: None``, and one builds no index at all.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.exact import Corpus, ExactSearch, query_texts
 
 
-class _Whole:
-    """What BEIR's FAISS searches lack: searching with fewer documents than are asked for, and
-    scores that are larger where documents are nearer, whatever the metric of the index.
+class _WorkingSearch:
+    """The parts that BEIR's FAISS searches lack.
 
-    Their constructors, ``index``, ``save`` and ``load`` are BEIR's.
+    They search with fewer documents than are asked for, and their scores are larger for nearer
+    documents, whatever the metric of the index. Constructors, ``index``, ``save`` and ``load`` are
+    BEIR's.
     """
 
     model: Any
@@ -33,6 +34,7 @@ class _Whole:
     rev_mapping: dict[int, str]
 
     def index(self, corpus: Corpus, score_function: str | None = None) -> None:
+        """Index a corpus that may have titles of None."""
         super().index(beir_corpus(corpus), score_function)  # type: ignore[misc]
 
     def search(
@@ -46,65 +48,76 @@ class _Whole:
         """Index the corpus if that is not done, and search it.
 
         Args:
-            corpus, queries, score_function: as for `ExactSearch`.
-            top_k: documents wanted; an index may find fewer.
-            **kwargs: of BEIR's index, such as ``rerank`` and ``binary_k`` of `BinaryFaissSearch`.
+            corpus: as for `ExactSearch`.
+            queries: query id to text.
+            top_k: documents of each query; an index may find fewer.
+            score_function: as for `ExactSearch`.
+            **kwargs: options of BEIR's index, such as ``rerank`` and ``binary_k`` of
+                `BinaryFaissSearch`.
+
+        Returns:
+            Query id to {document id: score}, best first.
         """
         unit = ExactSearch(self.model).similarity(score_function) == "cosine"
         if not self.faiss_index:
             self.index(corpus, "cos_sim" if unit else "dot")
-        texts, count = query_texts(queries), self.faiss_index.index.ntotal
+        texts = query_texts(queries)
+        count = self.faiss_index.index.ntotal
         vectors = self.model.encode_queries(
             list(texts.values()),
             batch_size=self.batch_size,
             show_progress_bar=True,
             normalize_embeddings=unit,
         )
-        scores, rows = self._found(
-            np.asarray(vectors, np.float32), min(top_k, count), count, **kwargs
-        )
-        there = np.abs(scores) < np.finfo(np.float32).max  # FAISS's score of no document
-        self.results = {
-            query: {
-                self.rev_mapping[row]: score
-                for row, score in zip(r[t].tolist(), s[t].tolist(), strict=True)
-            }
-            for query, r, s, t in zip(texts, rows, scores, there, strict=True)
-        }
+        float_vectors = np.asarray(vectors, np.float32)
+        scores, rows = self._search_index(float_vectors, min(top_k, count), count, **kwargs)
+        # FAISS gives the largest number where there is no document.
+        is_result = np.abs(scores) < np.finfo(np.float32).max
+        self.results = {}
+        for i, query in enumerate(texts):
+            ids = [self.rev_mapping[row] for row in rows[i][is_result[i]].tolist()]
+            values = scores[i][is_result[i]].tolist()
+            self.results[query] = dict(zip(ids, values, strict=True))
         return self.results
 
-    def _found(self, vectors: Floats, top_k: int, count: int, **kwargs: Any) -> tuple[Floats, Ints]:
+    def _search_index(
+        self, vectors: Floats, top_k: int, count: int, **kwargs: Any
+    ) -> tuple[Floats, Ints]:
+        """Return (Q, k) scores, larger for nearer documents, and rows."""
         scores, rows = self.faiss_index.search(vectors, top_k, **kwargs)
-        return (-scores if self.faiss_index.index.metric_type == faiss.METRIC_L2 else scores), rows
+        is_distance = self.faiss_index.index.metric_type == faiss.METRIC_L2
+        return -scores if is_distance else scores, rows
 
     def encode(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: the index has its own files."""
         raise InputError(
             "a FAISS search keeps its index by save and load; ExactSearch encodes to files"
         )
 
     def search_from_files(self, *args: Any, **kwargs: Any) -> dict[str, dict[str, float]]:
+        """Refuse: the index has its own files."""
         raise InputError(
             "a FAISS search keeps its index by save and load; ExactSearch searches files"
         )
 
 
-class FlatIPFaissSearch(_Whole, faiss_search.FlatIPFaissSearch):  # type: ignore[misc]
+class FlatIPFaissSearch(_WorkingSearch, faiss_search.FlatIPFaissSearch):  # type: ignore[misc]
     """Exact search."""
 
 
-class PQFaissSearch(_Whole, faiss_search.PQFaissSearch):  # type: ignore[misc]
+class PQFaissSearch(_WorkingSearch, faiss_search.PQFaissSearch):  # type: ignore[misc]
     """Product quantisation."""
 
 
-class SQFaissSearch(_Whole, faiss_search.SQFaissSearch):  # type: ignore[misc]
+class SQFaissSearch(_WorkingSearch, faiss_search.SQFaissSearch):  # type: ignore[misc]
     """Scalar quantisation."""
 
 
-class PCAFaissSearch(_Whole, faiss_search.PCAFaissSearch):  # type: ignore[misc]
+class PCAFaissSearch(_WorkingSearch, faiss_search.PCAFaissSearch):  # type: ignore[misc]
     """Principal components before another index."""
 
 
-class HNSWFaissSearch(_Whole, faiss_search.HNSWFaissSearch):  # type: ignore[misc]
+class HNSWFaissSearch(_WorkingSearch, faiss_search.HNSWFaissSearch):  # type: ignore[misc]
     """A graph of neighbours."""
 
 
@@ -117,46 +130,48 @@ class _TrainedHNSW(FaissHNSWIndex):  # type: ignore[misc]
         return super().build(passage_ids, passage_embeddings, index, buffer_size)
 
 
-class HNSWSQFaissSearch(_Whole, faiss_search.HNSWSQFaissSearch):  # type: ignore[misc]
+class HNSWSQFaissSearch(_WorkingSearch, faiss_search.HNSWSQFaissSearch):  # type: ignore[misc]
     """A graph of neighbours over scalar quantised vectors, by inner product.
 
     BEIR gives its index one number more than the vectors have, and never fills it.
     """
 
     def index(self, corpus: Corpus, score_function: str | None = None) -> None:
+        """Index a corpus."""
         rows, vectors = self._index(beir_corpus(corpus), score_function)
         kind = getattr(faiss.ScalarQuantizer, self.qname)
         index = faiss.IndexHNSWSQ(
             self.dim_size + 1, kind, self.hnsw_store_n, faiss.METRIC_INNER_PRODUCT
         )
-        index.hnsw.efSearch, index.hnsw.efConstruction = (
-            self.hnsw_ef_search,
-            self.hnsw_ef_construction,
-        )
+        index.hnsw.efSearch = self.hnsw_ef_search
+        index.hnsw.efConstruction = self.hnsw_ef_construction
         self.faiss_index = _TrainedHNSW.build(rows, vectors, index)
 
     def load(self, input_dir: str, prefix: str = "my-index", ext: str = "hnsw-sq") -> None:
+        """Load an index that ``save`` wrote."""
         file, rows = self._load(input_dir, prefix, ext)
         self.faiss_index = FaissHNSWIndex(faiss.read_index(file), rows)
 
 
-class BinaryFaissSearch(_Whole, faiss_search.BinaryFaissSearch):  # type: ignore[misc]
-    """Signs of the numbers, compared by Hamming distance, the best of them by the query's own
-    numbers.
+class BinaryFaissSearch(_WorkingSearch, faiss_search.BinaryFaissSearch):  # type: ignore[misc]
+    """Search by the signs of the numbers, compared by Hamming distance.
 
-    The model may give bits, as BEIR's ``BinarySentenceBERT`` does, or the numbers that they are
-    made of.
+    The best documents are ranked by the query's own numbers. The model may give bits, as BEIR's
+    ``BinarySentenceBERT`` does, or the numbers whose signs they are.
     """
 
     def index(self, corpus: Corpus, score_function: str | None = None) -> None:
+        """Index a corpus."""
         rows, vectors = self._index(beir_corpus(corpus), score_function)
         bits = vectors if vectors.dtype == np.uint8 else np.packbits(vectors > 0, axis=1)
         self.faiss_index = FaissBinaryIndex.build(
             rows, bits, faiss.IndexBinaryFlat(8 * bits.shape[1])
         )
 
-    def _found(self, vectors: Floats, top_k: int, count: int, **kwargs: Any) -> tuple[Floats, Ints]:
+    def _search_index(
+        self, vectors: Floats, top_k: int, count: int, **kwargs: Any
+    ) -> tuple[Floats, Ints]:
         reranked = kwargs.setdefault("rerank", True)
         kwargs["binary_k"] = min(kwargs.get("binary_k", 1_000), count)
         scores, rows = self.faiss_index.search(vectors, top_k, **kwargs)
-        return (scores if reranked else -scores.astype(np.float32)), rows
+        return scores if reranked else -scores.astype(np.float32), rows
