@@ -38,7 +38,12 @@ class ModelScores:
             raise InputError(f"no results file has {model!r}; they have {', '.join(self.scores)}")
         return self.labels[model]
 
-    def add(self, file: Path, dataset: str, report: EvaluationRecord) -> None:
+    def add(
+        self,
+        file: Path,
+        dataset: str,
+        report: EvaluationRecord,
+    ) -> None:
         """Add the scores of a results.json.
 
         Raises:
@@ -129,7 +134,12 @@ class Gains:
     """
 
     def __init__(
-        self, results: Files, datasets: list[str], measure: str, before: str, after: str
+        self,
+        results: Files,
+        datasets: list[str],
+        measure: str,
+        before: str,
+        after: str,
     ) -> None:
         """Read the results."""
         files = as_paths(results)

@@ -61,7 +61,10 @@ class TermStatistics:
     """
 
     def __init__(
-        self, documents: Documents, text_format: TextFormat | None = None, analyzer: str = "english"
+        self,
+        documents: Documents,
+        text_format: TextFormat | None = None,
+        analyzer: str = "english",
     ) -> None:
         """Count the terms of the corpus."""
         self._analyze = Analyzer(analyzer)
@@ -280,7 +283,12 @@ class WordVectors:
         degrees = (cosines >= alpha * nearest).sum(axis=1)
         return float(degrees.max())
 
-    def mixture(self, clusters: int = 100, most: int = 50_000, seed: int = 42) -> GaussianMixture:
+    def mixture(
+        self,
+        clusters: int = 100,
+        most: int = 50_000,
+        seed: int = 42,
+    ) -> GaussianMixture:
         """Fit soft clusters of the ``most`` frequent terms.
 
         They are Gaussians of diagonal covariance, at most one for ten terms.
@@ -290,7 +298,12 @@ class WordVectors:
         mixture = GaussianMixture(count, covariance_type="diag", random_state=seed)
         return mixture.fit(frequent)
 
-    def p_clarity(self, terms: Ints, mixture: GaussianMixture, collection: Doubles) -> float:
+    def p_clarity(
+        self,
+        terms: Ints,
+        mixture: GaussianMixture,
+        collection: Doubles,
+    ) -> float:
         """Compute P_clarity, Σ_k P(k|q) log2(P(k|q) / P(k|C)) over the clusters of a mixture.
 
         P(k|q) is the mean over the query's terms of the probability that a cluster generated it.

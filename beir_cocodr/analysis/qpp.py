@@ -14,6 +14,7 @@ import numpy as np
 
 from beir_cocodr.analysis.gains import single_measure
 from beir_cocodr.analysis.predictors import LEFT_OUT, PREDICTORS, TermStatistics
+from beir_cocodr.arrays import Ints
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import (
@@ -177,7 +178,14 @@ def qpp(
     collection = load_collection(dataset, options.split, labels="optional")
     identical_ids(collection.name, options.identical_ids)
     if per_query is None:
-        quality = _evaluated(spec, collection, output, measure, options, search)
+        quality = _evaluated(
+            spec,
+            collection,
+            output,
+            measure,
+            options,
+            search,
+        )
     elif isinstance(per_query, Mapping):
         quality = dict(per_query)
     else:
@@ -186,17 +194,12 @@ def qpp(
 
     log.info("term statistics of %s", collection.name)
     statistics = TermStatistics(collection.documents, search.encoder.text_format, search.analyzer)
-    terms: dict[str, np.ndarray] = {}
+    terms: dict[str, Ints] = {}
     unknown_words = 0
     for query in quality:
         terms[query], unknown = statistics.terms(collection.queries[query])
         unknown_words += unknown
-    values: dict[str, Values] = {}
-    for name, predict in PREDICTORS.items():
-        values[name] = {
-            query: round(predict(statistics, known), _DECIMALS) for query, known in terms.items()
-        }
-    values |= further
+    values = _predicted(statistics, terms) | further
     record = QPP(
         dataset=collection.name,
         split=options.split,
@@ -242,6 +245,17 @@ def _evaluated(
     # A run has no such file.
     scores = (result.scores or {})[measure]
     return dict(zip(collection.qrels, scores, strict=True))
+
+
+def _predicted(statistics: TermStatistics, terms: Mapping[str, Ints]) -> dict[str, Values]:
+    """Return predictor to query id to value, from the columns of the queries' known terms."""
+    values: dict[str, Values] = {}
+    for name, predict in PREDICTORS.items():
+        rounded = {}
+        for query, known in terms.items():
+            rounded[query] = round(predict(statistics, known), _DECIMALS)
+        values[name] = rounded
+    return values
 
 
 def _read_quality(file: Path, measure: str) -> dict[str, float]:

@@ -85,7 +85,13 @@ def sample_span_pairs(
             too_short += 1
             continue
         rng = np.random.default_rng((options.seed, row))
-        ranges = span_ranges(text, offsets, options.span_tokens, _FLUSH, rng)
+        ranges = span_ranges(
+            text,
+            offsets,
+            options.span_tokens,
+            _FLUSH,
+            rng,
+        )
         one, other = span_pair(SpannedText(text, offsets, ranges, options.span_tokens), rng)
         ids.append(document)
         first.append(one)
@@ -111,7 +117,13 @@ def _tokenized(
             texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
         ids = [document["_id"] for document in block]
-        yield from zip(rows.tolist(), ids, texts, tokens["offset_mapping"], strict=True)
+        yield from zip(
+            rows.tolist(),
+            ids,
+            texts,
+            tokens["offset_mapping"],
+            strict=True,
+        )
 
 
 def alignment(first: Tensor, second: Tensor) -> Tensor:
@@ -282,7 +294,12 @@ def measure_spans(
     )
 
 
-def _encode(model: Any, texts: list[str], ids: list[str], search: SearchOptions) -> Tensor:
+def _encode(
+    model: Any,
+    texts: list[str],
+    ids: list[str],
+    search: SearchOptions,
+) -> Tensor:
     encoded = model.encode_document(
         texts,
         convert_to_tensor=True,
@@ -294,7 +311,12 @@ def _encode(model: Any, texts: list[str], ids: list[str], search: SearchOptions)
     return vectors
 
 
-def _losses(first: Tensor, second: Tensor, batch_size: int, loss: COCOLoss) -> Doubles:
+def _losses(
+    first: Tensor,
+    second: Tensor,
+    batch_size: int,
+    loss: COCOLoss,
+) -> Doubles:
     spans = torch.stack([first, second], dim=1).double()  # (n, 2, d)
     size = min(batch_size, len(spans))
     losses = []
@@ -411,7 +433,13 @@ def representation(
     check_device(search.encoder.device)
     collections = load_collections(datasets, labels="none")
     names = [collection.name for collection in collections]
-    gains = Gains(files, names, measure_name, labels[0], labels[-1]).of_all(names)
+    gains = Gains(
+        files,
+        names,
+        measure_name,
+        labels[0],
+        labels[-1],
+    ).of_all(names)
     corpora = {collection.name: collection.documents for collection in collections}
     study = _Study(corpora, options, search)
     for label, spec in specs.items():
@@ -441,7 +469,10 @@ class _Study:
     """
 
     def __init__(
-        self, documents: dict[str, Documents], options: RepresentationOptions, search: SearchOptions
+        self,
+        documents: dict[str, Documents],
+        options: RepresentationOptions,
+        search: SearchOptions,
     ) -> None:
         self._documents = documents
         self._options = options
@@ -484,7 +515,12 @@ class _Study:
                 changes[name] = replace(change, gain=gains.get(name))
         return changes
 
-    def _sample(self, name: str, documents: Documents, model: Any) -> None:
+    def _sample(
+        self,
+        name: str,
+        documents: Documents,
+        model: Any,
+    ) -> None:
         pairs = sample_span_pairs(documents, model, self._options)
         used = len(pairs.ids)
         size = min(self._options.batch_size, used)

@@ -159,7 +159,12 @@ def _detached(encoded: Tensor) -> Tensor:
     return encoded.detach().float().cpu()
 
 
-def _losses(queries: Tensor, documents: Tensor, scale: float, normalize: bool) -> Tensor:
+def _losses(
+    queries: Tensor,
+    documents: Tensor,
+    scale: float,
+    normalize: bool,
+) -> Tensor:
     """Return (b,) losses of (b, d) queries and (b, 1 + n, d) documents."""
     size = len(queries)
     negatives = documents.shape[1] - 1
@@ -170,7 +175,12 @@ def _losses(queries: Tensor, documents: Tensor, scale: float, normalize: bool) -
     return losses.view(size, negatives).mean(dim=1)
 
 
-def cluster_similarities(source: Floats, labels: Ints, target: Floats, k: int) -> Doubles:
+def cluster_similarities(
+    source: Floats,
+    labels: Ints,
+    target: Floats,
+    k: int,
+) -> Doubles:
     """Return the mean dot products of each cluster's queries with a target's, over all pairs.
 
     Args:
@@ -339,10 +349,22 @@ def source_clusters(
     names = [target.name for target in targets]
     files = as_paths(results)
     measure_name = single_measure(measure)
-    gains = Gains(files, [collection.name, *names], measure_name, before, after)
+    gains = Gains(
+        files,
+        [collection.name, *names],
+        measure_name,
+        before,
+        after,
+    )
     _check_cases(options.queries, targets)
 
-    study, model = _measured(specs, collection, gains, options, search)
+    study, model = _measured(
+        specs,
+        collection,
+        gains,
+        options,
+        search,
+    )
     records = {target.name: study.target(target, model, search) for target in targets}
     return SourceClusters(
         sampled=len(study.queries),
@@ -405,7 +427,12 @@ class _Study:
             central_queries=[texts[i] for i in central],
         )
 
-    def target(self, target: Collection, model: Any, search: SearchOptions) -> TargetClusterRecord:
+    def target(
+        self,
+        target: Collection,
+        model: Any,
+        search: SearchOptions,
+    ) -> TargetClusterRecord:
         """Return a target with its nearest cluster and its cases.
 
         Args:
@@ -483,7 +510,13 @@ def _measured(
     first = load_encoder(specs[before], search.encoder)
     queries, triplets = sample_triplets(collection, first.text_format, options)
     log.info("losses of %d source queries under %s", len(queries), before)
-    losses_before, _ = source_losses(first, collection.documents, queries, triplets, search)
+    losses_before, _ = source_losses(
+        first,
+        collection.documents,
+        queries,
+        triplets,
+        search,
+    )
     similarity = first.similarity_fn_name
     del first  # a model that is loaded by name is in memory alone
     model = load_encoder(specs[after], search.encoder)
@@ -493,7 +526,13 @@ def _measured(
             "one scale; give two models of one similarity"
         )
     log.info("losses of %d source queries under %s", len(queries), after)
-    losses_after, embeddings = source_losses(model, collection.documents, queries, triplets, search)
+    losses_after, embeddings = source_losses(
+        model,
+        collection.documents,
+        queries,
+        triplets,
+        search,
+    )
     study = _Study(
         source=collection.name,
         queries=queries,

@@ -294,7 +294,12 @@ def _safe(name: str) -> str:
     return _UNSAFE.sub("-", name).strip("-/") or "folder"
 
 
-def set_id(method: str, base: str, label: str, regime: str) -> str:
+def set_id(
+    method: str,
+    base: str,
+    label: str,
+    regime: str,
+) -> str:
     """Return the ir_datasets id of a set, without a split.
 
     Example:

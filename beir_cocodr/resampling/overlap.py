@@ -188,7 +188,10 @@ def _repeated(pairs: Pairs, train: set[str], test: Container[str]) -> int:
 
 
 def duplicate_queries(
-    train: Mapping[str, str], test: Mapping[str, str], train_words: WordSets, test_words: WordSets
+    train: Mapping[str, str],
+    test: Mapping[str, str],
+    train_words: WordSets,
+    test_words: WordSets,
 ) -> QueryDuplicates:
     """Find the test queries that the training set has as well.
 
@@ -347,7 +350,10 @@ def label_overlap(train_qrels: Qrels, test_qrels: Qrels) -> list[LabelOverlap]:
 
 
 def overlap_summary(
-    pair: TrainTest, train: Container[str], test: Container[str], similarities: Array
+    pair: TrainTest,
+    train: Container[str],
+    test: Container[str],
+    similarities: Array,
 ) -> OverlapSummary:
     """Summarise label overlap, repeated queries, and similarity to the nearest training query.
 
@@ -571,5 +577,13 @@ def _nearest_pairs(pair: TrainTest, scores: Doubles, rows: Ints) -> list[Nearest
         if training_query is not None:
             training_text = pair.train.queries[training_query]
         similarity = round(float(scores[i]), 5)
-        pairs.append(NearestQuery(query, text, training_query, training_text, similarity))
+        pairs.append(
+            NearestQuery(
+                query,
+                text,
+                training_query,
+                training_text,
+                similarity,
+            )
+        )
     return pairs

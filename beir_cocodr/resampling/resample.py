@@ -59,7 +59,11 @@ class Inputs:
 
 
 def load_pair(
-    train: Dataset, test: Datasets, output: Path, options: ResampleOptions, search: SearchOptions
+    train: Dataset,
+    test: Datasets,
+    output: Path,
+    options: ResampleOptions,
+    search: SearchOptions,
 ) -> TrainTest:
     """Load both sets, after a check of all that can be checked before.
 
@@ -126,7 +130,10 @@ class Method:
 
 
 def write_resampled(
-    output: Path, inputs: Inputs, method: Method, sets: Sequence[ResampledSet]
+    output: Path,
+    inputs: Inputs,
+    method: Method,
+    sets: Sequence[ResampledSet],
 ) -> manifests.Manifest:
     """Write every set as a BEIR folder, and ``manifest.json``, all in one step.
 
@@ -215,9 +222,19 @@ class _Writer:
         )
 
     def _write_folder(
-        self, folder: str, corpus: Path, queries: dict[str, str], splits: Mapping[str, Qrels]
+        self,
+        folder: str,
+        corpus: Path,
+        queries: dict[str, str],
+        splits: Mapping[str, Qrels],
     ) -> None:
-        write_beir_folder(self._draft / folder, corpus, queries, dict(splits), self._draft)
+        write_beir_folder(
+            self._draft / folder,
+            corpus,
+            queries,
+            dict(splits),
+            self._draft,
+        )
 
 
 def _corpus_file(path: Path, collection: Collection, origin: manifests.Origin) -> Path:
@@ -229,7 +246,10 @@ def _corpus_file(path: Path, collection: Collection, origin: manifests.Origin) -
 
 
 def _split_record(
-    folder: str, split: str, queries: dict[str, str], qrels: Qrels
+    folder: str,
+    split: str,
+    queries: dict[str, str],
+    qrels: Qrels,
 ) -> manifests.SplitRecord:
     return manifests.SplitRecord(
         folder=folder,

@@ -103,7 +103,12 @@ def restrain(ranks: Ints, depth: int, options: RestrainOptions) -> ReSTrain:
     return ReSTrain(top, len(pool), tuple(sets))
 
 
-def _check_pool(size: int, needed: int, top: int, queries: int) -> None:
+def _check_pool(
+    size: int,
+    needed: int,
+    top: int,
+    queries: int,
+) -> None:
     if size >= needed:
         return
     left = f"only {size}" if size else "no"
@@ -214,7 +219,13 @@ def resample_restrain(
     """
     output = Path(output)
     check_method(options.method)
-    pair = load_pair(train, test, output, options, search)
+    pair = load_pair(
+        train,
+        test,
+        output,
+        options,
+        search,
+    )
     check_targets(options, len(pair.train.queries))
     inputs = embed_inputs(pair, model, search)
     ranks, depth = ranks_for_targets(inputs.train, inputs.test.load().numpy(), options)

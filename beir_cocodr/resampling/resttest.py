@@ -25,7 +25,11 @@ _WAY_OUT = "lower --buckets, or take another --seed or --encoder"
 
 
 def query_buckets(
-    train: Floats, test: Floats, buckets: int = 5, seed: int = 42, ids: Sequence[str] | None = None
+    train: Floats,
+    test: Floats,
+    buckets: int = 5,
+    seed: int = 42,
+    ids: Sequence[str] | None = None,
 ) -> tuple[Ints, Ints]:
     """Cluster training and test queries together, by k-means on unit vectors.
 
@@ -46,7 +50,14 @@ def query_buckets(
     """
     both = np.concatenate([train, test])
     try:
-        clusters = cluster_queries(both, buckets, seed, normalize=True, ids=ids, min_size=1)
+        clusters = cluster_queries(
+            both,
+            buckets,
+            seed,
+            normalize=True,
+            ids=ids,
+            min_size=1,
+        )
     except InputError as error:
         # Here, clusters have another name.
         message = str(error).replace("--clusters", "--buckets")
@@ -137,7 +148,13 @@ def resample_resttest(
     """
     output = Path(output)
     buckets = options.buckets
-    pair = load_pair(train, test, output, options, search)
+    pair = load_pair(
+        train,
+        test,
+        output,
+        options,
+        search,
+    )
     tests = len(pair.test.queries)
     if buckets < 2 or buckets > tests:
         raise InputError(

@@ -179,7 +179,12 @@ METHODS = ("exact", "faiss")
 _ENTRIES = 1 << 23
 
 
-def nearest(train: Embeddings | Array, test: Array, k: int, method: str = "exact") -> Neighbours:
+def nearest(
+    train: Embeddings | Array,
+    test: Array,
+    k: int,
+    method: str = "exact",
+) -> Neighbours:
     """Find the ``k`` training queries of highest cosine for every test query.
 
     Training queries are read once in chunks. Memory holds a chunk, the test queries, a tile of
@@ -222,7 +227,10 @@ def check_method(method: str) -> None:
 
 
 def nearest_ranks(
-    train: Embeddings | Array, test: Array, depth: int, method: str = "exact"
+    train: Embeddings | Array,
+    test: Array,
+    depth: int,
+    method: str = "exact",
 ) -> Ints:
     """Return each training query's best rank for any test query.
 

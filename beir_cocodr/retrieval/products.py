@@ -128,7 +128,14 @@ class Products:
         multiply = torch.ops.mkldnn._linear_pointwise
         for first in range(0, len(documents), _PANEL):
             panel = slice(first, first + _PANEL)
-            scores[:, panel] = multiply(queries, documents[panel], None, "none", [], "")
+            scores[:, panel] = multiply(
+                queries,
+                documents[panel],
+                None,
+                "none",
+                [],
+                "",
+            )
         return scores
 
 
@@ -228,7 +235,12 @@ class Screen:
                 distance=distances[others].max(initial=0),
             )
 
-    def candidates(self, part: slice, panels: list[Panel], bounds: Floats) -> TileCandidates | None:
+    def candidates(
+        self,
+        part: slice,
+        panels: list[Panel],
+        bounds: Floats,
+    ) -> TileCandidates | None:
         """Select the documents whose score reaches the bound of a query.
 
         Args:
@@ -261,7 +273,12 @@ class Screen:
         starts = _starts(row[order], len(bounds))
         return TileCandidates(starts, np.concatenate(columns)[order], np.concatenate(scores)[order])
 
-    def _near(self, queries: Tensor, panel: Panel, least: NDArray[np.int32]) -> Ints:
+    def _near(
+        self,
+        queries: Tensor,
+        panel: Panel,
+        least: NDArray[np.int32],
+    ) -> Ints:
         """Return positions in the ravelled (q, n) products that may reach the bounds.
 
         They are those of at least the (q,) ``least``, and those of all outliers.
@@ -278,7 +295,12 @@ class Screen:
         mask[:, panel.outliers] = True
         return true_positions(self._mask.numpy(), size)
 
-    def _least_products(self, part: slice, panel: Panel, bounds: Floats) -> NDArray[np.int32]:
+    def _least_products(
+        self,
+        part: slice,
+        panel: Panel,
+        bounds: Floats,
+    ) -> NDArray[np.int32]:
         """Return the (q,) least a·b that a score at the bound can have."""
         error = self._rounded_lengths[part] * panel.residual
         error += self._residuals[part] * panel.distance
@@ -328,7 +350,10 @@ def _lengths(rows: Tensor) -> Doubles:
 
 
 def candidates_by_scores(
-    queries: Tensor, documents: Tensor, scores: Tensor, bounds: Floats
+    queries: Tensor,
+    documents: Tensor,
+    scores: Tensor,
+    bounds: Floats,
 ) -> TileCandidates | None:
     """Select the documents whose score may reach the bound of a query, from all scores of a tile.
 
@@ -367,7 +392,12 @@ def _starts(row: Ints, queries: int) -> Ints:
     return starts
 
 
-def _products(queries: Tensor, documents: Tensor, row: Ints, column: Ints) -> Floats:
+def _products(
+    queries: Tensor,
+    documents: Tensor,
+    row: Ints,
+    column: Ints,
+) -> Floats:
     """Return the (m,) float32 products of some pairs, whose (m,) rows ascend."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")

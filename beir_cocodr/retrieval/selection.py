@@ -94,7 +94,12 @@ class HostBest:
         self._threads = torch.get_num_threads()
         self._pool = ThreadPoolExecutor(self._threads)
 
-    def add(self, part: slice, scores: Tensor, ranks: Tensor) -> None:
+    def add(
+        self,
+        part: slice,
+        scores: Tensor,
+        ranks: Tensor,
+    ) -> None:
         """Select from (q, n) scores of a part of the queries and n documents of (n,) tie ranks."""
         count = scores.shape[1]
         self._make_room(count)
@@ -107,7 +112,12 @@ class HostBest:
 
         self._for_each_block(part, max(1, _SELECTION // count), select)
 
-    def add_candidates(self, part: slice, candidates: TileCandidates, ranks: Tensor) -> None:
+    def add_candidates(
+        self,
+        part: slice,
+        candidates: TileCandidates,
+        ranks: Tensor,
+    ) -> None:
         """Select from candidates, which reach the :meth:`bounds`, among n documents of a tile."""
         self._make_room(len(ranks))
         complements = _LOW_WORD - ranks.numpy()[candidates.columns]
@@ -156,7 +166,12 @@ class HostBest:
         bound = self._bound[part]
         bound[known] = np.maximum(bound[known], _host_scores(least[known]))
 
-    def _for_each_block(self, part: slice, size: int, work: Callable[[slice], None]) -> None:
+    def _for_each_block(
+        self,
+        part: slice,
+        size: int,
+        work: Callable[[slice], None],
+    ) -> None:
         """Call a function with blocks of at most ``size`` rows, in all threads."""
         size = min(size, math.ceil((part.stop - part.start) / self._threads))
         starts = range(part.start, part.stop, size)
@@ -169,7 +184,12 @@ class HostBest:
             # would give each of them a pool of its own.
             list(self._pool.map(work, blocks))
 
-    def _add_block(self, rows: slice, scores: Floats, complements: Ints) -> None:
+    def _add_block(
+        self,
+        rows: slice,
+        scores: Floats,
+        complements: Ints,
+    ) -> None:
         row_count, column_count = scores.shape
         if self._bound[rows.start] == -np.inf and column_count >= self.top_k:
             lower = self._lower_bounds(scores)
@@ -185,7 +205,12 @@ class HostBest:
             positions[first:last] -= row * column_count
         self._append(rows, _host_keys(reached_scores, complements[positions]), starts)
 
-    def _append(self, rows: slice, keys: Ints, starts: Ints) -> None:
+    def _append(
+        self,
+        rows: slice,
+        keys: Ints,
+        starts: Ints,
+    ) -> None:
         """Write the keys of each row, which begin at the (q + 1,) ``starts``, behind the held."""
         held = self._held[rows]
         kept = self._keys[rows]
@@ -257,7 +282,12 @@ class DeviceBest:
         seen: the number of documents that all queries were compared with; the caller raises it.
     """
 
-    def __init__(self, queries: int, top_k: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        queries: int,
+        top_k: int,
+        device: torch.device,
+    ) -> None:
         """Begin with no documents."""
         self.seen = 0
         self.top_k = top_k
@@ -265,7 +295,12 @@ class DeviceBest:
         # The keys of each part of the queries, by its first query.
         self._best: dict[int, Tensor] = {}
 
-    def add(self, part: slice, scores: Tensor, ranks: Tensor) -> None:
+    def add(
+        self,
+        part: slice,
+        scores: Tensor,
+        ranks: Tensor,
+    ) -> None:
         """Select from (q, n) scores of a part of the queries and n documents of (n,) tie ranks."""
         rows = max(1, 2 * _SELECTION // scores.shape[1])
         best = self._best.get(part.start, self._none[part])
@@ -281,7 +316,12 @@ class DeviceBest:
         return best.sort(dim=1, descending=True).values
 
 
-def _merge(best: Tensor, scores: Tensor, ranks: Tensor, top_k: int) -> Tensor:
+def _merge(
+    best: Tensor,
+    scores: Tensor,
+    ranks: Tensor,
+    top_k: int,
+) -> Tensor:
     """Return the min(k, b + n) largest keys of each query, in any order.
 
     Args:

@@ -232,7 +232,12 @@ def _tiles(chunks: Iterable[tuple[Array, Array]]) -> Iterator[tuple[Tensor, Tens
 class _Search:
     """A search of one part of a corpus, tile by tile."""
 
-    def __init__(self, queries: Tensor, top_k: int, first_row: int) -> None:
+    def __init__(
+        self,
+        queries: Tensor,
+        top_k: int,
+        first_row: int,
+    ) -> None:
         self._queries = queries
         self._row = first_row
         self._norm = float(torch.linalg.vector_norm(queries, dim=1).max())
@@ -249,7 +254,12 @@ class _Search:
         self._screen: Screen | None = None
         self._screened_from = FIRST_SCREENED * top_k
 
-    def add(self, documents: Tensor, ranks: Tensor, excluded: Tensor | None) -> None:
+    def add(
+        self,
+        documents: Tensor,
+        ranks: Tensor,
+        excluded: Tensor | None,
+    ) -> None:
         """Search (n, d) documents, n > 0, with (n,) tie ranks."""
         # The norm of the matrix is no less than that of its largest row, and faster to compute.
         # Comparing NaN gives False.
@@ -299,7 +309,12 @@ class _Search:
             self._screened_from = 2 * self._screened.seen
         return candidates
 
-    def _candidates(self, part: slice, documents: Tensor, scores: Tensor) -> TileCandidates | None:
+    def _candidates(
+        self,
+        part: slice,
+        documents: Tensor,
+        scores: Tensor,
+    ) -> TileCandidates | None:
         """Return the candidates of a tile that is multiplied in float32, if others are screened."""
         if self._screened is None:
             return None
@@ -310,7 +325,12 @@ class _Search:
             self._screened = None
         return candidates
 
-    def _exclude(self, scores: Tensor, excluded: Tensor | None, part: slice) -> None:
+    def _exclude(
+        self,
+        scores: Tensor,
+        excluded: Tensor | None,
+        part: slice,
+    ) -> None:
         if excluded is None:
             return
         column = excluded[part] - self._row
@@ -319,7 +339,10 @@ class _Search:
         scores[row, column[row]] = -torch.inf
 
     def _exclude_candidates(
-        self, candidates: TileCandidates, excluded: Tensor | None, part: slice
+        self,
+        candidates: TileCandidates,
+        excluded: Tensor | None,
+        part: slice,
     ) -> None:
         if excluded is None:
             return
@@ -327,7 +350,12 @@ class _Search:
         excluded_column = np.repeat(column, np.diff(candidates.starts))
         candidates.scores[candidates.columns == excluded_column] = -np.inf
 
-    def _check(self, scores: Tensor, documents: Tensor, first_query: int) -> None:
+    def _check(
+        self,
+        scores: Tensor,
+        documents: Tensor,
+        first_query: int,
+    ) -> None:
         """Raise an error if a score is not finite; called only if norms cannot rule that out."""
         wrong = ~scores.isfinite()
         if not wrong.any():

@@ -24,6 +24,7 @@ from beir_cocodr.provenance import TrainingPlan, TrainingRecord
 from beir_cocodr.resampling.manifest import MANIFEST_FILE
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.regimes import RegimeOptions, _check_resumable, evaluate_regimes
+from beir_cocodr.resampling.regimes.regimes import _settings as _regime_settings
 from beir_cocodr.same_run import differences
 from beir_cocodr.training.adapt import AdaptationPlan, AdaptOptions, _settings, adapt
 from beir_cocodr.training.checkpoints import (
@@ -179,10 +180,10 @@ def test_no_option_can_be_forgotten_when_work_is_resumed(kind, name, tmp_path):
             before, now = (replace(each, start=str(tmp_path)) for each in (before, now))
         output = tmp_path / "o"
         output.mkdir()
-        _check_resumable(output, tmp_path, before, ["R@5"], {})
+        _check_resumable(output, _regime_settings(tmp_path, before, ["R@5"]), {})
         (output / "cells").mkdir()
         with pytest.raises(InputError, match=f"other .*{name}"):
-            _check_resumable(output, tmp_path, now, ["R@5"], {})
+            _check_resumable(output, _regime_settings(tmp_path, now, ["R@5"]), {})
     else:
         encoder = kind is EncoderOptions
         plans = [

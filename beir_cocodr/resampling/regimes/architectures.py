@@ -29,7 +29,14 @@ class Architecture(Protocol):
     name: str
     seeded: bool
 
-    def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
+    def train(
+        self,
+        dataset: str,
+        output: Path,
+        recipe: Recipe,
+        seed: int,
+        shared: Path,
+    ) -> Path:
         """Train on the split "train" of a collection and save the model.
 
         Args:
@@ -63,7 +70,14 @@ class DenseArchitecture:
         """Name the architecture."""
         self.name = name
 
-    def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
+    def train(
+        self,
+        dataset: str,
+        output: Path,
+        recipe: Recipe,
+        seed: int,
+        shared: Path,
+    ) -> Path:
         """Train on the split "train" of a collection, see :class:`Architecture`."""
         if self.name == "dense-distilled":
             self._distill(dataset, output, recipe, seed)
@@ -71,10 +85,21 @@ class DenseArchitecture:
             self._finetune(dataset, output, recipe, seed)
         return output
 
-    def _distill(self, dataset: str, output: Path, recipe: Recipe, seed: int) -> None:
+    def _distill(
+        self,
+        dataset: str,
+        output: Path,
+        recipe: Recipe,
+        seed: int,
+    ) -> None:
         # For equal budgets, there is no search for the student's own hard negatives.
         options = budgeted(
-            DistillOptions, recipe, seed, positives=1, m_bm25=recipe.list_size - 1, m_hard=0
+            DistillOptions,
+            recipe,
+            seed,
+            positives=1,
+            m_bm25=recipe.list_size - 1,
+            m_hard=0,
         )
         distill(
             recipe.start,
@@ -85,7 +110,13 @@ class DenseArchitecture:
             resume=True,
         )
 
-    def _finetune(self, dataset: str, output: Path, recipe: Recipe, seed: int) -> None:
+    def _finetune(
+        self,
+        dataset: str,
+        output: Path,
+        recipe: Recipe,
+        seed: int,
+    ) -> None:
         is_hard = self.name == "dense-hard"
         options = budgeted(
             FinetuneOptions,
@@ -95,7 +126,13 @@ class DenseArchitecture:
             negatives=recipe.negatives if is_hard else 0,
             negative_depth=recipe.negative_depth,
         )
-        finetune(recipe.start, dataset, output=output, options=options, resume=True)
+        finetune(
+            recipe.start,
+            dataset,
+            output=output,
+            options=options,
+            resume=True,
+        )
 
 
 _ALL: list[Architecture] = [

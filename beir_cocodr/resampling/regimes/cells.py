@@ -149,7 +149,10 @@ class Cells:
     known: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
 
     def evaluate(
-        self, rows: Sequence[ModelRow], units: Sequence[TrainingUnit], keep_models: bool
+        self,
+        rows: Sequence[ModelRow],
+        units: Sequence[TrainingUnit],
+        keep_models: bool,
     ) -> CellsByModel:
         """Make or complete all cells.
 
@@ -199,7 +202,15 @@ class Cells:
         together = on_main(lambda: [fewer and is_shared(model, self.recipe) for model in models])
         searches = []
         for i, task in enumerate(tasks):
-            searches.append(_Search(task, begun[i], models[i], seconds[i], together[i]))
+            searches.append(
+                _Search(
+                    task,
+                    begun[i],
+                    models[i],
+                    seconds[i],
+                    together[i],
+                )
+            )
         apart = [i for i, search in enumerate(searches) if not search.together]
 
         def complete_own() -> Cell | None:
@@ -290,7 +301,10 @@ class Cells:
         return means
 
     def _scores(
-        self, search: _Search, tests: Mapping[str, Collection], policy: str
+        self,
+        search: _Search,
+        tests: Mapping[str, Collection],
+        policy: str,
     ) -> tuple[dict[str, Scores], Json]:
         """Search the test sets of one corpus at once.
 
@@ -307,7 +321,11 @@ class Cells:
         return scores, retrieval
 
     def _results(
-        self, search: _Search, documents: Documents, queries: dict[str, str], drop: bool
+        self,
+        search: _Search,
+        documents: Documents,
+        queries: dict[str, str],
+        drop: bool,
     ) -> tuple[Results, Json]:
         """Return the results of this process's share of the queries, and a description."""
         top_k = depth(parse_measures(self.measures))
@@ -316,12 +334,22 @@ class Cells:
             def load() -> Ranker:
                 show_progress = self.progress and rank() == 0
                 return load_ranker(
-                    search.model, documents, work, self.recipe, progress=show_progress
+                    search.model,
+                    documents,
+                    work,
+                    self.recipe,
+                    progress=show_progress,
                 )
 
             ranking: Ranking | None
             if search.together:
-                ranker, ranking = _search_together(load, queries, search, work, top_k + drop)
+                ranker, ranking = _search_together(
+                    load,
+                    queries,
+                    search,
+                    work,
+                    top_k + drop,
+                )
             else:
                 ranker = load()
                 ranking = ranker.search(queries, top_k + drop)
@@ -329,7 +357,11 @@ class Cells:
             return results, ranker.describe() if search.reports else {}
 
     def _judge(
-        self, search: _Search, test: Collection, share: Mapping[str, str], results: Results
+        self,
+        search: _Search,
+        test: Collection,
+        share: Mapping[str, str],
+        results: Results,
     ) -> Scores:
         """Return the scores of a test set, by the results of all processes that search.
 

@@ -89,7 +89,12 @@ class HostArchitecture:
     arguments: Any
 
     def start(
-        self, collection: Collection, folder: Path, recipe: Recipe, seed: int, shared: Path
+        self,
+        collection: Collection,
+        folder: Path,
+        recipe: Recipe,
+        seed: int,
+        shared: Path,
     ) -> tuple[str, TextFormat]:
         """Return the folder or name that the model is built on, and its text format.
 
@@ -102,11 +107,23 @@ class HostArchitecture:
         """
         return str(folder), save_start(recipe, seed, folder)
 
-    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
+    def build(
+        self,
+        source: str,
+        text_format: TextFormat,
+        recipe: Recipe,
+    ) -> tuple[Any, nn.Module]:
         """Return the host's model and loss."""
         raise NotImplementedError
 
-    def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
+    def train(
+        self,
+        dataset: str,
+        output: Path,
+        recipe: Recipe,
+        seed: int,
+        shared: Path,
+    ) -> Path:
         """Train on the split "train" of a collection, and save the model to ``output``.
 
         See :class:`~beir_cocodr.resampling.regimes.architectures.Architecture`.
@@ -116,7 +133,13 @@ class HostArchitecture:
         collection = load_collection(dataset, "train")
         folder = output / "start"
         on_main(lambda: _clear(output, folder))
-        source, text_format = self.start(collection, folder, recipe, seed, shared)
+        source, text_format = self.start(
+            collection,
+            folder,
+            recipe,
+            seed,
+            shared,
+        )
         model, loss = self.build(source, text_format, recipe)
         read = readable(model.tokenizer)
         wait_for_all()  # until each has read the start
@@ -128,35 +151,49 @@ class HostArchitecture:
         if negatives:
             pools = bm25_negatives(rest, text_format, recipe.negative_depth, seed)
         pairs = TrainingPairs(rest, text_format, options, pools)
-        settings = recipe.describe()
-        seen = collection_provenance(collection, queries=True)
         stage = Stage(
-            plan=TrainingPlan(self.name, options=settings | {"seed": seed}, seen=(seen,)),
+            plan=self._plan(collection, recipe, seed),
             model=model,
             loss=loss,
             dataset=_lists(pairs, read) if self.listwise else pairs.dataset(read),
             callbacks=[pairs.clock],
-            details={"recipe": settings, "seed": seed},
+            details={"recipe": recipe.describe(), "seed": seed},
             trainer=self.trainer,
             arguments=self.arguments,
         )
         if not self.listwise:
-            stage = replace(
-                stage,
-                batch_keys=pairs.batch_keys(),
-                column_tasks={"query": "query", "positive": "document"},
-                names=pairs.names,
-            )
+            stage = _with_batch_negatives(stage, pairs)
         with lock_output(output, True, stage.plan) as finished:
-            if finished is None:
-                if held_out is not None:
-                    examples = len(pairs.positives)
-                    selection = CheckpointSelection(
-                        held_out, model, text_format, options, output, examples, read
-                    )
-                    stage = selection.added_to(stage)
-                run_stage(stage, options, output, resume=True)
+            if finished is not None:
+                return output
+            if held_out is not None:
+                examples = len(pairs.positives)
+                selection = CheckpointSelection(
+                    held_out,
+                    model,
+                    text_format,
+                    options,
+                    output,
+                    examples,
+                    read,
+                )
+                stage = selection.added_to(stage)
+            run_stage(stage, options, output, resume=True)
         return output
+
+    def _plan(self, collection: Collection, recipe: Recipe, seed: int) -> TrainingPlan:
+        seen = collection_provenance(collection, queries=True)
+        return TrainingPlan(self.name, options=recipe.describe() | {"seed": seed}, seen=(seen,))
+
+
+def _with_batch_negatives(stage: Stage, pairs: TrainingPairs) -> Stage:
+    """Keep texts that two rows share out of one batch, and name the columns for the encoder."""
+    return replace(
+        stage,
+        batch_keys=pairs.batch_keys(),
+        column_tasks={"query": "query", "positive": "document"},
+        names=pairs.names,
+    )
 
 
 def _clear(output: Path, start: Path) -> None:
@@ -205,7 +242,12 @@ class CrossEncoderReranker(HostArchitecture):
     trainer = _CrossEncoderTrainer
     arguments = st.CrossEncoderTrainingArguments
 
-    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
+    def build(
+        self,
+        source: str,
+        text_format: TextFormat,
+        recipe: Recipe,
+    ) -> tuple[Any, nn.Module]:
         """Return a cross-encoder with a new classifier, and its loss."""
         with loading(source, NEW_CLASSIFIER):
             model: Any = st.CrossEncoder(source, num_labels=1, device=recipe.device)
@@ -234,7 +276,12 @@ class LateInteractionArchitecture(HostArchitecture):
     trainer = _LateInteractionTrainer
     arguments = st.MultiVectorEncoderTrainingArguments
 
-    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
+    def build(
+        self,
+        source: str,
+        text_format: TextFormat,
+        recipe: Recipe,
+    ) -> tuple[Any, nn.Module]:
         """Return a transformer with a projection of its tokens, and its loss."""
         with loading(source):
             transformer = Transformer(
@@ -290,12 +337,22 @@ class Splade(HostArchitecture):
     arguments = st.SparseEncoderTrainingArguments
 
     def start(
-        self, collection: Collection, folder: Path, recipe: Recipe, seed: int, shared: Path
+        self,
+        collection: Collection,
+        folder: Path,
+        recipe: Recipe,
+        seed: int,
+        shared: Path,
     ) -> tuple[str, TextFormat]:
         """Return a masked language model around the recipe's start, and its text format."""
         return masked_language_model(collection, recipe, seed, shared)
 
-    def build(self, source: str, text_format: TextFormat, recipe: Recipe) -> tuple[Any, nn.Module]:
+    def build(
+        self,
+        source: str,
+        text_format: TextFormat,
+        recipe: Recipe,
+    ) -> tuple[Any, nn.Module]:
         """Return a masked language model with SPLADE's pooling, and its loss."""
         with loading(source, SPARSE):
             transformer = Transformer(

@@ -69,7 +69,12 @@ def is_shared(model: str, recipe: Recipe) -> bool:
 
 
 def load_ranker(
-    model: str, documents: Documents, work: Path, recipe: Recipe, *, progress: bool = False
+    model: str,
+    documents: Documents,
+    work: Path,
+    recipe: Recipe,
+    *,
+    progress: bool = False,
 ) -> Ranker:
     """Load the ranker of a model over one corpus.
 
@@ -102,4 +107,10 @@ def load_ranker(
         search = TokenSearch if recipe.candidates == "tokens" else LateInteraction
         return search(name, documents, options, folder=work)
     first = resources.ranker(recipe.first_stage) if kind.ranker is Reranking else None
-    return kind.ranker(name, documents, options, first, recipe.rerank)
+    return kind.ranker(
+        name,
+        documents,
+        options,
+        first,
+        recipe.rerank,
+    )

@@ -206,7 +206,14 @@ def regime_points(cells: CellsByModel, measures: Sequence[str]) -> list[RegimePo
     """
     points = []
     for (group, model, seed), model_cells in cells.items():
-        point = RegimePoint(group, model, seed, {}, {}, {})
+        point = RegimePoint(
+            group,
+            model,
+            seed,
+            {},
+            {},
+            {},
+        )
         for regime in REGIMES:
             _add_regime(point, regime, model_cells, measures)
         points.append(point)
@@ -214,7 +221,10 @@ def regime_points(cells: CellsByModel, measures: Sequence[str]) -> list[RegimePo
 
 
 def _add_regime(
-    point: RegimePoint, regime: str, cells: Sequence[Cell], measures: Sequence[str]
+    point: RegimePoint,
+    regime: str,
+    cells: Sequence[Cell],
+    measures: Sequence[str],
 ) -> None:
     """Add the scores of a regime to a point."""
     evaluated = [cell for cell in cells if regime in cell.scores]
@@ -337,11 +347,12 @@ def evaluate_regimes(
 
     def make_rows() -> list[ModelRow]:
         trained = find_architectures(architectures)
-        existing = named_paths("--model", models)
-        return [
-            *trained_rows(trained, recipe, options.seeds, output, other_starts),
-            *(given_row(name, path, options.seeds) for name, path in existing),
-        ]
+        rows = trained_rows(
+            trained, recipe, seeds=options.seeds, output=output, starts=other_starts
+        )
+        for name, path in named_paths("--model", models):
+            rows.append(given_row(name, path, options.seeds))
+        return rows
 
     def plan() -> _Plan:
         _check(make_rows())
@@ -360,7 +371,8 @@ def evaluate_regimes(
 
     def begin() -> None:
         stack.enter_context(files.sole_writer(files.output_folder(output, utf8=True)))
-        _check_resumable(output, folder, recipe, planned.measures, other_starts)
+        settings = _settings(folder, recipe, planned.measures)
+        _check_resumable(output, settings, other_starts)
 
     def kept() -> str:
         count = len(list(output.glob("cells/**/*.json")))
@@ -395,7 +407,11 @@ class _Plan:
         return cls(manifest, units, measures)
 
     def report(
-        self, folder: Path, recipe: Recipe, options: RegimeOptions, points: list[RegimePoint]
+        self,
+        folder: Path,
+        recipe: Recipe,
+        options: RegimeOptions,
+        points: list[RegimePoint],
     ) -> Regimes:
         """Return the record of an evaluation."""
         return Regimes(
@@ -440,18 +456,17 @@ def _check(rows: Sequence[ModelRow]) -> None:
             )
 
 
-def _check_resumable(
-    output: Path, folder: Path, recipe: Recipe, measures: list[str], starts: Mapping[str, str]
-) -> None:
+def _check_resumable(output: Path, settings: Json, starts: Mapping[str, str]) -> None:
     """Check that the cells in an output are comparable, and record what they depend on.
 
-    They have one recipe, one set of measures, the same sets and the same starts; further starts may
-    be added.
+    Args:
+        output: folder of the evaluation.
+        settings: all that cells depend on, except for further starts, which may be added.
+        starts: name to path of further starts.
 
     Raises:
         InputError: The output was begun with other settings, or holds something else.
     """
-    settings = _settings(folder, recipe, measures)
     other_starts: Json = {}
     for name, path in starts.items():
         other_starts[name] = [path, files.content_sha256(model_source(path))]

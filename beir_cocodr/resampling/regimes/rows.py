@@ -39,7 +39,11 @@ class ModelRow:
 
 
 def trained_row(
-    architecture: Architecture, recipe: Recipe, seeds: Sequence[int], output: Path, start: str = ""
+    architecture: Architecture,
+    recipe: Recipe,
+    seeds: Sequence[int],
+    output: Path,
+    start: str = "",
 ) -> ModelRow:
     """Return the row of an architecture, whose models go to ``output/models/SET/NAME-SEED``.
 
@@ -57,10 +61,24 @@ def trained_row(
     def model(unit: TrainingUnit, seed: int) -> str:
         own_recipe = recipe
         if architecture.name == "dense-distilled" and recipe.teacher == TEACHER:
-            teacher = trained_row(ARCHITECTURES[TEACHER], recipe, [seed], output, start)
+            teacher = trained_row(
+                ARCHITECTURES[TEACHER],
+                recipe,
+                [seed],
+                output,
+                start,
+            )
             own_recipe = replace(recipe, teacher=teacher.model(unit, seed))
         folder = model_folder(output, unit, name, seed)
-        return str(architecture.train(str(unit.train), folder, own_recipe, seed, shared))
+        return str(
+            architecture.train(
+                str(unit.train),
+                folder,
+                own_recipe,
+                seed,
+                shared,
+            )
+        )
 
     used_seeds = seeds if architecture.seeded else seeds[:1]
     return ModelRow(name, tuple(used_seeds), model)
@@ -87,7 +105,15 @@ def trained_rows(
         other = replace(recipe, start=path)
         for one in architectures:
             if one.seeded:
-                rows.append(trained_row(one, other, seeds, output, name))
+                rows.append(
+                    trained_row(
+                        one,
+                        other,
+                        seeds,
+                        output,
+                        name,
+                    )
+                )
     return rows
 
 
@@ -133,6 +159,11 @@ def given_row(name: str, path: str, seeds: Sequence[int]) -> ModelRow:
     return ModelRow(name, tuple(used_seeds), model, path)
 
 
-def model_folder(output: Path, unit: TrainingUnit, name: str, seed: int) -> Path:
+def model_folder(
+    output: Path,
+    unit: TrainingUnit,
+    name: str,
+    seed: int,
+) -> Path:
     """Return the folder of a trained model."""
     return output / "models" / unit.name / f"{name}-{seed}"

@@ -59,7 +59,10 @@ def save_start(recipe: Recipe, seed: int, folder: Path) -> TextFormat:
 
 
 def masked_language_model(
-    collection: Collection, recipe: Recipe, seed: int, shared: Path
+    collection: Collection,
+    recipe: Recipe,
+    seed: int,
+    shared: Path,
 ) -> tuple[str, TextFormat]:
     """Return a masked language model around the recipe's start.
 
@@ -87,7 +90,14 @@ def masked_language_model(
             return source, text_format
         folder = shared / name
         if on_main(lambda: not folder.is_dir()):
-            _train(bare, folder, collection, text_format, recipe, seed)
+            _train(
+                bare,
+                folder,
+                collection,
+                text_format,
+                recipe,
+                seed,
+            )
         return str(folder), text_format
     finally:
         if rank() == 0:
@@ -146,7 +156,15 @@ def _train(
                 recipe.start,
                 recipe.mlm_steps,
             )
-            _train_steps(model, tokenizer, encode, len(collection.documents), recipe, seed, draft)
+            _train_steps(
+                model,
+                tokenizer,
+                encode,
+                len(collection.documents),
+                recipe,
+                seed,
+                draft,
+            )
         on_main(lambda: save(draft))
     wait_for_all()  # until the first has moved it to its folder
 

@@ -47,7 +47,14 @@ class TunedBM25:
     name = "bm25"
     seeded = False
 
-    def train(self, dataset: str, output: Path, recipe: Recipe, seed: int, shared: Path) -> Path:
+    def train(
+        self,
+        dataset: str,
+        output: Path,
+        recipe: Recipe,
+        seed: int,
+        shared: Path,
+    ) -> Path:
         """Choose the parameters on the split "train" of a collection, unless they are chosen."""
         if not on_main((output / BM25_FILE).is_file):
             on_main(lambda: self._choose(dataset, output))
