@@ -22,6 +22,7 @@ from beir_cocodr.retrieval.faiss.transform import (
 )
 from beir_cocodr.retrieval.store.embeddings import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.topk import NonFiniteScores, as_matrix
+from beir_cocodr.same_run import check_same_run
 
 logger = logging.getLogger(__name__)
 
@@ -428,12 +429,8 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 
 def _check_key(folder: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    for name, value in wanted.items():
-        if name not in saved or saved[name] != value:
-            raise InputError(
-                f"the index in {folder} is of {name} {saved.get(name)!r}, not {value!r}; build it "
-                "again"
-            )
+    comparable = {name: saved.get(name) for name in wanted}
+    check_same_run(f"the index in {folder}", comparable, wanted, "build it again")
 
 
 def _check_parts(folder: Path, parts: IndexParts, count: int, width: int) -> None:
