@@ -1,11 +1,12 @@
-"""COCO-DR: Tables 1, 2, 3, 6 and 7, Figures 4 to 6."""
+"""COCO-DR: Tables 1, 2, 3, 6 and 7, and Figures 4 to 6."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from reproduce.shared import COCODR, OTHERS, TASKS, TRAIN, Judgements, parts_of
-from reproduce.specification import Cell, Paper, Step, Table, difference, grid, mean
+from reproduce.specification import Cell, Cells, Paper, Step, Table, difference, grid, mean
 
 judgements = Judgements()
 
@@ -13,27 +14,39 @@ _CUT = "--set query_length=64 --set document_length=128"
 
 
 def corpora(option: str, tasks: Iterable[str]) -> str:
-    """An option for every collection of some tasks."""
-    return " ".join(f"{option} {{data:{part}}}" for task in tasks for part in parts_of(task))
+    """Return an option for every collection of some tasks."""
+    words = []
+    for task in tasks:
+        words += [f"{option} {{data:{part}}}" for part in parts_of(task)]
+    return " ".join(words)
 
 
 def pretrain(size: str) -> Step:
-    """COCO on MS MARCO and the corpora of BEIR."""
-    command = (
-        f"pretrain --preset cocodr-{size} --dataset {{data:{TRAIN}}} {corpora('--dataset', TASKS)}"
-    )
-    return Step((f"{command} --model {{model:condenser-{size}}} --output {{out}} --resume",))
+    """Return COCO on MS MARCO and the corpora of BEIR."""
+    command = f"pretrain --preset cocodr-{size} --dataset {{data:{TRAIN}}}"
+    command += f" {corpora('--dataset', TASKS)} --model {{model:condenser-{size}}}"
+    return Step((f"{command} --output {{out}} --resume",))
 
 
-def finetune(start: str, size: str = "base", weighting: str = "idro") -> Step:
-    """BM25 warm-up and three episodes on MS MARCO, by iDRO or a rival in its place."""
-    command = f"finetune --preset cocodr-{size} --weighting {weighting} --dataset {{data:{TRAIN}}} --model {start}"
+def finetune(
+    start: str,
+    size: str = "base",
+    weighting: str = "idro",
+) -> Step:
+    """Return the BM25 warm-up and three episodes on MS MARCO, by iDRO or a rival."""
+    command = f"finetune --preset cocodr-{size} --weighting {weighting}"
+    command += f" --dataset {{data:{TRAIN}}} --model {start}"
     return Step((f"{command} --output {{out}} {_CUT} --resume",))
 
 
-_DPR = f"finetune --dataset {{data:{TRAIN}}} --model {{model:bert-base}} --output {{out}} --loss infonce --epochs 3"
+def finetune_dpr() -> Step:
+    """Return DPR's training with in-batch negatives."""
+    command = f"finetune --dataset {{data:{TRAIN}}} --model {{model:bert-base}} --output {{out}}"
+    command += " --loss infonce --epochs 3 --batch-size 128"
+    return Step((f"{command} {_CUT} --resume",))
 
-#: Trained model to its training.
+
+#: A trained model to its training.
 TRAINED = {
     "coco-base": pretrain("base"),
     "coco-large": pretrain("large"),
@@ -49,14 +62,17 @@ TRAINED = {
     "condenser-large": finetune("{model:condenser-large}", "large", "erm"),
     "groupdro": finetune("{step:coco-base}", weighting="groupdro"),
     "ance-bert": finetune("{model:bert-base}", weighting="erm"),
-    "dpr": Step((f"{_DPR} --batch-size 128 {_CUT} --resume",)),
+    "dpr": finetune_dpr(),
 }
 
-#: Columns that are nobody's to run here, and why.
+#: Columns that nobody can run here, and why.
 QUOTED = {
     "cpt-l": "quoted: a model behind an API that is no longer served",
     "cpt-xl": "quoted: a model behind an API that is no longer served",
-    "colbert": "quoted: the checkpoint of BEIR's authors (ColBERT v1) is on no hub; --model colbert:M adds another",
+    "colbert": (
+        "quoted: the checkpoint of BEIR's authors (ColBERT v1) is on no hub; --model colbert:M "
+        "adds another"
+    ),
     "cocondenser-base-2022": "quoted by the paper from Gao and Callan (2022), too",
     "udalm": OTHERS,
     "modir": OTHERS,
@@ -65,152 +81,249 @@ QUOTED = {
 per_task: dict[str, Step] = {}
 
 
-def adapted(kind: str, data: str) -> str:
-    """The name of a model that is made for one collection: generated queries, and QGen's or GPL's
-    training.
+#: Kinds of models that are adapted to one collection, to their starts.
+ADAPTED = {
+    "genq": "{model:tas-b}",
+    "qgen": "{model:gpl-start}",
+    "gpl": "{model:gpl-start}",
+    "gpl-tsdae": "",
+}
+#: Kinds that are trained on generated queries by their own loss, and not by GPL.
+_QUERY_TRAINED = ("genq", "qgen")
+
+#: Objectives of pre-training on one target.
+TARGET_OBJECTIVES = ("simcse", "ict", "mlm", "tsdae", "condenser-2021", "condenser-ours")
+
+
+def adapt_to(kind: str, data: str) -> str:
+    """Add the step that adapts a model to one collection, and return its name.
+
+    Queries are generated, and the model is trained as QGen or GPL does.
     """
     name = f"{kind}/{data}"
-    made = f"generate-queries --dataset {{data:{data}}} --generator {{model:beir-generator}} --output {{out}}/queries"
-    made += " --per-passage 5 --max-passages 100000"
-    start = {"genq": "{model:tas-b}", "qgen": "{model:gpl-start}", "gpl": "{model:gpl-start}"}.get(
-        kind
-    )
+    start = ADAPTED[kind]
     if kind == "gpl-tsdae":
-        start = f"{{step:{target_pretrained('tsdae', data)}}}/model"
-    if kind in ("genq", "qgen"):
-        train = f"finetune --dataset {{out}}/queries --model {start} --output {{out}}/model --loss infonce"
-        per_task[name] = Step((made, f"{train} --negatives 0 --batch-size 75 --epochs 1 --resume"))
+        start = f"{{step:{pretrain_on_target('tsdae', data)}}}/model"
+    generate = f"generate-queries --dataset {{data:{data}}} --generator {{model:beir-generator}}"
+    generate += " --output {out}/queries --per-passage 5 --max-passages 100000"
+    if kind in _QUERY_TRAINED:
+        train = f"finetune --dataset {{out}}/queries --model {start} --output {{out}}/model"
+        train += " --loss infonce --negatives 0 --batch-size 75 --epochs 1 --resume"
     else:
-        train = (
-            f"adapt --dataset {{data:{data}}} --base {start} --stages gpl --queries {{out}}/queries"
-        )
-        train += " --teacher {model:reranker} --output {out}/adapted --resume"
-        per_task[name] = Step((made, train))
+        train = f"adapt --dataset {{data:{data}}} --base {start} --stages gpl"
+        train += " --queries {out}/queries --teacher {model:reranker} --output {out}/adapted"
+        train += " --resume"
+    per_task[name] = Step((generate, train))
     return name
 
 
-def model_of(kind: str, name: str) -> str:
-    return f"{{step:{name}}}/{'model' if kind in ('genq', 'qgen') else 'adapted/models/gpl'}"
+def adapted_model(kind: str, name: str) -> str:
+    """Return the folder of an adapted model in its step."""
+    folder = "model" if kind in _QUERY_TRAINED else "adapted/models/gpl"
+    return f"{{step:{name}}}/{folder}"
 
 
-def target_pretrained(objective: str, data: str) -> str:
-    """The name of a model that is pre-trained on one target, then distilled on MS MARCO from a
-    cross-encoder (as Wang et al., 2022).
+def pretrain_on_target(objective: str, data: str) -> str:
+    """Add the step that pre-trains on one target, and return its name.
+
+    The model is then distilled on MS MARCO from a cross-encoder (as Wang et al., 2022).
     """
-    name, task = f"target/{objective}/{data}", data.split("/")[0]
+    name = f"target/{objective}/{data}"
+    task = data.split("/")[0]
     start = "{model:condenser-base}" if objective == "condenser-ours" else "{model:distilbert}"
     kind = "condenser" if objective.startswith("condenser") else objective
-    first = f"pretrain --objective {kind} {corpora('--dataset', [task])} --model {start} --output {{out}}/pretrained"
-    first += " --max-steps 100000 --batch-size 64 --learning-rate 5e-5 --resume"
-    second = f"distill --loss margin_mse --set positives=1 --dataset {{data:{TRAIN}}} --teacher {{model:reranker}} --model"
-    second += " {out}/pretrained --output {out}/model --max-steps 70000 --batch-size 75 --learning-rate 2e-5 --resume"
-    per_task[name] = Step((first, second))
+    pretraining = f"pretrain --objective {kind} {corpora('--dataset', [task])} --model {start}"
+    pretraining += " --output {out}/pretrained --max-steps 100000 --batch-size 64"
+    pretraining += " --learning-rate 5e-5 --resume"
+    distillation = "distill --loss margin_mse --set positives=1"
+    distillation += f" --dataset {{data:{TRAIN}}} --teacher {{model:reranker}}"
+    distillation += " --model {out}/pretrained --output {out}/model --max-steps 70000"
+    distillation += " --batch-size 75 --learning-rate 2e-5 --resume"
+    per_task[name] = Step((pretraining, distillation))
     return name
 
 
-def judged(method: str, task: str, published: str) -> Cell:
-    """A method of any table on a task."""
+def judged(
+    method: str,
+    task: str,
+    published: str,
+) -> Cell:
+    """Return the cell of a method of any table on a task."""
     if method in QUOTED:
-        return Cell(published=published, why=QUOTED[method])
+        return Cell(
+            published=published,
+            why=QUOTED[method],
+        )
     if method == "bm25":
-        return judgements.cell(method, method, task, published=published)
+        return judgements.cell(
+            method,
+            method,
+            task,
+            published=published,
+        )
     if method == "cross-encoder-bm25":
-        return judgements.cell(method, "rerank:{model:reranker}@bm25", task, published=published)
-    made = {"gpl-distilbert": "gpl", "cross-encoder-tsdae-gpl": "gpl-tsdae"}.get(method, method)
-    before = "rerank:{model:reranker}@" if method.startswith("cross-encoder") else ""
-    if made in ("genq", "qgen", "gpl", "gpl-tsdae"):
-        models = [(part, before + model_of(made, adapted(made, part))) for part in parts_of(task)]
-        cells = [judgements.cell(method if before else made, model, part) for part, model in models]
-        found = cells[0] if len(cells) == 1 else mean(cells)
-        return Cell(found.step, found.read, published, combine=found.combine, parts=found.parts)
-    if method in ("simcse", "ict", "mlm", "tsdae", "condenser-2021", "condenser-ours"):
-        model = f"{{step:{target_pretrained(method, task)}}}/model"
-        return judgements.cell(f"target-{method}", model, task, published=published)
+        return judgements.cell(
+            method,
+            "rerank:{model:reranker}@bm25",
+            task,
+            published=published,
+        )
+    kind = {
+        "gpl-distilbert": "gpl",
+        "cross-encoder-tsdae-gpl": "gpl-tsdae",
+    }.get(method, method)
+    if kind in ADAPTED:
+        return judged_adapted(
+            method,
+            kind,
+            task,
+            published,
+        )
+    if method in TARGET_OBJECTIVES:
+        model = f"{{step:{pretrain_on_target(method, task)}}}/model"
+        return judgements.cell(
+            f"target-{method}",
+            model,
+            task,
+            published=published,
+        )
     model = f"{{step:{method}}}" if method in TRAINED else f"{{model:{method}}}"
-    return judgements.cell(method, model, task, published=published)
+    return judgements.cell(
+        method,
+        model,
+        task,
+        published=published,
+    )
+
+
+def judged_adapted(
+    method: str,
+    kind: str,
+    task: str,
+    published: str,
+) -> Cell:
+    """Return the cell of a method with a model for each collection of the task."""
+    is_reranked = method.startswith("cross-encoder")
+    label = method if is_reranked else kind
+    cells = []
+    for part in parts_of(task):
+        model = adapted_model(kind, adapt_to(kind, part))
+        if is_reranked:
+            model = "rerank:{model:reranker}@" + model
+        cells.append(judgements.cell(label, model, part))
+    if len(cells) == 1:
+        return replace(cells[0], published=published)
+    return mean(cells, published)
 
 
 def further(model: str, task: str) -> Cell:
-    """A model that the command line names."""
-    return judgements.cell(model.replace("/", "--").replace(":", "-"), model, task)
+    """Return the cell of a model that the command line names."""
+    label = model.replace("/", "--").replace(":", "-")
+    return judgements.cell(label, model, task)
 
 
 def averages(
-    table: str, cells: dict[tuple[str, str], Cell], kinds: dict[str, list[str]]
-) -> dict[tuple[str, str], Cell]:
-    columns = dict.fromkeys(column for _, column in cells)
-    return {
-        (kind, column): mean(
-            (cells[task, column] for task in tasks), f"{table}|averages|{kind}|{column}"
-        )
-        for kind, tasks in kinds.items()
-        for column in columns
-    }
+    table: str,
+    cells: Cells,
+    kinds: dict[str, list[str]],
+) -> Cells:
+    """Return the averages of every column, by kind of average."""
+    columns = list(dict.fromkeys(column for _, column in cells))
+
+    def cell(kind: str, column: str) -> Cell:
+        path = f"{table}|averages|{kind}|{column}"
+        return mean((cells[task, column] for task in kinds[kind]), path)
+
+    return grid(kinds, columns, cell)
 
 
-def by_task(number: int, title: str, tasks: list[str], kinds: dict[str, list[str]]) -> Table:
-    """Tasks by methods, and averages."""
-    name, methods = f"table{number}", COCODR[f"table{number}"]["methods"]
-    cells = grid(
-        tasks, methods, lambda task, method: judged(method, task, f"{name}|scores|{task}|{method}")
-    )
-    of = (f"{name}|scores", f"{name}|averages")
+def by_task(
+    number: int,
+    title: str,
+    tasks: list[str],
+    kinds: dict[str, list[str]],
+) -> Table:
+    """Return a table of tasks by methods, with averages."""
+    name = f"table{number}"
+
+    def cell(task: str, method: str) -> Cell:
+        return judged(method, task, f"{name}|scores|{task}|{method}")
+
+    cells = grid(tasks, COCODR[name]["methods"], cell)
     return Table(
-        f"coco-dr-{name}", title, "cocodr", cells | averages(name, cells, kinds), of, judged=further
+        f"coco-dr-{name}",
+        title,
+        "cocodr",
+        cells | averages(name, cells, kinds),
+        of=(f"{name}|scores", f"{name}|averages"),
+        judged=further,
     )
 
 
-_AVERAGES = {"avg": TASKS, "avg_cpt_sub": COCODR["table1"]["avg_cpt_sub_datasets"]}
+_AVERAGES = {
+    "avg": TASKS,
+    "avg_cpt_sub": COCODR["table1"]["avg_cpt_sub_datasets"],
+}
 
 
 def table3() -> Table:
-    data, rows = COCODR["table3"]["datasets"], COCODR["table3"]["rows"]
-    cells = grid(
-        rows, data, lambda method, task: judged(method, task, f"table3|rows|{method}|{task}")
-    )
-    for method in rows:
-        cells[method, "avg"] = mean(
-            (cells[method, task] for task in data), f"table3|rows|{method}|avg"
-        )
+    """Return the table of domain adaptation."""
+    tasks = COCODR["table3"]["datasets"]
+
+    def cell(method: str, task: str) -> Cell:
+        return judged(method, task, f"table3|rows|{method}|{task}")
+
+    cells = grid(COCODR["table3"]["rows"], tasks, cell)
+    for method in COCODR["table3"]["rows"]:
+        of_tasks = [cells[method, task] for task in tasks]
+        cells[method, "avg"] = mean(of_tasks, f"table3|rows|{method}|avg")
+    title = "Domain adaptation on five tasks, nDCG@10"
     return Table(
         "coco-dr-table3",
-        "Domain adaptation on five tasks, nDCG@10",
+        title,
         "cocodr",
         cells,
-        ("table3|rows",),
+        of=("table3|rows",),
     )
+
+
+_SIMILARITIES = {
+    "query_intent_similarity": "query_type_jaccard",
+    "document_lexical_similarity": "document_jaccard",
+}
+_RIVALS = {
+    "ance_bert_minus_bm25": "ance-bert",
+    "ance_cocondenser_minus_bm25": "cocondenser-base",
+}
 
 
 def table6() -> Table:
-    """Similarities of MS MARCO and BEIR, and ANCE less BM25."""
-    step = Step(
-        (
-            f"shift --source {{data:{TRAIN}}} {corpora('--target', TASKS)} --output {{out}} --overwrite",
-        )
-    )
-    per_task["shift"] = step
-    keys = {
-        "query_intent_similarity": "query_type_jaccard",
-        "document_lexical_similarity": "document_jaccard",
-    }
-    rivals = {
-        "ance_bert_minus_bm25": "ance-bert",
-        "ance_cocondenser_minus_bm25": "cocondenser-base",
-    }
+    """Return the similarities of MS MARCO and BEIR, and ANCE less BM25."""
+    targets = corpora("--target", TASKS)
+    shift = f"shift --source {{data:{TRAIN}}} {targets} --output {{out}} --overwrite"
+    per_task["shift"] = Step((shift,))
 
     def cell(task: str, column: str) -> Cell:
         published = f"table6|rows|{task}|{column}"
-        if column in rivals:
-            return difference(judged(rivals[column], task, ""), judged("bm25", task, ""), published)
-        parts = [
-            Cell("shift", f"shift.json:targets[dataset={{data:{p}}}]|{keys[column]}")
-            for p in parts_of(task)
-        ]
-        return mean(parts, published)
+        if column in _RIVALS:
+            rival = judged(_RIVALS[column], task, "")
+            return difference(rival, judged("bm25", task, ""), published)
+        key = _SIMILARITIES[column]
+        cells = []
+        for part in parts_of(task):
+            cells.append(Cell("shift", f"shift.json:targets[dataset={{data:{part}}}]|{key}"))
+        return mean(cells, published)
 
     cells = grid(TASKS, COCODR["table6"]["columns"], cell)
     title = "Distance of MS MARCO from BEIR, and what ANCE gains over BM25"
-    return Table("coco-dr-table6", title, "cocodr", cells, ("table6|rows",), digits=4)
+    return Table(
+        "coco-dr-table6",
+        title,
+        "cocodr",
+        cells,
+        of=("table6|rows",),
+        digits=4,
+    )
 
 
 _VARIANTS = {
@@ -222,7 +335,7 @@ _VARIANTS = {
 
 
 def episodes(figure: int, tasks: list[str]) -> Table:
-    """nDCG@10 after every episode: a plot, whose values the paper does not print."""
+    """Return nDCG@10 after every episode: a plot, whose values the paper does not print."""
 
     def cell(row: str, column: str) -> Cell:
         task, variant = row.split(", ")
@@ -232,79 +345,116 @@ def episodes(figure: int, tasks: list[str]) -> Table:
 
     rows = [f"{task}, {variant}" for task in tasks for variant in _VARIANTS]
     cells = grid(rows, [f"Epi-{number}" for number in range(1, 5)], cell)
-    return Table(f"coco-dr-figure{figure}", "nDCG@10 by episode of fine-tuning", "cocodr", cells)
-
-
-def figure5() -> Table:
-    """Gains beside the losses of pre-training and of source clusters, and alignment and
-    uniformity.
-    """
-    of, before, after = (
-        corpora("--dataset", TASKS),
-        "{step:coco-dr-base-no-idro}",
-        "{step:coco-dr-base}",
-    )
-    for start in ("condenser-base", "cocondenser-base"):
-        compared = f"representation {of} --model {{model:{start}}} --model {{step:coco-base}}"
-        per_task[f"representation/{start}"] = Step((f"{compared} --output {{out}} --overwrite",))
-    near = f"source-clusters --source {{data:{TRAIN}}} {corpora('--target', TASKS)} --before {before} --after {after}"
-    per_task["source-clusters"] = Step((f"{near} --output {{out}} --overwrite",))
-
-    def spans(start: str, what: str, task: str) -> Cell:
-        read = [f"representation.json:datasets|{{data:{part}}}|{what}" for part in parts_of(task)]
-        return mean(Cell(f"representation/{start}", path) for path in read)
-
-    def cell(task: str, column: str) -> Cell:
-        match column:
-            case "left: reduction of COCO's loss":
-                return spans("cocondenser-base", "change|contrastive_loss_reduction", task)
-            case "left: gain":
-                return difference(
-                    judged("coco-dr-base-no-idro", task, ""), judged("cocondenser-base", task, "")
-                )
-            case "right: reduction of the nearest cluster's loss":
-                read = [
-                    f"source_clusters.json:targets|{{data:{part}}}|reduction"
-                    for part in parts_of(task)
-                ]
-                return mean(Cell("source-clusters", path) for path in read)
-            case "right: gain":
-                return difference(
-                    judged("coco-dr-base", task, ""), judged("coco-dr-base-no-idro", task, "")
-                )
-        kind, model = column.removeprefix("middle: ").split(" of ")
-        start = "condenser-base" if model == "Condenser" else "cocondenser-base"
-        name = "{step:coco-base}" if model == "COCO" else f"{{model:{start}}}"
-        return spans(start, f"models|{name}|{kind}", task)
-
-    middle = [
-        f"middle: {kind} of {m}" for m in ("Condenser", "coCondenser", "COCO") for kind in _SPANS
-    ]
-    left = ["left: reduction of COCO's loss", "left: gain"]
-    cells = grid(
-        TASKS,
-        [*left, *middle, "right: reduction of the nearest cluster's loss", "right: gain"],
-        cell,
-    )
     return Table(
-        "coco-dr-figure5", "What COCO and iDRO change, beside their gains", "cocodr", cells
+        f"coco-dr-figure{figure}",
+        "nDCG@10 by episode of fine-tuning",
+        "cocodr",
+        cells,
     )
 
 
 _SPANS = ("alignment", "uniformity")
+_LOSS_OF_COCO = "left: reduction of COCO's loss"
+_LOSS_OF_CLUSTER = "right: reduction of the nearest cluster's loss"
+#: Columns of gains, each to the model and the model that it is compared with.
+_GAINS = {
+    "left: gain": ("coco-dr-base-no-idro", "cocondenser-base"),
+    "right: gain": ("coco-dr-base", "coco-dr-base-no-idro"),
+}
 
-#: Those of Wang et al. (2022), as the text has it.
+
+def figure5() -> Table:
+    """Return gains, the losses of pre-training and of clusters, alignment and uniformity."""
+    add_analyses()
+    columns = [_LOSS_OF_COCO, "left: gain"]
+    for model in ("Condenser", "coCondenser", "COCO"):
+        columns += [f"middle: {kind} of {model}" for kind in _SPANS]
+    columns += [_LOSS_OF_CLUSTER, "right: gain"]
+    cells = grid(TASKS, columns, analysis_cell)
+    title = "What COCO and iDRO change, beside their gains"
+    return Table(
+        "coco-dr-figure5",
+        title,
+        "cocodr",
+        cells,
+    )
+
+
+def add_analyses() -> None:
+    """Add the steps that analyse representations and source clusters."""
+    datasets = corpora("--dataset", TASKS)
+    for start in ("condenser-base", "cocondenser-base"):
+        command = f"representation {datasets} --model {{model:{start}}} --model {{step:coco-base}}"
+        per_task[f"representation/{start}"] = Step((f"{command} --output {{out}} --overwrite",))
+    command = f"source-clusters --source {{data:{TRAIN}}} {corpora('--target', TASKS)}"
+    command += " --before {step:coco-dr-base-no-idro} --after {step:coco-dr-base}"
+    per_task["source-clusters"] = Step((f"{command} --output {{out}} --overwrite",))
+
+
+def analysis_cell(task: str, column: str) -> Cell:
+    """Return a cell of Figure 5."""
+    if column in _GAINS:
+        better, base = _GAINS[column]
+        return difference(judged(better, task, ""), judged(base, task, ""))
+    if column == _LOSS_OF_COCO:
+        return of_spans("cocondenser-base", "change|contrastive_loss_reduction", task)
+    if column == _LOSS_OF_CLUSTER:
+        cells = []
+        for part in parts_of(task):
+            path = f"source_clusters.json:targets|{{data:{part}}}|reduction"
+            cells.append(Cell("source-clusters", path))
+        return mean(cells)
+    kind, model = column.removeprefix("middle: ").split(" of ")
+    start = "condenser-base" if model == "Condenser" else "cocondenser-base"
+    name = "{step:coco-base}" if model == "COCO" else f"{{model:{start}}}"
+    return of_spans(start, f"models|{name}|{kind}", task)
+
+
+def of_spans(
+    start: str,
+    path: str,
+    task: str,
+) -> Cell:
+    """Return the mean of a figure of representations over the collections of a task."""
+    cells = []
+    for part in parts_of(task):
+        address = f"representation.json:datasets|{{data:{part}}}|{path}"
+        cells.append(Cell(f"representation/{start}", address))
+    return mean(cells)
+
+
+#: The tasks of Wang et al. (2022), as the text names them.
 _SIX = ["trec-covid", "scifact", "bioasq", "fiqa", "cqadupstack", "robust04"]
 
 TABLES = [
-    by_task(1, "nDCG@10 on BEIR", ["msmarco", *TASKS], _AVERAGES),
-    by_task(2, "COCO and iDRO taken away, nDCG@10", TASKS, {"avg": TASKS}),
+    by_task(
+        1,
+        "nDCG@10 on BEIR",
+        ["msmarco", *TASKS],
+        _AVERAGES,
+    ),
+    by_task(
+        2,
+        "COCO and iDRO taken away, nDCG@10",
+        TASKS,
+        {"avg": TASKS},
+    ),
     table3(),
     table6(),
-    by_task(7, "GroupDRO in iDRO's place, nDCG@10", TASKS, {"avg": TASKS}),
+    by_task(
+        7,
+        "GroupDRO in iDRO's place, nDCG@10",
+        TASKS,
+        {"avg": TASKS},
+    ),
     episodes(4, ["trec-covid", "scifact"]),
     figure5(),
     episodes(6, _SIX),
 ]
 
-PAPER = Paper("coco-dr", "COCO-DR", TRAINED | per_task | judgements.steps, TABLES)
+PAPER = Paper(
+    "coco-dr",
+    "COCO-DR",
+    TRAINED | per_task | judgements.steps,
+    TABLES,
+)

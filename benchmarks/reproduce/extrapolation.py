@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from reproduce.shared import DEV, DL19, DL20, TRAIN, parts_of
-from reproduce.specification import Cell, Paper, Step, Table, grid, mean, published
+from reproduce.specification import Cell, Cells, Paper, Step, Table, grid, mean, published
 
 EXTRAPOLATION = published("extrapolation")
 
 _ENCODER = "--encoder {model:ance}"
 
-SIZES = {"14k": 14_000, "45k": 45_000, "200k": 200_000}
+SIZES = {
+    "14k": 14_000,
+    "45k": 45_000,
+    "200k": 200_000,
+}
 
-#: Row of the paper to our architecture.
+#: A row of the paper to our architecture.
 _MODELS = {
     "bm25": "bm25",
     "reranker": "cross-encoder",
@@ -22,29 +26,48 @@ _MODELS = {
 
 _ALL = "bm25,dense,splade,late-interaction,cross-encoder"
 
-#: The paper's settings, hard negatives and teacher among them.
+#: The paper's settings, with its hard negatives and its teacher.
 _BUDGET = "--preset extrapolation"
 
-RESTRAIN, RESTTEST = "restrain", "resttest"
+RESTRAIN = "restrain"
+RESTTEST = "resttest"
 
 TESTS = f"--test {{data:{DL19}}} --test {{data:{DL20}}}"
 
 
-def regimes(sets: str, architectures: str, start: str, measures: str, more: str = "") -> Step:
-    """Architectures trained and judged on all sets of a resampling."""
-    command = (
-        f"resample evaluate --folder {{step:{sets}}} --architecture {architectures} --start {start}"
-    )
-    return Step(
-        (f'{command} --output {{out}} --measures "{measures}" {_BUDGET}{more} --drop-models',)
-    )
+def regimes(
+    sets: str,
+    architectures: str,
+    start: str,
+    measures: str,
+    more: str = "",
+) -> Step:
+    """Return the step that trains and judges architectures on all sets of a resampling.
+
+    Args:
+        sets: The step that resamples.
+        architectures: The architectures, separated by commas.
+        start: The weights to start from.
+        measures: The measures.
+        more: Further options.
+    """
+    command = f"resample evaluate --folder {{step:{sets}}} --architecture {architectures}"
+    command += f' --start {start} --output {{out}} --measures "{measures}" {_BUDGET}{more}'
+    return Step((f"{command} --drop-models",))
 
 
-_DL, _MARCO = "nDCG@10 R@100", "RR@10 R@100"
+def resample(command: str, *options: str) -> Step:
+    """Return the step that resamples the training queries."""
+    words = f"resample {command} --train {{data:{TRAIN}}}"
+    return Step((" ".join([words, *options]),))
+
+
+_DL = "nDCG@10 R@100"
+_MARCO = "RR@10 R@100"
 
 _OOD = list(EXTRAPOLATION["table5"]["rows"])
 
-#: Start of Table 9 to weights.
+#: A start of Table 9 to its weights.
 STARTS = {
     "rand": "{step:random-bert}",
     "roberta": "{model:roberta-base}",
@@ -56,48 +79,54 @@ STARTS = {
 }
 
 _BERT = STARTS["bert"]
+_STRATEGIES = "dense,dense-hard,dense-distilled"
 
-STEPS: dict[str, Step] = {
-    "random-bert": Step(("make random-bert {out}",)),
-    RESTRAIN: Step(
-        (
-            f"resample restrain --train {{data:{TRAIN}}} {TESTS} {_ENCODER} --output {{out}} "
-            + " ".join(f"--size {size}" for size in SIZES.values()),
-        )
-    ),
-    "restrain-45k": Step(
-        (
-            f"resample restrain --train {{data:{TRAIN}}} {TESTS} {_ENCODER} --output {{out}} --size {SIZES['45k']}",
-        )
-    ),
-    RESTTEST: Step(
-        (
-            f"resample resttest --train {{data:{TRAIN}}} --test {{data:{DEV}}} {_ENCODER} --output {{out}}",
-        )
-    ),
-    "restrain-all": regimes(RESTRAIN, _ALL, _BERT, _DL),
-    "resttest-all": regimes(RESTTEST, _ALL, _BERT, _MARCO),
-    "strategies-restrain": regimes("restrain-45k", "dense,dense-hard,dense-distilled", _BERT, _DL),
-    "strategies-resttest": regimes(RESTTEST, "dense,dense-hard,dense-distilled", _BERT, _MARCO),
-    "alignment": regimes(
-        "restrain-45k",
-        _ALL + ",dense-hard,dense-distilled",
-        _BERT,
-        _DL,
-        " " + " ".join(f"--ood {{data:{part}}}" for name in _OOD for part in parts_of(name)),
-    ),
+
+def resampling_steps() -> dict[str, Step]:
+    """Return the steps that resample, and those that measure the overlap."""
+    sizes = " ".join(f"--size {size}" for size in SIZES.values())
+    size_45k = f"--size {SIZES['45k']}"
+    out = "--output {out}"
+    dev = f"--test {{data:{DEV}}}"
+    steps = {
+        "random-bert": Step(("make random-bert {out}",)),
+        RESTRAIN: resample("restrain", TESTS, _ENCODER, out, sizes),
+        "restrain-45k": resample("restrain", TESTS, _ENCODER, out, size_45k),
+        RESTTEST: resample("resttest", dev, _ENCODER, out),
+    }
+    for data in (DL19, DL20):
+        command = f"overlap --train {{data:{TRAIN}}} --test {{data:{data}}} {_ENCODER}"
+        steps[f"overlap/{data}"] = Step((f"{command} --output {{out}} --overwrite",))
+    return steps
+
+
+def regime_steps() -> dict[str, Step]:
+    """Return the steps that train and judge."""
+    collections = []
+    for name in _OOD:
+        collections += [f"--ood {{data:{part}}}" for part in parts_of(name)]
+    ood = f" {' '.join(collections)}"
+    every = f"{_ALL},dense-hard,dense-distilled"
+    steps = {
+        "restrain-all": regimes(RESTRAIN, _ALL, _BERT, _DL),
+        "resttest-all": regimes(RESTTEST, _ALL, _BERT, _MARCO),
+        "strategies-restrain": regimes("restrain-45k", _STRATEGIES, _BERT, _DL),
+        "strategies-resttest": regimes(RESTTEST, _STRATEGIES, _BERT, _MARCO),
+        "alignment": regimes("restrain-45k", every, _BERT, _DL, ood),
+    }
+    for start, weights in STARTS.items():
+        steps[f"start-{start}-restrain"] = regimes("restrain-45k", "dense", weights, _DL)
+        steps[f"start-{start}-resttest"] = regimes(RESTTEST, "dense", weights, _MARCO)
+    return steps
+
+
+STEPS = resampling_steps() | regime_steps()
+
+_NAMES = {
+    "ndcg@10": "nDCG@10",
+    "mrr@10": "RR@10",
+    "recall@100": "R@100",
 }
-for _start, _weights in STARTS.items():
-    STEPS[f"start-{_start}-restrain"] = regimes("restrain-45k", "dense", _weights, _DL)
-    STEPS[f"start-{_start}-resttest"] = regimes(RESTTEST, "dense", _weights, _MARCO)
-for _data in (DL19, DL20):
-    STEPS[f"overlap/{_data}"] = Step(
-        (
-            f"overlap --train {{data:{TRAIN}}} --test {{data:{_data}}} {_ENCODER} --output {{out}} --overwrite",
-        )
-    )
-
-_NAMES = {"ndcg@10": "nDCG@10", "mrr@10": "RR@10", "recall@100": "R@100"}
 
 _REGIMES = {
     "inter": ("interpolation", 1),
@@ -106,120 +135,205 @@ _REGIMES = {
 }
 
 
-def score(step: str, architecture: str, measure: str, kind: str, path: str, group: int = 0) -> Cell:
-    """A score of a regime or the gap between both, of an architecture; ``group``: which size, from
-    the smallest.
+def score(
+    step: str,
+    architecture: str,
+    column: str,
+    path: str,
+    group: int = 0,
+) -> Cell:
+    """Return a score of a regime, or the gap between both.
+
+    Args:
+        step: The step that judges.
+        architecture: The architecture.
+        column: The measure and the kind of score, separated by a comma.
+        path: The path of the paper's figure, without measure and kind.
+        group: The size of the training set, counted from the smallest.
     """
+    measure, kind = column.split(", ")
     name, factor = _REGIMES[kind]
-    read = f"regimes.json:rows[model={architecture}]#{group}|measures|{_NAMES[measure]}|{name}"
-    return Cell(step, read, path, factor)
+    row = f"rows[model={architecture}]#{group}"
+    address = f"regimes.json:{row}|measures|{_NAMES[measure]}|{name}"
+    return Cell(
+        step,
+        address,
+        f"{path}|{measure}|{kind}",
+        factor,
+    )
 
 
 def columns(*measures: str) -> list[str]:
-    return [f"{measure}, {kind}" for measure in measures for kind in _REGIMES]
+    """Return the columns of measures by regime."""
+    names = []
+    for measure in measures:
+        names += [f"{measure}, {kind}" for kind in _REGIMES]
+    return names
+
+
+def make_table(
+    number: int,
+    title: str,
+    cells: Cells,
+    digits: int = 3,
+) -> Table:
+    """Return a table whose figures the paper prints."""
+    of = (f"table{number}|rows",)
+    name = f"extrapolation-table{number}"
+    return Table(
+        name,
+        title,
+        "extrapolation",
+        cells,
+        of=of,
+        digits=digits,
+    )
+
+
+_GRADES = {
+    "perfectly-relevant": 3,
+    "highly-relevant": 2,
+    "somewhat-relevant": 1,
+}
 
 
 def table3() -> Table:
-    grades = {"perfectly-relevant": 3, "highly-relevant": 2, "somewhat-relevant": 1}
+    """Return the overlap of test and training queries."""
 
     def cell(row: str, data: str) -> Cell:
-        path = f"overlap.json:label_overlap[grade={grades[row]},minimum=1]|share"
-        return Cell(f"overlap/{data}", path, f"table3|rows|{row}|{data}", 100)
+        path = f"overlap.json:label_overlap[grade={_GRADES[row]},minimum=1]|share"
+        return Cell(
+            f"overlap/{data}",
+            path,
+            f"table3|rows|{row}|{data}",
+            100,
+        )
 
     title = "Test queries that share a relevant passage with a training query, percent"
-    cells = grid(grades, [DL19, DL20], cell)
-    return Table("extrapolation-table3", title, "extrapolation", cells, ("table3|rows",), 0)
+    return make_table(
+        3,
+        title,
+        grid(_GRADES, [DL19, DL20], cell),
+        digits=0,
+    )
 
 
 def table4() -> Table:
-    """Duplicates: of each test set the first queries and their nearest training queries, as
-    texts.
-    """
+    """Return near duplicates: the first test queries and their nearest training queries."""
 
     def cell(row: str, column: str) -> Cell:
         data, number = row.split(", ")
-        return Cell(f"overlap/{data}", f"overlap.json:nearest|queries[]#{int(number) - 1}|{column}")
+        address = f"overlap.json:nearest|queries[]#{int(number) - 1}|{column}"
+        return Cell(f"overlap/{data}", address)
 
-    rows = [f"{data}, {number}" for data in (DL20, DL19) for number in (1, 2, 3)]
+    rows = []
+    for data in (DL20, DL19):
+        rows += [f"{data}, {number}" for number in (1, 2, 3)]
     cells = grid(rows, ["text", "training_text", "similarity"], cell)
+    title = "Test queries and nearest training queries"
     return Table(
-        "extrapolation-table4", "Test queries and nearest training queries", "extrapolation", cells
+        "extrapolation-table4",
+        title,
+        "extrapolation",
+        cells,
     )
 
 
 def table5() -> Table:
+    """Return the correlation of regimes with collections outside the distribution."""
+
     def cell(row: str, column: str) -> Cell:
         kind, regime = column.split(", ")
         name = _REGIMES[regime][0]
-        read = [
-            f"regimes.json:alignment[collection={{data:{part}}},regime={name}]|{kind}"
-            for part in parts_of(row)
-        ]
-        return mean(
-            (Cell("alignment", path) for path in read), f"table5|rows|{row}|{kind}|{regime}"
-        )
+        parts = []
+        for part in parts_of(row):
+            record = f"alignment[collection={{data:{part}}},regime={name}]"
+            parts.append(Cell("alignment", f"regimes.json:{record}|{kind}"))
+        return mean(parts, f"table5|rows|{row}|{kind}|{regime}")
 
-    both = [
-        f"{kind}, {regime}" for kind in ("spearman", "kendall") for regime in ("inter", "extra")
-    ]
+    names = []
+    for kind in ("spearman", "kendall"):
+        names += [f"{kind}, {regime}" for regime in ("inter", "extra")]
     title = "Rank correlation of either regime with collections outside the distribution"
-    return Table(
-        "extrapolation-table5", title, "extrapolation", grid(_OOD, both, cell), ("table5|rows",)
-    )
+    return make_table(5, title, grid(_OOD, names, cell))
 
 
 def table6() -> Table:
+    """Return ReSTrain by size of the training set and model."""
+
     def cell(row: str, column: str) -> Cell:
         size, model = row.split(", ")
-        measure, kind = column.split(", ")
-        path = f"table6|rows|{size}|{model}|{measure}|{kind}"
-        return score("restrain-all", _MODELS[model], measure, kind, path, list(SIZES).index(size))
+        group = list(SIZES).index(size)
+        path = f"table6|rows|{size}|{model}"
+        return score(
+            "restrain-all",
+            _MODELS[model],
+            column,
+            path,
+            group,
+        )
 
-    rows = [
-        f"{size}, {model}"
-        for size, found in EXTRAPOLATION["table6"]["rows"].items()
-        for model in found
-    ]
+    rows = []
+    for size, models in EXTRAPOLATION["table6"]["rows"].items():
+        rows += [f"{size}, {model}" for model in models]
     cells = grid(rows, columns("ndcg@10", "recall@100"), cell)
-    return Table(
-        "extrapolation-table6",
-        "ReSTrain on TREC DL 2019 and 2020",
-        "extrapolation",
-        cells,
-        ("table6|rows",),
-    )
+    return make_table(6, "ReSTrain on TREC DL 2019 and 2020", cells)
 
 
 def table7() -> Table:
+    """Return ReSTTest by model."""
+
     def cell(model: str, column: str) -> Cell:
-        measure, kind = column.split(", ")
         return score(
-            "resttest-all", _MODELS[model], measure, kind, f"table7|rows|{model}|{measure}|{kind}"
+            "resttest-all",
+            _MODELS[model],
+            column,
+            f"table7|rows|{model}",
         )
 
     cells = grid(_MODELS, columns("mrr@10", "recall@100"), cell)
-    return Table(
-        "extrapolation-table7", "ReSTTest on MS MARCO dev", "extrapolation", cells, ("table7|rows",)
-    )
+    return make_table(7, "ReSTTest on MS MARCO dev", cells)
 
 
-_SETS = {"trec-dl-2019+2020": "restrain", "msmarco": "resttest"}
+_SETS = {
+    "trec-dl-2019+2020": "restrain",
+    "msmarco": "resttest",
+}
+
+#: A row to the name of a step without its set, and an architecture.
+Rows = dict[str, tuple[str, str]]
 
 
 def by_sets(
-    number: int, title: str, found: dict[str, tuple[str, str]], measures: dict[str, list[str]]
+    number: int,
+    title: str,
+    rows: Rows,
+    measures: dict[str, list[str]],
 ) -> Table:
-    """Rows, each a step's name without its set and an architecture, by both sets."""
+    """Return a table of models by both sets.
+
+    Args:
+        number: The table's number.
+        title: Its title.
+        rows: Its rows.
+        measures: The measures of each set.
+    """
 
     def cell(row: str, column: str) -> Cell:
-        data, measure, kind = column.split(", ")
-        step, architecture = found[row]
-        path = f"table{number}|rows|{row}|{data}|{measure}|{kind}"
-        return score(f"{step}-{_SETS[data]}", architecture, measure, kind, path)
+        data, _, kind = column.partition(", ")
+        step, architecture = rows[row]
+        path = f"table{number}|rows|{row}|{data}"
+        return score(
+            f"{step}-{_SETS[data]}",
+            architecture,
+            kind,
+            path,
+        )
 
-    every = [f"{data}, {column}" for data, names in measures.items() for column in columns(*names)]
-    name, of = f"extrapolation-table{number}", (f"table{number}|rows",)
-    return Table(name, title, "extrapolation", grid(found, every, cell), of)
+    names = []
+    for data, of_data in measures.items():
+        names += [f"{data}, {column}" for column in columns(*of_data)]
+    return make_table(number, title, grid(rows, names, cell))
 
 
 TABLES = [
@@ -237,14 +351,25 @@ TABLES = [
             "dr-distill": ("strategies", "dense-distilled"),
             "dr-cocon-marco": ("start-cocon-marco", "dense"),
         },
-        {"trec-dl-2019+2020": ["ndcg@10", "recall@100"], "msmarco": ["mrr@10", "recall@100"]},
+        {
+            "trec-dl-2019+2020": ["ndcg@10", "recall@100"],
+            "msmarco": ["mrr@10", "recall@100"],
+        },
     ),
     by_sets(
         9,
         "Starts of dense retrieval",
         {name: (f"start-{name}", "dense") for name in STARTS},
-        {"trec-dl-2019+2020": ["recall@100"], "msmarco": ["recall@100"]},
+        {
+            "trec-dl-2019+2020": ["recall@100"],
+            "msmarco": ["recall@100"],
+        },
     ),
 ]
 
-PAPER = Paper("extrapolation", "Interpolation and extrapolation", STEPS, TABLES)
+PAPER = Paper(
+    "extrapolation",
+    "Interpolation and extrapolation",
+    STEPS,
+    TABLES,
+)

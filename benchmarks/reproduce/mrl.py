@@ -9,122 +9,197 @@ MRL = published("mrl")
 
 judgements = Judgements("RR@10 AP nDCG@10", "fp32")
 
-_SETS = {"msmarco": DEV, "trec-dl-2019": DL19, "trec-dl-2020": DL20}
+_SETS = {
+    "msmarco": DEV,
+    "trec-dl-2019": DL19,
+    "trec-dl-2020": DL20,
+}
 
-_MEASURES = {"mrr@10": "RR@10", "map": "AP", "ndcg@10": "nDCG@10"}
+_MEASURES = {
+    "mrr@10": "RR@10",
+    "map": "AP",
+    "ndcg@10": "nDCG@10",
+}
 
-#: The paper does not say how texts are cut; passages of MS MARCO have rarely more tokens.
+#: The most tokens of queries and passages. The paper does not say how it cuts texts; passages of MS
+#: MARCO rarely have more.
 _TOKENS = (64, 256)
 
 
 def distill(beta: str = "") -> Step:
-    """MRL from TAS-B, taught by a cross-encoder."""
-    command = f"distill --preset mrl --dataset {{data:{TRAIN}}} --model {{model:tas-b}} --teacher {{model:teacher}}"
-    return Step(
-        (
-            f"{command} --output {{out}} --max-steps 50000{f' --set beta={beta}' if beta else ''} --resume",
-        )
-    )
+    """Return the training of an MRL from TAS-B, which a cross-encoder teaches."""
+    command = f"distill --preset mrl --dataset {{data:{TRAIN}}} --model {{model:tas-b}}"
+    command += " --teacher {model:teacher} --output {out} --max-steps 50000"
+    if beta:
+        command += f" --set beta={beta}"
+    return Step((f"{command} --resume",))
 
 
 BETAS = list(MRL["table4"]["rows"])
 
 TRAINED = {"mrl": distill()} | {f"mrl-beta-{beta}": distill(beta) for beta in BETAS}
 
-_HUB = {"ance": "ance", "contriever-ft": "contriever"}
-_HUB |= {name: name for name in ("tct-colbert", "margin-mse", "tas-b")}
+#: Methods to the names of their published weights.
+_HUB = {
+    "ance": "ance",
+    "contriever-ft": "contriever",
+    "tct-colbert": "tct-colbert",
+    "margin-mse": "margin-mse",
+    "tas-b": "tas-b",
+}
 
 QUOTED = {
-    "adore": "quoted: its weights are given away as a bare archive that no host loads",
+    "adore": "quoted: its weights are published as a bare archive that no host loads",
     "rocketqa": "quoted: its weights are ERNIE's, for PaddlePaddle",
-    "cldrd": "quoted: its weights were never given away, and its curriculum is not built here",
+    "cldrd": "quoted: its weights were never published, and its curriculum is not built here",
     "deepct": OTHERS,
     "doct5query": "quoted: expansion of documents is not built here",
 }
 
 
-def judged(method: str, data: str, measure: str, path: str) -> Cell:
+def judged(
+    method: str,
+    data: str,
+    measure: str,
+    path: str,
+) -> Cell:
+    """Return the cell of a method on a collection."""
     if method in QUOTED:
-        return Cell(published=path, why=QUOTED[method])
+        return Cell(
+            published=path,
+            why=QUOTED[method],
+        )
     if method == "bm25":
         model = "bm25"
     elif method == "colbertv2":
         model = "colbert:{model:colbertv2}"
+    elif method in _HUB:
+        model = f"{{model:{_HUB[method]}}}"
     else:
-        model = f"{{model:{_HUB[method]}}}" if method in _HUB else f"{{step:{method}}}"
-    return judgements.cell(method, model, data, measure, path, tokens=_TOKENS)
+        model = f"{{step:{method}}}"
+    return judgements.cell(
+        method,
+        model,
+        data,
+        measure,
+        path,
+        tokens=_TOKENS,
+    )
 
 
-def passages(table: str, methods: list[str], title: str) -> Table:
-    """Methods by the columns of MS MARCO's three test sets."""
+def passages(
+    table: str,
+    methods: list[str],
+    title: str,
+) -> Table:
+    """Return a table of methods by the columns of MS MARCO's three test sets."""
 
     def cell(row: str, column: str) -> Cell:
         name, measure = column.split(", ")
         method = f"mrl-beta-{row}" if row in BETAS else row
+        path = f"{table}|rows|{row}|{name}|{measure}"
         return judged(
-            method, _SETS[name], _MEASURES[measure], f"{table}|rows|{row}|{name}|{measure}"
+            method,
+            _SETS[name],
+            _MEASURES[measure],
+            path,
         )
 
-    columns = [
-        f"{name}, {measure}"
-        for name, found in MRL[table]["rows"][methods[0]].items()
-        if name in _SETS
-        for measure in found
-    ]
-    return Table(f"mrl-{table}", title, "mrl", grid(methods, columns, cell), (f"{table}|rows",))
+    columns = []
+    for name, figures in MRL[table]["rows"][methods[0]].items():
+        if name in _SETS:
+            columns += [f"{name}, {measure}" for measure in figures]
+    cells = grid(methods, columns, cell)
+    return Table(
+        f"mrl-{table}",
+        title,
+        "mrl",
+        cells,
+        of=(f"{table}|rows",),
+    )
+
+
+#: What an index of the vectors of tokens takes.
+_NOT_RECORDED = (
+    "the disk that an index of token vectors takes is in no record; "
+    "benchmarks/late_interaction.py measures it"
+)
+_SECONDS = "judged/results.json:models|*|search_seconds"
+#: Milliseconds a query of the dev set, from the seconds of all.
+_A_QUERY = 1000 / 6980
 
 
 def table3() -> Table:
-    """Storage and latency of one vector a passage, in fp32 as there, and of many."""
-    store = f"encode --dataset {{data:{DEV}}} --model {{step:mrl}} --output {{out}}/store --precision fp32"
-    judge = f"evaluate --dataset {{data:{DEV}}} --model {{step:mrl}} --store {{out}}/store --output {{out}}/judged"
-    steps["storage"] = Step(
-        (f"{store} --processes {{gpus}}", f"{judge} --measures RR@10 --overwrite")
-    )
-    path = "table3|rows|{}|{}"
-    size = tuple(
-        Cell("storage", f"store/store.json:{key}", factor=f)
-        for key, f in (("documents", 4e-9), _WIDTH)
-    )
+    """Return storage and latency of one vector a passage, in fp32, and of many."""
+    encode = f"encode --dataset {{data:{DEV}}} --model {{step:mrl}} --output {{out}}/store"
+    encode += " --precision fp32 --processes {gpus}"
+    evaluate = f"evaluate --dataset {{data:{DEV}}} --model {{step:mrl}} --store {{out}}/store"
+    evaluate += " --output {out}/judged --measures RR@10 --overwrite"
+    steps["storage"] = Step((encode, evaluate))
+    documents = Cell("storage", "store/store.json:documents", factor=4e-9)
+    dimensions = Cell("storage", "store/store.json:dimensions")
+    model = "colbert@tokens:{model:colbertv2}"
     many = judgements.cell(
-        "colbertv2-indexed", "colbert@tokens:{model:colbertv2}", DEV, "RR@10", tokens=_TOKENS
+        "colbertv2-indexed",
+        model,
+        DEV,
+        "RR@10",
+        tokens=_TOKENS,
     )
-    late = "the disk that an index of token vectors takes is in no record; benchmarks/late_interaction.py measures it"
-    seconds = "judged/results.json:models|*|search_seconds"
+    path = "table3|rows"
     cells = {
         ("single", "gigabytes"): Cell(
-            combine="product", parts=size, published=path.format("single", "gigabytes")
+            combine="product",
+            parts=(documents, dimensions),
+            published=f"{path}|single|gigabytes",
         ),
         ("single", "milliseconds"): Cell(
-            "storage", seconds, path.format("single", "milliseconds"), 1000 / 6980
+            "storage",
+            _SECONDS,
+            f"{path}|single|milliseconds",
+            _A_QUERY,
         ),
-        ("multi", "gigabytes"): Cell(published=path.format("multi", "gigabytes"), why=late),
+        ("multi", "gigabytes"): Cell(
+            published=f"{path}|multi|gigabytes",
+            why=_NOT_RECORDED,
+        ),
         ("multi", "milliseconds"): Cell(
-            many.step, seconds, path.format("multi", "milliseconds"), 1000 / 6980
+            many.step,
+            _SECONDS,
+            f"{path}|multi|milliseconds",
+            _A_QUERY,
         ),
     }
+    title = "Storage and latency of one and of many vectors"
     return Table(
         "mrl-table3",
-        "Storage and latency of one and of many vectors",
+        title,
         "mrl",
         cells,
-        ("table3|rows",),
-        0,
+        of=("table3|rows",),
+        digits=0,
     )
-
-
-_WIDTH = ("dimensions", 1.0)
 
 
 def table5() -> Table:
-    rows, data = MRL["table5"]["rows"], MRL["table5"]["datasets"]
-    cells = grid(
-        rows,
-        data,
-        lambda method, name: judged(method, name, "nDCG@10", f"table5|rows|{method}|{name}"),
-    )
+    """Return the table of retrieval without training on the target."""
+
+    def cell(method: str, name: str) -> Cell:
+        return judged(
+            method,
+            name,
+            "nDCG@10",
+            f"table5|rows|{method}|{name}",
+        )
+
+    cells = grid(MRL["table5"]["rows"], MRL["table5"]["datasets"], cell)
+    title = "Without training on the target, nDCG@10"
     return Table(
-        "mrl-table5", "Without training on the target, nDCG@10", "mrl", cells, ("table5|rows",)
+        "mrl-table5",
+        title,
+        "mrl",
+        cells,
+        of=("table5|rows",),
     )
 
 
@@ -134,25 +209,33 @@ _PREDICTORS = {
     "avg-idf": "AvgIDF",
     "scs": "SCS",
     "max-pmi": "MaxPMI",
+    "p-clarity": "P_clarity",
+    "max-dc": "MaxDC",
+    "mrl-sigma-norm": "‖σ²‖",
 }
-_PREDICTORS |= {"p-clarity": "P_clarity", "max-dc": "MaxDC", "mrl-sigma-norm": "‖σ²‖"}
 
 
 def table6() -> Table:
-    """Prediction of query performance."""
+    """Return the table of predictors of query performance."""
+    columns = []
     for data in (DL19, DL20):
-        command = f"qpp --dataset {{data:{data}}} --model {{step:mrl}} --output {{out}} --word-vectors --overwrite"
-        steps[f"qpp/{data}"] = Step((command,))
+        columns += [f"{data}, {kind}" for kind in ("pearson", "kendall")]
+        command = f"qpp --dataset {{data:{data}}} --model {{step:mrl}} --output {{out}}"
+        steps[f"qpp/{data}"] = Step((f"{command} --word-vectors --overwrite",))
 
     def cell(row: str, column: str) -> Cell:
         data, kind = column.split(", ")
         path = f"qpp.json:predictors[predictor={_PREDICTORS[row]}]|{kind}"
         return Cell(f"qpp/{data}", path, f"table6|rows|{row}|{data}|{kind}")
 
-    columns = [f"{data}, {kind}" for data in (DL19, DL20) for kind in ("pearson", "kendall")]
     cells = grid(MRL["table6"]["rows"], columns, cell)
+    title = "Correlation of predictors with nDCG@10"
     return Table(
-        "mrl-table6", "Correlation of predictors with nDCG@10", "mrl", cells, ("table6|rows",)
+        "mrl-table6",
+        title,
+        "mrl",
+        cells,
+        of=("table6|rows",),
     )
 
 
@@ -166,4 +249,9 @@ TABLES = [
     table6(),
 ]
 
-PAPER = Paper("mrl", "Multivariate representations", TRAINED | steps | judgements.steps, TABLES)
+PAPER = Paper(
+    "mrl",
+    "Multivariate representations",
+    TRAINED | steps | judgements.steps,
+    TABLES,
+)

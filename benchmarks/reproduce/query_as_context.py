@@ -13,45 +13,69 @@ _TOKENS = (32, 144)
 
 _CORPUS = "msmarco-documents"
 
-#: Tables 3: C, queries of a passage.
+#: C, the queries of a passage, in Table 3.
 COUNTS = (1, 5, 10, 20)
 
 
 def generate(count: int) -> Step:
-    """Queries for passages of MS MARCO's documents; a part of a GPU each, so that eight work side
-    by side.
+    """Return queries for passages of MS MARCO's documents."""
+    command = f"generate-queries --dataset {{data:{_CORPUS}}} --generator {{model:doc2query}}"
+    command += f" --output {{out}} --per-passage {count} --passage-tokens 144 --batch-size 256"
+    return Step((command,))
+
+
+def pretrain(
+    kind: str,
+    mix: str = "",
+    count: int = 5,
+) -> Step:
+    """Return pre-training on passages with their queries.
+
+    Args:
+        kind: "cocondenser" or "cotmae".
+        mix: An option that changes what a passage meets.
+        count: C, the queries of a passage.
     """
-    command = f"generate-queries --dataset {{data:{_CORPUS}}} --generator {{model:doc2query}} --output {{out}}"
-    return Step((f"{command} --per-passage {count} --passage-tokens 144 --batch-size 256",))
-
-
-def pretrain(kind: str, more: str = "", count: int = 5) -> Step:
-    """On passages with their queries; ``more`` changes what meets what."""
-    preset, start = ("cotmae", "bert-base") if kind == "cotmae" else ("qc", "condenser-base")
+    preset = "cotmae" if kind == "cotmae" else "qc"
+    start = "bert-base" if kind == "cotmae" else "condenser-base"
     command = f"pretrain --preset {preset} --dataset {{data:{_CORPUS}}} --queries {{step:queries}}"
-    command += f" --model {{model:{start}}} --output {{out}}{more} --per-passage {count}"
+    command += f" --model {{model:{start}}} --output {{out}}{mix} --per-passage {count}"
     return Step((f"{command} --resume",))
 
 
 def finetune(start: str, kind: str) -> Step:
-    """Both retrievers: the first is in the folder stages/1."""
+    """Return the training of both retrievers, the first one in the folder stages/1."""
     preset = "cotmae" if kind == "cotmae" else "qc"
-    command = f"finetune --preset {preset} --dataset {{data:{TRAIN}}} --model {{step:{start}}} --output {{out}}"
-    return Step((f"{command} --resume",))
+    command = f"finetune --preset {preset} --dataset {{data:{TRAIN}}} --model {{step:{start}}}"
+    return Step((f"{command} --output {{out}} --resume",))
 
 
 #: A passage meets another passage of its document (the baselines), a query, or either with equal
 #: chance.
-_MIXES = {"": " --mix 1", "-qc": "", "-mixed": " --mix 0.5"}
+_MIXES = {
+    "": " --mix 1",
+    "-qc": "",
+    "-mixed": " --mix 0.5",
+}
 
-TRAINED: dict[str, Step] = {"queries": generate(max(COUNTS))}
-for _kind in ("cocondenser", "cotmae"):
-    _variants = {f"{_kind}{suffix}": pretrain(_kind, more) for suffix, more in _MIXES.items()}
-    _variants |= {
-        f"{_kind}-qc-C{count}": pretrain(_kind, "", count) for count in COUNTS if count != 5
-    }
-    for _name, _step in _variants.items():
-        TRAINED |= {f"pretrained/{_name}": _step, _name: finetune(f"pretrained/{_name}", _kind)}
+_BOTH = ("cocondenser", "cotmae")
+
+
+def trainings() -> dict[str, Step]:
+    """Return the steps of all variants: pre-trained, and fine-tuned."""
+    steps = {"queries": generate(max(COUNTS))}
+    for kind in _BOTH:
+        variants = {f"{kind}{suffix}": pretrain(kind, mix) for suffix, mix in _MIXES.items()}
+        for count in COUNTS:
+            if count != 5:
+                variants[f"{kind}-qc-C{count}"] = pretrain(kind, "", count)
+        for name, step in variants.items():
+            steps[f"pretrained/{name}"] = step
+            steps[name] = finetune(f"pretrained/{name}", kind)
+    return steps
+
+
+TRAINED = trainings()
 
 _COLUMNS = {
     "msmarco, mrr@10": (DEV, "RR@10"),
@@ -62,80 +86,160 @@ _COLUMNS = {
 }
 
 
-def judged(name: str, column: str, path: str = "", retriever: int = 2) -> Cell:
-    """A fine-tuned model, in percent as the paper prints."""
+def judged(
+    name: str,
+    column: str,
+    path: str = "",
+    retriever: int = 2,
+) -> Cell:
+    """Return the cell of a fine-tuned model, in percent as the paper prints."""
     data, measure = _COLUMNS[column]
-    model = f"{{step:{name}}}{'/stages/1' if retriever == 1 else ''}"
-    return judgements.cell(f"{name}-retriever{retriever}", model, data, measure, path, 100, _TOKENS)
+    folder = "/stages/1" if retriever == 1 else ""
+    model = f"{{step:{name}}}{folder}"
+    label = f"{name}-retriever{retriever}"
+    return judgements.cell(
+        label,
+        model,
+        data,
+        measure,
+        path,
+        100,
+        _TOKENS,
+    )
 
 
 def table1() -> Table:
+    """Return the table of passage retrieval."""
     cells = {}
     for group, rows in QC["table1"].items():
         for row in rows:
             for column in _COLUMNS:
                 path = f"table1|{group}|{row}|{column.replace(', ', '|')}"
-                if row.endswith("-paper"):
-                    cells[row, column] = Cell(
-                        published=path, why="quoted by the paper from its forerunner, too"
-                    )
-                else:
-                    name, number = row.rsplit("-retriever", 1)
-                    name = name.removesuffix("-120k").removesuffix("-50k")
-                    cells[row, column] = judged(name, column, path, int(number))
+                cells[row, column] = _cell_of_table1(row, column, path)
     title = "Passage retrieval after pre-training with queries, percent"
-    return Table("query-as-context-table1", title, "query_as_context", cells, ("table1",), 1)
+    name = "query-as-context-table1"
+    return Table(
+        name,
+        title,
+        "query_as_context",
+        cells,
+        of=("table1",),
+        digits=1,
+    )
 
 
-#: BEIR's tasks that can be had by everybody.
+def _cell_of_table1(
+    row: str,
+    column: str,
+    path: str,
+) -> Cell:
+    if row.endswith("-paper"):
+        why = "quoted by the paper from its forerunner, too"
+        return Cell(
+            published=path,
+            why=why,
+        )
+    name, number = row.rsplit("-retriever", 1)
+    name = name.removesuffix("-120k").removesuffix("-50k")
+    return judged(
+        name,
+        column,
+        path,
+        int(number),
+    )
+
+
+#: BEIR's tasks that everybody can download.
 _PUBLIC = [task for task in TASKS if task not in ("bioasq", "signal1m", "trec-news", "robust04")]
 
 
 def table2() -> Table:
-    """BEIR; the figures by task are not to be had, how many improved is."""
-    kinds = ("cocondenser", "cotmae")
+    """Return BEIR: the paper's figures by task are not available, the number that improved is."""
 
     def cell(task: str, name: str) -> Cell:
-        return judgements.cell(f"{name}-retriever2", f"{{step:{name}}}", task, factor=100)
-
-    cells = grid(_PUBLIC, [f"{kind}{suffix}" for kind in kinds for suffix in ("", "-qc")], cell)
-    for kind in kinds:
-        gains = tuple(difference(cells[task, f"{kind}-qc"], cells[task, kind]) for task in _PUBLIC)
-        path = f"table2|datasets_improved|{kind}"
-        cells["tasks improved", f"{kind}-qc"] = Cell(
-            combine="improved", parts=gains, published=path
+        return judgements.cell(
+            f"{name}-retriever2",
+            f"{{step:{name}}}",
+            task,
+            factor=100,
         )
+
+    columns = []
+    for kind in _BOTH:
+        columns += [kind, f"{kind}-qc"]
+    cells = grid(_PUBLIC, columns, cell)
+    for kind in _BOTH:
+        gains = [difference(cells[task, f"{kind}-qc"], cells[task, kind]) for task in _PUBLIC]
+        path = f"table2|datasets_improved|{kind}"
+        improved = Cell(
+            combine="improved",
+            parts=tuple(gains),
+            published=path,
+        )
+        cells["tasks improved", f"{kind}-qc"] = improved
+    name = "query-as-context-table2"
     of = ("table2|datasets_improved",)
     return Table(
-        "query-as-context-table2", "BEIR, nDCG@10 in percent", "query_as_context", cells, of, 1
+        name,
+        "BEIR, nDCG@10 in percent",
+        "query_as_context",
+        cells,
+        of=of,
+        digits=1,
     )
 
 
-def variants(number: int, title: str, rows: dict[str, str]) -> Table:
-    """Rows of pre-training's variants; the figures are not to be had, what they showed is."""
+def variants(
+    number: int,
+    title: str,
+    rows: dict[str, str],
+) -> Table:
+    """Return a table of variants, whose figures the paper does not print.
+
+    Args:
+        number: The table's number.
+        title: Its title.
+        rows: Its rows, each to a trained model.
+    """
     cells = grid(rows, _COLUMNS, lambda row, column: judged(rows[row], column))
-    return Table(f"query-as-context-table{number}", title, "query_as_context", cells, (), 1)
+    return Table(
+        f"query-as-context-table{number}",
+        title,
+        "query_as_context",
+        cells,
+        digits=1,
+    )
 
 
-_BOTH = ("cocondenser", "cotmae")
+def rows_by_count() -> dict[str, str]:
+    """Return the rows of Table 3."""
+    rows = {}
+    for kind in _BOTH:
+        for count in COUNTS:
+            suffix = "" if count == 5 else f"-C{count}"
+            rows[f"{kind}, C {count}"] = f"{kind}-qc{suffix}"
+    return rows
+
+
+def rows_by_mix() -> dict[str, str]:
+    """Return the rows of Table 4."""
+    rows = {}
+    for kind in _BOTH:
+        rows[f"{kind}, queries"] = f"{kind}-qc"
+        rows[f"{kind}, both"] = f"{kind}-mixed"
+    return rows
+
 
 TABLES = [
     table1(),
     table2(),
-    variants(
-        3,
-        "Queries of a passage, percent",
-        {f"{k}, C {c}": f"{k}-qc{'' if c == 5 else f'-C{c}'}" for k in _BOTH for c in COUNTS},
-    ),
-    variants(
-        4,
-        "Passages that meet queries, passages or both, percent",
-        {
-            f"{k}, {what}": f"{k}{s}"
-            for k in _BOTH
-            for s, what in (("-qc", "queries"), ("-mixed", "both"))
-        },
-    ),
+    variants(3, "Queries of a passage, percent", rows_by_count()),
+    variants(4, "Passages that meet queries, passages or both, percent", rows_by_mix()),
 ]
 
-PAPER = Paper("query-as-context", "Query-as-context", TRAINED | judgements.steps, TABLES)
+PAPER = Paper(
+    "query-as-context",
+    "Query-as-context",
+    TRAINED | judgements.steps,
+    TABLES,
+)
