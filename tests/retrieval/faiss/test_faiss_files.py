@@ -159,7 +159,7 @@ def test_damaged_files_are_refused(folders, tmp_path, file, damage, verified):
 def test_another_key_or_version_is_refused(folders, tmp_path):
     with pytest.raises(InputError, match='"c0ffee" there, "decaf" now'):
         FaissIndex.load(folders / "one", key={"corpus": "decaf"})
-    with pytest.raises(InputError, match=r"dtype None.*'fp16'"):
+    with pytest.raises(InputError, match='dtype null there, "fp16" now'):
         FaissIndex.load(folders / "one", key={"dtype": "fp16"})
     with pytest.raises(InputError, match="no index"):
         FaissIndex.load(tmp_path / "nowhere")
