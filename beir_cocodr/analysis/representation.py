@@ -441,7 +441,7 @@ def representation(
         labels[-1],
     ).of_all(names)
     corpora = {collection.name: collection.documents for collection in collections}
-    study = _Study(corpora, options, search)
+    study = _CorpusStudy(corpora, options, search)
     for label, spec in specs.items():
         study.measure(label, spec)
     comparable = len({(one.similarity, one.scale) for one in study.models.values()}) == 1
@@ -460,7 +460,7 @@ def representation(
     )
 
 
-class _Study:
+class _CorpusStudy:
     """Measures of models on the same samples of several corpora.
 
     Attributes:

@@ -10,7 +10,17 @@ from functools import cache
 
 import typer
 
-from beir_cocodr.cli import guide, judging, page, resampling, search, start, study, tools, training
+from beir_cocodr.cli import (
+    first_steps,
+    guide,
+    judging,
+    resampling,
+    search,
+    serving,
+    study,
+    tools,
+    training,
+)
 from beir_cocodr.cli.flags import Command
 from beir_cocodr.cli.noise import Noise, hush
 from beir_cocodr.cli.reading import reads_files
@@ -34,22 +44,22 @@ resample_app = typer.Typer(
 )
 
 _COMMANDS: tuple[Command, ...] = (
-    start.quickstart,
+    first_steps.quickstart,
     search.search,
     judging.compare,
     training.adapt,
     training.fuse,
     judging.evaluate,
     judging.report,
-    start.validate,
-    start.doctor,
+    first_steps.validate,
+    first_steps.doctor,
     training.pretrain,
     training.finetune,
     training.distill,
     training.generate_queries,
     training.export,
     search.encode,
-    page.serve,
+    serving.serve,
 )
 
 _STUDIES: tuple[Command, ...] = (
@@ -79,7 +89,7 @@ def _register(
 app.callback()(guide.root)
 for _command in _COMMANDS:
     _register(app, _command)
-_register(app, page.try_folder, "try")
+_register(app, serving.try_folder, "try")
 _register(app, tools.irds, settings=tools.PASSED_ON)
 _register(app, tools.pyserini, settings=tools.PASSED_ON)
 for _command in _STUDIES:

@@ -370,7 +370,7 @@ def _sections(
 
 
 def _records(
-    rows: Iterator[formats.Row],
+    rows: Iterator[formats.RawRecord],
     file_prefix: str,
     prefix: str,
     file: str,

@@ -437,7 +437,7 @@ def _recognise(
     return ()
 
 
-class Row(NamedTuple):
+class RawRecord(NamedTuple):
     """A record as it was read: its line or number, and raw values; None for an absent id."""
 
     line: int
@@ -450,7 +450,7 @@ def read_table(
     path: Path,
     columns: Columns,
     report: Report,
-) -> Iterator[Row]:
+) -> Iterator[RawRecord]:
     """Stream the records of a table, read by its suffix.
 
     What is wrong with the file is reported, and ends the stream.
@@ -473,7 +473,7 @@ def read_table(
 def record_rows(
     records: Iterable[dict[str, Any]],
     columns: Columns,
-) -> Iterator[Row]:
+) -> Iterator[RawRecord]:
     """Stream the rows of records in order, numbered from 1."""
     for number, record in enumerate(records, 1):
         yield _row(number, record, columns)
@@ -483,7 +483,7 @@ def _row(
     line: int,
     record: Mapping[str, Any],
     columns: Columns,
-) -> Row:
+) -> RawRecord:
     texts = [record.get(name) for name in columns.texts]
     if len(texts) == 1:
         text = texts[0]
@@ -491,10 +491,10 @@ def _row(
         text = "\n".join(str(part) for part in texts if part is not None)
     id = record.get(columns.id or "")
     title = record.get(columns.title or "", "")
-    return Row(line, id, title, text)
+    return RawRecord(line, id, title, text)
 
 
-def _parquet_rows(path: Path, columns: Columns) -> Iterator[Row]:
+def _parquet_rows(path: Path, columns: Columns) -> Iterator[RawRecord]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
@@ -509,7 +509,7 @@ def _json_rows(
     path: Path,
     columns: Columns,
     report: Report,
-) -> Iterator[Row]:
+) -> Iterator[RawRecord]:
     """Stream the records of JSON lines; the first record decides which columns are read."""
     chosen = None
     for line, record in json_records(path, report):
@@ -518,7 +518,7 @@ def _json_rows(
             yield _row(line, record, chosen)
 
 
-def _csv_rows(path: Path, columns: Columns) -> Iterator[Row]:
+def _csv_rows(path: Path, columns: Columns) -> Iterator[RawRecord]:
     """Stream the records of a CSV or TSV file by the csv module.
 
     The header line names the columns and shows which character separates them.

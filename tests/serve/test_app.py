@@ -19,7 +19,7 @@ pytest.importorskip(
 import httpx2
 from starlette.testclient import TestClient
 
-from beir_cocodr.cli import page as commands
+from beir_cocodr.cli import serving as commands
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.serve import app

@@ -14,7 +14,7 @@ import numpy as np
 from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.evaluation.label_free.contamination import Contamination, find_contamination
-from beir_cocodr.evaluation.label_free.held_out import HeldOutResources
+from beir_cocodr.evaluation.label_free.held_out_corpus import HeldOutResources
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     DEPTH,
     PseudoQueries,

@@ -77,7 +77,7 @@ def headline_of(output: ResultsFolder, names: Names) -> Headline:
 
 
 @dataclass(frozen=True)
-class _Choice:
+class _Recommended:
     """The model to use: its label, its name, and the reason in a sentence."""
 
     label: str
@@ -113,19 +113,19 @@ def recommended_use(output: ResultsFolder, names: Names) -> Advice | None:
     )
 
 
-def _choice(output: ResultsFolder, names: Names) -> _Choice | None:
+def _choice(output: ResultsFolder, names: Names) -> _Recommended | None:
     if output.adaptation is not None:
         recommendation = output.adaptation.recommendation
-        return _Choice(recommendation.model, output.adaptation.path, recommendation.choice)
+        return _Recommended(recommendation.model, output.adaptation.path, recommendation.choice)
     if output.comparison is not None:
         best = output.comparison.best
-        return _Choice(best.model, best.model, _with_names(best.reason, names))
+        return _Recommended(best.model, best.model, _with_names(best.reason, names))
     if output.evaluation is not None:
         return _best_of(output.evaluation, names)
     return None
 
 
-def _best_of(evaluation: LabelledEvaluation, names: Names) -> _Choice:
+def _best_of(evaluation: LabelledEvaluation, names: Names) -> _Recommended:
     """Return the best of the models that are better than the reference, else the reference."""
     reference = evaluation.reference
     better = []
@@ -138,7 +138,7 @@ def _best_of(evaluation: LabelledEvaluation, names: Names) -> _Choice:
     if len(names) > 1:
         subject = "It" if better else "Nothing"
         reason = f"{subject} is significantly better than {names[reference]}."
-    return _Choice(label, evaluation.results.models[label].model, reason)
+    return _Recommended(label, evaluation.results.models[label].model, reason)
 
 
 def _is_run(output: ResultsFolder, label: str) -> bool:

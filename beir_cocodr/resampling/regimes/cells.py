@@ -23,8 +23,8 @@ from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.progress import step
 from beir_cocodr.records import Json, Record
 from beir_cocodr.resampling.regimes import Recipe
+from beir_cocodr.resampling.regimes.model_rows import TEACHER, ModelRow, model_folder
 from beir_cocodr.resampling.regimes.rankers import is_shared, load_ranker
-from beir_cocodr.resampling.regimes.rows import TEACHER, ModelRow, model_folder
 from beir_cocodr.resampling.regimes.units import TrainingUnit
 from beir_cocodr.retrieval.ranking import Ranker, Ranking, Results
 
@@ -86,7 +86,7 @@ class CellTask:
 
 
 @dataclass(frozen=True)
-class _Search:
+class _CellSearch:
     """A search that completes a cell.
 
     Attributes:
@@ -203,7 +203,7 @@ class Cells:
         searches = []
         for i, task in enumerate(tasks):
             searches.append(
-                _Search(
+                _CellSearch(
                     task,
                     begun[i],
                     models[i],
@@ -256,7 +256,7 @@ class Cells:
             )
         return cell
 
-    def _complete(self, search: _Search) -> Cell:
+    def _complete(self, search: _CellSearch) -> Cell:
         """Search what a model is not evaluated on yet, here or with all processes."""
         task = search.task
         before = time.perf_counter()
@@ -287,11 +287,11 @@ class Cells:
                 self._write(search, cell)
         return cell
 
-    def _write(self, search: _Search, cell: Cell) -> None:
+    def _write(self, search: _CellSearch, cell: Cell) -> None:
         if search.reports:
             cell.write(self._file(search.task))
 
-    def _means(self, search: _Search, collection: Collection) -> dict[str, float]:
+    def _means(self, search: _CellSearch, collection: Collection) -> dict[str, float]:
         """Return measure to mean on a collection outside the distribution."""
         policy = identical_ids(collection.name)
         scores, _ = self._scores(search, {collection.name: collection}, policy)
@@ -302,7 +302,7 @@ class Cells:
 
     def _scores(
         self,
-        search: _Search,
+        search: _CellSearch,
         tests: Mapping[str, Collection],
         policy: str,
     ) -> tuple[dict[str, Scores], Json]:
@@ -322,7 +322,7 @@ class Cells:
 
     def _results(
         self,
-        search: _Search,
+        search: _CellSearch,
         documents: Documents,
         queries: dict[str, str],
         drop: bool,
@@ -358,7 +358,7 @@ class Cells:
 
     def _judge(
         self,
-        search: _Search,
+        search: _CellSearch,
         test: Collection,
         share: Mapping[str, str],
         results: Results,
@@ -408,7 +408,7 @@ class Cells:
 def _search_together(
     load: Callable[[], Ranker],
     queries: dict[str, str],
-    search: _Search,
+    search: _CellSearch,
     work: Path,
     top_k: int,
 ) -> tuple[Ranker, Ranking | None]:

@@ -30,7 +30,7 @@ from beir_cocodr.resampling.manifest import MANIFEST_FILE, Manifest, SourceRecor
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.architectures import find_architectures
 from beir_cocodr.resampling.regimes.cells import Cell, Cells, CellsByModel, cell_tasks
-from beir_cocodr.resampling.regimes.rows import (
+from beir_cocodr.resampling.regimes.model_rows import (
     SET,
     ModelRow,
     NamedPaths,
@@ -328,7 +328,7 @@ def evaluate_regimes(
         architectures: names, see
             :func:`~beir_cocodr.resampling.regimes.architectures.find_architectures`.
         models: given models as NAME=PATH or a mapping, see
-            :func:`~beir_cocodr.resampling.regimes.rows.given_row`.
+            :func:`~beir_cocodr.resampling.regimes.model_rows.given_row`.
         starts: further starts as NAME=PATH or a mapping, which give rows ARCHITECTURE@NAME (the
             paper's Table 9 in one run).
         recipe: of training and search.

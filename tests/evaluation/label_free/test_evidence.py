@@ -13,7 +13,7 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
 from beir_cocodr.evaluation.label_free.agreement import reciprocal_rank_fusion
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
-from beir_cocodr.evaluation.label_free.held_out import HeldOutResources
+from beir_cocodr.evaluation.label_free.held_out_corpus import HeldOutResources
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     CROP_WORDS,
     PseudoQueries,
