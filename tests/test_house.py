@@ -191,3 +191,19 @@ def test_tests_are_where_their_modules_are():
         if not any(name == module or name.startswith(f"{module}_") for module in known):
             lost.append(str(path.relative_to(tests)))
     assert lost == []
+
+
+def test_no_two_files_have_one_name():
+    names = [path.name for path in MODULES.values() if path.name != "__init__.py"]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_no_two_classes_have_one_name():
+    """Except for PyTerrier's Retriever, which that host's users look for by this name."""
+    homes: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(module)
+    homes.pop("Retriever")
+    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
