@@ -1,8 +1,6 @@
-"""What training recorded: training.json beside a model, its lineage, and which texts of a
-collection it was given.
-"""
+"""The record of a training, its lineage, and the texts of a collection that it was given."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 from beir_cocodr.arrays import Bools, Ints
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.sources import Labels
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import file_sha256, json_sha256, parse_json
 from beir_cocodr.models.spec import ModelSpec
@@ -33,17 +32,20 @@ GENERATED_QUERIES = "generated queries"
 
 
 def collection_provenance(collection: Collection, queries: bool) -> CollectionProvenance:
-    """What a training stage is given of a collection: documents, and if ``queries`` its labelled
-    queries.
+    """Return what a training stage is given of a collection.
+
+    Args:
+        collection: the collection.
+        queries: its labelled queries are given, and not only its documents.
     """
     documents = collection.documents
-    found = CollectionProvenance(
+    provenance = CollectionProvenance(
         collection.name, len(documents), documents.content_hash, collection.counts
     )
     if not queries:
-        return found
+        return provenance
     return replace(
-        found,
+        provenance,
         split=collection.split,
         queries=len(collection.queries),
         queries_sha256=json_sha256(collection.queries),
@@ -53,22 +55,25 @@ def collection_provenance(collection: Collection, queries: bool) -> CollectionPr
 
 @dataclass(frozen=True)
 class TrainingPlan(Record):
-    """What makes two trainings the same; a field that does not apply is None and left out of the
-    JSON.
+    """What makes two trainings the same.
+
+    A field that does not apply is None, and left out of the JSON.
 
     Attributes:
-        stage: what kind of training.
-        base, base_sha256: the model that it starts from, by name and weights.
-        encoder: overrides for loading it, without the device.
-        options: settings of the stage.
+        stage: the kind of training.
+        base: the name of the model that it starts from.
+        base_sha256: hash of that model's weights.
+        encoder: how it was loaded, without the device.
+        options: options of the stage.
         seen: the collections that it is given.
-        episode: of fine-tuning, from 0.
-        miner: of fine-tuning, the encoder that mines negatives where that is not ``base``.
-        teacher: of distillation.
+        episode: the number of the round of a fine-tuning, from 0.
+        miner: the encoder that mines the negatives of a fine-tuning, if that is not ``base``.
+        teacher: the teacher of a distillation.
         teacher_sha256: content of a teacher that is a file or folder.
         base_parts: hashes of the base's tokenizer, architecture and text format.
-        precision: of the training: float32, bfloat16 or float16.
-        targets, measures: of fine-tuning in rounds, what is measured after each.
+        precision: what it computes in: float32, bfloat16 or float16.
+        targets: what a fine-tuning in rounds is measured on after each.
+        measures: the measures of that.
     """
 
     stage: str
@@ -87,34 +92,30 @@ class TrainingPlan(Record):
     measures: str | None = None
 
     def to_json(self) -> Json:
+        """Return the fields that apply as plain JSON."""
         content = {name: value for name, value in super().to_json().items() if value is not None}
-        lists = (
-            {"seen": self.seen}
-            if self.targets is None
-            else {"seen": self.seen, "targets": self.targets}
-        )
-        return content | {
-            name: [given.to_json() for given in found] for name, found in lists.items()
-        }
+        content["seen"] = [part.to_json() for part in self.seen]
+        if self.targets is not None:
+            content["targets"] = [part.to_json() for part in self.targets]
+        return content
 
     def settings(self) -> Json:
         """Return what makes two trainings the same.
 
-        Names and paths are left out, as they may change while their content stays: hashes are
-        there for them. A teacher without a hash is known by its name.
+        Names and paths are left out, as they may change while their content stays: hashes identify
+        it. A teacher without a hash is known by its name.
         """
-        named = ("base", "miner", "teacher")
-        parts: Json = {
-            part.name: getattr(self, part.name)
-            for part in fields(TrainingPlan)
-            if part.name not in named
-        }
-        parts["teacher"] = self.teacher if self.teacher_sha256 is None else None
-        for name, given in (("seen", self.seen), ("targets", self.targets)):
-            parts[name] = (
-                None if given is None else [found.to_json() | {"dataset": None} for found in given]
-            )
-        return parts
+        by_name = ("base", "miner", "teacher")
+        names = [part.name for part in fields(TrainingPlan) if part.name not in by_name]
+        settings: Json = {name: getattr(self, name) for name in names}
+        settings["teacher"] = self.teacher if self.teacher_sha256 is None else None
+        settings["seen"] = _without_names(self.seen)
+        settings["targets"] = None if self.targets is None else _without_names(self.targets)
+        return settings
+
+
+def _without_names(parts: Sequence[CollectionProvenance]) -> list[Json]:
+    return [part.to_json() | {"dataset": None} for part in parts]
 
 
 #: Among the details of a training: (step, mean loss since the one before) of each line of its log.
@@ -123,17 +124,18 @@ LOGGED = "logged_loss"
 
 @dataclass(frozen=True)
 class TrainingRecord(TrainingPlan):
-    """The content of training.json: a plan, and what came of it.
+    """The content of training.json: a plan, and the result of it.
 
     Attributes:
         steps: optimiser steps, of all rounds.
         processes: W.
-        resumed_from: the checkpoint that the run went on from; the next two cover what came after
-            it only.
-        training_loss, seconds: of the run.
-        details: what the stage itself counts, such as pairs or lists; stands among the other keys
-            in the JSON.
-        versions: of the packages that a number may depend on.
+        resumed_from: the checkpoint that the run resumed from; ``training_loss`` and ``seconds``
+            cover only what came after it.
+        training_loss: mean loss of the run.
+        seconds: time of the run.
+        details: what the stage itself counts, such as pairs or lists. In the JSON its keys are
+            among the others.
+        versions: versions of the packages that a number may depend on.
         parent: the record of ``base``.
         modules: see :func:`modules_of`.
         rehearsed: what the training practised on the collections in ``seen``: :data:`SPANS` if it
@@ -155,81 +157,89 @@ class TrainingRecord(TrainingPlan):
     citations: tuple[str, ...] = ()
 
     def to_json(self) -> Json:
+        """Return the fields that apply as plain JSON, with the details among them."""
         content: Json = {}
         for name, value in super().to_json().items():
-            content |= self.details if name == "details" else {name: value}
-        parent = None if self.parent is None else self.parent.to_json()
-        facts = {"rehearsed": list(self.rehearsed), "citations": list(self.citations)}
-        return content | facts | {"resumed_from": self.resumed_from, "parent": parent}
+            if name == "details":
+                content |= self.details
+            else:
+                content[name] = value
+        content["rehearsed"] = list(self.rehearsed)
+        content["citations"] = list(self.citations)
+        content["resumed_from"] = self.resumed_from
+        content["parent"] = None if self.parent is None else self.parent.to_json()
+        return content
 
     @classmethod
     def from_json(cls, content: object, where: str | Path) -> Self:
+        """Return the record in parsed JSON of ``where``."""
         return super().from_json(_with_details(content), where)
 
     def lineage(self) -> "list[TrainingRecord]":
-        """This record and those of all that the model was made from, oldest first."""
-        return [*(self.parent.lineage() if self.parent else ()), self]
+        """Return the records of all that the model was made from and its own, oldest first."""
+        ancestors = self.parent.lineage() if self.parent else []
+        return [*ancestors, self]
 
 
 def _with_details(content: object) -> object:
-    """Parsed JSON of a record, with what is no field of :class:`TrainingRecord` as its details."""
+    """Return parsed JSON of a record in which what is no field of the record is its details."""
     if not isinstance(content, dict):
         return content
-    known = {field.name for field in fields(TrainingRecord)} | {"schema"}
-    found = {name: value for name, value in content.items() if name in known}
+    names = {each.name for each in fields(TrainingRecord)} | {"schema"}
     parent = _with_details(content.get("parent"))
     if isinstance(parent, dict):
         parent.pop("schema", None)
-    return found | {
-        "details": {name: value for name, value in content.items() if name not in known},
-        "parent": parent,
-    }
+    record = {name: value for name, value in content.items() if name in names}
+    record["details"] = {name: value for name, value in content.items() if name not in names}
+    record["parent"] = parent
+    return record
 
 
 def read_record(model: str | Path) -> TrainingRecord | None:
-    """The record beside a saved model, None where there is none; ``InputError`` where it cannot be
-    read.
+    """Return the record beside a saved model; None if it has none.
+
+    Raises:
+        InputError: The record cannot be read.
     """
     path = Path(model) / RECORD_FILE
     return TrainingRecord.read(path) if path.is_file() else None
 
 
 def write_record(folder: Path, record: TrainingRecord) -> TrainingRecord:
-    """Write the record, with the model's modules, last: its presence says that the model beside it
-    is complete.
+    """Write the record beside a model, with the model's modules, and return it.
+
+    It is written last: its presence says that the model is complete.
     """
     record = replace(record, modules=modules_of(folder))
     record.write(folder / RECORD_FILE)
     return record
 
 
-#: What another version of the host writes otherwise into a configuration that computes the same.
+#: Keys of a configuration that versions of the host write differently for the same model.
 INCIDENTAL = ("architectures", "dtype", "torch_dtype", "transformers_version")
 
 
 def modules_of(folder: Path) -> dict[str, str]:
-    """A hash of the content of each file in a model folder that says which modules there are and
-    what they compute: one that lost a module, or had it changed, may be another model that is
-    whole.
+    """Return a hash of each file of a model that says which modules it has and what they compute.
+
+    A model that lost a module, or has another one, may load as another model that is complete.
     """
     files = [
         folder / "modules.json",
         folder / "config.json",
         *sorted(folder.glob("[0-9]*_*/config.json")),
     ]
-    found = {}
+    hashes: dict[str, str] = {}
     for file in filter(Path.is_file, files):
         content = parse_json(file.read_text(encoding="utf-8"))
         if file == folder / "config.json":
-            content = {
-                name: value for name, value in dict(content).items() if name not in INCIDENTAL
-            }
-        found[file.relative_to(folder).as_posix()] = json_sha256(content)
-    return found
+            content = {key: value for key, value in dict(content).items() if key not in INCIDENTAL}
+        hashes[file.relative_to(folder).as_posix()] = json_sha256(content)
+    return hashes
 
 
 def training_lineage(encoder: str) -> list[TrainingRecord]:
-    """The training.json of an encoder and of its ancestors, oldest first; [] without a record."""
+    """Return the records of an encoder and of its ancestors, oldest first; maybe none."""
     record = read_record(encoder)
     return [] if record is None else record.lineage()
 
@@ -241,15 +251,17 @@ LISTED = 100
 def contamination_statement(
     models: Sequence[str | ModelSpec], collection: Collection
 ) -> dict[str, ContaminationStatement]:
-    """For each model, what its training was given, and which of the evaluated texts were among
-    that.
+    """Return what the training of each model was given of the texts that it is evaluated on.
 
-    The training.json of a model and of all its ancestors are merged; an InputError where one cannot
-    be read. A training collection with the hash of the evaluated one had all of it. One with
-    another hash is looked at if it is still to be had locally with the hash on record: documents
-    are compared by title and text, queries by text, as ids may be anything. Else what it shares is
-    unknown, as the statement states. Being given is not being drawn: a training of few steps may
-    have read only a part. Of ``hybrid:M``, ``rerank:C@M`` and their like, M's encoder counts.
+    The records of a model and of all its ancestors are merged. A training collection with the hash
+    of the evaluated one had all of it. One with another hash is read if it is still local and has
+    the hash on record: documents are compared by title and text, and queries by text, as ids may be
+    anything. Otherwise it is unknown what it shares, and the statement says so. What training was
+    given it need not have drawn: a training of few steps may have read only a part. For
+    ``hybrid:M``, ``rerank:C@M`` and the other names with an encoder in them, M counts.
+
+    Raises:
+        InputError: A record cannot be read.
     """
     evaluated = _Evaluated(collection)
     encoders = {str(model): ModelSpec.parse(model).encoder for model in models}
@@ -260,7 +272,7 @@ def contamination_statement(
 
 
 class _Evaluated:
-    """The evaluated collection, its contents hashed once they are asked for."""
+    """The evaluated collection, whose contents are hashed when they are first used."""
 
     def __init__(self, collection: Collection) -> None:
         self.collection = collection
@@ -268,33 +280,27 @@ class _Evaluated:
 
     @cached_property
     def contents(self) -> Ints:
-        """(N,) hashes of title and text, 0 for an empty document."""
+        """Return (N,) hashes of title and text, 0 for an empty document."""
         return _contents(self.collection.documents)
 
     def statement(self, encoder: str) -> ContaminationStatement:
-        """The merged records of an encoder and its ancestors against the collection."""
+        """Compare the merged records of an encoder and its ancestors with the collection."""
         records = [] if encoder == "bm25" else training_lineage(encoder)
-        given: dict[tuple[str | None, ...], tuple[CollectionProvenance, list[str]]] = {}
-        for record in records:
-            for part in record.seen:
-                given.setdefault(part.hashes, (part, []))[1].append(record.stage)
         documents = np.zeros(len(self.collection.documents), bool)
         queries: set[str] = set()
-        shared = []
-        for part, stages in given.values():
+        shared: list[SharedCollection] = []
+        for part, stages in _seen_by(records):
             rows, ids = self._shared(part)
-            documents |= False if rows is None else rows
+            if rows is not None:
+                documents |= rows
             queries |= ids or set()
-            same_labels = (
-                bool(self.collection.qrels) and part.qrels_sha256 == self.provenance.qrels_sha256
-            )
             shared.append(
                 SharedCollection(
                     **vars(part),
                     stages=stages,
                     documents_shared=None if rows is None else int(rows.sum()),
                     queries_shared=None if ids is None else len(ids),
-                    same_labels=same_labels,
+                    same_labels=self._has_labels_of(part),
                 )
             )
         statement = ContaminationStatement(
@@ -311,74 +317,108 @@ class _Evaluated:
         )
         return replace(statement, sentences=self._sentences(statement))
 
+    def _has_labels_of(self, part: CollectionProvenance) -> bool:
+        has_labels = bool(self.collection.qrels)
+        return has_labels and part.qrels_sha256 == self.provenance.qrels_sha256
+
     def _shared(self, part: CollectionProvenance) -> tuple[Bools | None, set[str] | None]:
-        """(N,) which evaluated documents a training collection has, and the ids of the queries;
-        None for unknown.
+        """Return what a training collection has of the evaluated one; None where unknown.
+
+        Returns:
+            (N,) true for shared documents, and the ids of shared queries.
         """
-        queries, rows, ids = self.collection.queries, None, None
+        queries = self.collection.queries
+        rows = None
+        ids = None
         if part.corpus_sha256 == self.provenance.corpus_sha256:
             rows = np.ones(len(self.collection.documents), bool)
         if part.queries_sha256 is None or not queries:
             ids = set[str]()
         elif part.queries_sha256 == self.provenance.queries_sha256:
             ids = set(queries)
-        if (rows is None or ids is None) and (found := _training_collection(part)) is not None:
-            if rows is None:
-                rows = np.isin(self.contents, _contents(found.documents)) & (self.contents != 0)
-            if ids is None:
-                texts = {text.strip() for text in found.queries.values()}
-                ids = {query for query, text in queries.items() if text.strip() in texts}
+        if rows is not None and ids is not None:
+            return rows, ids
+        training = _training_collection(part)
+        if training is None:
+            return rows, ids
+        if rows is None:
+            is_text = self.contents != 0
+            rows = np.isin(self.contents, _contents(training.documents)) & is_text
+        if ids is None:
+            texts = {text.strip() for text in training.queries.values()}
+            ids = {query for query, text in queries.items() if text.strip() in texts}
         return rows, ids
 
-    def _sentences(self, found: ContaminationStatement) -> list[str]:
-        if found.root == "bm25":
+    def _sentences(self, statement: ContaminationStatement) -> list[str]:
+        """Return the statement for a person."""
+        root = statement.root
+        if root == "bm25":
             return ["BM25 is not trained."]
-        if not found.stages:
+        if not statement.stages:
             return [
-                f"There is no training.json beside {found.root}: nothing is known of what it has seen."
+                f"There is no training.json beside {root}: nothing is known of what it has seen."
             ]
-        least = "" if found.complete else "at least "
-        documents, queries = len(self.collection.documents), len(self.collection.queries)
-        labels = (
-            ["Training was given the very labels that judge it here."] if found.labels_seen else []
-        )
-        unknown = [part.dataset for part in found.collections if not part.known]
-        return [
-            f"Trained by {', '.join(found.stages)} from {found.root}, of which nothing is known.",
-            f"Training was given {least}{found.documents_seen:,} of the {documents:,} evaluated documents and "
-            f"{least}{found.queries_seen:,} of the {queries:,} evaluated queries.",
-            *labels,
-            *(
-                f"What {name} shares with this collection is unknown: it is not here as it was then."
-                for name in unknown
-            ),
+        at_least = "" if statement.complete else "at least "
+        documents = len(self.collection.documents)
+        queries = len(self.collection.queries)
+        stages = ", ".join(statement.stages)
+        sentences = [
+            f"Trained by {stages} from {root}, of which nothing is known.",
+            f"Training was given {at_least}{statement.documents_seen:,} of the {documents:,} "
+            f"evaluated documents and {at_least}{statement.queries_seen:,} of the {queries:,} "
+            "evaluated queries.",
         ]
+        if statement.labels_seen:
+            sentences.append("Training was given the very labels that judge it here.")
+        for part in statement.collections:
+            if not part.known:
+                sentences.append(
+                    f"What {part.dataset} shares with this collection is unknown: it is not here "
+                    "as it was then."
+                )
+        return sentences
+
+
+def _seen_by(
+    records: Sequence[TrainingRecord],
+) -> list[tuple[CollectionProvenance, list[str]]]:
+    """Return the collections that trainings were given, by content, each with their stages."""
+    seen: dict[tuple[str | None, ...], tuple[CollectionProvenance, list[str]]] = {}
+    for record in records:
+        for part in record.seen:
+            _, stages = seen.setdefault(part.hashes, (part, []))
+            stages.append(record.stage)
+    return list(seen.values())
 
 
 def _training_collection(part: CollectionProvenance) -> Collection | None:
-    """A collection that a record names, if it is here, local, and as it was then."""
+    """Load a collection that a record names, if it is local and as it was then."""
     name = part.dataset
     if not (name.startswith("apidocs/") or Path(name).exists()):
         return None
     # Generated queries are on record without a split; their folder has just one.
     split = part.split or ("train" if part.generation is not None else None)
+    labels: Labels = "required" if split else "none"
     try:
-        found = load_collection(name, split or "test", labels="required" if split else "none")
+        collection = load_collection(name, split or "test", labels=labels)
     except InputError:
         return None
-    now = collection_provenance(found, queries=split is not None)
+    now = collection_provenance(collection, queries=split is not None)
     queries_sha256 = now.queries_sha256
     if part.split is None and part.generation is not None:
         file = Path(name) / "queries.jsonl"
         queries_sha256 = file_sha256(file) if file.is_file() else None
     same_queries = split is None or queries_sha256 == part.queries_sha256
-    return found if now.corpus_sha256 == part.corpus_sha256 and same_queries else None
+    same_corpus = now.corpus_sha256 == part.corpus_sha256
+    return collection if same_corpus and same_queries else None
 
 
 def _contents(documents: Documents) -> Ints:
-    contents = (
-        (document["title"].strip(), document["text"].strip()) for document in documents.values()
-    )
-    return np.fromiter(
-        (hash(content) if any(content) else 0 for content in contents), np.int64, len(documents)
-    )
+    """Return (N,) hashes of title and text, 0 for an empty document."""
+
+    def digests() -> Iterator[int]:
+        for document in documents.values():
+            content = (document["title"].strip(), document["text"].strip())
+            yield hash(content) if any(content) else 0
+
+    return np.fromiter(digests(), np.int64, len(documents))
