@@ -185,7 +185,7 @@ def _with_details(content: object) -> object:
     """Return parsed JSON of a record in which what is no field of the record is its details."""
     if not isinstance(content, dict):
         return content
-    names = {each.name for each in fields(TrainingRecord)} | {"schema"}
+    names = {record_field.name for record_field in fields(TrainingRecord)} | {"schema"}
     parent = _with_details(content.get("parent"))
     if isinstance(parent, dict):
         parent.pop("schema", None)

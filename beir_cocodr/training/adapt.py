@@ -1,4 +1,4 @@
-"""Adapt an encoder to a corpus: the stages in their right order, the ablation, and a recommendation.
+"""Adapt an encoder to a corpus: stages in the right order, an ablation, a recommendation.
 
 The quickstart does the same on a collection that every installation can make for itself.
 """
@@ -352,8 +352,10 @@ def _settings(plan: AdaptationPlan) -> Json:
     """Return what makes two adaptations the same, apart from their base."""
     options = plan.options
     recorded = {
-        stage: own.recorded() if isinstance(own, TrainingOptions) else asdict(own)
-        for stage, own in plan.settings.items()
+        stage: own_options.recorded()
+        if isinstance(own_options, TrainingOptions)
+        else asdict(own_options)
+        for stage, own_options in plan.settings.items()
     }
     settings: Json = {
         "corpus": collection_provenance(plan.target, queries=True).hashes,

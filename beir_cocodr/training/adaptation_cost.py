@@ -1,4 +1,4 @@
-"""What an adaptation will cost in time, disk and memory, before it starts: a guess from a short probe."""
+"""What an adaptation will cost in time, disk and memory: a guess from a short probe."""
 
 from __future__ import annotations
 

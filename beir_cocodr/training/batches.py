@@ -1,6 +1,4 @@
-"""Batches: rows that are drawn when they are read, batches without repeated texts, and the processes
-that prepare them.
-"""
+"""Batches: rows drawn when they are read, without repeated texts, and who prepares them."""
 
 import multiprocessing
 import os

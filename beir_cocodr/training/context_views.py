@@ -57,10 +57,11 @@ class ContextViews(Views):
     clock: EpochClock = field(default_factory=EpochClock)
 
     def __post_init__(self) -> None:
+        """Load the passages."""
         self.columns = dict(self.options.row("objective").columns)
-        own = self.options.objective_options
-        assert isinstance(own, ContextOptions)
-        self.own = own
+        own_options = self.options.objective_options
+        assert isinstance(own_options, ContextOptions)
+        self.own = own_options
         content_tokens(self.model, self.options.max_length)
         tables = [self._load(folder) for folder in self.folders]
         self.passages = concatenate_datasets(tables)

@@ -142,11 +142,11 @@ def distill(
 def _check_teacher_options(teacher: str, options: DistillOptions) -> None:
     """Refuse options of another teacher."""
     kind = teacher_kind(teacher)
-    own = options.teacher_options
-    if own is None or (kind.options is not None and isinstance(own, kind.options)):
+    own_options = options.teacher_options
+    if own_options is None or (kind.options is not None and isinstance(own_options, kind.options)):
         return
-    names = ", ".join(own.__dataclass_fields__)
-    having = [name for name, row in TEACHERS.items() if row.options is type(own)]
+    names = ", ".join(own_options.__dataclass_fields__)
+    having = [name for name, row in TEACHERS.items() if row.options is type(own_options)]
     raise InputError(
         f"the teacher {teacher} has no option {names}, which belongs to {', '.join(having)}; "
         "leave it out, or take such a teacher"

@@ -110,6 +110,7 @@ class Rounds(TrainerCallback):
     folder: Path
 
     def __post_init__(self) -> None:
+        """Start without a round."""
         self.measured: list[float] = []
         self.counted: dict[str, int] = {}
         self.current: DistillRound | None = None

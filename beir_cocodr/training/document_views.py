@@ -115,6 +115,7 @@ class DocumentViews(Views):
     clock: EpochClock = field(default_factory=EpochClock)
 
     def __post_init__(self) -> None:
+        """Count tokens, and choose the documents."""
         objective = self.options.row("objective")
         self.view = objective.view
         self.columns = dict(objective.columns)
@@ -122,8 +123,8 @@ class DocumentViews(Views):
         self.max_tokens = content_tokens(self.model, self.options.max_length)
         counts = [token_counts(corpus.documents, self.model) for corpus in self.collections]
         tokens, characters = np.concatenate(counts).T
-        own = self.options.objective_options
-        single_spans = isinstance(own, SpanPairOptions) and own.single_spans
+        own_options = self.options.objective_options
+        single_spans = isinstance(own_options, SpanPairOptions) and own_options.single_spans
         self.two_spans = self.view.two_spans and not single_spans
         least = self.options.span_tokens if self.two_spans else 0
         self.rows = np.flatnonzero(tokens > least)
@@ -179,8 +180,8 @@ class DocumentViews(Views):
         if len(self.collections) == 1:
             return ids
         corpora = np.searchsorted(self.bounds, rows, side="right") - 1
-        named = zip(corpora, ids, strict=True)
-        return [f"{self.collections[number].name}: {id}" for number, id in named]
+        labelled = zip(corpora, ids, strict=True)
+        return [f"{self.collections[number].name}: {id}" for number, id in labelled]
 
     def texts_of(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
         """Return what this epoch sees of documents, a text per column."""

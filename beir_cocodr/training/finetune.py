@@ -262,7 +262,7 @@ class _RoundStage:
         )
 
     def _pool(self, mined: MinedNegatives | None) -> Mapping[str, Ints] | None:
-        """Return query id to the corpus rows that its negatives are drawn from, if there are any."""
+        """Return query id to the rows that its negatives are drawn from, if there are any."""
         options = self.round.options
         mining = options.mining
         both = mining.stages == 2 and mining.stage2_negatives == "both"

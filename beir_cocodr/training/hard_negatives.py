@@ -1,4 +1,4 @@
-"""Files of hard negatives: GPL's and sentence-transformers' form, columns of texts, or a TREC run."""
+"""Files of hard negatives: GPL's form, columns of texts, or a TREC run."""
 
 import logging
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Held-out queries: which they are, a model's MRR@10 on them, and the checkpoint that they choose."""
+"""Held-out queries: which they are, their MRR@10, and the checkpoint that they choose."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence

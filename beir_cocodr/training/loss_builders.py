@@ -1,4 +1,4 @@
-"""What the rows of losses and objectives build: losses over a model, by the options of a training."""
+"""What rows of losses and objectives build: a loss over a model, by a training's options."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _COSINE_SCALE = 20.0
 
 
 def _scale(options: PretrainOptions) -> float | None:
-    own = options.objective_options
-    return own.scale if isinstance(own, ScaleOptions) else None
+    own_options = options.objective_options
+    return own_options.scale if isinstance(own_options, ScaleOptions) else None
 
 
 def coco(model: Any, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
@@ -91,24 +91,24 @@ def weighted(model: Any, options: FinetuneOptions, clusters: Tensor) -> nn.Modul
         clusters: (pairs,) the cluster of each training pair.
     """
     weighting = options.row("weighting")
-    own = options.clustering
+    own_options = options.clustering
     loss: nn.Module = weighting.load()(
         model,
-        n_clusters=own.clusters,
+        n_clusters=own_options.clusters,
         clusters=clusters,
         scale=options.scale,
         in_batch=options.row("loss").in_batch,
         seed=options.seed,
-        **own.loss_arguments(),
+        **own_options.loss_arguments(),
     )
     return loss
 
 
 def lambdarank(model: Any, options: DistillOptions) -> nn.Module:
     """Build LambdaRank over the teacher's order (MRL, Eq. 12)."""
-    own = options.loss_options
-    assert isinstance(own, LambdaRankOptions)
-    reduction: Any = own.reduction
+    own_options = options.loss_options
+    assert isinstance(own_options, LambdaRankOptions)
+    reduction: Any = own_options.reduction
     return LambdaRankDistillationLoss(
         model, reduction=reduction, mini_batch_size=options.cached_mini_batch()
     )

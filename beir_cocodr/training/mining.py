@@ -1,5 +1,6 @@
-"""Hard negatives that a model mines itself: its best documents, without relevant ones and without
-what filters take for false negatives.
+"""Hard negatives that a model mines itself: its best documents that are not relevant.
+
+Filters remove what is likely to be a false negative.
 """
 
 import hashlib
@@ -105,7 +106,7 @@ class MinedNegatives:
     counts: MiningCounts
 
     def pools(self) -> dict[str, Ints]:
-        """Return query id to its (1..keep,) corpus rows, best first, for queries with a negative."""
+        """Return query id to its (1..keep,) rows, best first, for queries with a negative."""
         pools: dict[str, Ints] = {}
         for query, rows in zip(self.queries, self.rows, strict=True):
             pool = np.array(rows[rows >= 0])
@@ -258,12 +259,12 @@ class _Mining:
         queries = vectors.to(device) if device.type == "cuda" else vectors
         ranking = self.dense.search_embeddings(ids[block], queries, self.options.depth)
         ranked = zip(ids[block], ranking.scores, ranking.rows, strict=True)
-        for place, (id, scores, best) in enumerate(ranked, block.start):
-            negatives = self._negatives(id, scores, best, embeddings[place])
-            rows[place] = self._drawn(negatives, place)
+        for number, (id, scores, best) in enumerate(ranked, block.start):
+            negatives = self._negatives(id, scores, best, embeddings[number])
+            rows[number] = self._drawn(negatives, number)
 
     def _negatives(self, id: str, scores: Floats, rows: Ints, vector: Floats) -> Ints:
-        """Return the rows of a query's candidates, best first, without relevant and filtered ones."""
+        """Return the rows of a query's candidates that are not relevant or filtered, best first."""
         options = self.options
         positives = self.positives[id]
         left = np.ones(len(rows), dtype=bool)
@@ -287,11 +288,11 @@ class _Mining:
             drop("duplicates", ~np.isin(np.arange(len(rows)), places[first]))
         return rows[left]
 
-    def _drawn(self, negatives: Ints, place: int) -> Ints:
+    def _drawn(self, negatives: Ints, number: int) -> Ints:
         """Return (keep,) of the negatives, in their order, padded with -1."""
         keep = self.options.keep
         if len(negatives) > keep:
-            rng = np.random.default_rng((self.draw.seed, self.draw.episode, place))
+            rng = np.random.default_rng((self.draw.seed, self.draw.episode, number))
             negatives = negatives[np.sort(rng.choice(len(negatives), keep, replace=False))]
         if not len(negatives):
             self.counts["queries_without_negative"] += 1
@@ -328,8 +329,8 @@ def _format_counts(counts: MiningCounts) -> str:
     )
     return (
         f"{counts['queries']} queries, {counts['queries_without_positive']} left out without a "
-        f"relevant document; {counts['candidates']} candidates, {counts['positives']} relevant ones "
-        f"dropped{removed}; {counts['queries_without_negative']} queries without a negative"
+        f"relevant document; {counts['candidates']} candidates, {counts['positives']} relevant "
+        f"ones dropped{removed}; {counts['queries_without_negative']} queries without a negative"
     )
 
 

@@ -1,6 +1,4 @@
-"""Relevant documents of queries, and BM25's hard negatives: its best documents that are not among
-them.
-"""
+"""Relevant documents of queries, and BM25's hard negatives: its best other documents."""
 
 import hashlib
 import json
@@ -164,7 +162,7 @@ class _BlockedSearch:
         return self.folder / f"block-{number:05}.npy"
 
     def files(self) -> list[Path]:
-        """Return all files in the order of the queries, after a search for those that are missing."""
+        """Return all files in the order of the queries; missing ones are searched for."""
         missing_here = [n for n in range(self.blocks) if not self.file(n).is_file()]
         missing = sorted(set(chain(*gather(missing_here))))
         if not missing:

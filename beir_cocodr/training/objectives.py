@@ -151,10 +151,12 @@ class View:
     options: tuple[str, ...] = ()
 
     def texts(
-        self, own: Options | None, document: SpannedText, rng: np.random.Generator
+        self, own_options: Options | None, document: SpannedText, rng: np.random.Generator
     ) -> tuple[str, ...]:
         """Return the texts of one document, one for each column."""
-        return self.draw(document, rng, **{name: getattr(own, name) for name in self.options})
+        return self.draw(
+            document, rng, **{name: getattr(own_options, name) for name in self.options}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,9 +199,9 @@ class Objective(Row):
         """Return true if it has language-model losses over masked tokens."""
         return self.options is not None and issubclass(self.options, LanguageModelOptions)
 
-    def rehearsed(self, own: Options | None) -> tuple[str, ...]:
+    def rehearsed(self, own_options: Options | None) -> tuple[str, ...]:
         """Return what a training with these own options practises."""
-        mixed = isinstance(own, ContextOptions) and own.mix > 0
+        mixed = isinstance(own_options, ContextOptions) and own_options.mix > 0
         return self.rehearses + self.rehearses_mixed if mixed else self.rehearses
 
 

@@ -75,8 +75,8 @@ class PretrainOptions(TrainingOptions):
 
     def __post_init__(self) -> None:
         """Fill in the objective's defaults, and check the options, also against each other."""
-        own = OBJECTIVES[self.objective].defaults if self.objective in OBJECTIVES else {}
-        for name, value in (_DEFAULTS | dict(own)).items():
+        own_options = OBJECTIVES[self.objective].defaults if self.objective in OBJECTIVES else {}
+        for name, value in (_DEFAULTS | dict(own_options)).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         super().__post_init__()
@@ -109,8 +109,8 @@ class PretrainOptions(TrainingOptions):
     @property
     def language_model_weight(self) -> float:
         """Return the weight of the language-model losses; 0 if the objective has none."""
-        own = self.objective_options
-        return own.mlm_weight if isinstance(own, LanguageModelOptions) else 0.0
+        own_options = self.objective_options
+        return own_options.mlm_weight if isinstance(own_options, LanguageModelOptions) else 0.0
 
     @property
     def keeps_dropout(self) -> bool:
@@ -156,10 +156,10 @@ class NegativeFilters(Options):
     def active(self) -> Json:
         """Return the filters that are on, with their values, in the order in which they apply."""
         active: Json = {}
-        for each in fields(NegativeFilters):
-            value = getattr(self, each.name)
+        for option_field in fields(NegativeFilters):
+            value = getattr(self, option_field.name)
             if value is not None and value is not False:
-                active[each.name] = value
+                active[option_field.name] = value
         return active
 
 
@@ -356,8 +356,8 @@ class FinetuneOptions(HeldOut, TrainingOptions):
     @property
     def scale(self) -> float | None:
         """Return the factor on scores of a contrastive loss; None means the model's own."""
-        own = self.loss_options
-        return own.scale if isinstance(own, ScaleOptions) else None
+        own_options = self.loss_options
+        return own_options.scale if isinstance(own_options, ScaleOptions) else None
 
     def workload(self, examples: int) -> Workload:
         """Return what a training over so many examples reads, in all rounds."""

@@ -1,5 +1,6 @@
-"""The output folder of a training: it belongs to one plan, resumes under the same one alone, and is
-never overwritten.
+"""The output folder of a training.
+
+It belongs to one plan, resumes under the same one alone, and is never overwritten.
 """
 
 import shutil

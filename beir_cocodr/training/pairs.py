@@ -40,6 +40,7 @@ class TrainingPairs:
     clock: EpochClock = field(default_factory=EpochClock)
 
     def __post_init__(self) -> None:
+        """Choose the pairs."""
         labelled = self._labelled()
         rows = self.collection.documents.rows([document for _, document in labelled])
         self.unknown = int((rows < 0).sum())
@@ -119,8 +120,8 @@ class TrainingPairs:
         """Return query and document id of pairs, for messages."""
         documents = self.collection.documents.ids(self.positives[list(pairs)].tolist())
         queries = [self.queries[pair] for pair in pairs]
-        named = zip(queries, documents, strict=True)
-        return [f"({query!r}, {document!r})" for query, document in named]
+        labelled = zip(queries, documents, strict=True)
+        return [f"({query!r}, {document!r})" for query, document in labelled]
 
     def truncated(self, model: Any, most: int = 1000) -> dict[str, float]:
         """Return the shares of queries and of positives that are cut.

@@ -1,7 +1,7 @@
-"""The papers' settings and small ones as data, the stages of an adaptation, and how a stage's options
-are made from them and from what a user sets.
+"""Presets, the stages of an adaptation, and how a stage's options are made.
 
-Nothing here imports torch: the command line's help is made from these tables.
+They are made from the papers' settings and small ones, as data, and from what a user sets. Nothing
+here imports torch: the command line's help is made from these tables.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _for_all_processes(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _assigned(kind: type[Options], assignment: str) -> tuple[str, Any]:
     """Return name and value of a ``name=value`` assignment."""
     name, equals, text = assignment.partition("=")
-    owners = {each.name: owner for owner, each in setting_fields(kind)}
+    owners = {option_field.name: owner for owner, option_field in setting_fields(kind)}
     owner = owners.get(FORMER_NAMES.get(name, name))
     if not equals or owner is None:
         known = ", ".join(sorted({*owners, *FORMER_NAMES}))

@@ -167,10 +167,14 @@ def build_loss(model: Any, options: PretrainOptions) -> nn.Module:
 def attach_head(start: Start, options: PretrainOptions) -> str:
     """Append the language-model head to the model, and return where its weights come from."""
     model = start.model
-    own = options.objective_options
-    if isinstance(own, HeadOptions):
+    own_options = options.objective_options
+    if isinstance(own_options, HeadOptions):
         head, origin = build_head(
-            model, start.source, own.n_head_layers, own.skip_from, own.late_mlm
+            model,
+            start.source,
+            own_options.n_head_layers,
+            own_options.skip_from,
+            own_options.late_mlm,
         )
     else:  # the late loss alone
         head, origin = build_head(model, start.source, 0, None, True)
@@ -182,10 +186,15 @@ def attach_head(start: Start, options: PretrainOptions) -> str:
 def attach_decoder(start: Start, options: PretrainOptions) -> str:
     """Append CoT-MAE's decoder behind the head, and return where its weights come from."""
     model = start.model
-    own = options.objective_options
-    assert isinstance(own, CoTMAEOptions)
+    own_options = options.objective_options
+    assert isinstance(own_options, CoTMAEOptions)
     decoder, origin = build_decoder(
-        model, model[-1], start.source, own.decoder, own.decoder_layers, own.decoder_window
+        model,
+        model[-1],
+        start.source,
+        own_options.decoder,
+        own_options.decoder_layers,
+        own_options.decoder_window,
     )
     model.append(decoder)
     return origin

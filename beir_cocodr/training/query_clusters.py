@@ -100,18 +100,18 @@ def training_clusters(
     file = folder / CLUSTERS_FILE
     if file.is_file():
         return _saved_clusters(file, ids)
-    own = options.clustering
+    own_options = options.clustering
     clusters = cluster_queries(
         embeddings,
-        own.clusters,
+        own_options.clusters,
         options.seed,
         normalize=normalize,
         ids=ids,
-        min_size=own.min_cluster_size,
+        min_size=own_options.min_cluster_size,
         kmeans=KMeans(
-            max_points_per_centroid=own.kmeans_points,
-            iterations=own.kmeans_iterations,
-            restarts=own.kmeans_restarts,
+            max_points_per_centroid=own_options.kmeans_points,
+            iterations=own_options.kmeans_iterations,
+            restarts=own_options.kmeans_restarts,
         ),
     )
     np.save(folder / CENTROIDS_FILE, clusters.centroids)

@@ -1,5 +1,6 @@
-"""Fine-tuning in rounds: episodes or two stages, how each does on target collections, and the model
-that is left.
+"""Fine-tuning in rounds, episodes or two stages.
+
+Each round can be evaluated on target collections, and the last one's model is left.
 """
 
 import json
@@ -202,13 +203,13 @@ def finish_rounds(
     """
     record = TrainingRecord(
         **vars(plan),
-        steps=sum(each.steps or 0 for each in records),
-        seconds=round(sum(each.seconds or 0.0 for each in records), 1),
-        details={kind: [_summary(each) for each in records], "curves": points},
+        steps=sum(round_record.steps or 0 for round_record in records),
+        seconds=round(sum(round_record.seconds or 0.0 for round_record in records), 1),
+        details={kind: [_summary(round_record) for round_record in records], "curves": points},
         versions=versions(),
         parent=read_record(str(plan.base)),
-        rehearsed=_joined([each.rehearsed for each in records]),
-        citations=_joined([each.citations for each in records]),
+        rehearsed=_joined([round_record.rehearsed for round_record in records]),
+        citations=_joined([round_record.citations for round_record in records]),
     )
 
     def finish() -> TrainingRecord:

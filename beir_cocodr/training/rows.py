@@ -81,7 +81,7 @@ def own_fields(tables: Tables) -> Iterator[tuple[type[Options], Field[Any]]]:
     for table in tables.values():
         for row in table.values():
             if row.options is not None:
-                yield from ((row.options, each) for each in fields(row.options))
+                yield from ((row.options, option_field) for option_field in fields(row.options))
 
 
 def choices(names: Iterable[str], remark: str, last: str = "") -> str:

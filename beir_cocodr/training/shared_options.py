@@ -230,10 +230,10 @@ def _with_row_options(options: T, left: dict[str, Any], optional: frozenset[str]
     changes: dict[str, Any] = {}
     if isinstance(options, TrainingOptions):
         for name in options.TABLES:
-            own = getattr(options, f"{name}_options")
-            mine = {} if own is None else _taken(left, type(own))
+            own_options = getattr(options, f"{name}_options")
+            mine = {} if own_options is None else _taken(left, type(own_options))
             if mine:
-                changes[f"{name}_options"] = replace(own, **mine)
+                changes[f"{name}_options"] = replace(own_options, **mine)
         for name, table in options.FREE_TABLES.items():
             for row in table.values():
                 mine = {} if row.options is None else _taken(left, row.options)
@@ -252,12 +252,12 @@ def _taken(settings: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
 def _nested_options(kind: type[Options]) -> dict[str, type[Options]]:
     """Return the fields of a class that hold options of one class, with that class."""
     hints = get_type_hints(kind)
-    names = [each.name for each in fields(kind)]
+    names = [option_field.name for option_field in fields(kind)]
     return {name: hints[name] for name in names if is_dataclass(hints[name])}
 
 
 def _check_all_placed(options: Options, left: Mapping[str, Any], optional: frozenset[str]) -> None:
-    known = {each.name for _, each in setting_fields(type(options))}
+    known = {option_field.name for _, option_field in setting_fields(type(options))}
     former = {new: old for old, new in FORMER_NAMES.items()}
     for name in left:
         if name not in known:
@@ -304,9 +304,9 @@ def setting_fields(kind: type[Options]) -> Iterator[tuple[type[Options], Field[A
     if issubclass(kind, TrainingOptions):
         tables = {**kind.TABLES, **kind.FREE_TABLES}
     holders = {f"{name}_options" for name in tables}
-    for each in fields(kind):
-        if each.name in nested:
-            yield from setting_fields(nested[each.name])
-        elif each.name not in holders:
-            yield kind, each
+    for option_field in fields(kind):
+        if option_field.name in nested:
+            yield from setting_fields(nested[option_field.name])
+        elif option_field.name not in holders:
+            yield kind, option_field
     yield from own_fields(tables)

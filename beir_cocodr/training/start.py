@@ -1,4 +1,4 @@
-"""The encoder that a training starts from, and the encoders that the stages of an adaptation share."""
+"""The encoders that trainings start from."""
 
 from __future__ import annotations
 

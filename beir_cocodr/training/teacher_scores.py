@@ -64,7 +64,7 @@ class TeacherScores:
             self._merge()
 
     def score(self, queries: Ints, lists: Ints) -> Floats:
-        """Return the teacher's scores of lists; all processes call this, only the first one's count.
+        """Return the teacher's scores of lists; all processes call this, and the first one's count.
 
         Args:
             queries: (S,) numbers of queries.
@@ -128,8 +128,8 @@ class TeacherScores:
         [document] = self.documents.ids(np.array([row]))
         raise InputError(
             f"the teacher scores query {self.ids[query]!r} and document {document!r} with "
-            f"{wrong[0]['score']} ({len(wrong)} such scores so far); give it finite scores, or take "
-            "another teacher"
+            f"{wrong[0]['score']} ({len(wrong)} such scores so far); give it finite scores, or "
+            "take another teacher"
         )
 
     def _files(self) -> list[Path]:

@@ -93,9 +93,7 @@ class TeacherSetting:
 
 
 def find_teacher(setting: TeacherSetting) -> Teacher:
-    """Return the teacher that a name means, by
-    :data:`~beir_cocodr.training.teacher_rows.TEACHERS`.
-    """
+    """Return the teacher that a name means."""
     teacher: Teacher = teacher_kind(setting.name).load()(setting)
     return teacher
 
@@ -166,7 +164,7 @@ class CrossEncoderTeacher:
         lost = [text for text, loses_words in cut if loses_words]
         if lost and not self.texts_cut:
             log.warning(
-                "the teacher reads only the first %d characters of %.60r; further texts are counted",
+                "the teacher reads only the first %d characters of %.60r; further ones are counted",
                 len(lost[0]),
                 lost[0],
             )
@@ -361,8 +359,8 @@ def plain_student(model: ModelLike, options: DistillOptions) -> Start:
 
 def mrl_student(model: ModelLike, options: DistillOptions) -> Start:
     """Return a student of means and variances that starts from an encoder."""
-    own = options.student_options
-    assert isinstance(own, MRLOptions)
+    own_options = options.student_options
+    assert isinstance(own_options, MRLOptions)
     if isinstance(model, str | Path):
         name = str(model)
         source = model_source(name)
@@ -372,5 +370,5 @@ def mrl_student(model: ModelLike, options: DistillOptions) -> Start:
         source = start.source
     set_seed(options.seed)  # new layers are drawn at random
     overrides = options.encoder.overrides()
-    student = MRL(source, k=own.k, beta=own.beta, seed=options.seed, **overrides)
+    student = MRL(source, k=own_options.k, beta=own_options.beta, seed=options.seed, **overrides)
     return Start(name, source, student)

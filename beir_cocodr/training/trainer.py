@@ -1,5 +1,6 @@
-"""The one place that trains: the host's trainer with checks, resumable checkpoints and a complete
-end. A :class:`Stage` describes a training, and :func:`run_stage` runs it.
+"""The one place that trains: the host's trainer, with checks and resumable checkpoints.
+
+A :class:`Stage` describes a training, and :func:`run_stage` runs it to a complete end.
 """
 
 import logging

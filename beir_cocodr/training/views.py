@@ -1,5 +1,6 @@
-"""What an objective of pre-training sees of a corpus: texts that are drawn anew each epoch, and how a
-batch of them is tokenised and masked.
+"""What an objective of pre-training sees of a corpus, and how a batch is made of it.
+
+Texts are drawn anew each epoch, tokenised and masked.
 """
 
 from collections.abc import Mapping, Sequence

@@ -33,8 +33,10 @@ class ClusterOptions(Options):
 
     def loss_arguments(self) -> dict[str, Any]:
         """Return the options that the subclass adds: keyword arguments of its loss."""
-        shared = {each.name for each in fields(ClusterOptions)}
-        names = [each.name for each in fields(self) if each.name not in shared]
+        shared = {option_field.name for option_field in fields(ClusterOptions)}
+        names = [
+            option_field.name for option_field in fields(self) if option_field.name not in shared
+        ]
         return {name: getattr(self, name) for name in names}
 
 
