@@ -83,23 +83,30 @@ PLUGINS = {
 
 
 def __getattr__(name: str) -> Any:
+    """Import a public name when it is used first."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return load_object(_HOMES[name])
 
 
 def __dir__() -> list[str]:
+    """Return the public names along with those that are imported."""
     return sorted({*globals(), *__all__})
 
 
 def load_plugin(name: str) -> Any:
-    """An object of a plugin, by its name in :data:`PLUGINS`, imported now; ``ImportError`` where
-    its host is absent.
+    """Import an object of a plugin.
+
+    Args:
+        name: a name of :data:`PLUGINS`.
+
+    Raises:
+        ImportError: If the host of the plugin is not installed.
     """
     return load_object(PLUGINS[name])
 
 
 def load_object(place: str) -> Any:
-    """What ``module:object`` names, for tables whose rows are imported when they are asked for."""
+    """Import the object that ``module:object`` names, as the rows of tables do."""
     module, _, attribute = place.partition(":")
     return attrgetter(attribute)(import_module(module))

@@ -429,13 +429,14 @@ def _load(source: Source, labels: Labels, documents: Documents | None = None) ->
 def _checked_collection(collection: Collection, labels: Labels) -> Collection:
     if labels == "required" and not collection.qrels:
         raise InputError(
-            f"the collection {collection.name} has no judgements; load it with a split that has some"
+            f"the collection {collection.name} has no judgements; load it with a split that has "
+            "some"
         )
     return collection
 
 
 def is_dataset(value: object) -> bool:
-    """Return true for what is surely a dataset: an object in memory, or a name of datasets.
+    """Return true for what is surely a dataset: an object in memory, or a name of a dataset.
 
     Names of models and of datasets overlap; a folder counts if it has a part of a BEIR folder.
     """

@@ -175,7 +175,7 @@ def _corrected(tests: Sequence[PairedTest]) -> list[PairedTest]:
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return p values by Holm's step-down correction; None stays None.
 
-    The i-th smallest of m is multiplied by (m − i + 1); the results are made monotone and at most 1.
+    The i-th smallest of m is multiplied by (m − i + 1); results are made monotone and at most 1.
 
     References:
         Holm, 1979: A simple sequentially rejective multiple test procedure.

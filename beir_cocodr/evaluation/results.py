@@ -534,15 +534,20 @@ class ComparisonRecord(Tabular, Findings, Record):
         """
         rows = []
         for pair in self.pairs:
-            is_test = isinstance(pair, PairedTest)
+            measure = "nDCG@10"
+            if isinstance(pair, PairedTest):
+                measure = pair.measure
+                difference = pair.difference
+            else:
+                difference = pair.estimate
             low, high = pair.interval or (None, None)
             rows.append(
                 {
                     "a": pair.a,
                     "b": pair.b,
-                    "measure": pair.measure if is_test else "nDCG@10",
+                    "measure": measure,
                     "verdict": pair.verdict,
-                    "difference": pair.difference if is_test else pair.estimate,
+                    "difference": difference,
                     "low": low,
                     "high": high,
                 }

@@ -281,6 +281,7 @@ def calibration_kind(spec: ModelSpec) -> str | None:
     """
     if spec.kind in (BM25, DENSE):
         return spec.kind
+    row: Fusion | Hosted | Standalone | None
     row = FUSIONS.get(spec.kind) or HOSTED.get(spec.kind) or RETRIEVERS.get(spec.kind)
     if row is None:
         return getattr(spec.loaded, "calibration_kind", None)

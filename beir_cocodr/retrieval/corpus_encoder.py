@@ -242,4 +242,4 @@ def named(documents: Documents, rows: Ints) -> str:
 def _out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return should_reduce_batch_size(error)
+    return bool(should_reduce_batch_size(error))

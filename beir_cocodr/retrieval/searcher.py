@@ -1,12 +1,10 @@
-"""A corpus and a model that answer typed queries: what a person searches with, by hand or on a
-page.
-"""
+"""A corpus and a model that answer typed queries, for a person or a page."""
 
 import copy
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,20 +24,20 @@ from beir_cocodr.retrieval.resources import Resources
 
 @dataclass(frozen=True)
 class Hit:
-    """A document that was found.
+    """A document of an answer.
 
-    Args:
+    Attributes:
         rank: from 1.
-        id, title, text: of the document; of a folder of files, a passage and the title of its file.
-        score: the model's.
-        snippet: the part of the text that says most about the query, in one line.
-        matches: ranges in the snippet, first character and the one after the last, of words that
-            match the query.
-        words: all that match in title and text, as they stand there, each once.
-        file: where the document stands in a folder of files; None elsewhere.
-        section: its heading there, if it has one.
-        dense, lexical: what the encoder's and BM25's part add to the score, where the model has
-            them; their sum is the score but for rounding.
+        id, title, text: of the document; in a folder of files, of a passage and its file's title.
+        score: the model's score.
+        snippet: the part of the text that is closest to the query, in one line.
+        matches: ranges in the snippet of words that match the query, each from its first character
+            to the one after the last.
+        words: the matching words of title and text as they are written there, each once.
+        file: the file of the document in a folder of files; None elsewhere.
+        section: its heading in the file, if it has one.
+        dense, lexical: the parts of the score that the encoder and BM25 add, where the model has
+            them; they sum up to the score, except for rounding.
     """
 
     rank: int
@@ -57,30 +55,32 @@ class Hit:
 
     @property
     def place(self) -> str:
-        """The file where there is one, else the id."""
+        """Return the file if there is one, else the id."""
         return self.id if self.file is None else self.file
 
     def to_json(self) -> Json:
+        """Return the fields as plain JSON."""
         return asdict(self)
 
 
 class Searcher:
-    """Searches a corpus with a model, which both stay loaded.
+    """Searches a corpus with a model; both stay loaded.
 
     Args:
-        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`; needs neither queries
-            nor labels.
-        model: any model name, such as bm25, minilm, hybrid:minilm or the folder of a trained model.
+        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`; it needs neither
+            queries nor labels.
+        model: a name such as bm25, minilm, hybrid:minilm or the folder of a trained model, a loaded
+            ``SentenceTransformer``, or any object with ``encode`` or with ``search``.
         options: see :class:`~beir_cocodr.models.spec.SearchOptions`; its analyzer also finds the
             words that match.
-        snippet_length: characters of a snippet, about.
+        snippet_length: characters of a snippet, approximately.
 
     Attributes:
         documents: the corpus.
         kept: the folder where its embeddings are kept from run to run.
 
     Raises:
-        InputError: the collection or the model cannot be found or read, or a store is not the
+        InputError: If the collection or the model cannot be found or read, or a store is not the
             model's.
 
     Example:
@@ -114,7 +114,8 @@ class Searcher:
         self.kept = self._kept_folder(collection)
         place = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
         self._resources = Resources(self.documents, Path(place.name), options, self.kept)
-        weakref.finalize(self._resources, place.cleanup)  # searchers beside this one share them
+        # Searchers beside this one share the resources, and may outlive it.
+        weakref.finalize(self._resources, place.cleanup)
         self._ranker = self._resources.ranker(spec)
         self._resources.check_stores_used()
 
@@ -151,55 +152,65 @@ class Searcher:
         return other
 
     def prepare(self) -> None:
-        """Make what searching needs, an index or embeddings; the first search does it, too."""
+        """Make the index or the embeddings that searching needs; else the first search does it."""
         self._ranker.prepare()
 
     def search(self, query: str, top_k: int = 10) -> list[Hit]:
-        """The best documents for a query, best first; of BM25 those that share a term with it.
+        """Return the best documents for a query, best first.
+
+        Args:
+            query: a text.
+            top_k: documents to return; BM25 returns only those that share a term with the query.
 
         Raises:
-            InputError: an empty query, or ``top_k`` below 1.
+            InputError: If the query is empty, or ``top_k`` is below 1.
         """
         return self.search_all({"query": query}, top_k)["query"]
 
     def search_all(self, queries: Mapping[str, str], top_k: int = 10) -> dict[str, list[Hit]]:
-        """Query ids to what is found for their texts."""
+        """Return query id to the best documents for its text, see :meth:`search`."""
         check_count("top_k", top_k)
         for id, text in queries.items():
             if not text.strip():
                 raise InputError(f"query {id!r} is empty; give it words")
         ranking = self._ranker.search(dict(queries), top_k)
-        found = zip(queries, queries.values(), ranking.rows, ranking.scores, strict=True)
-        return {
-            id: self._hits(text, rows[rows >= 0], scores[rows >= 0])
-            for id, text, rows, scores in found
-        }
+        answers = {}
+        for i, (id, text) in enumerate(queries.items()):
+            is_result = ranking.rows[i] >= 0
+            answers[id] = self._hits(text, ranking.rows[i][is_result], ranking.scores[i][is_result])
+        return answers
 
     def full_text(self, id: str) -> str:
-        """The text of a document; of a passage of a file, or of a record of a table, the texts of
-        all its passages.
+        """Return the text of a document.
+
+        For a passage of a file, or of a record of a table, these are the texts of all its passages.
+
+        Raises:
+            InputError: If there is no such document.
         """
         if id not in self.documents:
             raise InputError(f"{self.dataset} has no document {id!r}; give the id of a hit")
         if self._files is None or not self._files.corpus.is_dir() or self.file_of(id) is None:
             return self.documents[id]["text"]
-        place = self._files.begins(id)  # they stand side by side
+        rows = self._rows_beside(id, self._files.begins(id))
+        return "\n\n".join(document["text"] for document in self.documents.take(rows))
+
+    def _rows_beside(self, id: str, beginning: str) -> np.ndarray:
+        """Return the rows of all documents whose ids begin alike, which follow each other."""
         row = int(self.documents.rows([id])[0])
-        first, last = row, row
-        while first and self.documents.ids([first - 1])[0].startswith(place):
+        first = row
+        while first and self._id(first - 1).startswith(beginning):
             first -= 1
-        while last + 1 < len(self.documents) and self.documents.ids([last + 1])[0].startswith(
-            place
-        ):
+        last = row
+        while last + 1 < len(self.documents) and self._id(last + 1).startswith(beginning):
             last += 1
-        return "\n\n".join(
-            document["text"] for document in self.documents.take(np.arange(first, last + 1))
-        )
+        return np.arange(first, last + 1)
+
+    def _id(self, row: int) -> str:
+        return self.documents.ids([row])[0]
 
     def file_of(self, id: str) -> str | None:
-        """The file that a document is of, as its path in the folder; None where the corpus is no
-        files.
-        """
+        """Return the file of a document, as its path in the folder; None for other corpora."""
         return None if self._files is None else self._files.file_of(id)
 
     def _hits(self, query: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
@@ -209,30 +220,35 @@ class Searcher:
         dense, lexical = Parts() if parts is None else parts(query, rows, scores)
         terms = frozenset(self.analyzer(query))
         hits = []
-        for place, document in enumerate(self.documents.take(rows)):
-            title, text = document["title"], document["text"]
-            shown = snippet(text or title, query, self.analyzer, self.snippet_length)
-            whole = f"{title}\n{text}"[:SEARCHED]
-            words = dict.fromkeys(
-                whole[start:end].lower() for start, end, _ in self.analyzer.matches(whole, terms)
-            )
-            heading, _, section = (
-                title.partition(ABOVE) if self._files is not None else (title, "", "")
-            )
-            hits.append(
-                Hit(
-                    rank=place + 1,
-                    id=document["_id"],
-                    score=float(scores[place]),
-                    title=heading,
-                    text=text,
-                    snippet=shown.text,
-                    matches=shown.matches,
-                    words=tuple(words),
-                    file=self.file_of(document["_id"]),
-                    section=section or None,
-                    dense=None if dense is None else float(dense[place]),
-                    lexical=None if lexical is None else float(lexical[place]),
-                )
-            )
+        for i, document in enumerate(self.documents.take(rows)):
+            hit = replace(self._hit(document, query, terms), rank=i + 1, score=float(scores[i]))
+            if dense is not None:
+                hit = replace(hit, dense=float(dense[i]))
+            if lexical is not None:
+                hit = replace(hit, lexical=float(lexical[i]))
+            hits.append(hit)
         return hits
+
+    def _hit(self, document: Mapping[str, str], query: str, terms: frozenset[str]) -> Hit:
+        """Return a document, not ranked yet, with the words that match the terms of a query."""
+        title = document["title"]
+        text = document["text"]
+        shown = snippet(text or title, query, self.analyzer, self.snippet_length)
+        searched = f"{title}\n{text}"[:SEARCHED]
+        matches = self.analyzer.matches(searched, terms)
+        words = dict.fromkeys(searched[start:end].lower() for start, end, _ in matches)
+        section = ""
+        if self._files is not None:
+            title, _, section = title.partition(ABOVE)
+        return Hit(
+            rank=0,
+            id=document["_id"],
+            score=0.0,
+            title=title,
+            text=text,
+            snippet=shown.text,
+            matches=shown.matches,
+            words=tuple(words),
+            file=self.file_of(document["_id"]),
+            section=section or None,
+        )
