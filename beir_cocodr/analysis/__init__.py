@@ -31,14 +31,16 @@ class RepresentationOptions(Options):
     """
 
     sample: int = option(
-        1024, "Sample at most this many documents of a corpus, and two spans of each.", min=2
+        1024,
+        "Sample at most this many documents from each corpus, and two spans from each document.",
+        min=2,
     )
     batch_size: int = option(
         128, "Contrast this many documents with each other in the loss.", min=2
     )
-    temperature: float = option(2.0, "Temperature of uniformity.", above=0)
+    temperature: float = option(2.0, "Compute uniformity at this temperature.", above=0)
     span_tokens: int = option(30, "Take at most this many tokens in a span.", min=1)
-    seed: int = option(42, "Seed of the sample and the spans.", min=0, max=SEED_MAX)
+    seed: int = option(42, "Seed the sample and the spans with this number.", min=0, max=SEED_MAX)
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class SourceClusterOptions(Options):
 
     clusters: int = option(50, "Divide the source queries into this many clusters.", min=1)
     sample: int = option(1000, "Sample at most this many source queries.", min=1)
-    negatives: int = option(4, "Use this many negatives of BM25 for a source query.", min=1)
+    negatives: int = option(4, "Use this many negatives from BM25 for each source query.", min=1)
     cases: int = option(
         5, "Show this many target queries with their nearest source queries.", min=1
     )

@@ -36,7 +36,7 @@ app = typer.Typer(
 )
 
 study_app = typer.Typer(
-    help="Run an analysis of the papers, such as study qpp.", rich_markup_mode=None
+    help="Run an analysis from the papers, such as study qpp.", rich_markup_mode=None
 )
 
 resample_app = typer.Typer(

@@ -26,16 +26,16 @@ def quickstart(
         ),
     ] = None,
     fast: Annotated[
-        bool, Option("--fast", help="Run a smaller quickstart, in under two minutes.")
+        bool, Option("--fast", help="Run a smaller quickstart, which takes less than two minutes.")
     ] = False,
-    seed: Annotated[int, Option(help="Seed of the whole run.")] = 42,
+    seed: Annotated[int, Option(help="Seed the whole run with this number.")] = 42,
     resume: parameters.Resume = False,
     as_json: parameters.Json = False,
 ) -> None:
-    """Adapt MiniLM to a small corpus that is built in.
+    """Adapt MiniLM to a small built-in corpus.
 
-    The corpus is the documentation of scipy, and the source is that of scikit-learn. Nothing is
-    downloaded.
+    The corpus is the documentation of scipy and scikit-learn; the labelled source is that of the
+    standard library, numpy, pandas and torch. With --fast, both are smaller. Nothing is downloaded.
     """
     from beir_cocodr.report.evaluation_tables import print_adaptation
     from beir_cocodr.training.adapt import quickstart as run
@@ -51,18 +51,18 @@ def validate(
     split: Annotated[
         str | None,
         plain(
-            "Require this split of the qrels. Default: test where the collection has qrels, and no "
-            "qrels are required."
+            "Require this split of the qrels. Default: test if the collection has qrels; a "
+            "collection without qrels passes."
         ),
     ] = None,
     as_json: parameters.Json = False,
     most: Annotated[
-        int, Option(help="List at most this many defects of a kind; all are counted.")
+        int, Option(help="List at most this many defects of each kind; all of them are counted.")
     ] = 20,
 ) -> None:
     """List every defect of a collection with file and line.
 
-    A collection without labels has no defect by that.
+    Missing labels are not a defect.
     """
     from beir_cocodr.data.validation import validate as find_defects
 

@@ -62,7 +62,7 @@ _Settings = Annotated[
 ]
 
 ShowConfig = Annotated[
-    bool, Option("--show-config", help="Print the settings in force as JSON, and stop.")
+    bool, Option("--show-config", help="Print the settings in force as JSON and stop.")
 ]
 
 

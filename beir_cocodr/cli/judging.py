@@ -29,7 +29,7 @@ def evaluate(
     top_k: Annotated[
         int | None,
         Option(
-            help="Keep this many documents of each query in the run. Default: as many as the "
+            help="Keep this many documents for each query in the run. Default: as many as the "
             "measures need."
         ),
     ] = None,
@@ -67,8 +67,8 @@ def compare(
     models: Annotated[
         list[str] | None,
         Argument(
-            help="Models to compare, named as for evaluate. With --judgements, a single encoder "
-            "stands for all its uses.",
+            help="Compare these models, named as for evaluate. With --judgements, one encoder is "
+            "enough: the command then compares all ways to use it.",
             show_default=False,
         ),
     ] = None,
@@ -84,8 +84,8 @@ def compare(
     measures: Annotated[
         str | None,
         Option(
-            help="Compute these measures of ir-measures, separated by spaces. Default: nDCG@10 "
-            "R@100, and with --parity nDCG@10 AP@100 R@100 R_cap@100 RR@10."
+            help="Compute these measures, named as in ir-measures and separated by spaces. "
+            "Default: nDCG@10 R@100, or with --parity nDCG@10 AP@100 R@100 R_cap@100 RR@10."
         ),
     ] = None,
     split: parameters.Split = "test",
@@ -93,16 +93,17 @@ def compare(
         bool | None,
         Option(
             "--labels/--no-labels",
-            help="Judge models with the labels of the split, or without. Default: with labels "
-            f"where the split has some. Without labels these count: {', '.join(ESTIMATORS)}.",
+            help="Judge models with the labels of the split, or without labels. Default: with "
+            "labels if the split has any. The evidence without labels is: "
+            f"{', '.join(ESTIMATORS)}.",
         ),
     ] = None,
     identical_ids: parameters.Policy = "auto",
     samples: Annotated[
         int,
-        Option(help="Judge without labels by this many crops, and as many generated queries."),
+        Option(help="Without labels, judge by this many crops and as many generated queries."),
     ] = 300,
-    seed: Annotated[int, Option(help="Seed of the samples.")] = 42,
+    seed: Annotated[int, Option(help="Seed the samples with this number.")] = 42,
     wanted: Annotated[
         int, Option(help="Propose this many query-document pairs for labelling.")
     ] = 50,
@@ -114,7 +115,7 @@ def compare(
 ) -> None:
     """Decide which model is better, with labels or without.
 
-    With --parity, the command shows instead how three evaluation tools score one run.
+    With --parity, the command instead shows how three evaluation tools score one run.
     """
     if (parity is not None) == bool(models):
         raise InputError("name models to compare, or a run with --parity, but not both")
@@ -165,7 +166,8 @@ def report(
     folder: Annotated[
         Path,
         Argument(
-            help="Output of evaluate, compare, adapt, quickstart or a training command.",
+            help="Read this output folder of evaluate, compare, adapt, quickstart or a training "
+            "command.",
             show_default=False,
         ),
     ],
@@ -174,7 +176,7 @@ def report(
     ] = None,
     dataset: Annotated[
         str | None,
-        plain("Take titles and texts from this collection if the recorded one is not at hand."),
+        plain("Take titles and texts from this collection if the recorded one is not available."),
     ] = None,
     split: Annotated[
         str | None,
@@ -183,7 +185,10 @@ def report(
     queries: Annotated[int, Option(help="Show at most this many single queries.", min=0)] = 50,
     published: Annotated[
         list[Path] | None,
-        Option(help="Compare with this file of published figures, not the packaged ones; repeat."),
+        Option(
+            help="Compare with this file of published figures instead of the packaged ones; "
+            "repeat for several."
+        ),
     ] = None,
     overwrite: Annotated[
         bool, Option("--overwrite", help="Replace the page of another run.")

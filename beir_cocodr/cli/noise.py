@@ -56,6 +56,6 @@ Verbose = Annotated[
         "-v",
         callback=_hear,
         expose_value=False,
-        help="Print progress bars and warnings of libraries, too.",
+        help="Also print the progress bars and warnings of libraries.",
     ),
 ]

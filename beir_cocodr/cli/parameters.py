@@ -12,15 +12,15 @@ from beir_cocodr.run_folder import results_folder
 Dataset = Annotated[
     str,
     plain(
-        "Use this collection: a folder of files or in BEIR's format, a corpus file, hf:NAME, "
-        "irds:ID, BEIR's short name, or apidocs/DOMAIN."
+        "Use this collection: a folder of files, a BEIR folder, a corpus file, hf:NAME, irds:ID, "
+        "a BEIR name such as scifact, or apidocs/DOMAIN."
     ),
 ]
 
 Output = Annotated[Path, plain("Write the results to this folder.")]
 
 Measures = Annotated[
-    str, Option(help="Compute these measures of ir-measures, separated by spaces.")
+    str, Option(help="Compute these measures, named as in ir-measures and separated by spaces.")
 ]
 
 Split = Annotated[str, Option(help="Use this split of the qrels.")]
@@ -28,15 +28,15 @@ Split = Annotated[str, Option(help="Use this split of the qrels.")]
 Json = Annotated[bool, Option("--json", help="Print results as JSON.")]
 
 Resume = Annotated[
-    bool, Option("--resume", help="Resume an interrupted output, and keep a finished one.")
+    bool, Option("--resume", help="Resume an interrupted run; a finished one is kept as it is.")
 ]
 
 Overwrite = Annotated[
     bool,
     Option(
         "--overwrite",
-        help="Replace the results of another run in the output. Those of this run are always "
-        "replaced.",
+        help="Replace the results of another run in the output folder. Results of the same run "
+        "are always replaced.",
     ),
 ]
 
@@ -52,8 +52,8 @@ Policy = Annotated[
 Judgements = Annotated[
     Path | None,
     plain(
-        "Read some judged queries from qrels, labels_wanted.tsv with its column filled, or a log "
-        "of judgements."
+        "Read the judgements of some queries from this file: qrels, labels_wanted.tsv with its "
+        "column judgement filled in, or a log of judgements."
     ),
 ]
 
@@ -61,13 +61,16 @@ Picture = Annotated[
     bool | None,
     Option(
         "--picture/--no-picture",
-        help="Draw a picture, or draw none. Default: draw it where matplotlib is installed.",
+        help="Draw a picture, or none. Default: draw one if matplotlib is installed.",
     ),
 ]
 
 ResultsFiles = Annotated[
     list[Path] | None,
-    Option(help="Read this results.json of evaluate on one of the collections; repeat."),
+    Option(
+        help="Read this results.json, which evaluate wrote for one of the collections; repeat "
+        "for several."
+    ),
 ]
 
 ResultsMeasure = Annotated[str, Option(help="Use this measure of the results.")]
@@ -77,9 +80,10 @@ RayAddress = Annotated[
     Option(
         "--ray",
         metavar="[ADDRESS]",
-        help="Work on a Ray cluster, with the same files to the byte. ADDRESS is HOST:PORT of its "
-        "head, auto (the default: the cluster that RAY_ADDRESS names or that runs on this "
-        "machine), or local (a cluster that is started for this command and ended with it).",
+        help="Run on a Ray cluster; the files are the same to the byte. ADDRESS is the HOST:PORT "
+        "of the cluster's head, auto (the default: the cluster that RAY_ADDRESS names or "
+        "that runs on this machine), or local (a cluster that starts and stops with this "
+        "command).",
     ),
 ]
 

@@ -18,17 +18,17 @@ log = logging.getLogger(__name__)
 _TextColumn = Annotated[
     list[str] | None,
     plain(
-        "Read the text from this column of a table, where its name does not show it; repeat to "
-        "join several columns."
+        "Read the text from this column of a table if no column name shows which one it is; "
+        "repeat to join several columns."
     ),
 ]
 
 _Language = Annotated[
     str | None,
     plain(
-        "Language of the corpus, as an ISO 639 code or an English name. It decides how sentences "
-        "are split, and how BM25 stems words and leaves out stop words unless --bm25-analyzer "
-        "names another analyzer than english. Default: English."
+        "Treat the corpus as written in this language, an ISO 639 code or an English name. It "
+        "decides how sentences are split and, unless --bm25-analyzer names an analyzer other "
+        "than english, how BM25 stems words and removes stop words. Default: English."
     ),
 ]
 

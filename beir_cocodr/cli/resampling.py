@@ -41,7 +41,8 @@ def restrain(
 ) -> None:
     """Draw training queries near test queries, and far away.
 
-    Near queries make the collection interpolation, and as many distant ones extrapolation.
+    Near queries form the collection for interpolation, and as many distant ones that for
+    extrapolation.
     """
     from beir_cocodr.resampling.restrain import resample_restrain
 
@@ -99,7 +100,9 @@ def _finish(manifest: Manifest, output: Path, drawn: bool, as_json: bool) -> Non
 )
 def evaluate(
     folder: Annotated[Path, plain("Read this output of restrain or resttest.")],
-    output: Annotated[Path, plain("Write the results to this folder; a begun one is resumed.")],
+    output: Annotated[
+        Path, plain("Write the results to this folder; an interrupted run is resumed.")
+    ],
     architecture: Annotated[
         list[str] | None,
         Option(
@@ -110,16 +113,16 @@ def evaluate(
     model: Annotated[
         list[str] | None,
         Option(
-            help="Evaluate given models, too. In PATH, {set} is replaced by a training set, and "
-            "{seed} by a seed; repeat.",
+            help="Also evaluate this model. In PATH, {set} is replaced by the training set and "
+            "{seed} by the seed; repeat for several.",
             metavar="NAME=PATH",
         ),
     ] = None,
     other_start: Annotated[
         list[str] | None,
         Option(
-            help="Start all architectures from this encoder, too, for rows ARCHITECTURE@NAME; "
-            "repeat.",
+            help="Also start all architectures from this encoder, in rows ARCHITECTURE@NAME; "
+            "repeat for several.",
             metavar="NAME=PATH",
         ),
     ] = None,
@@ -131,7 +134,7 @@ def evaluate(
     ] = None,
     ood: Annotated[
         list[str] | None,
-        Option(help="Evaluate on this collection outside the distribution, too; repeat."),
+        Option(help="Also evaluate on this out-of-distribution collection; repeat for several."),
     ] = None,
     measures: parameters.Measures = "nDCG@10 R@100",
     keep_models: Annotated[

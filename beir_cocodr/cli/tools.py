@@ -17,14 +17,14 @@ def irds(
     arguments: Annotated[
         list[str],
         Argument(
-            help="register FOLDER ID, register OUTPUT [ID], forget ID, or a command of "
+            help="Run register FOLDER ID, register OUTPUT [ID], forget ID, or a command of "
             "ir_datasets, such as list or export ID docs."
         ),
     ],
 ) -> None:
-    """Run ir_datasets with this machine's collections.
+    """Run ir_datasets on this machine's collections.
 
-    These are the collections that register keeps, and resampled ones.
+    These are the collections that register keeps and those that study resample writes.
     """
     load_plugin("irds commands")(arguments)
 
@@ -33,14 +33,14 @@ def pyserini(
     arguments: Annotated[
         list[str],
         Argument(
-            help="A module with its options, such as search.faiss --index STORE --topics T "
-            "--output RUN."
+            help="Run this module with its options, such as search.faiss --index STORE --topics "
+            "T --output RUN."
         ),
     ],
 ) -> None:
     """Run Pyserini over stores of this package.
 
-    A fitting Java is chosen, a store serves as an index, and --encoder beir-cocodr:MODEL names a
-    model.
+    The command chooses a suitable Java. A store serves as an index, and --encoder beir-cocodr:MODEL
+    names an encoder of this package.
     """
     load_plugin("pyserini commands")(arguments)

@@ -48,8 +48,8 @@ def pretrain(
     queries: Annotated[
         list[str] | None,
         Option(
-            help="Read queries from this folder of generate-queries, for qc and cotmae; repeat "
-            "for several corpora."
+            help="Read the queries for qc and cotmae from this folder of generate-queries; "
+            "repeat for several corpora."
         ),
     ] = None,
     settings: PretrainOptions,
@@ -57,7 +57,7 @@ def pretrain(
 ) -> None:
     """Pre-train an encoder on corpora without labels.
 
-    The objective is COCO, one of its rivals, or queries as context.
+    The objective is COCO, one of its rivals, or query-as-context.
     """
     from beir_cocodr.training.pretrain import pretrain as run
 
@@ -87,7 +87,9 @@ def finetune(
     split: _TrainSplit = "train",
     target: Annotated[
         list[str] | None,
-        Option(help="Evaluate every episode or stage on this labelled collection; repeat."),
+        Option(
+            help="Evaluate every episode or stage on this labelled collection; repeat for several."
+        ),
     ] = None,
     measures: parameters.Measures = "nDCG@10 R@100",
     settings: FinetuneOptions,
@@ -95,8 +97,8 @@ def finetune(
 ) -> None:
     """Fine-tune an encoder on labelled queries.
 
-    Queries count alike or by a robust weighting such as iDRO. Negatives are BM25's, or mined in
-    episodes or two stages.
+    Queries have equal weights or those of a robust weighting such as iDRO. Negatives come from
+    BM25, or are mined in episodes or in two stages.
     """
     from beir_cocodr.training.finetune import finetune as run
 
@@ -156,8 +158,8 @@ def fuse(
     store: Annotated[
         list[Path] | None,
         Option(
-            help="Read this store, which encode wrote with this encoder, and encode nothing; "
-            "repeat."
+            help="Take the vectors from this store, which encode wrote with this encoder, "
+            "instead of encoding; repeat for several."
         ),
     ] = None,
     resume: parameters.Resume = False,
@@ -197,8 +199,8 @@ def adapt(
         str,
         Option(
             help="Run these stages, separated by commas: any of "
-            f"{','.join(presets.ADAPT_STAGES)}. They run "
-            "in the right order. Their models are judged one by one and all together."
+            f"{','.join(presets.ADAPT_STAGES)}. They run in the right order, each alone and "
+            "all in sequence, and every model is judged."
         ),
     ] = ",".join(presets.DEFAULT_STAGES),
     queries: Annotated[
@@ -211,21 +213,22 @@ def adapt(
     generator: Annotated[
         str,
         Option(
-            help="Generate queries by this generator: lexical, or a seq2seq or causal language "
+            help="Generate queries with this generator: lexical, or a seq2seq or causal language "
             "model."
         ),
     ] = "lexical",
     teacher: Annotated[
         str | None,
         Option(
-            help="Score by this cross-encoder in the stage gpl. Default: GPL's own, from the hub."
+            help="Score with this cross-encoder in the stage gpl. Default: the one that GPL "
+            "uses, from the hub."
         ),
     ] = None,
     split: Annotated[str, Option(help="Judge by this split of the target's qrels.")] = "test",
     samples: Annotated[
         int,
         Option(
-            help="Judge a target without labels by this many held-out crops, and as many "
+            help="Judge a target without labels by this many held-out crops and as many "
             "generated queries."
         ),
     ] = 300,
@@ -235,7 +238,8 @@ def adapt(
     measures: parameters.Measures = "nDCG@10 R@100",
     judgements: parameters.Judgements = None,
     weighting: Annotated[
-        str | None, Option(help=f"Weight the source's queries by {choices(WEIGHTINGS, 'default')}.")
+        str | None,
+        Option(help=f"Weight the source's queries by {choices(WEIGHTINGS, 'default', 'or')}."),
     ] = None,
     shared: Json,
     preset: Preset = None,
@@ -244,11 +248,11 @@ def adapt(
     search: SearchOptions,
     as_json: parameters.Json = False,
 ) -> None:
-    """Adapt an encoder to a corpus, and judge the result.
+    """Adapt an encoder to a corpus and judge the result.
 
-    Labels of the dataset are only used to judge. Without labels, estimates judge, and the command
-    prints how often such estimates were right; labels_wanted.tsv then lists the query-document
-    pairs whose labels would decide most.
+    The labels of the dataset are used only to judge. Without labels, the verdict is an estimate,
+    and the command prints how often such estimates were right; labels_wanted.tsv then lists the
+    query-document pairs whose labels would decide most.
     """
     chosen = presets.chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
     presets.check_preset(preset, chosen)
@@ -314,20 +318,21 @@ def generate_queries(
     generator: Annotated[
         str,
         Option(
-            help="Generate by this generator: lexical (no model, any language), or a language "
-            "model by its hub name or folder."
+            help="Use this generator: lexical (no model, any language), or a language model by "
+            "its hub name or folder."
         ),
     ] = "lexical",
     *,
     settings: GenerationOptions,
     shard: Annotated[
-        str, Option(help="With i/n, write every n-th shard, from the i-th on; i begins at 1.")
+        str,
+        Option(help="With i/n, write every n-th shard, starting with the i-th; i counts from 1."),
     ] = "1/1",
     encoder: EncoderOptions,
 ) -> None:
     """Generate queries for the passages of a corpus.
 
-    The output is a BEIR folder to train on. The same command again resumes it.
+    The output is a BEIR folder to train on. To resume a killed run, run the same command again.
     """
     from beir_cocodr.generation.generate import generate_queries as run
 
@@ -346,7 +351,9 @@ def _part(shard: str) -> tuple[int, int]:
 def export(
     dataset: parameters.Dataset,
     output: parameters.Output,
-    form: Annotated[str, Option(help="Write for gpl, tevatron or sentence-transformers.")] = "gpl",
+    form: Annotated[
+        str, Option(help="Write files for gpl, tevatron or sentence-transformers.")
+    ] = "gpl",
     model: Annotated[
         list[str], Option(help="Mine hard negatives with this model; repeat for several.")
     ] = ["bm25"],  # noqa: B006
@@ -359,7 +366,7 @@ def export(
 ) -> None:
     """Write labelled queries with hard negatives to files.
 
-    GPL, Tevatron and sentence-transformers read them.
+    GPL, Tevatron and sentence-transformers can read them.
     """
     from beir_cocodr.training.exchange import ExportOptions
     from beir_cocodr.training.exchange import export as run

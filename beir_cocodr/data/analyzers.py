@@ -98,8 +98,8 @@ ANALYZERS = (
 
 ANALYZER_HELP = (
     "Analyse texts for BM25 by the rules of english (stop words removed, words stemmed), german, "
-    "french or another language of Snowball's, as words (of any language, unspaced ones as pairs "
-    "of characters), or by none (words as they are)."
+    "french or another Snowball language; as words (any language; where words are not spaced, as "
+    "pairs of characters); or as none (words unchanged)."
 )
 
 # Words by bm25s's default; and for many texts at once: characters beyond ASCII that no word has,

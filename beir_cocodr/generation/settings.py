@@ -31,51 +31,64 @@ class GenerationOptions:
         - The filter: Dai et al., Promptagator, 2022, section 3.2, with r = 1.
     """
 
-    per_passage: int = option(5, "Generate this many queries for a passage.", min=1)
+    per_passage: int = option(5, "Generate this many queries for each passage.", min=1)
     passage_tokens: int = option(
-        144, "Cut passages to at most this many tokens, special ones included.", min=8
+        144, "Cut passages to at most this many tokens, including special ones.", min=8
     )
     tokenizer: str | None = option(
         None,
-        "Count tokens by this model, which will read the passages, or by words. Default: the "
-        "generator's own tokenizer, and words for lexical.",
+        "Count tokens with the tokenizer of this model, which will read the passages, or count "
+        "words. Default: the generator's tokenizer, or words for lexical.",
     )
     language: str = option(
         "en",
-        "Language of the corpus, as an ISO 639 code, for abbreviations that do not end a sentence.",
+        "Treat the corpus as written in this language, an ISO 639 code. It decides which "
+        "abbreviations do not end a sentence.",
     )
     prefix: str | None = option(
         None,
-        'Put this before every passage. Default: none, or "text2query: " for a with_prefix model.',
+        'Put this text before every passage. Default: none, or "text2query: " for a with_prefix '
+        "model.",
     )
     prompt: str | None = option(
         None,
-        "Prompt the model with this text, which has {passage} in it. Default: by the model's kind.",
+        "Prompt the model with this text, which contains {passage}. Default: a prompt for the "
+        "model's kind.",
     )
-    max_length: int = option(64, "Generate at most this many tokens for a query.", min=1)
-    top_p: float = option(0.95, "Sample from tokens of this probability mass.", above=0, max=1)
-    top_k: int = option(25, "Sample from this many most probable tokens.", min=1)
+    max_length: int = option(64, "Generate at most this many tokens for each query.", min=1)
+    top_p: float = option(
+        0.95,
+        "Sample from the most probable tokens that together have this probability.",
+        above=0,
+        max=1,
+    )
+    top_k: int = option(25, "Sample from at most this many of the most probable tokens.", min=1)
     batch_size: int = option(32, "Read this many passages at a time.", min=1)
     max_passages: int | None = option(
         None, "Draw this many passages at random. Default: all.", min=1
     )
     shard_documents: int = option(
         500,
-        "Write this many documents to a shard; a killed run resumes after its last shard.",
+        "Write this many documents to each shard; a killed run resumes after its last shard.",
         min=1,
     )
-    seed: int = option(42, "Seed of sampling.", min=0, max=SEED_MAX)
+    seed: int = option(42, "Seed the sampling with this number.", min=0, max=SEED_MAX)
     title_separator: str = option(" ", "Join title and text of a document by this separator.")
-    dedupe: bool = option(False, "Keep a text only once in the whole output.")
+    dedupe: bool = option(False, "Keep each query text only once in the whole output.")
     filter_retriever: str | None = option(
         None, "Keep a query only if this model retrieves its document; named as for evaluate."
     )
     filter_top: int = option(
-        1, "Require the document among this many first ones, with --filter-retriever.", min=1
+        1,
+        "With --filter-retriever, require the document to be among this many first results.",
+        min=1,
     )
     analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     bm25_weight: float = option(
-        BM25_WEIGHT, "Weight of BM25 if the filtering retriever is a fusion.", min=0, max=1000
+        BM25_WEIGHT,
+        "Give BM25 this weight if the filtering retriever is a fusion.",
+        min=0,
+        max=1000,
     )
 
     def __post_init__(self) -> None:

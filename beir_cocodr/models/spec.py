@@ -494,28 +494,31 @@ class SearchOptions(Options):
     analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     bm25_weight: float = option(
         BM25_WEIGHT,
-        "Weight of BM25 in fusions such as hybrid:M, where M has weight 1; 0 leaves BM25 out.",
+        "Give BM25 this weight in fusions such as hybrid:M, where M has weight 1; 0 leaves BM25 "
+        "out.",
         min=0,
         max=_WEIGHT_MAX,
     )
     batch_size: int = option(
         64,
-        "Encode this many queries at once; batches of documents go by their tokens.",
+        "Encode this many queries at once; documents are batched by their number of tokens.",
         "--encode-batch-size",
         min=1,
     )
     progress: bool = False
     stores: tuple[str | Path, ...] = option(
         (),
-        "Read this store, which encode wrote for this corpus: its model encodes no document; "
-        "repeat.",
+        "Take a model's vectors of documents from this store, which encode wrote for this "
+        "corpus; repeat for several models.",
         flag="--store",
     )
     verify: bool = option(
         True, "Compare each file of a store with its checksum when it is first read."
     )
     bf16: bool = option(
-        False, f"Run {', '.join(HOSTED)} in bfloat16 (autocast), faster where the device has it."
+        False,
+        f"Run the models {', '.join(HOSTED)} in bfloat16 (autocast), which is faster on devices "
+        "that support it.",
     )
 
     def describe(self) -> Json:
@@ -552,7 +555,7 @@ class FuseOptions(Options):
 
     bm25_weight: float = option(
         BM25_WEIGHT,
-        "Weight of BM25, where the dense part has weight 1; 0 leaves BM25 out.",
+        "Give BM25 this weight, where the dense part has weight 1; 0 leaves BM25 out.",
         "--bm25-weight",
         min=0,
         max=1000,
@@ -564,21 +567,29 @@ class FuseOptions(Options):
         "--weight-by-length",
     )
     bytes_per_document: int | None = option(
-        None, "Size of an fp16 vector. Default: the dense part and 1,024 numbers.", min=4
+        None,
+        "Make vectors of at most this many bytes in fp16. Default: room for the dense part "
+        "and 1,024 more numbers.",
+        min=4,
     )
     lexical: str = option(
         "auto",
-        "Make BM25 dense by svd, hash or svd+hash. Default: the one that agrees best with BM25.",
+        "Make BM25 dense by svd, hash or svd+hash. Default: the one that agrees best with the "
+        "exact fusion.",
         choices=LEXICAL,
     )
     analyzer: str = option("english", ANALYZER_HELP, "--bm25-analyzer", choices=ANALYZERS)
     sample: int = option(
-        50_000, "Fit BM25's dense part on this many documents; terms are counted in all.", min=2
+        50_000,
+        "Fit BM25's dense part on this many documents; terms are counted in all documents.",
+        min=2,
     )
     max_terms: int = option(
         131_072,
-        "Keep this many terms; rarer ones are left out, and their number is printed.",
+        "Keep this many terms; the rarer ones are left out, and their number is printed.",
         min=1,
     )
     probes: int = option(200, min=1)
-    seed: int = option(42, "Seed of the crops and of the truncated SVD.", min=0, max=SEED_MAX)
+    seed: int = option(
+        42, "Seed the crops and the truncated SVD with this number.", min=0, max=SEED_MAX
+    )

@@ -22,10 +22,10 @@ class ResampleOptions(Options):
 
     train_split: str = option("train", "Use this split of the training queries.")
     test_split: str = option("test", "Use this split of the test queries.")
-    seed: int = option(42, "Seed of the queries that are drawn.", min=0, max=SEED_MAX)
+    seed: int = option(42, "Seed the drawing of queries with this number.", min=0, max=SEED_MAX)
     base: str | None = option(
         None,
-        "Put BASE in the ids for ir_datasets. Default: the name of the training set.",
+        "Use this name in the ids for ir_datasets. Default: the name of the training set.",
         "--base-id",
     )
 
@@ -51,16 +51,17 @@ class RestrainOptions(ResampleOptions):
     )
     ks: tuple[int, ...] = option(
         (),
-        "Instead of a size, take this many nearest training queries of each test query; repeat.",
+        "Instead of a size, take this many nearest training queries of each test query; repeat "
+        "for several.",
         "--k",
     )
     exclude_top: int | None = option(
         None,
-        "Draw extrapolation outside this many nearest queries of every test query. Default: the "
-        "largest k.",
+        "Draw the queries for extrapolation outside this many nearest ones of every test query. "
+        "Default: the largest k.",
     )
     method: str = option(
-        "exact", "Find the nearest queries by exact search or by faiss.", "--search"
+        "exact", "Find the nearest queries with exact search or with faiss.", "--search"
     )
 
 

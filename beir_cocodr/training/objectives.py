@@ -29,7 +29,7 @@ class LanguageModelOptions(Options):
 
     mask_probability: float = option(0.15, min=0, max=1)
     mlm_weight: float = option(
-        1.0, "Weigh the language-model losses by this factor; 0 leaves them out.", min=0
+        1.0, "Multiply the language-model losses by this factor; 0 leaves them out.", min=0
     )
 
 
@@ -45,7 +45,9 @@ class HeadOptions(LanguageModelOptions):
 
     n_head_layers: int = option(2, min=0)
     skip_from: int | None = option(
-        None, "Take the head's tokens from this layer. Default: half the depth.", min=0
+        None,
+        "Feed the head with the tokens of this layer. Default: the layer at half the depth.",
+        min=0,
     )
     late_mlm: bool = option(True)
 
@@ -60,7 +62,7 @@ class SpanPairOptions(ScaleOptions, HeadOptions):
     """
 
     single_spans: bool = option(
-        False, "Use documents of a single span, too, paired with themselves."
+        False, "Also use documents of a single span, paired with themselves."
     )
 
 
@@ -97,11 +99,12 @@ class ContextOptions(Options):
     """
 
     per_passage: int | None = option(
-        None, "Use at most this many queries of a passage. Default: all.", min=1
+        None, "Use at most this many queries for each passage. Default: all.", min=1
     )
     mix: float = option(
         0.0,
-        "Pair a passage with another passage instead of a query with this probability. Default: 0.",
+        "With this probability, pair a passage with another passage instead of a query. Default: "
+        "0.",
         min=0,
         max=1,
     )
@@ -128,7 +131,7 @@ class CoTMAEOptions(ContextOptions, LanguageModelOptions):
     mask_probability: float = 0.3
     decoder: str = option(
         "autoregressive",
-        "Decoder of cotmae: autoregressive (default) or masked.",
+        "Use this decoder in cotmae: autoregressive (default) or masked.",
         choices=("autoregressive", "masked"),
     )
     decoder_layers: int | None = option(None, min=1)

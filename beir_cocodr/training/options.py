@@ -30,7 +30,7 @@ def _objectives_help() -> str:
     on_documents = [name for name, row in OBJECTIVES.items() if not row.on_queries]
     on_queries = [name for name, row in OBJECTIVES.items() if row.on_queries]
     listed = choices(on_documents, "default", "or")
-    return f"Train this objective: {listed}; with --queries {' or '.join(on_queries)}."
+    return f"Train with this objective: {listed}; with --queries, {' or '.join(on_queries)}."
 
 
 def _names_help(prefix: str, table: Mapping[str, Row], remark: str = "default") -> str:
@@ -70,7 +70,7 @@ class PretrainOptions(TrainingOptions):
     flush_probability: float = option(0.1, min=0, max=1)
     max_length: int = option(_FILLED_IN, "Cut sequences to this many tokens.", min=3)
     encoder_dropout: bool | None = option(
-        None, "Use dropout in the encoder. Default: off for coco, else on."
+        None, "Use dropout in the encoder. Default: off for coco, on otherwise."
     )
 
     def __post_init__(self) -> None:
@@ -180,20 +180,20 @@ class MiningOptions(NegativeFilters):
 
     episodes: int = option(
         0,
-        "Train this many times again, on negatives that the model itself mines after BM25's. "
-        "Default: 0.",
+        "After training on BM25's negatives, train this many more times, on negatives that the "
+        "model itself mines. Default: 0.",
         min=0,
     )
     stages: int = option(
         1,
-        "With 2, train a second retriever from the start on the negatives that the first one "
+        "With 2, train a second retriever from the same start, on negatives that the first one "
         "mines. Default: 1.",
         min=1,
         max=2,
     )
     stage2_negatives: str = option(
         "both",
-        "Negatives of the second stage: both (BM25's and mined ones; default) or mined.",
+        "Use these negatives in the second stage: both (BM25's and mined ones; default) or mined.",
         choices=("both", "mined"),
     )
     depth: int = option(200, min=1)
@@ -275,19 +275,21 @@ class FinetuneOptions(HeldOut, TrainingOptions):
     loss: str = option(
         _FILLED_IN,
         lambda: (
-            f"Train by this loss: {' or '.join(LOSSES)}. Default: infonce for erm without "
-            "episodes, else triplet."
+            f"Train with this loss: {' or '.join(LOSSES)}. Default: infonce for erm without "
+            "episodes, triplet otherwise."
         ),
         choices=LOSSES,
     )
     loss_options: Options | None = None
     weighting: str = option(
         "erm",
-        lambda: f"Weight clusters of queries by {choices(WEIGHTINGS, 'alike; default')}.",
+        lambda: (
+            f"Weight clusters of queries by {choices(WEIGHTINGS, 'equal weights; default', 'or')}."
+        ),
         choices=WEIGHTINGS,
     )
     weighting_options: Options | None = None
-    negatives: int = option(1, "Draw this many hard negatives for a query and step.", min=0)
+    negatives: int = option(1, "Draw this many hard negatives for each query in each step.", min=0)
     negative_depth: int = option(30, min=1)
     hard_negatives: str | None = option(
         None,
@@ -411,7 +413,7 @@ class DistillOptions(HeldOut, TrainingOptions):
     student_options: Options | None = None
     loss: str = option(
         "lambdarank",
-        lambda: _names_help("Train by this loss", DISTILLATION_LOSSES),
+        lambda: _names_help("Train with this loss", DISTILLATION_LOSSES),
         choices=DISTILLATION_LOSSES,
     )
     loss_options: Options | None = None

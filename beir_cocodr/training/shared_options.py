@@ -115,10 +115,14 @@ class TrainingOptions(Budget):
     )
     weight_decay: float = option(0.01, min=0)
     max_grad_norm: float = option(1.0, min=0)
-    seed: int = option(42, "Seed data order, sampling and dropout.", min=0, max=SEED_MAX)
+    seed: int = option(
+        42, "Seed the data order, sampling and dropout with this number.", min=0, max=SEED_MAX
+    )
     save_steps: int | None = option(None, min=1)
     loader_workers: int | None = option(
-        None, "Prepare batches in this many processes. Default: up to 4 on a GPU.", min=0
+        None,
+        "Prepare batches in this many processes. Default: up to 4 on a GPU, none on a CPU.",
+        min=0,
     )
     encoder: EncoderOptions = EncoderOptions()
 

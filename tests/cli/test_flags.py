@@ -96,7 +96,7 @@ def test_given_flags_are_a_dict():
         (
             FinetuneOptions,
             "weighting",
-            "Weight clusters of queries by erm (alike; default), idro, groupdro, cvar.",
+            "Weight clusters of queries by erm (equal weights; default), idro, groupdro or cvar.",
         ),
         (GenerationOptions, "dedupe", "--no-dedupe"),
     ],

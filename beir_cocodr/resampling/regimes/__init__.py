@@ -55,15 +55,15 @@ class Recipe(HeldOut, Budget):
     hard_negatives: str = option("bm25", choices=("bm25", "mined"))
     teacher: str = option(
         "hybrid",
-        "Teacher of dense-distilled: hybrid, cross-encoder (trained on the same set), or one that "
-        "distill takes.",
+        "Use this teacher for dense-distilled: hybrid, cross-encoder (trained on the same set), "
+        "or any other that distill takes.",
     )
     list_size: int = option(8, min=2)
     query_length: int | None = option(
-        None, "Cut queries to this many tokens. Default: the length of the start.", min=3
+        None, "Cut queries to this many tokens. Default: the length of the start encoder.", min=3
     )
     document_length: int | None = option(
-        None, "Cut documents to this many tokens. Default: the length of the start.", min=3
+        None, "Cut documents to this many tokens. Default: the length of the start encoder.", min=3
     )
     mlm_steps: int = option(200, min=0)
     mlm_learning_rate: float = option(5e-4, above=0)

@@ -180,12 +180,13 @@ class EncodeOptions(Options):
 
     shard_size: int | None = option(
         None,
-        "Write this many documents to a file; a killed run loses at most one. Default: 16384.",
+        "Write this many documents to each file; a killed run loses at most one file. Default: "
+        "16384.",
         min=1,
     )
     precision: Precision = option(
         "fp32",
-        "Keep vectors on the disk as fp32, fp16, bf16 (in fp16 files) or int8.",
+        "Store vectors as fp32, fp16, bf16 (in fp16 files) or int8.",
     )
     backend: Backend = option(
         "fp32",
@@ -193,11 +194,11 @@ class EncodeOptions(Options):
     )
     verify: bool = option(
         True,
-        "Compare what the store holds already with its checksums.",
+        "Compare the files that the store already has with their checksums.",
     )
     token_budget: int | None = option(
         None,
-        "Put at most this many tokens into a batch, with padding. Default: 4096 on a CPU, else "
-        "32768.",
+        "Put at most this many tokens into a batch, including padding. Default: 4096 on a CPU, "
+        "32768 otherwise.",
         min=1,
     )
