@@ -50,7 +50,8 @@ class HingeLoss(nn.Module):
         similarity = self.model.similarity_pairwise
         right = similarity(queries, positives)  # (B,)
         wrong = torch.stack([similarity(queries, negative) for negative in negatives])  # (n, B)
-        return (self.margin - right + wrong).clamp(min=0).mean()
+        loss: torch.Tensor = (self.margin - right + wrong).clamp(min=0).mean()
+        return loss
 
 
 def build(model: Any, options: FinetuneOptions, pairs: int) -> nn.Module:

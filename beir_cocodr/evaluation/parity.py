@@ -350,7 +350,8 @@ class _Account:
         relevant = sum(grade > 0 for grade in grades.values())
         if not self.capped or not relevant:
             return 1.0
-        return relevant / min(relevant, self.measure.params["cutoff"])
+        cutoff = int(self.measure.params["cutoff"])
+        return relevant / min(relevant, cutoff)
 
 
 def explain(tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: float) -> Difference:

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from beir_cocodr.data.beir_folder import link_corpus
-from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import PassageReader
 from beir_cocodr.data.text import WORDS, TokenCounter, load_tokenizer, token_counter, word_counter
@@ -64,7 +64,7 @@ class UnfinishedGeneration:
 
 
 def generate_queries(
-    dataset: str | Path,
+    dataset: Dataset,
     generator: str,
     output: Path,
     options: GenerationOptions | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -38,7 +38,12 @@ class LimitValues(TypedDict, total=False):
     choices: Collection[object] | None
 
 
-def option(default: T, help: str = "", flag: str | None = None, **limits: Unpack[LimitValues]) -> T:
+def option(
+    default: T,
+    help: str | Callable[[], str] = "",
+    flag: str | None = None,
+    **limits: Unpack[LimitValues],
+) -> T:
     """Return a field of an options class, with the values that it may have.
 
     A class that gives an inherited field another default keeps its limits.

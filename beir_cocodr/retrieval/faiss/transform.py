@@ -5,6 +5,7 @@ less of them. The dimensions are then laid out as each kind of index needs them.
 """
 
 import logging
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -138,7 +139,8 @@ class FaissOptions(Options):
 
 def _default_lists(count: int, training: int) -> int:
     """Return 4 √N, or fewer where a list would get too few training vectors."""
-    return max(1, min(round(4 * count**0.5), training // _POINTS_PER_CENTROID))
+    wanted = round(4 * math.sqrt(count))
+    return max(1, min(wanted, training // _POINTS_PER_CENTROID))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 
 from beir_cocodr.arrays import Array, Floats, Ints
 from beir_cocodr.retrieval.faiss.index import FaissIndex, best_candidates
-from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Kind
+from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Kind, Transform
 from beir_cocodr.retrieval.pool import ShareOut, share_out, torch_threads
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.selection import merge_keys, ranks_of, scores_of, to_keys
@@ -199,7 +199,7 @@ def _load_or_build(store: EmbeddingStore, kind: Kind, queries: Floats) -> FaissI
         return index
     # Also for vectors that are folded already: it keeps MRL's prior out of the codes, and changes
     # little else.
-    transform = "folding" if store.record.flattened else "none"
+    transform: Transform = "folding" if store.record.flattened else "none"
     index = FaissIndex.build(store, FaissOptions(kind, transform), queries=queries, key=key)
     index.save(folder)
     return index
