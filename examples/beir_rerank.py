@@ -1,5 +1,4 @@
-"""A BEIR evaluation in three stages: a first search of any kind, a FAISS index of the encoder, and
-reranking.
+"""Evaluate with BEIR: a first search of any kind, a FAISS index of the encoder, and reranking.
 
 python examples/beir_rerank.py --dataset apidocs/numpy --first bm25 --model minilm --top-k 20
 """
@@ -23,48 +22,78 @@ from beir_cocodr.plugins.beir_faiss import HNSWFaissSearch
 from beir_cocodr.models.spec import EncoderOptions
 
 
-def main() -> None:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--dataset", default="apidocs/numpy", help="BEIR folder or name, irds:ID, apidocs/DOMAIN"
+        "--dataset",
+        default="apidocs/numpy",
+        help="A BEIR folder or name, irds:ID, or apidocs/DOMAIN.",
     )
     parser.add_argument(
-        "--first", default="bm25", help="model that finds what is reranked, such as hybrid:minilm"
+        "--first",
+        default="bm25",
+        help="Rerank what this model finds, such as hybrid:minilm.",
     )
     parser.add_argument(
-        "--model", default="minilm", help="encoder: a folder or hub name, or minilm"
+        "--model",
+        default="minilm",
+        help="The encoder: a folder, a hub name, or minilm.",
     )
     parser.add_argument(
-        "--cross-encoder", help="folder or hub name; reranks after the encoder does"
+        "--cross-encoder", help="Also rerank by this cross-encoder, a folder or hub name."
     )
-    parser.add_argument("--top-k", type=int, default=100, help="documents that are reranked")
+    parser.add_argument(
+        "--top-k",
+        type=int,
+        default=100,
+        help="Rerank so many documents.",
+    )
     parser.add_argument("--device")
-    given = parser.parse_args()
+    return parser.parse_args()
 
-    corpus, queries, qrels = load(given.dataset)
-    model = load_encoder(given.model, EncoderOptions(device=given.device))
-    by, k_values = score_function(model), [1, 10, 100]
-    first = EvaluateRetrieval(ModelSearch(given.first), k_values)
-    results = {given.first: first.retrieve(corpus, queries)}
-    index = EvaluateRetrieval(HNSWFaissSearch(model, batch_size=64, hnsw_store_n=32), k_values, by)
-    results["HNSW"] = index.retrieve(corpus, queries)
-    exact = EvaluateRetrieval(ExactSearch(model), k_values, by)
-    results[f"{given.first}, reranked"] = exact.rerank(
-        corpus, queries, results[given.first], given.top_k
+
+def main() -> None:
+    options = parse_options()
+    corpus, queries, qrels = load(options.dataset)
+    model = load_encoder(options.model, EncoderOptions(device=options.device))
+    similarity = score_function(model)
+    k_values = [1, 10, 100]
+    first = EvaluateRetrieval(ModelSearch(options.first), k_values)
+    candidates = first.retrieve(corpus, queries)
+    index = HNSWFaissSearch(
+        model,
+        batch_size=64,
+        hnsw_store_n=32,
     )
-    if given.cross_encoder:
-        reranked = Rerank(given.cross_encoder).rerank(
-            corpus, queries, results[given.first], given.top_k
-        )
-        results[f"{given.first}, reranked by {given.cross_encoder}"] = reranked
-    print(
-        json.dumps(
-            {name: first.evaluate(qrels, found, k_values)[0] for name, found in results.items()},
-            indent=2,
-        )
+    by_index = EvaluateRetrieval(index, k_values, similarity).retrieve(corpus, queries)
+    exact = EvaluateRetrieval(ExactSearch(model), k_values, similarity)
+    reranked = exact.rerank(
+        corpus,
+        queries,
+        candidates,
+        options.top_k,
     )
+    results = {
+        options.first: candidates,
+        "HNSW": by_index,
+        f"{options.first}, reranked": reranked,
+    }
+    if options.cross_encoder:
+        reranker = Rerank(options.cross_encoder)
+        label = f"{options.first}, reranked by {options.cross_encoder}"
+        results[label] = reranker.rerank(
+            corpus,
+            queries,
+            candidates,
+            options.top_k,
+        )
+    ndcg = {}
+    for label, ranking in results.items():
+        ndcg[label], *_ = first.evaluate(qrels, ranking, k_values)
+    print(json.dumps(ndcg, indent=2))
 
 
 if __name__ == "__main__":

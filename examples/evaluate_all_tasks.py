@@ -1,11 +1,12 @@
-"""The 18 tasks of COCO-DR's Table 1: queries and documents cut task by task as the paper cuts them,
-and every number that the table prints beside ours.
+"""Evaluate models on the 18 tasks of COCO-DR's Table 1, beside every figure that the table prints.
+
+Queries and documents are cut task by task as the paper cuts them:
 
     python examples/evaluate_all_tasks.py --model OpenMatch/cocodr-base-msmarco --model bm25 --data
     datasets/
 
-The work is done by benchmarks/reproduce, whose options these are: single tasks (--rows), a folder
-of BEIR folders, downloading what is missing. Run again, it goes on.
+The script is a part of benchmarks/reproduce and has its options: single tasks (--rows), a folder of
+BEIR folders (--data), and downloads (--download). If it is interrupted, run it again to continue.
 """
 
 from __future__ import annotations

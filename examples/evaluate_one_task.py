@@ -15,28 +15,57 @@ from beir_cocodr.models.spec import EncoderOptions
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--dataset", default="apidocs/numpy", help="BEIR folder or name, irds:ID, apidocs/DOMAIN"
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", default="minilm", help="a folder or hub name, or minilm")
+    parser.add_argument(
+        "--dataset",
+        default="apidocs/numpy",
+        help="A BEIR folder or name, irds:ID, or apidocs/DOMAIN.",
+    )
+    parser.add_argument(
+        "--model",
+        default="minilm",
+        help="A folder, a hub name, or minilm.",
+    )
     parser.add_argument("--split", default="test")
     parser.add_argument(
-        "--k", type=int, nargs="+", default=[1, 10, 100], help="cutoffs of the measures"
+        "--k",
+        type=int,
+        nargs="+",
+        default=[1, 10, 100],
+        help="The cutoffs of the measures.",
     )
     parser.add_argument(
-        "--store", type=Path, help="folder that keeps the corpus embeddings for the next time"
+        "--store",
+        type=Path,
+        help="Keep the embeddings of the corpus in this folder.",
     )
-    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=128,
+    )
     parser.add_argument("--device")
-    given = parser.parse_args()
+    options = parser.parse_args()
 
-    corpus, queries, qrels = load(given.dataset, given.split)
-    model = load_encoder(given.model, EncoderOptions(device=given.device))
-    retriever = evaluator(model, given.k, store=given.store, batch_size=given.batch_size)
+    corpus, queries, qrels = load(options.dataset, options.split)
+    model = load_encoder(options.model, EncoderOptions(device=options.device))
+    retriever = evaluator(
+        model,
+        options.k,
+        store=options.store,
+        batch_size=options.batch_size,
+    )
     results = retriever.retrieve(corpus, queries)
     ndcg, maps, recall, precision = retriever.evaluate(qrels, results, retriever.k_values)
-    mrr = retriever.evaluate_custom(qrels, results, retriever.k_values, metric="mrr")
+    mrr = retriever.evaluate_custom(
+        qrels,
+        results,
+        retriever.k_values,
+        metric="mrr",
+    )
     print(json.dumps(ndcg | maps | recall | precision | mrr, indent=2))
 
 

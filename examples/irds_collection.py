@@ -1,5 +1,4 @@
-"""Give a BEIR folder an id in ir_datasets that outlives this process, and read it as any dataset of
-ir_datasets.
+"""Give a BEIR folder a lasting id in ir_datasets, and read it as any of its datasets.
 
 python examples/irds_collection.py --folder my-corpus/ --id mine/corpus
 """
@@ -13,25 +12,40 @@ from beir_cocodr.plugins.irds import forget, register, register_folder
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--folder", required=True, help="with corpus.jsonl, and perhaps queries.jsonl and qrels/"
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--id", required=True, help="such as mine/corpus")
     parser.add_argument(
-        "--forget", action="store_true", help="let the id end with this process after all"
+        "--folder",
+        required=True,
+        help="A folder with corpus.jsonl, and perhaps queries.jsonl and qrels/.",
     )
-    given = parser.parse_args()
+    parser.add_argument(
+        "--id",
+        required=True,
+        help="The id, such as mine/corpus.",
+    )
+    parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="Remove the id at the end of this process.",
+    )
+    options = parser.parse_args()
 
-    register_folder(given.folder, given.id, keep=True)
-    # From here on every script that calls register() first knows the id, and so do beir-cocodr irds
-    # list, beir-cocodr irds export ID docs, and --dataset irds:ID.
+    register_folder(options.folder, options.id, keep=True)
+    # From now on every script that calls register() knows the id. So do the commands beir-cocodr
+    # irds list and beir-cocodr irds export ID docs, and the option --dataset irds:ID.
     for identifier in register():
         dataset = ir_datasets.load(identifier)
-        parts = [name for name in ("docs", "queries", "qrels") if getattr(dataset, f"has_{name}")()]
-        print(identifier, *(f"{getattr(dataset, f'{part}_count')()} {part}" for part in parts))
-    if given.forget:
-        forget(given.id)
+        counts = []
+        for part in ("docs", "queries", "qrels"):
+            if getattr(dataset, f"has_{part}")():
+                count = getattr(dataset, f"{part}_count")()
+                counts.append(f"{count} {part}")
+        print(identifier, *counts)
+    if options.forget:
+        forget(options.id)
 
 
 if __name__ == "__main__":

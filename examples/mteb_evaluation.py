@@ -1,4 +1,4 @@
-"""Evaluate models with MTEB: collections as its tasks, beside tasks of its own.
+"""Evaluate models with MTEB on collections, which become its tasks, and on tasks of its own.
 
 python examples/mteb_evaluation.py --dataset apidocs/numpy --model bm25 --model minilm
 """
@@ -13,44 +13,55 @@ from beir_cocodr.plugins.mteb import register, task
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--dataset",
         action="append",
         default=[],
-        help="BEIR folder or name, irds:ID, apidocs/DOMAIN",
+        help="A BEIR folder or name, irds:ID, or apidocs/DOMAIN.",
     )
     parser.add_argument(
-        "--task", action="append", default=[], help="a task of MTEB, such as SciFact; downloaded"
+        "--task",
+        action="append",
+        default=[],
+        help="A task of MTEB, such as SciFact, which is downloaded.",
     )
     parser.add_argument(
         "--model",
         action="append",
         required=True,
-        help="bm25, minilm, hybrid:M, a folder, a hub name",
+        help="A model: bm25, minilm, hybrid:M, a folder, or a hub name.",
     )
     parser.add_argument(
-        "--cache", type=Path, default=Path("runs/mteb"), help="folder that keeps MTEB's results"
+        "--cache",
+        type=Path,
+        default=Path("runs/mteb"),
+        help="Keep MTEB's results in this folder.",
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
 
-    tasks = [
-        *map(task, given.dataset or ["apidocs/numpy"] * (not given.task)),
-        *map(mteb.get_task, given.task),
-    ]
-    names = register(*given.model)
-    cache = mteb.ResultCache(given.cache)
-    print("| model | " + " | ".join(task.metadata.name for task in tasks) + " |")
+    datasets = options.dataset
+    if not datasets and not options.task:
+        datasets = ["apidocs/numpy"]
+    tasks = [task(dataset) for dataset in datasets]
+    tasks += [mteb.get_task(name) for name in options.task]
+    names = [task.metadata.name for task in tasks]
+    print(f"| model | {' | '.join(names)} |")
     print("| --- |" + " ---: |" * len(tasks))
-    for name in names:
-        found = mteb.evaluate(
-            mteb.get_model_meta(name), tasks, cache=cache, show_progress_bar=False
+    cache = mteb.ResultCache(options.cache)
+    for model in register(*options.model):
+        meta = mteb.get_model_meta(model)
+        results = mteb.evaluate(
+            meta,
+            tasks,
+            cache=cache,
+            show_progress_bar=False,
         )
-        print(
-            f"| {name} | "
-            + " | ".join(f"{result.get_score():.4f}" for result in found.task_results)
-            + " |"
-        )
+        scores = [f"{result.get_score():.4f}" for result in results.task_results]
+        print(f"| {model} | {' | '.join(scores)} |")
 
 
 if __name__ == "__main__":

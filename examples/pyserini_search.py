@@ -17,39 +17,43 @@ from beir_cocodr.retrieval.store.encode import encode
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
-        "--dataset", default="apidocs/numpy", help="BEIR folder or name, irds:ID, apidocs/DOMAIN"
+        "--dataset",
+        default="apidocs/numpy",
+        help="A BEIR folder or name, irds:ID, or apidocs/DOMAIN.",
     )
-    parser.add_argument("--model", default="minilm", help="a folder or hub name, or minilm")
     parser.add_argument(
-        "--output", type=Path, required=True, help="folder for the store, the topics and the run"
+        "--model",
+        default="minilm",
+        help="A folder, a hub name, or minilm.",
     )
-    given = parser.parse_args()
-
-    collection, output = load_collection(given.dataset), given.output
-    encode(given.dataset, given.model, output / "store")
-    topics, run_file = output / "topics.tsv", output / "run.txt"
-    topics.write_text(
-        "".join(f"{id}\t{' '.join(text.split())}\n" for id, text in collection.queries.items())
-    )
-    words = [
-        "search.faiss",
-        "--index",
-        output / "store",
-        "--topics",
-        topics,
+    parser.add_argument(
         "--output",
-        run_file,
-        "--hits",
-        100,
-    ]
-    # beir-cocodr pyserini search.faiss --index ... does the same.
-    run([*map(str, words), "--encoder", f"beir-cocodr:{given.model}"])
-    found = ir_measures.calc_aggregate(
-        [nDCG @ 10, R @ 100], collection.qrels, ir_measures.read_trec_run(str(run_file))
+        type=Path,
+        required=True,
+        help="Write the store, the topics and the run to this folder.",
     )
-    for measure, value in found.items():
+    options = parser.parse_args()
+
+    collection = load_collection(options.dataset)
+    store = options.output / "store"
+    topics = options.output / "topics.tsv"
+    run_file = options.output / "run.txt"
+    encode(options.dataset, options.model, store)
+    lines = [f"{query}\t{' '.join(text.split())}\n" for query, text in collection.queries.items()]
+    topics.write_text("".join(lines))
+    # beir-cocodr pyserini search.faiss --index ... does the same.
+    command = ["search.faiss", "--index", str(store), "--topics", str(topics)]
+    command += ["--output", str(run_file), "--hits", "100"]
+    command += ["--encoder", f"beir-cocodr:{options.model}"]
+    run(command)
+    hits = ir_measures.read_trec_run(str(run_file))
+    means = ir_measures.calc_aggregate([nDCG @ 10, R @ 100], collection.qrels, hits)
+    for measure, value in means.items():
         print(f"{measure} {value:.4f}")
 
 

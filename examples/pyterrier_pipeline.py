@@ -15,41 +15,60 @@ from beir_cocodr import load_collection
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--dataset", default="apidocs/numpy", help="BEIR folder or name, irds:ID, apidocs/DOMAIN"
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", default="minilm", help="a folder or hub name, or minilm")
     parser.add_argument(
-        "--num-results", type=int, default=100, help="documents a query of each retriever"
+        "--dataset",
+        default="apidocs/numpy",
+        help="A BEIR folder or name, irds:ID, or apidocs/DOMAIN.",
     )
-    given = parser.parse_args()
+    parser.add_argument(
+        "--model",
+        default="minilm",
+        help="A folder, a hub name, or minilm.",
+    )
+    parser.add_argument(
+        "--num-results",
+        type=int,
+        default=100,
+        help="Documents of a ranking.",
+    )
+    options = parser.parse_args()
 
-    collection = load_collection(given.dataset)
+    collection = load_collection(options.dataset)
     topics = pd.DataFrame(collection.queries.items(), columns=["qid", "query"])
-    grades = [
-        (qid, docno, grade)
-        for qid, found in collection.qrels.items()
-        for docno, grade in found.items()
-    ]
-    qrels = pd.DataFrame(grades, columns=["qid", "docno", "label"])
+    judgements = []
+    for query, grades in collection.qrels.items():
+        judgements += [(query, document, grade) for document, grade in grades.items()]
+    qrels = pd.DataFrame(judgements, columns=["qid", "docno", "label"])
 
-    bm25 = Retriever(given.dataset, "bm25", given.num_results, text=True)
-    dense = Retriever(given.dataset, given.model, given.num_results)
+    count = options.num_results
+    bm25 = Retriever(
+        options.dataset,
+        "bm25",
+        count,
+        text=True,
+    )
+    dense = Retriever(options.dataset, options.model, count)
+    hybrid = Retriever(options.dataset, f"hybrid:{options.model}", count)
     pipelines = {
         "BM25": bm25,
         "encoder": dense,
-        "weighted mean of z-scores": Retriever(
-            given.dataset, f"hybrid:{given.model}", given.num_results
-        ),
+        "weighted mean of z-scores": hybrid,
         "sum of PyTerrier": 0.01 * bm25 + dense,
     }
     measures = ["ndcg_cut_10", "recip_rank", "recall_100"]
-    print(
-        pt.Experiment(list(pipelines.values()), topics, qrels, measures, list(pipelines)).to_string(
-            index=False
-        )
+    systems = list(pipelines.values())
+    table = pt.Experiment(
+        systems,
+        topics,
+        qrels,
+        measures,
+        list(pipelines),
     )
+    print(table.to_string(index=False))
 
 
 if __name__ == "__main__":

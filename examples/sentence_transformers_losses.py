@@ -1,8 +1,9 @@
-"""Losses of this package in sentence-transformers' own trainer, on a data set with the columns that
-they take.
+"""Train with losses of this package in sentence-transformers' own trainer.
 
-python examples/sentence_transformers_losses.py --dataset apidocs/numpy --model minilm --loss coco
---output runs/coco
+A data set has the columns that its loss takes:
+
+    python examples/sentence_transformers_losses.py --dataset apidocs/numpy --model minilm --loss
+    coco --output runs/coco
 """
 
 from __future__ import annotations
@@ -20,71 +21,140 @@ from sentence_transformers import (
 from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss
 
 from beir_cocodr import EncoderOptions, load_collection, load_encoder
+from beir_cocodr.data.collection import Collection
 from beir_cocodr.losses import COCOLoss, IDROLoss, LambdaRankDistillationLoss
 
 
-def spans(texts: list[str]) -> Dataset:
-    """Two halves of each document: what COCO brings together."""
-    words = [text.split() for text in texts]
-    halves = [(one[: len(one) // 2], one[len(one) // 2 :]) for one in words if len(one) > 3]
+def make_spans(texts: list[str]) -> Dataset:
+    """Cut each document in two halves, which COCO brings together."""
+    anchors = []
+    positives = []
+    for text in texts:
+        words = text.split()
+        if len(words) > 3:
+            middle = len(words) // 2
+            anchors.append(" ".join(words[:middle]))
+            positives.append(" ".join(words[middle:]))
     return Dataset.from_dict(
         {
-            name: [" ".join(half[i]) for half in halves]
-            for i, name in enumerate(["anchor", "positive"])
+            "anchor": anchors,
+            "positive": positives,
         }
     )
 
 
-def main() -> None:
+def make_triplets(collection: Collection, texts: list[str]) -> dict[str, list[Any]]:
+    """Make a query, its relevant document and another document of each row."""
+    columns: dict[str, list[Any]] = {
+        "query": [],
+        "positive": [],
+        "negative_1": [],
+    }
+    for row, (query, grades) in enumerate(collection.qrels.items()):
+        document = next(iter(grades))
+        columns["query"].append(collection.queries[query])
+        columns["positive"].append(collection.documents[document]["text"])
+        columns["negative_1"].append(texts[7 * row % len(texts)])
+    return columns
+
+
+def clusters_by_length(queries: list[str]) -> list[int]:
+    """Put short queries in one cluster, and long ones in the other."""
+    lengths = [len(query.split()) for query in queries]
+    median = sorted(lengths)[len(lengths) // 2]
+    return [int(length > median) for length in lengths]
+
+
+def make_data_and_loss(
+    name: str,
+    model: Any,
+    collection: Collection,
+    texts: list[str],
+) -> tuple[Dataset, Any]:
+    """Make a loss, and a data set with the columns that it takes."""
+    if name == "coco":  # Two columns, no label.
+        width = model.get_embedding_dimension() or 0
+        loss = MatryoshkaLoss(model, COCOLoss(model), [width, width // 2])
+        return make_spans(texts), loss
+    columns = make_triplets(collection, texts)
+    if name == "idro":  # The label is the cluster of the query.
+        labels = clusters_by_length(columns["query"])
+        return Dataset.from_dict(columns | {"label": labels}), IDROLoss(model, n_clusters=2)
+    # The label has a teacher's score of each document.
+    scores = [[1.0, 0.0]] * len(columns["query"])
+    return Dataset.from_dict(columns | {"label": scores}), LambdaRankDistillationLoss(model)
+
+
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--dataset", default="apidocs/numpy", help="labelled collection, split train"
+        "--dataset",
+        default="apidocs/numpy",
+        help="A labelled collection with a split train.",
     )
-    parser.add_argument("--model", default="minilm", help="encoder to start from")
-    parser.add_argument("--loss", choices=["coco", "idro", "lambdarank"], default="coco")
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--max-steps", type=int, default=20)
+    parser.add_argument(
+        "--model",
+        default="minilm",
+        help="The encoder to start from.",
+    )
+    parser.add_argument(
+        "--loss",
+        choices=["coco", "idro", "lambdarank"],
+        default="coco",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=8,
+    )
+    parser.add_argument(
+        "--max-steps",
+        type=int,
+        default=20,
+    )
     parser.add_argument("--device")
-    given = parser.parse_args()
+    return parser.parse_args()
 
-    model = load_encoder(given.model, EncoderOptions(device=given.device))
-    collection = load_collection(given.dataset, "train")
-    texts = [
-        f"{document['title']} {document['text']}".strip()
-        for document in collection.documents.values()
-    ]
-    pairs = [(query, next(iter(found))) for query, found in collection.qrels.items()]
-    columns: dict[str, list[Any]] = {
-        "query": [collection.queries[query] for query, _ in pairs],
-        "positive": [collection.documents[document]["text"] for _, document in pairs],
-        "negative_1": [texts[7 * row % len(texts)] for row in range(len(pairs))],
-    }
-    loss: Any
-    if given.loss == "coco":  # two columns, no label
-        width = model.get_embedding_dimension() or 0
-        data, loss = spans(texts), MatryoshkaLoss(model, COCOLoss(model), [width, width // 2])
-    elif given.loss == "idro":  # a label: the cluster of the query, here by its length
-        lengths = [len(query.split()) for query in columns["query"]]
-        data = Dataset.from_dict(
-            columns
-            | {"label": [int(length > sorted(lengths)[len(lengths) // 2]) for length in lengths]}
-        )
-        loss = IDROLoss(model, n_clusters=2)
-    else:  # a label: a teacher's score of each document
-        data = Dataset.from_dict(columns | {"label": [[1.0, 0.0]] * len(pairs)})
-        loss = LambdaRankDistillationLoss(model)
+
+def main() -> None:
+    options = parse_options()
+    model = load_encoder(options.model, EncoderOptions(device=options.device))
+    collection = load_collection(options.dataset, "train")
+    texts = []
+    for document in collection.documents.values():
+        texts.append(f"{document['title']} {document['text']}".strip())
+    data, loss = make_data_and_loss(
+        options.loss,
+        model,
+        collection,
+        texts,
+    )
     arguments = SentenceTransformerTrainingArguments(
-        output_dir=str(given.output / "checkpoints"), per_device_train_batch_size=given.batch_size,
-        max_steps=given.max_steps, save_strategy="no", report_to="none", use_cpu=given.device == "cpu",
-    )  # fmt: skip
-    SentenceTransformerTrainer(model=model, args=arguments, train_dataset=data, loss=loss).train()
-    model.save_pretrained(str(given.output))
-    plain = SentenceTransformer(
-        str(given.output), device=given.device
-    )  # needs nothing of this package
+        output_dir=str(options.output / "checkpoints"),
+        per_device_train_batch_size=options.batch_size,
+        max_steps=options.max_steps,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=options.device == "cpu",
+    )
+    trainer = SentenceTransformerTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=data,
+        loss=loss,
+    )
+    trainer.train()
+    model.save_pretrained(str(options.output))
+    # The saved model needs nothing of this package.
+    plain = SentenceTransformer(str(options.output), device=options.device)
     print(plain.encode_query(["how do I sort an array?"]).shape)
 
 

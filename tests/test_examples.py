@@ -189,11 +189,11 @@ def test_two_processes_as_torchrun_starts_them(beir_folder, tiny_bert, tmp_path)
 
 def test_adapt_corpus(beir_folder, tiny_bert, tmp_path):
     data = [
-        "--corpus",
+        "--dataset",
         beir_folder,
         "--source",
         beir_folder,
-        "--base",
+        "--model",
         tiny_bert,
         "--stages",
         "coco",
@@ -434,7 +434,7 @@ def test_irds_collection(beir_folder, tmp_path):
 
 def test_gpl_tevatron_data(beir_folder, tiny_cosine, tmp_path):
     arguments = [
-        "--corpus",
+        "--dataset",
         beir_folder,
         "--model",
         tiny_cosine,
