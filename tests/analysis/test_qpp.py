@@ -38,7 +38,7 @@ def report(beir_folder, tmp_path_factory):
     return qpp("bm25", beir_folder, output=output), output
 
 
-def test_truth_is_found_with_its_sign():
+def test_coefficients_have_the_right_size_and_sign():
     quality = np.linspace(0, 1, 12)
     assert one(3 * quality + 1, quality).pearson == pytest.approx(1)
     assert one(-quality, quality).pearson == pytest.approx(-1)
@@ -65,13 +65,13 @@ def test_coefficients_by_hand_and_p_against_a_t_distribution():
 
 
 @given(st.permutations(range(6)))
-def test_kendalls_p_is_the_share_of_orders_that_far_from_none(order):
+def test_kendalls_p_is_the_share_of_orders_with_a_larger_coefficient(order):
     row = one(range(6), order)
     reference = stats.kendalltau(range(6), order, method="exact")
     assert (row.kendall, row.kendall_p) == pytest.approx((reference.statistic, reference.pvalue))
 
 
-def test_values_that_are_missing_or_not_finite_are_left_out_and_counted():
+def test_missing_and_non_finite_values_are_left_out_and_counted():
     quality = by_id([0.1, 0.4, 0.5, 0.9, 0.7, 0.2])
     values = {"q0": 1.0, "q1": 3.0, "q2": 2.0, "q3": 5.0, "q4": math.nan, "stranger": 1e9}
     [row] = predictor_correlations({"p": values}, quality)
@@ -85,14 +85,14 @@ def test_values_that_are_missing_or_not_finite_are_left_out_and_counted():
     ("values", "quality"),
     [([1, 1, 1, 1], [0.1, 0.2, 0.3, 0.4]), ([1, 2, 3], [0.5] * 3), ([1, 2], [0.1, 0.2])],
 )
-def test_nothing_is_said_of_constants_and_of_two_queries(values, quality):
+def test_constants_and_two_queries_have_no_coefficients(values, quality):
     row = one(values, quality)
     assert {
         value for key, value in vars(row).items() if key.startswith(("pearson", "kendall"))
     } == {None}
 
 
-def test_holm_is_over_predictors_within_a_coefficient():
+def test_holms_correction_is_over_predictors_of_one_coefficient():
     rng = np.random.default_rng(1)
     quality = by_id(rng.random(20))
     values = {f"p{i}": by_id(rng.random(20)) for i in range(4)} | {"constant": by_id([1] * 20)}
@@ -104,19 +104,19 @@ def test_holm_is_over_predictors_within_a_coefficient():
         assert getattr(rows[-1], f"{name}_p_holm") is None
 
 
-def test_report_is_json_and_can_be_computed_again_from_what_was_written(report, beir_folder):
+def test_the_report_can_be_recomputed_from_the_written_values(report, beir_folder):
     prediction, output = report
-    found = prediction.record
-    found.write(output / "qpp.json")
-    assert QPP.read(output / "qpp.json") == found
-    json.dumps(found.to_json(), allow_nan=False)
+    result = prediction.record
+    result.write(output / "qpp.json")
+    assert QPP.read(output / "qpp.json") == result
+    json.dumps(result.to_json(), allow_nan=False)
     prediction.write_values(output / "predictors.tsv")
-    assert [row.predictor for row in found.predictors] == list(PREDICTORS)
-    assert (found.queries, found.documents, found.picture) == (16, 48, None)
-    assert all(row.queries + row.left_out == 16 for row in found.predictors)
+    assert [row.predictor for row in result.predictors] == list(PREDICTORS)
+    assert (result.queries, result.documents, result.picture) == (16, 48, None)
+    assert all(row.queries + row.left_out == 16 for row in result.predictors)
     quality = first_column(output / "bm25.per_query.tsv", "nDCG@10")
-    assert found.mean == pytest.approx(np.mean(list(quality.values())))
-    for row in found.predictors:
+    assert result.mean == pytest.approx(np.mean(list(quality.values())))
+    for row in result.predictors:
         written = first_column(output / "predictors.tsv", row.predictor)
         used = [query for query in quality if math.isfinite(written[query])]
         reference = stats.kendalltau([written[q] for q in used], [quality[q] for q in used])
@@ -128,27 +128,27 @@ def test_report_is_json_and_can_be_computed_again_from_what_was_written(report, 
         assert row.kendall_p == pytest.approx(reference.pvalue)
 
 
-def test_per_query_scores_at_hand_give_the_same_without_a_search(report, beir_folder, tmp_path):
-    found, output = report
+def test_known_per_query_scores_give_the_same_without_a_search(report, beir_folder, tmp_path):
+    result, output = report
     again = qpp("bm25", beir_folder, per_query=output / "bm25.per_query.tsv")
-    assert again == found
+    assert again == result
     assert not (tmp_path / "bm25.run").exists()
 
 
-def test_predictors_of_a_model_stand_beside_the_others(beir_folder, tmp_path):
+def test_further_predictors_are_added_to_the_others(beir_folder, tmp_path):
     queries = load_collection(beir_folder).queries
     quality = dict(zip(queries, np.linspace(0, 1, len(queries)), strict=True))
     variance = {query: 2 - value for query, value in list(quality.items())[1:]}
     prediction = qpp("mine", beir_folder, per_query=quality, predictors={"variance": variance})
     prediction.write_values(tmp_path / "predictors.tsv")
-    found = prediction.record
-    row = found.predictors[-1]
+    result = prediction.record
+    row = result.predictors[-1]
     assert (row.predictor, row.queries, row.left_out) == ("variance", len(queries) - 1, 1)
     assert row.pearson == row.kendall == pytest.approx(-1)
     assert "variance" in (tmp_path / "predictors.tsv").read_text().splitlines()[0]
 
 
-def test_queries_without_known_terms_are_counted_and_never_zero(tmp_path):
+def test_queries_without_known_terms_are_counted_and_have_no_value(tmp_path):
     (tmp_path / "qrels").mkdir()
     (tmp_path / "corpus.jsonl").write_text(
         "".join(
@@ -165,17 +165,15 @@ def test_queries_without_known_terms_are_counted_and_never_zero(tmp_path):
     )
     prediction = qpp("bm25", tmp_path)
     prediction.write_values(tmp_path / "out" / "predictors.tsv")
-    found = prediction.record
-    assert (found.queries_without_known_terms, found.unknown_query_words) == (2, 2)
-    assert [row.left_out for row in found.predictors] == [2, 2, 2, 2, 4]
+    result = prediction.record
+    assert (result.queries_without_known_terms, result.unknown_query_words) == (2, 2)
+    assert [row.left_out for row in result.predictors] == [2, 2, 2, 2, 4]
     written = (tmp_path / "out" / "predictors.tsv").read_text().splitlines()
     assert written[3].split("\t")[2:] == ["nan"] * 5
 
 
-def test_rounding_of_sums_breaks_no_tie(tmp_path):
-    """Three postings with tf 6 have no variance, whatever the rounding of their mean makes of
-    it.
-    """
+def test_the_rounding_of_sums_breaks_no_tie(tmp_path):
+    """Three postings with tf 6 have no variance, although their mean is rounded."""
     (tmp_path / "corpus.jsonl").write_text(
         "".join(f'{{"_id": "d{i}", "text": "{("wing " * 6 + "drag ")}"}}\n' for i in range(3))
     )
@@ -185,13 +183,13 @@ def test_rounding_of_sums_breaks_no_tie(tmp_path):
     )
     prediction = qpp("mine", tmp_path, per_query=by_id([0.1, 0.2, 0.3]))
     prediction.write_values(tmp_path / "predictors.tsv")
-    found = prediction.record
+    result = prediction.record
     written = first_column(tmp_path / "predictors.tsv", "MaxVAR")
     assert set(written.values()) == {0.0}
-    assert found.predictors[2].kendall is None
+    assert result.predictors[2].kendall is None
 
 
-def test_table_says_what_was_left_out(report):
+def test_the_table_names_what_was_left_out(report):
     from rich.console import Console
 
     console = Console(width=160, record=True, file=io.StringIO())
@@ -201,7 +199,7 @@ def test_table_says_what_was_left_out(report):
         assert name in text
 
 
-def test_bad_input(beir_folder, tmp_path):
+def test_bad_input_is_refused_by_name(beir_folder, tmp_path):
     queries = load_collection(beir_folder).queries
     some = dict.fromkeys(queries, 0.5)
 

@@ -22,7 +22,7 @@ def draw(path, values, quality, measure):
 
 
 @pytest.mark.parametrize("panels", [1, 3, 4])
-def test_picture_is_a_png_with_a_panel_a_predictor(tmp_path, panels):
+def test_the_picture_is_a_png_with_one_panel_for_each_predictor(tmp_path, panels):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     from matplotlib.image import imread
 
@@ -39,7 +39,7 @@ def test_picture_is_a_png_with_a_panel_a_predictor(tmp_path, panels):
     assert [file.name for file in tmp_path.iterdir()] == ["qpp.png"]
 
 
-def test_nothing_to_draw_is_drawn_as_an_empty_panel(tmp_path):
+def test_a_predictor_without_values_has_an_empty_panel(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     quality = {"q1": 0.1, "q2": 0.2}
     values = {"p": {"q1": math.nan}}
@@ -54,7 +54,7 @@ def command(capsys, *arguments: str) -> tuple[int, str, str]:
     return int(status.value.code or 0), captured.out, captured.err
 
 
-def test_picture_is_drawn_by_default_without_pyplot(beir_folder, tmp_path, capsys):
+def test_the_picture_is_drawn_by_default_without_pyplot(beir_folder, tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     places = ("--dataset", str(beir_folder), "--output", str(tmp_path))
     status, out, _ = command(capsys, *places, "--json")
@@ -65,7 +65,7 @@ def test_picture_is_drawn_by_default_without_pyplot(beir_folder, tmp_path, capsy
     assert "matplotlib.pyplot" not in sys.modules
 
 
-def test_without_matplotlib_a_picture_is_refused_before_any_work_and_else_left_out(
+def test_without_matplotlib_a_picture_is_refused_if_asked_for_and_otherwise_left_out(
     beir_folder, tmp_path, monkeypatch, capsys
 ):
     find = importlib.util.find_spec

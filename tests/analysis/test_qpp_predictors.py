@@ -1,4 +1,4 @@
-"""Each predictor against its formula written out over the words themselves."""
+"""Each predictor against its formula, written out over the words themselves."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def statistics_of(texts: list[str]) -> TermStatistics:
 
 
 def slow(texts: list[str], query: str) -> dict[str, float]:
-    """All predictors, one document and one word at a time."""
+    """Compute all predictors, one document and one word at a time."""
     documents = [Counter(text.split()) for text in texts]
     everything = Counter(word for text in texts for word in text.split())
     n = len(documents)
@@ -79,15 +79,15 @@ def slow(texts: list[str], query: str) -> dict[str, float]:
 
 
 @given(corpora, queries)
-def test_predictors_are_their_formulas(texts, query):
+def test_predictors_equal_their_formulas(texts, query):
     statistics = statistics_of(texts)
     terms = statistics.terms(query)[0]
     expected = slow(texts, query)
     assert set(expected) == set(PREDICTORS)
     for name, predict in PREDICTORS.items():
-        found = predict(statistics, terms)
-        assert type(found) is float
-        assert found == pytest.approx(expected[name], abs=1e-12, nan_ok=True), name
+        result = predict(statistics, terms)
+        assert type(result) is float
+        assert result == pytest.approx(expected[name], abs=1e-12, nan_ok=True), name
 
 
 def test_an_example_by_hand():
@@ -110,7 +110,7 @@ def test_a_query_without_known_terms_has_no_value():
             assert math.isnan(predict(statistics, statistics.terms(query)[0]))
 
 
-def test_mutual_information_is_not_defined_for_one_term_or_terms_apart():
+def test_mutual_information_needs_two_terms_in_one_document():
     statistics = statistics_of(["wing flow", "drag flow"])
     for query in ("wing", "wing wing", "wing drag"):
         assert math.isnan(max_pmi(statistics, statistics.terms(query)[0]))

@@ -32,8 +32,8 @@ def documents_of(texts: list[str]) -> Documents:
 
 
 def column(statistics: TermStatistics, word: str) -> int:
-    [found], _ = statistics.terms(word)
-    return int(found)
+    [result], _ = statistics.terms(word)
+    return int(result)
 
 
 def test_counts_of_an_example_by_hand():
@@ -53,7 +53,7 @@ def test_counts_of_an_example_by_hand():
     ]
 
 
-def test_query_terms_are_stemmed_repeated_and_the_unknown_counted():
+def test_query_terms_are_stemmed_and_repeated_and_unknown_ones_counted():
     statistics = TermStatistics(documents_of(["wing flow", "drag"]))
     known, unknown = statistics.terms("Flows of the wing, zebra! flowing zebras")
     wing, flow = column(statistics, "wing"), column(statistics, "flow")
@@ -64,7 +64,7 @@ def test_query_terms_are_stemmed_repeated_and_the_unknown_counted():
         assert (len(known), unknown) == (0, 0)
 
 
-def test_asking_does_not_change_what_is_known():
+def test_a_query_does_not_change_the_vocabulary():
     statistics = TermStatistics(documents_of(["wing flow"]), analyzer="none")
     for _ in range(2):
         assert statistics.terms("zebra wing")[1] == 1
@@ -72,7 +72,7 @@ def test_asking_does_not_change_what_is_known():
 
 
 @given(texts=corpora)
-def test_frequencies_are_those_of_a_loop(texts):
+def test_frequencies_equal_those_of_a_loop(texts):
     statistics = TermStatistics(documents_of(texts), analyzer="none")
     assert statistics.postings.shape == (len(texts), len(statistics.df))
     assert statistics.postings.dtype == np.int32
@@ -85,9 +85,7 @@ def test_frequencies_are_those_of_a_loop(texts):
 
 
 def test_the_terms_are_those_of_our_bm25(beir_folder):
-    """A word is known to the statistics where BM25 scores a document for it, and in as many
-    documents.
-    """
+    """The statistics know the words that BM25 scores, in as many documents."""
     documents = load_collection(beir_folder).documents
     statistics, bm25 = TermStatistics(documents), BM25(documents)
     for word in "wing wings electing the flow zebra pressure a as shelf".split():
@@ -107,6 +105,6 @@ def test_titles_are_joined_by_the_text_format():
     assert len(TermStatistics(documents, TextFormat(title_separator="x")).df) == 1
 
 
-def test_unknown_analyzer():
+def test_an_unknown_analyzer_is_refused():
     with pytest.raises(InputError, match="analyzer"):
         TermStatistics(documents_of(["wing"]), analyzer="porter")

@@ -1,6 +1,4 @@
-"""MaxDC and P_clarity of given vectors, against loops and SciPy's Gaussians; and of vectors that
-are trained.
-"""
+"""MaxDC and P_clarity against loops and SciPy's Gaussians, and with trained vectors."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def drawn():
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.7, 0.99])
-def test_max_dc_counts_neighbours_of_the_best_linked_term(drawn, alpha):
+def test_max_dc_counts_the_neighbours_of_the_best_connected_term(drawn, alpha):
     degrees = {}
     for term in (4, 17, 30):
         cosines = [
@@ -61,14 +59,14 @@ def test_p_clarity_is_the_divergence_of_the_query_from_the_collection(drawn):
         assert expected >= 0
 
 
-def test_a_query_without_such_terms_has_neither(drawn):
+def test_a_query_without_known_terms_has_neither_predictor(drawn):
     assert list(drawn.of(["t3", "zebra", "t1", "t3"])) == [1, 3]
     mixture = drawn.mixture(clusters=2)
     assert math.isnan(drawn.max_dc(drawn.of(["zebra"])))
     assert math.isnan(drawn.p_clarity(drawn.of([]), mixture, drawn.generated(mixture)))
 
 
-def test_vectors_are_of_terms_that_stand_there_five_times_and_are_the_same_again(beir_folder):
+def test_vectors_are_of_terms_with_five_occurrences_and_repeat_by_the_seed(beir_folder):
     documents = load_collection(beir_folder).documents
     words, again = (WordVectors.train(documents, TextFormat()) for _ in range(2))
     np.testing.assert_array_equal(words.vectors, again.vectors)
@@ -78,7 +76,7 @@ def test_vectors_are_of_terms_that_stand_there_five_times_and_are_the_same_again
     assert (np.diff(words.shares) <= 0).all()
 
 
-def test_the_command_has_both_where_they_are_asked_for(beir_folder, tmp_path, capsys, monkeypatch):
+def test_the_command_computes_both_if_asked_to(beir_folder, tmp_path, capsys, monkeypatch):
     asked = [
         "qpp",
         "--dataset",
@@ -100,7 +98,7 @@ def test_the_command_has_both_where_they_are_asked_for(beir_folder, tmp_path, ca
         word_vector_predictors(str(beir_folder))
 
 
-def test_a_corpus_of_rare_words_alone_is_named(tmp_path):
+def test_a_corpus_of_only_rare_words_is_refused(tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": "wing flow drag"}\n')
     with pytest.raises(InputError, match="5 times"):
         WordVectors.train(load_collection(tmp_path, labels="none").documents, TextFormat())

@@ -1,6 +1,4 @@
-"""Representation: closed forms on the sphere, direct formulas in float64, and real tiny
-encoders.
-"""
+"""Representation: closed forms on the sphere, direct formulas, and real tiny encoders."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def tensor(rows) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def test_alignment_of_the_same_an_orthogonal_and_an_opposite_direction():
+def test_alignment_of_equal_orthogonal_and_opposite_directions():
     first = tensor([[3, 0], [1, 0], [0, 0.5], [1, 0]])
     second = tensor([[7, 0], [0, 2], [0, -9], [1, math.sqrt(3)]])
     assert alignment(first, second).tolist() == pytest.approx(
@@ -66,11 +64,11 @@ def test_uniformity_of_one_point_two_opposite_points_a_cross_and_a_simplex():
 @pytest.mark.parametrize(("points", "temperature"), [(64, 2.0), (200, 2.0), (128, 0.7)])
 def test_uniformity_of_a_uniform_circle_is_a_bessel_function(points, temperature):
     angles = 2 * np.pi * np.arange(points) / points
-    found = uniformity(tensor(np.c_[np.cos(angles), np.sin(angles)]), temperature)
+    result = uniformity(tensor(np.c_[np.cos(angles), np.sin(angles)]), temperature)
     # Over the circle the mean of exp(-2t(1 - cos)) is exp(-2t) I0(2t), here without the pair with
     # itself.
     mean = math.exp(-2 * temperature) * i0(2 * temperature)
-    assert found == pytest.approx(math.log((points * mean - 1) / (points - 1)), abs=1e-12)
+    assert result == pytest.approx(math.log((points * mean - 1) / (points - 1)), abs=1e-12)
 
 
 finite = st.floats(-50, 50).map(lambda x: round(x, 3))
@@ -80,29 +78,29 @@ embeddings = st.tuples(st.integers(2, 40), st.integers(1, 6)).flatmap(
 
 
 @given(embeddings, st.integers(1, 50), st.floats(0.1, 5))
-def test_uniformity_is_its_definition_whatever_the_blocks(points, block, temperature):
+def test_uniformity_equals_its_definition_for_any_block_size(points, block, temperature):
     points = points + (np.abs(points).sum(axis=1, keepdims=True) == 0)  # no vector of zeros
     unit = points / np.linalg.norm(points, axis=1, keepdims=True)
     expected = math.log(np.mean(np.exp(-temperature * pdist(unit, "sqeuclidean"))))
-    found = uniformity(torch.from_numpy(points), temperature, block)
-    assert found == pytest.approx(expected, abs=1e-9)
-    assert -4 * temperature - 1e-9 <= found <= 1e-9
+    result = uniformity(torch.from_numpy(points), temperature, block)
+    assert result == pytest.approx(expected, abs=1e-9)
+    assert -4 * temperature - 1e-9 <= result <= 1e-9
     scaled = torch.from_numpy(points * np.linspace(1, 9, len(points))[:, None])
-    assert uniformity(scaled.flip(0), temperature) == pytest.approx(found, abs=1e-9)
+    assert uniformity(scaled.flip(0), temperature) == pytest.approx(result, abs=1e-9)
 
 
 @given(embeddings)
-def test_alignment_is_its_definition(points):
+def test_alignment_equals_its_definition(points):
     points = points + (np.abs(points).sum(axis=1, keepdims=True) == 0)
     other = np.roll(points, 1, axis=0)
     first, second = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (points, other))
-    found = alignment(torch.from_numpy(points), torch.from_numpy(other)).numpy()
-    np.testing.assert_allclose(found, ((first - second) ** 2).sum(axis=1), atol=1e-12)
-    np.testing.assert_allclose(found, 2 - 2 * (first * second).sum(axis=1), atol=1e-12)
+    result = alignment(torch.from_numpy(points), torch.from_numpy(other)).numpy()
+    np.testing.assert_allclose(result, ((first - second) ** 2).sum(axis=1), atol=1e-12)
+    np.testing.assert_allclose(result, 2 - 2 * (first * second).sum(axis=1), atol=1e-12)
 
 
 class Lookup:
-    """An encoder whose embeddings are given: a text is a row number."""
+    """An encoder with fixed embeddings: a text is a row number."""
 
     def __init__(self, rows, similarity="dot"):
         self.rows, self.similarity_fn_name = (
@@ -123,16 +121,16 @@ def pairs(count: int) -> SpanPairs:
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine"])
-def test_measures_are_those_of_the_definitions_batch_by_batch(similarity):
+def test_measures_equal_their_definitions_batch_by_batch(similarity):
     rows = np.random.default_rng(0).normal(size=(14, 5)).astype(np.float32)
-    found = measure_spans(Lookup(rows, similarity), pairs(7), RepresentationOptions(batch_size=3))
+    result = measure_spans(Lookup(rows, similarity), pairs(7), RepresentationOptions(batch_size=3))
     wide = rows.astype(np.float64)
     unit = wide / np.linalg.norm(wide, axis=1, keepdims=True)
     np.testing.assert_allclose(
-        found.alignment, ((unit[::2] - unit[1::2]) ** 2).sum(axis=1), atol=1e-12
+        result.alignment, ((unit[::2] - unit[1::2]) ** 2).sum(axis=1), atol=1e-12
     )
     sides = [math.log(np.mean(np.exp(-2 * pdist(unit[i::2], "sqeuclidean")))) for i in (0, 1)]
-    assert found.uniformity == pytest.approx(np.mean(sides), abs=1e-12)
+    assert result.uniformity == pytest.approx(np.mean(sides), abs=1e-12)
     vectors, scale = (unit, 20.0) if similarity == "cosine" else (wide, 1.0)
     losses = []
     for batch in (vectors[:6], vectors[6:12]):  # the seventh document is left over
@@ -140,16 +138,16 @@ def test_measures_are_those_of_the_definitions_batch_by_batch(similarity):
         np.fill_diagonal(scores, -np.inf)
         own = scores[np.arange(6), np.arange(6) ^ 1]
         losses.append(np.mean(np.log(np.exp(scores).sum(axis=1)) - own))
-    np.testing.assert_allclose(found.losses, losses, rtol=1e-9)
+    np.testing.assert_allclose(result.losses, losses, rtol=1e-9)
 
 
 def test_an_encoder_without_distinctions_has_the_loss_of_chance():
-    found = measure_spans(
+    result = measure_spans(
         Lookup(np.ones((20, 4))), pairs(10), RepresentationOptions(batch_size=5)
     ).record()
-    assert found.alignment == pytest.approx(0, abs=1e-12)
-    assert found.uniformity == pytest.approx(0, abs=1e-12)
-    assert found.contrastive_loss == pytest.approx(math.log(2 * 5 - 1), abs=1e-6)
+    assert result.alignment == pytest.approx(0, abs=1e-12)
+    assert result.uniformity == pytest.approx(0, abs=1e-12)
+    assert result.contrastive_loss == pytest.approx(math.log(2 * 5 - 1), abs=1e-6)
 
 
 def test_a_perfect_encoder_is_aligned_and_uniform_and_has_no_loss():
@@ -181,10 +179,10 @@ def drawn(folder, tokenizer, size=20, seed=42, span_tokens=12):
 
 
 def test_pairs_are_two_different_spans_of_one_document(beir_folder, wordpiece):
-    found = drawn(beir_folder, wordpiece)
+    result = drawn(beir_folder, wordpiece)
     documents = load_collection(beir_folder, labels="none").documents
-    assert len(set(found.ids)) == 20
-    for id, first, second in zip(found.ids, found.first, found.second, strict=True):
+    assert len(set(result.ids)) == 20
+    for id, first, second in zip(result.ids, result.first, result.second, strict=True):
         text = TextFormat().document(documents[id])
         places = sorted(
             (text.index(span), text.index(span) + len(span)) for span in (first, second)
@@ -196,13 +194,13 @@ def test_pairs_are_two_different_spans_of_one_document(beir_folder, wordpiece):
         )
 
 
-def test_pairs_depend_on_the_seed_alone_and_a_smaller_sample_is_the_start_of_a_larger(
+def test_pairs_depend_only_on_the_seed_and_smaller_samples_begin_larger_ones(
     beir_folder, wordpiece
 ):
-    found = drawn(beir_folder, wordpiece)
-    assert found == drawn(beir_folder, wordpiece)
-    assert drawn(beir_folder, wordpiece, size=7).first == found.first[:7]
-    assert drawn(beir_folder, wordpiece, seed=1).ids != found.ids
+    result = drawn(beir_folder, wordpiece)
+    assert result == drawn(beir_folder, wordpiece)
+    assert drawn(beir_folder, wordpiece, size=7).first == result.first[:7]
+    assert drawn(beir_folder, wordpiece, seed=1).ids != result.ids
     assert sorted(drawn(beir_folder, wordpiece, size=999).ids) == sorted(f"d{n}" for n in range(48))
 
 
@@ -210,15 +208,15 @@ def test_documents_without_two_spans_are_left_out_and_counted(tmp_path, wordpiec
     texts = ["wing flow", "", "drag " * 30, "the plate", "heat " * 13]
     lines = [json.dumps({"_id": f"d{n}", "text": text}) for n, text in enumerate(texts)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
-    found = drawn(tmp_path, wordpiece, size=99)
-    assert (sorted(found.ids), found.too_short) == (["d2", "d4"], 3)
+    result = drawn(tmp_path, wordpiece, size=99)
+    assert (sorted(result.ids), result.too_short) == (["d2", "d4"], 3)
     with pytest.raises(InputError, match=r"1 of 5 .*20 tokens"):
         drawn(tmp_path, wordpiece, span_tokens=20)
 
 
 @pytest.fixture(scope="module")
 def changed_bert(tiny_bert, tmp_path_factory):
-    """The tiny encoder with its last layers nearly cut off, so that texts hardly differ."""
+    """The tiny encoder with its last layers almost removed, so that texts hardly differ."""
     folder = tmp_path_factory.mktemp("changed-bert")
     shutil.copytree(tiny_bert, folder, dirs_exist_ok=True)
     model = COCODR(str(tiny_bert)).transformers_model
@@ -234,13 +232,13 @@ def report(beir_folder, tiny_bert, changed_bert):
     return representation([tiny_bert, changed_bert], beir_folder, options=SMALL)
 
 
-def test_report_is_what_the_parts_give(report, beir_folder, tiny_bert, changed_bert):
+def test_the_report_follows_from_its_parts(report, beir_folder, tiny_bert, changed_bert):
     [corpus] = report.datasets.values()
     model = COCODR(str(tiny_bert))
-    found = drawn(beir_folder, model.tokenizer, size=24)
+    result = drawn(beir_folder, model.tokenizer, size=24)
     vectors = [
         model.encode_document(side, convert_to_tensor=True).double().cpu()
-        for side in (found.first, found.second)
+        for side in (result.first, result.second)
     ]
     before = corpus.models[str(tiny_bert)]
     assert before.alignment == pytest.approx(alignment(*vectors).mean().item(), rel=1e-6)
@@ -265,58 +263,58 @@ def test_a_model_whose_texts_hardly_differ_is_less_uniform_and_nearer_to_chance(
     assert after.uniformity > before.uniformity
     assert after.uniformity == pytest.approx(0, abs=0.05)
     assert after.alignment < before.alignment
-    distances = [abs(found.contrastive_loss - corpus.loss_of_chance) for found in (before, after)]
+    distances = [abs(result.contrastive_loss - corpus.loss_of_chance) for result in (before, after)]
     assert distances[1] < distances[0]
 
 
 def test_the_same_model_twice_changes_nothing(beir_folder, tiny_bert, tmp_path):
     copy = shutil.copytree(tiny_bert, tmp_path / "copy")
-    found = representation([tiny_bert, copy], beir_folder, options=SMALL)
-    change = found.datasets[str(beir_folder)].change
+    result = representation([tiny_bert, copy], beir_folder, options=SMALL)
+    change = result.datasets[str(beir_folder)].change
     assert (change.alignment, change.uniformity, change.contrastive_loss) == (0, 0, 0)
 
 
 def test_losses_of_dot_product_and_cosine_are_not_compared(beir_folder, tiny_bert, tiny_cosine):
-    found = representation([tiny_bert, tiny_cosine], beir_folder, options=SMALL)
-    change = found.datasets[str(beir_folder)].change
-    assert not found.losses_comparable
+    result = representation([tiny_bert, tiny_cosine], beir_folder, options=SMALL)
+    change = result.datasets[str(beir_folder)].change
+    assert not result.losses_comparable
     assert change.contrastive_loss is change.contrastive_loss_reduction is None
     assert change.alignment is not None
 
 
-def test_reduction_of_the_loss_stands_against_the_gain(
+def test_the_reduction_of_the_loss_is_correlated_with_the_gain(
     report, beir_folder, tiny_bert, changed_bert, tmp_path
 ):
     models = [str(tiny_bert), str(changed_bert)]
     judged = evaluate(models, str(beir_folder), output=tmp_path / "judged")
     results = tmp_path / "judged" / "results.json"
-    found = representation(models, beir_folder, results=results, options=SMALL)
+    result = representation(models, beir_folder, results=results, options=SMALL)
     values = [judged.models[model].measures["nDCG@10"] for model in models]
-    change = found.datasets[str(beir_folder)].change
+    change = result.datasets[str(beir_folder)].change
     assert change.gain == pytest.approx(values[1] - values[0])
-    losses = [found.datasets[str(beir_folder)].models[model].contrastive_loss for model in models]
+    losses = [result.datasets[str(beir_folder)].models[model].contrastive_loss for model in models]
     assert change.contrastive_loss_reduction == pytest.approx(1 - losses[1] / losses[0])
-    row = found.reduction_against_gain
+    row = result.reduction_against_gain
     assert (row.datasets, row.pearson) == (1, None)  # one corpus lies on every line
-    found.write(tmp_path / "representation.json")
-    assert Representation.read(tmp_path / "representation.json") == found
-    json.dumps(found.to_json(), allow_nan=False)
+    result.write(tmp_path / "representation.json")
+    assert Representation.read(tmp_path / "representation.json") == result
+    json.dumps(result.to_json(), allow_nan=False)
     if has_matplotlib():
-        representation_picture(tmp_path / "representation.png", found)
+        representation_picture(tmp_path / "representation.png", result)
         assert (tmp_path / "representation.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_several_corpora_and_one_model(beir_folder, tiny_cosine, tmp_path):
+def test_one_model_is_measured_on_several_corpora(beir_folder, tiny_cosine, tmp_path):
     other = tmp_path / "other.tsv"
     other.write_text("".join(f"d{n}\t{'wing drag plate ' * (n + 5)}\n" for n in range(6)))
-    found = representation(tiny_cosine, [beir_folder, other], options=SMALL)
-    assert list(found.datasets) == [str(beir_folder), str(other)]
-    small = found.datasets[str(other)]
+    result = representation(tiny_cosine, [beir_folder, other], options=SMALL)
+    assert list(result.datasets) == [str(beir_folder), str(other)]
+    small = result.datasets[str(other)]
     assert (small.sampled, small.batch_size, small.batches, small.change) == (6, 6, 1, None)
     assert small.models[str(tiny_cosine)].contrastive_loss_interval is None
 
 
-def test_bad_input(beir_folder, tiny_bert, tiny_cosine, tmp_path):
+def test_bad_input_is_refused_by_name(beir_folder, tiny_bert, tiny_cosine, tmp_path):
     data, model = [str(beir_folder)], [str(tiny_bert)]
 
     def refused(match: str, *arguments, **options):
@@ -353,7 +351,9 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
     return int(status.value.code or 0), captured.out, captured.err
 
 
-def test_command_line(capsys, beir_folder, tiny_bert, changed_bert, tmp_path):
+def test_the_command_prints_and_writes_the_report(
+    capsys, beir_folder, tiny_bert, changed_bert, tmp_path
+):
     arguments = [
         "--dataset",
         str(beir_folder),

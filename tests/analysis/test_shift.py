@@ -1,4 +1,4 @@
-"""Shift: words and query types against counts made by hand and by Python's own means."""
+"""Shift: words and query types against counts by hand and by plain Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
 def collection(
     folder: Path, texts: list, queries: list[str] = (), split: str | None = "test"
 ) -> str:
-    """A BEIR folder; a text may be a (title, text) pair. All queries are judged."""
+    """Write a BEIR folder, whose texts may be (title, text) pairs; all queries are judged."""
     folder.mkdir(parents=True)
     pairs = [("", text) if isinstance(text, str) else text for text in texts]
     lines = [
@@ -48,12 +48,12 @@ def collection(
 
 
 def counted(folder: str, **options) -> dict[str, int]:
-    found = Unigrams.of(load_collection(folder, labels="none").documents, **options)
-    return dict(zip(found.words.to_pylist(), found.counts.tolist(), strict=True))
+    result = Unigrams.of(load_collection(folder, labels="none").documents, **options)
+    return dict(zip(result.words.to_pylist(), result.counts.tolist(), strict=True))
 
 
 def by_python(texts: list[str]) -> Counter:
-    """Words by a loop over letters: categories L, M, N and the underscore belong to words."""
+    """Count words by a loop over letters: categories L, M, N and the underscore."""
     words: Counter = Counter()
     for text in texts:
         kept = (c if c == "_" or unicodedata.category(c)[0] in "LMN" else " " for c in text.lower())
@@ -68,9 +68,9 @@ def test_words_of_title_and_text_are_counted(tmp_path):
         ("", "FLOW_rate café नमस्ते"),
         ("only title", ""),
     ]
-    found = counted(collection(tmp_path / "c", texts))
-    assert found == by_python([part for pair in texts for part in pair])
-    assert (found["wing"], found["flow"], found["s"], found["नमस्ते"]) == (2, 2, 1, 1)
+    result = counted(collection(tmp_path / "c", texts))
+    assert result == by_python([part for pair in texts for part in pair])
+    assert (result["wing"], result["flow"], result["s"], result["नमस्ते"]) == (2, 2, 1, 1)
 
 
 letters = st.text(st.sampled_from("aAbBéßИ中०_9 .,-'\n\t—«\u0301"), min_size=1, max_size=30)
@@ -78,7 +78,7 @@ letters = st.text(st.sampled_from("aAbBéßИ中०_9 .,-'\n\t—«\u0301"), min
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(letters.filter(str.strip), min_size=1, max_size=12))
-def test_counts_equal_those_of_a_loop_whatever_the_chunks(tmp_path_factory, texts):
+def test_counts_equal_those_of_a_loop_for_any_chunk_size(tmp_path_factory, texts):
     folder = collection(tmp_path_factory.mktemp("words") / "c", texts)
     documents = load_collection(folder, labels="none").documents
     expected = by_python([document["text"] for document in documents.values()])
@@ -103,19 +103,19 @@ def test_similarities_by_hand(tmp_path):
         "train",
     )
     target = collection(tmp_path / "t", ["wing drag", "flow drag"], ["what is it", "when is it"])
-    found = shift([target], source=source)
+    result = shift([target], source=source)
     # Words: 3/4, 1/4, 0 and 1/4, 1/4, 1/2. Types: 1/4, 1/4, 1/2, 0 and 1/2, 0, 0, 1/2.
-    assert found.document_jaccard == pytest.approx(1 / 3, abs=1e-15)
-    assert found.query_type_jaccard == pytest.approx(0.25 / 1.75, abs=1e-15)
-    assert (found.source.words, found.source.different_words) == (4, 2)
-    assert (found.source.split, found.targets[0].split) == ("train", "test")
-    for record in (found.source, *found.targets):
+    assert result.document_jaccard == pytest.approx(1 / 3, abs=1e-15)
+    assert result.query_type_jaccard == pytest.approx(0.25 / 1.75, abs=1e-15)
+    assert (result.source.words, result.source.different_words) == (4, 2)
+    assert (result.source.split, result.targets[0].split) == ("train", "test")
+    for record in (result.source, *result.targets):
         assert sum(record.query_types.values()) == pytest.approx(1, abs=1e-12)
 
 
-def test_a_collection_is_at_no_distance_from_itself(beir_folder):
-    found = shift(beir_folder, source=beir_folder, source_split="test")
-    assert (found.document_jaccard, found.query_type_jaccard) == (1, 1)
+def test_a_collection_has_similarity_one_with_itself(beir_folder):
+    result = shift(beir_folder, source=beir_folder, source_split="test")
+    assert (result.document_jaccard, result.query_type_jaccard) == (1, 1)
 
 
 @settings(max_examples=25, deadline=None)
@@ -125,15 +125,15 @@ def test_a_collection_is_at_no_distance_from_itself(beir_folder):
 def test_similarity_of_documents_is_that_of_dense_counts_and_symmetric(tmp_path_factory, sides):
     root = tmp_path_factory.mktemp("sides")
     folders = [collection(root / str(i), [" ".join(words)]) for i, words in enumerate(sides)]
-    found = shift(folders[1], source=folders[0]).document_jaccard
+    result = shift(folders[1], source=folders[0]).document_jaccard
     shares = [[words.count(letter) / len(words) for letter in "abcdef"] for words in sides]
     expected = np.minimum(*shares).sum() / np.maximum(*shares).sum()
-    assert found == pytest.approx(expected, abs=1e-14)
-    assert found == shift(folders[0], source=folders[1]).document_jaccard
-    assert 0 <= found <= 1
+    assert result == pytest.approx(expected, abs=1e-14)
+    assert result == shift(folders[0], source=folders[1]).document_jaccard
+    assert 0 <= result <= 1
 
 
-def test_many_targets_in_one_pass_equal_one_at_a_time(tmp_path, monkeypatch):
+def test_several_targets_in_one_pass_equal_one_at_a_time(tmp_path, monkeypatch):
     folders = [str(write_beir(tmp_path / name, seed=i)) for i, name in enumerate("sabc")]
     source, targets = folders[0], folders[1:]
     read: Counter = Counter()
@@ -154,18 +154,18 @@ def test_many_targets_in_one_pass_equal_one_at_a_time(tmp_path, monkeypatch):
     assert [record.dataset for record in together.targets] == targets
 
 
-def test_without_queries_there_is_no_similarity_of_types_and_it_is_said(tmp_path, caplog):
+def test_without_queries_there_is_no_similarity_of_types_and_the_log_says_so(tmp_path, caplog):
     source = str(write_beir(tmp_path / "s"))
     bare = collection(tmp_path / "bare", ["wing flow"])
     with caplog.at_level("INFO"):
-        found = shift([bare, f"{bare}/corpus.jsonl"], source=source)
-    assert [record.query_type_jaccard for record in found.targets] == [None, None]
-    assert all(value is not None for value in found.document_jaccard.values())
-    assert found.targets[0].query_types is None
+        result = shift([bare, f"{bare}/corpus.jsonl"], source=source)
+    assert [record.query_type_jaccard for record in result.targets] == [None, None]
+    assert all(value is not None for value in result.document_jaccard.values())
+    assert result.targets[0].query_types is None
     assert f"{bare} has no queries" in caplog.text
 
 
-def test_a_split_that_is_not_there_is_said_by_default_and_refused_when_asked_for(tmp_path, caplog):
+def test_a_missing_default_split_is_logged_and_a_named_one_is_refused(tmp_path, caplog):
     source = str(write_beir(tmp_path / "s"))
     target = collection(tmp_path / "t", ["wing"], ["what", "when"], "dev")
     with caplog.at_level("INFO"):
@@ -211,17 +211,17 @@ def judged(tmp_path_factory):
     return source, targets, files
 
 
-def test_scores_stand_against_similarity(judged, tmp_path):
+def test_scores_are_correlated_with_similarity(judged, tmp_path):
     source, targets, files = judged
-    found = shift(targets, source=source, results=files)
-    found.write(tmp_path / "shift.json")
-    assert Shift.read(tmp_path / "shift.json") == found
-    assert set(found.scores) == {"words", "dense"}
-    assert [found.scores["dense"][target] for target in targets] == pytest.approx(
+    result = shift(targets, source=source, results=files)
+    result.write(tmp_path / "shift.json")
+    assert Shift.read(tmp_path / "shift.json") == result
+    assert set(result.scores) == {"words", "dense"}
+    assert [result.scores["dense"][target] for target in targets] == pytest.approx(
         [0, 0.2, 0.4, 0.6]
     )
-    row = found.correlations["dense"][0]
-    x = [found.document_jaccard[target] for target in targets]
+    row = result.correlations["dense"][0]
+    x = [result.document_jaccard[target] for target in targets]
     reference = stats.pearsonr(x, [0, 0.2, 0.4, 0.6])
     assert (row.similarity, row.targets) == ("document_jaccard", 4)
     assert (row.pearson, row.pearson_p) == pytest.approx((reference.statistic, reference.pvalue))
@@ -231,14 +231,14 @@ def test_scores_are_differences_to_a_baseline_by_label_or_model(judged):
     source, targets, files = judged
     plain = shift(targets, source=source, results=files).scores
     for baseline in ("words", "bm25"):
-        found = shift(targets, source=source, results=files, baseline=baseline).scores
-        assert list(found) == ["dense"]
+        result = shift(targets, source=source, results=files, baseline=baseline).scores
+        assert list(result) == ["dense"]
         for target in targets:
             expected = plain["dense"][target] - plain["words"][target]
-            assert found["dense"][target] == pytest.approx(expected)
+            assert result["dense"][target] == pytest.approx(expected)
 
 
-def test_a_picture_is_drawn_where_there_are_results(judged, tmp_path, capsys):
+def test_a_picture_is_drawn_if_there_are_results(judged, tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     source, targets, files = judged
     several = [
@@ -267,11 +267,11 @@ def test_a_picture_is_drawn_where_there_are_results(judged, tmp_path, capsys):
 
 def test_a_folder_may_be_named_in_another_way(judged, tmp_path):
     _, targets, files = judged
-    found = read_scores(files[:1], [f"{targets[0]}/../{Path(targets[0]).name}"], "nDCG@10")
-    assert len(found.scores["dense"]) == 1
+    result = read_scores(files[:1], [f"{targets[0]}/../{Path(targets[0]).name}"], "nDCG@10")
+    assert len(result.scores["dense"]) == 1
 
 
-def test_bad_input(judged, tmp_path):
+def test_bad_input_is_refused_by_name(judged, tmp_path):
     source, targets, files = judged
 
     def refused(match: str, datasets=targets, **options):
@@ -307,15 +307,15 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
 def test_stdout_is_one_json_object_with_the_plain_keys(capsys, judged):
     source, targets, _ = judged
     status, out, _ = run(capsys, "--source", source, "--target", targets[0], "--json")
-    found = json.loads(out)
+    result = json.loads(out)
     assert status == 0
-    assert {type(found[key]) for key in ("document_jaccard", "query_type_jaccard")} == {float}
+    assert {type(result[key]) for key in ("document_jaccard", "query_type_jaccard")} == {float}
     several = [part for target in targets for part in ("--target", target)]
     status, out, _ = run(capsys, "--source", source, *several, "--json")
     assert list(json.loads(out)["document_jaccard"]) == targets
 
 
-def test_table_says_everything(capsys, judged, tmp_path):
+def test_the_table_has_all_rows_and_notes(capsys, judged, tmp_path):
     source, targets, files = judged
     bare = collection(tmp_path / "bare", ["wing flow"])
     results = [part for file in files for part in ("--results", str(file))]
@@ -347,13 +347,13 @@ def test_bad_input_on_the_command_line_is_status_2_and_one_line(capsys, judged, 
 
 
 def peak_memory(folder: str) -> int:
-    """Bytes that counting the words of a corpus takes at most, in a process of its own."""
-    load_collection(folder, labels="none")  # converts the corpus, which is not what is measured
+    """Return the peak bytes of counting the words of a corpus, in another process."""
+    load_collection(folder, labels="none")  # converts the corpus, which is not measured
     program = """
 import sys, pyarrow
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.analysis import shift
-shift._WAITING_ROWS = 1000  # as small beside this corpus as the real one beside a real corpus
+shift._WAITING_ROWS = 1000  # as small for this corpus as the real one is for a real corpus
 shift.Unigrams.of(load_collection(sys.argv[1], labels="none").documents, chunk_rows=100)
 assert "torch" not in sys.modules
 print(pyarrow.default_memory_pool().max_memory())

@@ -79,18 +79,18 @@ counts = st.lists(st.integers(0, 1000), min_size=1, max_size=12)
         lambda n: st.tuples(*[st.lists(st.integers(0, 999), min_size=n, max_size=n)] * 2)
     )
 )
-def test_weighted_jaccard_is_symmetric_in_0_to_1_and_1_for_equals_alone(pair):
+def test_weighted_jaccard_is_symmetric_and_1_only_for_equal_shares(pair):
     first, second = (np.array(side) for side in pair)
     assume(first.any() and second.any())
-    found = weighted_jaccard(first, second)
-    assert 0 <= found <= 1
-    assert found == weighted_jaccard(second, first)
+    result = weighted_jaccard(first, second)
+    assert 0 <= result <= 1
+    assert result == weighted_jaccard(second, first)
     assert weighted_jaccard(first, first) == 1
     assert weighted_jaccard(first, 7 * first) == pytest.approx(1, abs=1e-12)
     # Minima and maxima of two distributions sum to 2, so one of the sums gives the other.
     shared = np.minimum(first / first.sum(), second / second.sum()).sum()
-    assert found == pytest.approx(shared / (2 - shared), abs=1e-12)
+    assert result == pytest.approx(shared / (2 - shared), abs=1e-12)
     order = np.random.default_rng(0).permutation(len(first))
-    assert weighted_jaccard(first[order], second[order]) == found
+    assert weighted_jaccard(first[order], second[order]) == result
     if (first * second.sum() != second * first.sum()).any():
-        assert found < 1
+        assert result < 1

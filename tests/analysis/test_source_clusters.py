@@ -37,14 +37,14 @@ def test_similarity_of_a_cluster_is_the_mean_over_all_pairs(seed, queries, targe
     rng = np.random.default_rng(seed)
     source, target = (rng.normal(size=(n, 3)).astype(np.float32) for n in (queries, targets))
     labels = rng.integers(0, k, queries)
-    found = cluster_similarities(source, labels, target, k)
+    result = cluster_similarities(source, labels, target, k)
     for cluster in range(k):
         pairs = [
             float(q.astype(np.float64) @ t)
             for q in source[labels == cluster]
             for t in target.astype(np.float64)
         ]
-        assert found[cluster] == (pytest.approx(np.mean(pairs), abs=1e-9) if pairs else -math.inf)
+        assert result[cluster] == (pytest.approx(np.mean(pairs), abs=1e-9) if pairs else -math.inf)
 
 
 def test_nearest_queries_by_hand():
@@ -53,7 +53,7 @@ def test_nearest_queries_by_hand():
 
 
 class Lookup:
-    """An encoder whose embeddings are given: a query's text and a document's are row numbers."""
+    """An encoder with fixed embeddings: the text of a query or document is a row number."""
 
     def __init__(self, queries, documents, similarity):
         self.queries, self.documents = (
@@ -107,7 +107,7 @@ def test_a_loss_that_is_not_finite_names_its_query():
         )
 
 
-def test_triplets_are_a_positive_and_no_other_relevant_document(beir_folder):
+def test_negatives_of_triplets_are_not_relevant(beir_folder):
     collection = load_collection(beir_folder, "train")
 
     def sampled(**options):
@@ -176,19 +176,19 @@ def test_nearest_cluster_losses_and_gains_follow_from_the_parts(study, report):
     assert report.nearest_improved == improved
 
 
-def test_cases_are_the_largest_changes_with_gains_on_both_sides(study, report):
+def test_cases_are_the_largest_changes_with_the_gains_of_both_queries(study, report):
     (_, *targets), models, results = study
 
     def changes(file):
-        found = []
+        result = []
         for model in models:
             record = json.loads(file.read_text())["models"][model]
             lines = (file.parent / record["per_query"]).read_text().splitlines()
             column = lines[0].split("\t").index("nDCG@10")
-            found.append(
+            result.append(
                 {line.split("\t")[0]: float(line.split("\t")[column]) for line in lines[1:]}
             )
-        return {query: found[1][query] - value for query, value in found[0].items()}
+        return {query: result[1][query] - value for query, value in result[0].items()}
 
     of_source, of_target = changes(results[0]), changes(results[1])
     cases = report.targets[targets[0]].cases
@@ -200,32 +200,32 @@ def test_cases_are_the_largest_changes_with_gains_on_both_sides(study, report):
         assert near.gain == pytest.approx(of_source[near.query_id])
 
 
-def test_a_target_that_is_the_source_is_nearest_to_itself(study):
+def test_the_queries_of_the_source_are_nearest_to_themselves(study):
     (source, *_), models, _ = study
     wanted = list(load_collection(source, "train").queries)[:3]
     options = SourceClusterOptions(
         clusters=3, sample=99, negatives=1, split="train", queries=tuple(wanted)
     )
-    found = source_clusters(models, source, source=source, options=options)
-    cases = found.targets[source].cases
+    result = source_clusters(models, source, source=source, options=options)
+    cases = result.targets[source].cases
     assert [case.query_id for case in cases] == wanted
     model = COCODR(models[1])
     vectors = model.encode_queries(list(load_collection(source, "train").queries.values()))
     for case, row in zip(cases, (vectors[:3] @ vectors.T).max(axis=1), strict=True):
         assert case.nearest[0].similarity == pytest.approx(row, rel=1e-5)
         assert case.gain is None
-    assert found.reduction_against_gain is None
+    assert result.reduction_against_gain is None
 
 
 def test_the_same_weights_before_and_after_reduce_nothing(study, tmp_path):
     (source, *targets), models, _ = study
     copy = shutil.copytree(models[0], tmp_path / "copy")
-    found = source_clusters([models[0], copy], targets, source=source, options=SMALL)
-    assert {cluster.reduction for cluster in found.clusters} == {0}
-    assert found.nearest_improved == 0
+    result = source_clusters([models[0], copy], targets, source=source, options=SMALL)
+    assert {cluster.reduction for cluster in result.clusters} == {0}
+    assert result.nearest_improved == 0
 
 
-def test_bad_input(study, tiny_cosine, tmp_path):
+def test_bad_input_is_refused_by_name(study, tiny_cosine, tmp_path):
     (source, *targets), models, results = study
 
     def refused(match: str, targets=targets, models=models, results=(), **options):
@@ -251,7 +251,7 @@ def test_bad_input(study, tiny_cosine, tmp_path):
         SourceClusterOptions(clusters=0)
 
 
-def test_command_line(capsys, study, tmp_path):
+def test_the_command_prints_and_writes_the_report(capsys, study, tmp_path):
     (source, *targets), models, results = study
     arguments = ["source-clusters", "--source", source, "--before", models[0], "--after", models[1]]
     arguments += [part for target in targets for part in ("--target", target)]
@@ -269,9 +269,9 @@ def test_command_line(capsys, study, tmp_path):
     with pytest.raises(SystemExit) as status:
         main([*arguments, "--json"])
     assert not status.value.code
-    found = json.loads(capsys.readouterr().out)
-    assert found == json.loads((tmp_path / "source_clusters.json").read_text())
-    if found["picture"]:
+    result = json.loads(capsys.readouterr().out)
+    assert result == json.loads((tmp_path / "source_clusters.json").read_text())
+    if result["picture"]:
         assert (tmp_path / "source_clusters.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(SystemExit) as status:
         main([*arguments[: arguments.index("--results")], "--picture"])

@@ -26,13 +26,13 @@ TEST = {
 
 
 def rows(minimum: int) -> dict[int, int]:
-    found = [row for row in label_overlap(TRAIN, TEST) if row.minimum == minimum]
-    assert all(row.queries == 6 for row in found)
-    assert all(row.share == row.overlapping / 6 for row in found)
-    return {row.grade: row.overlapping for row in found}
+    result = [row for row in label_overlap(TRAIN, TEST) if row.minimum == minimum]
+    assert all(row.queries == 6 for row in result)
+    assert all(row.share == row.overlapping / 6 for row in result)
+    return {row.grade: row.overlapping for row in result}
 
 
-def test_both_rules_at_every_grade_by_hand():
+def test_label_overlap_by_both_rules_at_every_grade_by_hand():
     assert rows(1) == {3: 2, 2: 3, 1: 4}
     assert list(rows(1)) == [3, 2, 1]
     assert rows(2) == {3: 1, 2: 2, 1: 3}
@@ -63,14 +63,14 @@ judged = st.dictionaries(
 
 
 @given(judged, judged)
-def test_brute_force(train, test):
+def test_label_overlap_equals_that_of_a_loop(train, test):
     for row in label_overlap(train, test):
         expected = 0
         for passages in test.values():
             shared = 0
             for passage, grade in passages.items():
                 shared += grade >= row.grade and any(
-                    found.get(passage, 0) > 0 for found in train.values()
+                    result.get(passage, 0) > 0 for result in train.values()
                 )
             expected += shared >= row.minimum
         assert row.overlapping == expected
@@ -86,14 +86,14 @@ QUERIES = {
 }
 
 
-def found(tests: dict[str, str]):
+def result(tests: dict[str, str]):
     return duplicate_queries(
         QUERIES, tests, *word_sets(list(QUERIES.values()), list(tests.values()))
     )
 
 
 def test_repeated_queries_by_hand():
-    pairs = found(
+    pairs = result(
         {
             "same": "the Capital of  france",
             "stems": "shoe, run",
@@ -111,8 +111,8 @@ def test_repeated_queries_by_hand():
     assert pairs.among({"t5"}, {"same", "stems", "more"}) == (0, 0)
 
 
-def test_a_text_is_either_the_same_or_near():
-    pairs = found({"q": "running shoes"})
+def test_a_repeated_text_is_not_a_near_duplicate_too():
+    pairs = result({"q": "running shoes"})
     assert (pairs.exact, pairs.near) == ({"q": ["t3", "t6"]}, {})
 
 
@@ -122,7 +122,7 @@ texts = st.lists(
 
 
 @given(texts, texts)
-def test_nearest_by_words_is_what_a_double_loop_finds(train, test):
+def test_nearest_by_words_equals_a_double_loop(train, test):
     scores, nearest = nearest_by_words(*word_sets(train, test))
     for i, text in enumerate(test):
         words = set(text.split())

@@ -79,9 +79,9 @@ def bucketed(folder, tiny_cosine, tmp_path_factory) -> Path:
 
 
 def by_query(dataset: Path, model: str, output: Path) -> dict[str, float]:
-    """Query id to nDCG@10 by ir-measures, over a run of the command `evaluate`."""
-    found = evaluate([model], str(dataset), output=output).models[model]
-    run = list(ir_measures.read_trec_run(str(output / found.run)))
+    """Return query id to nDCG@10 by ir-measures, over a run of ``evaluate``."""
+    result = evaluate([model], str(dataset), output=output).models[model]
+    run = list(ir_measures.read_trec_run(str(output / result.run)))
     qrels = load_collection(dataset, "test").qrels
     scores = dict.fromkeys(qrels, 0.0)
     scores |= {
@@ -95,7 +95,7 @@ def by_query(dataset: Path, model: str, output: Path) -> dict[str, float]:
     ("interpolation", "extrapolation", "expected"),
     [(0.5, 0.25, -0.5), (0.5, 0.75, 0.5), (0.4, 0.4, 0.0), (0.2, 0.0, -1.0), (0.0, 0.3, None)],
 )
-def test_gap(interpolation, extrapolation, expected):
+def test_the_gap_is_relative_to_interpolation(interpolation, extrapolation, expected):
     assert gap(interpolation, extrapolation) == expected
 
 
@@ -109,13 +109,13 @@ def test_the_papers_gaps_follow_from_its_scores():
         assert round(100 * gap(interpolation, extrapolation)) == percent
 
 
-def test_pooling_by_hand():
+def test_pooled_scores_by_hand():
     # Three buckets: each query is interpolation for two models and extrapolation for one.
     interpolation = [{"b": 0.2, "c": 0.4}, {"a": 1.0, "c": 0.6}, {"a": 0.0, "b": 0.6}]
     extrapolation = [{"a": 0.1}, {"b": 0.3}, {"c": 0.8}]
     assert pooled_score(interpolation) == (pytest.approx((0.5 + 0.4 + 0.5) / 3), 3)
     assert pooled_score(extrapolation) == (pytest.approx(0.4), 3)
-    # A bucket with more queries weighs more, a query judged more often does not.
+    # A bucket with more queries has more weight, a query judged more often has not.
     assert pooled_score([{"a": 0.0, "b": 0.0, "c": 1.0}, {"a": 1.0}]) == (pytest.approx(0.5), 3)
 
 
@@ -138,11 +138,14 @@ def test_rows_by_hand():
     points = regime_points(cells, ["m"])
     assert points[1].ood["far"]["m"] == {"interpolation": 0.5, "extrapolation": 0.25}
     [row] = regime_rows(points)
-    found = row.measures["m"]
-    assert (found.interpolation, found.extrapolation) == (pytest.approx(0.6), pytest.approx(0.375))
-    assert found.gap == pytest.approx(-0.375)
-    assert found.seeds.gap == [pytest.approx(-0.2), pytest.approx(-0.5)]
-    assert found.gap_sd == pytest.approx(0.3 / 2**0.5)
+    result = row.measures["m"]
+    assert (result.interpolation, result.extrapolation) == (
+        pytest.approx(0.6),
+        pytest.approx(0.375),
+    )
+    assert result.gap == pytest.approx(-0.375)
+    assert result.seeds.gap == [pytest.approx(-0.2), pytest.approx(-0.5)]
+    assert result.gap_sd == pytest.approx(0.3 / 2**0.5)
     assert row.seeds == [1, 2]
 
 
@@ -156,22 +159,28 @@ def test_alignment_by_hand_and_by_scipy():
             points.append(RegimePoint("group", "model", len(points), inside, {"o": there}, {}))
         return alignment_rows(points, "m")
 
-    for found, name in zip(rows(regime, outside), REGIMES, strict=True):
-        assert (found.collection, found.measure, found.regime, found.models) == ("o", "m", name, 5)
+    for result, name in zip(rows(regime, outside), REGIMES, strict=True):
+        assert (result.collection, result.measure, result.regime, result.models) == (
+            "o",
+            "m",
+            name,
+            5,
+        )
         # Ranks differ by 1 in four places: 1 - 6 * 4 / (5 * 24); two of ten pairs are discordant.
-        assert found.spearman == pytest.approx(0.8)
-        assert found.kendall == pytest.approx(0.6)
-        assert found.spearman_p == pytest.approx(stats.spearmanr(regime, outside).pvalue)
-        assert found.kendall_p == pytest.approx(stats.kendalltau(regime, outside).pvalue)
+        assert result.spearman == pytest.approx(0.8)
+        assert result.kendall == pytest.approx(0.6)
+        assert result.spearman_p == pytest.approx(stats.spearmanr(regime, outside).pvalue)
+        assert result.kendall_p == pytest.approx(stats.kendalltau(regime, outside).pvalue)
     for short in (([0.1, 0.2], [0.3, 0.4]), ([0.1, 0.1, 0.1], [0.1, 0.2, 0.3])):
         assert rows(*short)[0].kendall is None
 
 
-def test_given_models_of_restrain(
+def test_given_models_are_judged_by_their_own_set(
     folder, other, restrained, deep_bert, tiny_bert, tmp_path, monkeypatch
 ):
-    """Each regime's score is that of the model of its own set, on all test queries; outside, each
-    model is judged once, whatever the number of sets.
+    """A regime has the score of its own model on all test queries.
+
+    Outside the distribution, each model is judged once, whatever the number of sets.
     """
     judged, outside_hash, load = (
         [],
@@ -203,7 +212,7 @@ def test_given_models_of_restrain(
     assert rows["mine"].gap == pytest.approx((far - near) / near)
     assert sorted(judged) == sorted(
         [
-            *(str(models / found) for found in ("interpolation", "extrapolation")),
+            *(str(models / result) for result in ("interpolation", "extrapolation")),
             str(tiny_bert),
             "bm25",
         ]
@@ -216,8 +225,8 @@ def test_given_models_of_restrain(
         statistics.fmean(by_query(other, str(model), tmp_path / model.name).values())
         for model in (deep_bert, tiny_bert)
     ]
-    found = point.ood[str(other)][MEASURE]
-    assert [found["interpolation"], found["extrapolation"]] == pytest.approx(outside)
+    result = point.ood[str(other)][MEASURE]
+    assert [result["interpolation"], result["extrapolation"]] == pytest.approx(outside)
     [first, second] = report.alignment
     x = [p.measures[MEASURE]["extrapolation"] for p in report.points]
     y = [p.ood[str(other)][MEASURE]["extrapolation"] for p in report.points]
@@ -252,9 +261,9 @@ def test_given_models_of_resttest_are_pooled(folder, bucketed, tiny_cosine, tiny
         far.append(scores[used[own]][query])
         near.append(statistics.fmean(scores[used[name]][query] for name in used if name != own))
     rows = {row.model: row for row in report.rows}
-    found = rows["mine"].measures[MEASURE]
-    assert found.extrapolation == pytest.approx(statistics.fmean(far))
-    assert found.interpolation == pytest.approx(statistics.fmean(near))
+    result = rows["mine"].measures[MEASURE]
+    assert result.extrapolation == pytest.approx(statistics.fmean(far))
+    assert result.interpolation == pytest.approx(statistics.fmean(near))
     assert rows["mine"].queries == {"interpolation": 12, "extrapolation": 12}
     assert rows["words"].measures[MEASURE].gap == pytest.approx(0)
 
@@ -384,7 +393,7 @@ def test_several_starts_in_one_run(
         run(["bert"])
 
 
-def test_the_command(restrained, other, tiny_cosine, tmp_path, capsys):
+def test_the_command_draws_and_prints_the_table(restrained, other, tiny_cosine, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     arguments = ["--folder", str(restrained), "--output", str(tmp_path / "o"), "--ood", str(other)]
     training = ["--start", str(tiny_cosine), "--max-steps", "1", "--batch-size", "4", "--seed", "1"]
@@ -446,7 +455,7 @@ def test_bad_input_is_one_line(restrained, other, folder, tiny_cosine, tmp_path,
         ("corpus.jsonl", '"text": "', '"text": "other ', "documents"),
     ],
 )
-def test_sets_that_are_not_those_on_record_are_named(file, old, new, part, restrained, tmp_path):
+def test_changed_sets_are_named(file, old, new, part, restrained, tmp_path):
     folder = tmp_path / "sets"
     shutil.copytree(restrained, folder)
     place = folder / "extrapolation" / file

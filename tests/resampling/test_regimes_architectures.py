@@ -56,22 +56,22 @@ def recipe(tiny_cosine) -> Recipe:
 
 @pytest.fixture(scope="module")
 def models(folder, recipe, tmp_path_factory) -> dict[str, str]:
-    """Each architecture's model after two steps."""
+    """Train the model of each architecture for two steps."""
     output = tmp_path_factory.mktemp("models") / "models"
     shared = output.parent / "shared"
     return {
-        found.name: str(found.train(str(folder), output / found.name, recipe, 1, shared))
-        for found in find_architectures(["all"])
+        result.name: str(result.train(str(folder), output / result.name, recipe, 1, shared))
+        for result in find_architectures(["all"])
     }
 
 
 @pytest.fixture(scope="module")
 def texts(folder) -> dict[str, dict[str, str]]:
-    """Ids to texts of documents and test queries, straight from the files."""
+    """Read documents and test queries, id to text, directly from the files."""
     documents = {}
     for line in (folder / "corpus.jsonl").read_text().splitlines():
-        found = json.loads(line)
-        documents[found["_id"]] = f"{found['title']} {found['text']}".strip()
+        result = json.loads(line)
+        documents[result["_id"]] = f"{result['title']} {result['text']}".strip()
     return {"documents": documents, "queries": load_collection(folder, "test").queries}
 
 
@@ -79,25 +79,25 @@ def ranked(model: str, folder: Path, recipe: Recipe, work: Path, top: int = TOP)
     collection = load_collection(folder, "test")
     retriever = load_ranker(model, collection.documents, work, recipe)
     retriever.prepare()
-    found = retriever.search(collection.queries, top).results(collection.documents)
+    result = retriever.search(collection.queries, top).results(collection.documents)
     assert retriever.describe()["model"]
-    return found
+    return result
 
 
 def assert_ranked_by(
-    found: dict, scores: torch.Tensor, texts: dict, keep_zero: bool = True
+    result: dict, scores: torch.Tensor, texts: dict, keep_zero: bool = True
 ) -> None:
-    """``scores`` (Q, N) of the host decide; equal ones stand by descending id."""
+    """Check a ranking against (Q, N) scores of the host, with ties by descending id."""
     ids = list(texts["documents"])
     for query, row in zip(texts["queries"], scores.tolist(), strict=True):
         order = sorted(zip(row, ids, strict=True), reverse=True)
         expected = [(name, score) for score, name in order if keep_zero or score > 0][:TOP]
-        assert [name for name, _ in found[query]] == [name for name, _ in expected]
-        assert [s for _, s in found[query]] == pytest.approx([s for _, s in expected], abs=1e-4)
+        assert [name for name, _ in result[query]] == [name for name, _ in expected]
+        assert [s for _, s in result[query]] == pytest.approx([s for _, s in expected], abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["dense", "dense-hard", "dense-distilled"])
-def test_dense(models, name, folder, recipe, texts, tmp_path):
+def test_a_dense_model_ranks_as_the_host_does(models, name, folder, recipe, texts, tmp_path):
     from sentence_transformers import SentenceTransformer
 
     host = SentenceTransformer(models[name], device="cpu")
@@ -108,17 +108,17 @@ def test_dense(models, name, folder, recipe, texts, tmp_path):
     )
 
 
-def test_splade(models, folder, recipe, texts, tmp_path):
+def test_splade_ranks_as_the_host_does(models, folder, recipe, texts, tmp_path):
     from sentence_transformers import SparseEncoder
 
     host = SparseEncoder(models["splade"], device="cpu")
     queries = host.encode_query(list(texts["queries"].values()))
     documents = host.encode_document(list(texts["documents"].values()))
-    found = ranked(models["splade"], folder, recipe, tmp_path)
-    assert_ranked_by(found, host.similarity(queries, documents).to_dense(), texts, keep_zero=False)
+    result = ranked(models["splade"], folder, recipe, tmp_path)
+    assert_ranked_by(result, host.similarity(queries, documents).to_dense(), texts, keep_zero=False)
 
 
-def test_late_interaction(models, folder, recipe, texts, tmp_path):
+def test_late_interaction_ranks_by_maxsim(models, folder, recipe, texts, tmp_path):
     from sentence_transformers import MultiVectorEncoder
 
     host = MultiVectorEncoder(models["late-interaction"], device="cpu")
@@ -127,8 +127,8 @@ def test_late_interaction(models, folder, recipe, texts, tmp_path):
     assert queries[0].shape[1] == 128
     # MaxSim once more by its definition: for every query vector the best document vector.
     best = [[float((q @ d.T).max(dim=1).values.sum()) for d in documents] for q in queries]
-    found = ranked(models["late-interaction"], folder, recipe, tmp_path)
-    assert_ranked_by(found, torch.tensor(best), texts)
+    result = ranked(models["late-interaction"], folder, recipe, tmp_path)
+    assert_ranked_by(result, torch.tensor(best), texts)
     assert torch.allclose(host.similarity(queries, documents), torch.tensor(best), atol=1e-4)
     by_tokens = ranked(
         models["late-interaction"], folder, replace(recipe, candidates="tokens"), tmp_path
@@ -136,14 +136,16 @@ def test_late_interaction(models, folder, recipe, texts, tmp_path):
     assert_ranked_by(by_tokens, torch.tensor(best), texts)
 
 
-def test_late_interaction_in_pieces(models, folder, recipe, tmp_path, monkeypatch):
-    from beir_cocodr.retrieval import hosted
+def test_late_interaction_ranks_the_same_in_small_chunks(
+    models, folder, recipe, tmp_path, monkeypatch
+):
+    from beir_cocodr.retrieval import late_interaction
 
     whole = ranked(models["late-interaction"], folder, recipe, tmp_path)
-    monkeypatch.setattr(hosted, "_CHUNK", 7)
+    monkeypatch.setattr(late_interaction, "CHUNK", 7)
     pieces = ranked(models["late-interaction"], folder, recipe, tmp_path)
-    assert {q: [d for d, _ in found] for q, found in pieces.items()} == {
-        q: [d for d, _ in found] for q, found in whole.items()
+    assert {q: [d for d, _ in result] for q, result in pieces.items()} == {
+        q: [d for d, _ in result] for q, result in whole.items()
     }
 
 
@@ -153,18 +155,22 @@ def test_cross_encoder_reranks_the_first_stage(models, folder, recipe, texts, tm
     collection = load_collection(folder, "test")
     host = CrossEncoder(models["cross-encoder"], device="cpu")
     first = BM25(collection.documents).search(collection.queries, 20).results(collection.documents)
-    found = ranked(models["cross-encoder"], folder, recipe, tmp_path, top=100)
+    result = ranked(models["cross-encoder"], folder, recipe, tmp_path, top=100)
     moved = 0
     for query, text in collection.queries.items():
         candidates = [name for name, _ in first[query]]
         order = host.rank(text, [texts["documents"][name] for name in candidates])
         # The host ranks by the sigmoid, which orders as the raw scores do.
-        assert [name for name, _ in found[query]] == [candidates[row["corpus_id"]] for row in order]
-        moved += [name for name, _ in found[query]] != candidates
+        assert [name for name, _ in result[query]] == [
+            candidates[row["corpus_id"]] for row in order
+        ]
+        moved += [name for name, _ in result[query]] != candidates
     assert moved
 
 
-def test_bm25_takes_the_best_of_the_grid_on_training_queries(models, folder, recipe, tmp_path):
+def test_bm25_has_the_best_parameters_of_the_grid_on_training_queries(
+    models, folder, recipe, tmp_path
+):
     train, test = load_collection(folder, "train"), load_collection(folder, "test")
     chosen = json.loads((Path(models["bm25"]) / "bm25.json").read_text())
     values = {}
@@ -172,7 +178,7 @@ def test_bm25_takes_the_best_of_the_grid_on_training_queries(models, folder, rec
         ranking = (
             BM25(train.documents, k1=k1, b=b).search(train.queries, 60).results(train.documents)
         )
-        run = {query: dict(found) for query, found in ranking.items()}
+        run = {query: dict(result) for query, result in ranking.items()}
         values[k1, b] = ir_measures.calc_aggregate([ir_measures.nDCG @ 10], train.qrels, run)[
             ir_measures.nDCG @ 10
         ]
@@ -183,7 +189,7 @@ def test_bm25_takes_the_best_of_the_grid_on_training_queries(models, folder, rec
 
 
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "bm25"])
-def test_training_says_what_it_did_and_moves_the_weights(models, name, recipe, tiny_cosine):
+def test_training_is_recorded_and_changes_the_weights(models, name, recipe, tiny_cosine):
     from safetensors.torch import load_file
 
     record = json.loads((Path(models[name]) / "training.json").read_text())
@@ -205,12 +211,12 @@ def test_training_says_what_it_did_and_moves_the_weights(models, name, recipe, t
 def test_held_out_queries_choose_the_checkpoint_of_every_architecture(
     models, name, folder, recipe, tmp_path
 ):
-    found = json.loads((Path(models[name]) / "training.json").read_text())["selection"]
-    assert found["best"] == found["steps"][found["values"].index(max(found["values"]))]
+    result = json.loads((Path(models[name]) / "training.json").read_text())["selection"]
+    assert result["best"] == result["steps"][result["values"].index(max(result["values"]))]
     _, held = hold_out(load_collection(folder, "train"), None, FinetuneOptions(held_out=0.2), 1)
-    assert found["queries"] == len(held.queries) == 4
-    # Once more from a search of the whole corpus, of which BM25's 100 best and the relevant ones
-    # count.
+    assert result["queries"] == len(held.queries) == 4
+    # The same from a search of the whole corpus, in which BM25's 100 best documents and the
+    # relevant ones count.
     documents = held.documents
     retriever = load_ranker(models[name], documents, tmp_path, replace(recipe, rerank=60))
     every = retriever.search(held.queries, 60).results(documents)
@@ -224,7 +230,7 @@ def test_held_out_queries_choose_the_checkpoint_of_every_architecture(
     measured = ir_measures.calc_aggregate([ir_measures.RR @ 10], held.qrels, run)[
         ir_measures.RR @ 10
     ]
-    assert measured == pytest.approx(max(found["values"]))
+    assert measured == pytest.approx(max(result["values"]))
 
 
 @pytest.mark.parametrize("name", ["splade", "late-interaction", "cross-encoder"])
@@ -241,12 +247,12 @@ def test_held_out_queries_are_not_trained_on(name, folder, recipe, tmp_path, mon
 
 
 @pytest.mark.parametrize("name", ["splade", "late-interaction", "cross-encoder"])
-def test_training_that_was_killed_goes_on_to_the_same_weights(
+def test_interrupted_training_resumes_to_the_same_weights(
     models, name, folder, recipe, tmp_path, monkeypatch
 ):
     from safetensors.torch import load_file
 
-    [found] = find_architectures([name])
+    [result] = find_architectures([name])
     whole, on_save, saved = Path(models[name]), Seal.on_save, []
 
     def killed(self, arguments, state, *rest, **more):
@@ -257,10 +263,10 @@ def test_training_that_was_killed_goes_on_to_the_same_weights(
     shutil.copytree(whole.parent.parent / "shared", tmp_path / "shared", dirs_exist_ok=True)
     monkeypatch.setattr(Seal, "on_save", killed)
     with pytest.raises(KeyboardInterrupt):
-        found.train(str(folder), tmp_path / "m", recipe, 1, tmp_path / "shared")
+        result.train(str(folder), tmp_path / "m", recipe, 1, tmp_path / "shared")
     monkeypatch.setattr(Seal, "on_save", on_save)
     assert saved == [1]
-    found.train(str(folder), tmp_path / "m", recipe, 1, tmp_path / "shared")
+    result.train(str(folder), tmp_path / "m", recipe, 1, tmp_path / "shared")
     record = read_record(tmp_path / "m")
     assert record.resumed_from == "checkpoint-1"
     assert record.details["selection"] == read_record(whole).details["selection"]
@@ -271,7 +277,7 @@ def test_training_that_was_killed_goes_on_to_the_same_weights(
             assert torch.equal(weight, load_file(tmp_path / "m" / file)[key]), (file, key)
 
 
-def test_training_repeats_by_its_seed_and_is_not_repeated(folder, recipe, tmp_path):
+def test_training_is_reproducible_and_finished_training_is_kept(folder, recipe, tmp_path):
     from safetensors.torch import load_file
 
     [late] = find_architectures(["late-interaction"])
@@ -286,7 +292,7 @@ def test_training_repeats_by_its_seed_and_is_not_repeated(folder, recipe, tmp_pa
     (tmp_path / "a" / "model.safetensors").unlink()
     late.train(
         str(folder), tmp_path / "a", recipe, 1, tmp_path
-    )  # its record stands: it is complete
+    )  # its record exists, so it is complete
     assert not (tmp_path / "a" / "model.safetensors").exists()
     (tmp_path / "a" / "training.json").unlink()
     late.train(str(folder), tmp_path / "a", recipe, 1, tmp_path)
@@ -314,7 +320,7 @@ def test_a_start_without_a_head_gets_a_tied_one_and_learns(folder, recipe, tmp_p
 
 
 def masked_loss(source: str, collection) -> float:
-    """The host's masked language modelling loss with every seventh token masked."""
+    """Return the host's masked language modelling loss with every seventh token masked."""
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(source)
@@ -330,9 +336,7 @@ def masked_loss(source: str, collection) -> float:
 
 @pytest.mark.parametrize("name", ["cross-encoder", "late-interaction"])
 def test_texts_are_trained_on_as_they_are_searched(name, folder, recipe, tmp_path, monkeypatch):
-    """Special tokens are text, and what is far too long is cut; the fifth document of the corpus
-    has both.
-    """
+    """Special tokens are read as text, and texts that are far too long are cut."""
     data = tmp_path / "data"
     shutil.copytree(folder, data)
     lines = (data / "corpus.jsonl").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Given models are of the kind that they are named as, or refused."""
+"""Given models are of the kind that their name says, or refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from beir_cocodr.resampling.regimes.rankers import load_ranker
 
 @pytest.mark.parametrize("kind", ["splade", "late-interaction", "cross-encoder"])
 @pytest.mark.parametrize("source", ["tiny_bert", "tiny_cosine"])
-def test_a_model_of_another_kind_is_given_no_random_layers(
+def test_a_model_of_another_kind_gets_no_random_layers(
     kind, source, beir_folder, request, tmp_path
 ):
     folder = request.getfixturevalue(source)
@@ -29,12 +29,12 @@ def test_a_model_of_another_kind_is_given_no_random_layers(
 
 def test_a_masked_language_model_is_a_sparse_encoder(tiny_mlm, beir_folder, tmp_path):
     documents = load_collection(beir_folder).documents
-    found = load_ranker(f"splade:{tiny_mlm}", documents, tmp_path, Recipe(start=str(tiny_mlm)))
-    ranking = found.search({"q": "wing [SEP] flow", "r": "wing [ SEP ] flow"}, 5)
+    result = load_ranker(f"splade:{tiny_mlm}", documents, tmp_path, Recipe(start=str(tiny_mlm)))
+    ranking = result.search({"q": "wing [SEP] flow", "r": "wing [ SEP ] flow"}, 5)
     np.testing.assert_array_equal(ranking.rows[0], ranking.rows[1])
     start = time.process_time()
     long = "wing flow shock " * 500_000  # 8 MB: tokenised whole, it takes half a minute
-    ranking = found.search({"q": long, "r": long[:5_000]}, 5)
+    ranking = result.search({"q": long, "r": long[:5_000]}, 5)
     assert time.process_time() - start < 15
     np.testing.assert_array_equal(ranking.rows[0], ranking.rows[1])
 
@@ -46,6 +46,6 @@ def test_a_cross_encoder_reads_special_tokens_as_text(tiny_bert, beir_folder, tm
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "cross")
     documents = load_collection(beir_folder).documents
     recipe = Recipe(start=str(tiny_bert), first_stage="bm25")
-    found = load_ranker(f"cross-encoder:{tmp_path / 'cross'}", documents, tmp_path, recipe)
-    ranking = found.search({"q": "wing [SEP] flow", "r": "wing [ SEP ] flow"}, 5)
+    result = load_ranker(f"cross-encoder:{tmp_path / 'cross'}", documents, tmp_path, recipe)
+    ranking = result.search({"q": "wing [SEP] flow", "r": "wing [ SEP ] flow"}, 5)
     np.testing.assert_allclose(ranking.scores[0], ranking.scores[1])

@@ -1,6 +1,4 @@
-"""`resample` from datasets to folders: what is written, that it is right, and that it is all or
-nothing.
-"""
+"""`resample` from datasets to folders: it writes the right content, and all of it or nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def cosines(folder, tiny_cosine) -> np.ndarray:
-    """(TEST, TRAIN) by the host itself."""
+    """Return the (TEST, TRAIN) cosines of the host itself."""
     from sentence_transformers import SentenceTransformer
 
     host = SentenceTransformer(str(tiny_cosine))
@@ -71,7 +69,7 @@ def content(folder: Path) -> dict[str, bytes | str]:
     }
 
 
-def test_restrain_writes_what_it_says(folder, tiny_cosine, tmp_path, cosines):
+def test_restrain_writes_the_sets_of_its_manifest(folder, tiny_cosine, tmp_path, cosines):
     output = tmp_path / "new" / "o"
     manifest = restrain(folder, tiny_cosine, output, sizes=(20,))
     assert sorted(path.name for path in output.iterdir()) == [
@@ -126,14 +124,14 @@ def test_the_manifest_counts_right(folder, tiny_cosine, tmp_path, cosines):
     before = manifest.overlap.before
     assert (before.training_queries, before.test_queries) == (TRAIN, TEST)
     assert before.nearest_similarity.mean == pytest.approx(cosines.max(axis=1).mean(), abs=1e-4)
-    for found in manifest.sets:
-        made = load_collection(tmp_path / "o" / found.folder, "train")
+    for result in manifest.sets:
+        made = load_collection(tmp_path / "o" / result.folder, "train")
         record = collection_provenance(made, queries=True)
-        assert found.train.queries == len(made.queries)
-        assert found.train.judgements == sum(map(len, made.qrels.values()))
-        assert found.train.queries_sha256 == record.queries_sha256
-        assert found.train.qrels_sha256 == record.qrels_sha256
-        after = manifest.overlap.after[found.folder]
+        assert result.train.queries == len(made.queries)
+        assert result.train.judgements == sum(map(len, made.qrels.values()))
+        assert result.train.queries_sha256 == record.queries_sha256
+        assert result.train.qrels_sha256 == record.qrels_sha256
+        after = manifest.overlap.after[result.folder]
         expected = label_overlap(made.qrels, test.qrels)
         assert [row.overlapping for row in after.label_overlap] == [
             row.overlapping for row in expected
@@ -176,12 +174,12 @@ def test_sizes_are_nested_and_same_seeds_same_bytes(folder, tiny_cosine, tmp_pat
     assert alone.parameters.exclude_top < both["exclude_top"] == max(both["k"])
 
 
-def test_by_k_by_faiss_and_with_another_l(folder, tiny_cosine, tmp_path, cosines):
+def test_sets_by_k_with_faiss_and_another_exclusion(folder, tiny_cosine, tmp_path, cosines):
     pytest.importorskip("faiss")
     manifest = restrain(
         folder, tiny_cosine, tmp_path / "o", ks=(2, 1), exclude_top=4, method="faiss"
     )
-    assert [found.folder for found in manifest.sets][::2] == [
+    assert [result.folder for result in manifest.sets][::2] == [
         "k-2/interpolation",
         "k-1/interpolation",
     ]
@@ -194,7 +192,7 @@ def test_by_k_by_faiss_and_with_another_l(folder, tiny_cosine, tmp_path, cosines
         assert not outside & {f"q{row}" for row in order[:, :4].ravel()}
 
 
-def test_a_size_that_is_too_small_to_be_had_is_said(folder, tiny_cosine, tmp_path, caplog):
+def test_a_size_that_is_too_small_is_logged(folder, tiny_cosine, tmp_path, caplog):
     manifest = restrain(folder, tiny_cosine, tmp_path / "o", sizes=(1,))
     least = manifest.sets[0].train.queries
     assert (
@@ -245,7 +243,7 @@ def test_resttest_holds_out_every_bucket_once(folder, two_layer_cosine, tmp_path
     )
 
 
-def test_beirs_own_loader_reads_them(folder, tiny_cosine, tmp_path):
+def test_beirs_own_loader_reads_the_folders(folder, tiny_cosine, tmp_path):
     from beir.datasets.data_loader import GenericDataLoader
 
     restrain(folder, tiny_cosine, tmp_path / "o", sizes=(16,))
@@ -268,7 +266,7 @@ def test_a_compressed_corpus_is_linked_under_its_name(folder, tiny_cosine, tmp_p
     assert len(load_collection(tmp_path / "o" / "interpolation", "train").documents) == 200
 
 
-def test_what_is_no_file_of_the_users_is_written_once_and_may_be_moved(
+def test_a_corpus_without_a_file_of_the_user_is_written_once_and_may_be_moved(
     tiny_cosine, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
@@ -277,10 +275,10 @@ def test_what_is_no_file_of_the_users_is_written_once_and_may_be_moved(
     assert (tmp_path / "o" / "corpus.jsonl").is_file()
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "o").rename(tmp_path / "moved")
-    found = tmp_path / "moved" / "extrapolation"
-    assert (found / "corpus.jsonl").readlink() == Path("../corpus.jsonl")
+    result = tmp_path / "moved" / "extrapolation"
+    assert (result / "corpus.jsonl").readlink() == Path("../corpus.jsonl")
     expected = load_collection("apidocs/numpy", "train").documents
-    assert load_collection(found, "train").documents.content_hash == expected.content_hash
+    assert load_collection(result, "train").documents.content_hash == expected.content_hash
 
 
 def test_resampled_folders_can_be_resampled(folder, tiny_cosine, tmp_path):
@@ -291,7 +289,7 @@ def test_resampled_folders_can_be_resampled(folder, tiny_cosine, tmp_path):
     assert link.readlink() == (folder / "corpus.jsonl").resolve()
 
 
-def test_test_queries_with_a_corpus_of_their_own(folder, tiny_cosine, tmp_path):
+def test_test_queries_with_another_corpus_have_another_folder(folder, tiny_cosine, tmp_path):
     other = write_beir(tmp_path / "other", documents=30, queries=6, seed=5)
     manifest = resample_restrain(
         str(folder),
@@ -301,20 +299,20 @@ def test_test_queries_with_a_corpus_of_their_own(folder, tiny_cosine, tmp_path):
         options=RestrainOptions(sizes=(10,)),
     )
     assert manifest.same_corpus is False
-    for found in manifest.sets:
-        assert found.train.folder == found.folder
-        assert found.test.folder == f"{found.folder}/test"
-        train = load_collection(tmp_path / "o" / found.train.folder, "train")
-        test = load_collection(tmp_path / "o" / found.test.folder, "test")
+    for result in manifest.sets:
+        assert result.train.folder == result.folder
+        assert result.test.folder == f"{result.folder}/test"
+        train = load_collection(tmp_path / "o" / result.train.folder, "train")
+        test = load_collection(tmp_path / "o" / result.test.folder, "test")
         assert (len(train.documents), len(test.documents)) == (200, 30)
         # Ids that both have are two queries here.
         assert set(test.queries) & {f"q{i}" for i in range(TRAIN)}
         assert test.qrels == load_collection(other, "test").qrels
         with pytest.raises(InputError, match=": train"):
-            load_collection(tmp_path / "o" / found.folder, "test")
+            load_collection(tmp_path / "o" / result.folder, "test")
 
 
-def test_dying_while_writing_leaves_nothing(folder, tiny_cosine, tmp_path, monkeypatch):
+def test_an_interrupted_write_leaves_nothing(folder, tiny_cosine, tmp_path, monkeypatch):
     from beir_cocodr.resampling.manifest import Manifest
 
     monkeypatch.setattr(Manifest, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -323,7 +321,7 @@ def test_dying_while_writing_leaves_nothing(folder, tiny_cosine, tmp_path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_output_that_is_taken_is_left_alone(folder, tmp_path):
+def test_an_output_that_is_not_empty_stays_unchanged(folder, tmp_path):
     (tmp_path / "o").mkdir()
     (tmp_path / "o" / "mine").write_text("x")
     (tmp_path / "file").write_text("x")
@@ -378,23 +376,21 @@ def test_several_test_sets_count_as_one(folder, tiny_cosine, tmp_path):
 
 
 def test_points_are_main_components_of_queries(folder, tiny_cosine, tmp_path):
-    """By singular values: distances between points are those of the projection, whatever the axes'
-    signs.
-    """
+    """Compare with singular vectors, up to the signs of the axes."""
     from sentence_transformers import SentenceTransformer
 
-    found = restrain(folder, tiny_cosine, tmp_path / "o", sizes=(8, 16))
-    assert list(found.points) == ["interpolation", "extrapolation", "test"]
+    result = restrain(folder, tiny_cosine, tmp_path / "o", sizes=(8, 16))
+    assert list(result.points) == ["interpolation", "extrapolation", "test"]
     host, vectors = SentenceTransformer(str(tiny_cosine)), []
     for regime in ("interpolation", "extrapolation"):
         texts = list(load_collection(tmp_path / "o" / "size-16" / regime, "train").queries.values())
-        assert len(found.points[regime]) == len(texts)
+        assert len(result.points[regime]) == len(texts)
         vectors.append(host.encode_query(texts))
     vectors.append(host.encode_query(list(load_collection(folder, "test").queries.values())))
     unit = np.concatenate([part / np.linalg.norm(part, axis=1, keepdims=True) for part in vectors])
     centred = unit - unit.mean(0)
     expected = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
-    points = np.array([point for part in found.points.values() for point in part])
+    points = np.array([point for part in result.points.values() for point in part])
     np.testing.assert_allclose(np.abs(points), np.abs(expected), atol=1e-3)
     buckets = resample_resttest(
         str(folder),

@@ -1,4 +1,4 @@
-"""ReSTrain against brute force over random similarities, and what holds for any input."""
+"""ReSTrain against brute force over random similarities, and invariants for any input."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Case:
 
     def union(self, k: int) -> set[int]:
         """The k nearest of every test query, by sorting, one test query after the other."""
-        found: set[int] = set()
+        outcome: set[int] = set()
         for row in self.scores:
-            found |= set(sorted(range(len(row)), key=lambda query: -row[query])[:k])
-        return found
+            outcome |= set(sorted(range(len(row)), key=lambda query: -row[query])[:k])
+        return outcome
 
 
 @st.composite
@@ -58,7 +58,7 @@ def resampled(case: Case, depth: int | None = None, **targets):
 
 
 @given(cases(), st.integers(1, 40))
-def test_best_ranks_are_what_a_double_loop_finds(case, depth):
+def test_best_ranks_equal_those_of_a_double_loop(case, depth):
     depth = min(depth, case.queries)
     ranks = best_ranks(case.lists[:, :depth], case.queries)
     for query in range(case.queries):
@@ -77,7 +77,7 @@ def test_invariants_across_sizes(case, sizes, seed, extra):
     assume(2 * max(sizes) <= case.queries)
     chosen = sorted(sizes)
     try:
-        k_most = max(found.k for found in resampled(case, sizes=chosen, seed=seed).sets)
+        k_most = max(outcome.k for outcome in resampled(case, sizes=chosen, seed=seed).sets)
         result = resampled(case, sizes=chosen, seed=seed, exclude_top=k_most + extra)
     except InputError:
         # Too few were left, as they are when test queries lie everywhere; a later test looks at
@@ -86,20 +86,20 @@ def test_invariants_across_sizes(case, sizes, seed, extra):
     outside = set(range(case.queries)) - case.union(result.exclude_top)
     assert result.pool == len(outside)
     before_in, before_out = set(), set()
-    for size, found in zip(chosen, result.sets, strict=True):
-        inside, drawn = set(found.interpolation.tolist()), set(found.extrapolation.tolist())
-        assert found.size == size
+    for size, outcome in zip(chosen, result.sets, strict=True):
+        inside, drawn = set(outcome.interpolation.tolist()), set(outcome.extrapolation.tolist())
+        assert outcome.size == size
         # Every interpolation query is among the k nearest of some test query, and all of those are
         # in.
-        assert inside == case.union(found.k)
+        assert inside == case.union(outcome.k)
         # No other k comes nearer to the size.
         assert abs(len(inside) - size) == min(
             abs(len(case.union(k)) - size) for k in range(1, case.queries + 1)
         )
         assert drawn <= outside
-        assert len(drawn) == len(found.extrapolation) == len(inside) == len(found.interpolation)
-        assert list(found.interpolation) == sorted(inside)
-        assert list(found.extrapolation) == sorted(drawn)
+        assert len(drawn) == len(outcome.extrapolation) == len(inside) == len(outcome.interpolation)
+        assert list(outcome.interpolation) == sorted(inside)
+        assert list(outcome.extrapolation) == sorted(drawn)
         assert before_in <= inside
         assert before_out <= drawn
         assert not drawn & inside
@@ -109,18 +109,18 @@ def test_invariants_across_sizes(case, sizes, seed, extra):
 
 
 @given(cases(), st.integers(1, 4), st.integers(0, 9))
-def test_by_k_and_short_lists_give_the_same(case, k, seed):
+def test_sets_by_k_and_from_short_lists_are_the_same(case, k, seed):
     try:
         long = resampled(case, ks=[k], seed=seed)
     except InputError:
         return
-    [found] = long.sets
-    assert (found.k, found.size, long.exclude_top) == (k, None, k)
-    assert set(found.interpolation.tolist()) == case.union(k)
+    [outcome] = long.sets
+    assert (outcome.k, outcome.size, long.exclude_top) == (k, None, k)
+    assert set(outcome.interpolation.tolist()) == case.union(k)
     # Nothing is read beyond the place that decides.
     [short] = resampled(case, depth=k, ks=[k], seed=seed).sets
-    np.testing.assert_array_equal(short.interpolation, found.interpolation)
-    np.testing.assert_array_equal(short.extrapolation, found.extrapolation)
+    np.testing.assert_array_equal(short.interpolation, outcome.interpolation)
+    np.testing.assert_array_equal(short.extrapolation, outcome.extrapolation)
 
 
 def line(tests: int, queries: int) -> Case:
@@ -133,14 +133,14 @@ def line(tests: int, queries: int) -> Case:
 def test_an_example_by_hand():
     # Two test queries at 0 and 1 of a circle of 10: their k nearest are 0..k-1 and 1..k.
     result = resampled(line(2, 10), sizes=[3, 4], exclude_top=5)
-    assert [found.interpolation.tolist() for found in result.sets] == [[0, 1, 2], [0, 1, 2, 3]]
-    assert [found.k for found in result.sets] == [2, 3]
+    assert [outcome.interpolation.tolist() for outcome in result.sets] == [[0, 1, 2], [0, 1, 2, 3]]
+    assert [outcome.k for outcome in result.sets] == [2, 3]
     assert result.pool == 4
     assert result.sets[1].extrapolation.tolist() == [6, 7, 8, 9]
     assert set(result.sets[0].extrapolation.tolist()) < {6, 7, 8, 9}
 
 
-def test_of_two_k_equally_near_the_smaller_is_taken():
+def test_the_smaller_of_two_equally_near_k_is_taken():
     # Three test queries far apart: the unions have 3, 6, 9, ... training queries.
     lists = np.stack([(np.arange(30) + start) % 30 for start in (0, 10, 20)])
     ranks = best_ranks(lists, 30)
@@ -185,7 +185,7 @@ def test_the_sample_is_uniform_and_seeded():
         ({"ks": [2], "exclude_top": 8}, "only 1 .*3"),
     ],
 )
-def test_what_cannot_be_is_one_clear_line(targets, message):
+def test_impossible_targets_are_refused_in_one_line(targets, message):
     with pytest.raises(InputError, match=message) as error:
         resampled(line(2, 10), **targets)
     assert "\n" not in str(error.value)

@@ -14,15 +14,15 @@ from beir_cocodr.resampling.resttest import query_buckets, resttest
 
 
 @given(st.integers(2, 6), st.integers(0, 2**32 - 1), st.integers(4, 60), st.integers(4, 40))
-def test_invariants(buckets, seed, trains, tests):
+def test_every_query_is_held_out_once(buckets, seed, trains, tests):
     rng = np.random.default_rng(seed)
     train, test = rng.integers(buckets, size=trains), rng.integers(buckets, size=tests)
     assume(len(np.unique(test)) == buckets)
     assume(len(np.unique(train)) > 1)
-    found = resttest(train, test, buckets)
-    assert [one.bucket for one in found[::2]] == list(range(1, buckets + 1))
+    result = resttest(train, test, buckets)
+    assert [one.bucket for one in result[::2]] == list(range(1, buckets + 1))
     judged, extrapolated, held_out = Counter(), Counter(), Counter()
-    for one, far in zip(found[::2], found[1::2], strict=True):
+    for one, far in zip(result[::2], result[1::2], strict=True):
         assert (one.regime, far.regime) == ("interpolation", "extrapolation")
         assert one.train is far.train
         assert one.bucket == far.bucket
@@ -43,9 +43,7 @@ def test_invariants(buckets, seed, trains, tests):
 
 
 def blobs(counts: list[tuple[int, int]], seed: int = 0):
-    """Directions in ``len(counts)`` groups, each of so many training and test queries, and their
-    groups.
-    """
+    """Return directions in groups of training and test queries, and the groups."""
     rng = np.random.default_rng(seed)
     centres = np.linalg.qr(rng.normal(size=(8, 8)))[0]
     parts = []
@@ -59,7 +57,7 @@ def blobs(counts: list[tuple[int, int]], seed: int = 0):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_buckets_are_groups_of_training_and_test_queries_together(seed):
+def test_buckets_are_groups_of_training_and_test_queries(seed):
     train, train_groups, test, test_groups = blobs([(30, 4), (12, 9), (25, 3), (18, 6)], seed)
     train_buckets, test_buckets = query_buckets(train, test, 4, seed)
     pairs = set(zip([*train_groups, *test_groups], [*train_buckets, *test_buckets], strict=True))
@@ -70,10 +68,10 @@ def test_buckets_are_groups_of_training_and_test_queries_together(seed):
     np.testing.assert_array_equal(again[1], test_buckets)
 
 
-def test_a_bucket_without_training_queries_is_extrapolation_like_any_other():
-    found = resttest(np.array([0, 0, 1]), np.array([0, 1, 2]), 3)
-    assert found[5].train.tolist() == [0, 1, 2]
-    assert found[5].test.tolist() == [2]
+def test_a_bucket_without_training_queries_is_extrapolation_too():
+    result = resttest(np.array([0, 0, 1]), np.array([0, 1, 2]), 3)
+    assert result[5].train.tolist() == [0, 1, 2]
+    assert result[5].test.tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,7 @@ def test_a_bucket_that_leaves_nothing_is_refused(train, test, message):
         resttest(np.array(train), np.array(test), 2)
 
 
-def test_too_many_buckets():
+def test_too_many_buckets_are_refused():
     vectors = np.eye(3, dtype=np.float32)
     with pytest.raises(InputError, match=r"4 buckets .*3 .*--buckets"):
         query_buckets(vectors, vectors, 4)

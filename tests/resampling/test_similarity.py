@@ -33,24 +33,24 @@ def vectors(count: int, seed: int, dimensions: int = 12) -> np.ndarray:
 
 
 def double_loop(train: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """(T, N) cosines, one pair at a time in double precision."""
-    found = np.empty((len(test), len(train)))
+    """Compute (T, N) cosines, one pair at a time in double precision."""
+    result = np.empty((len(test), len(train)))
     for i, query in enumerate(test.astype(np.float64)):
         for j, other in enumerate(train.astype(np.float64)):
-            found[i, j] = query @ other / np.sqrt((query @ query) * (other @ other))
-    return found
+            result[i, j] = query @ other / np.sqrt((query @ query) * (other @ other))
+    return result
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("k", [1, 7, 83])
-def test_cosines_and_order(method, k):
+def test_neighbours_are_the_largest_cosines_in_order(method, k):
     train, test = vectors(83, 0), vectors(9, 1)
     expected = double_loop(train, test)
-    found = nearest(train, test, k, method)
-    np.testing.assert_array_equal(found.rows, np.argsort(-expected, axis=1)[:, :k])
-    np.testing.assert_allclose(found.scores, -np.sort(-expected, axis=1)[:, :k], atol=1e-6)
-    assert found.rows.dtype == np.int64
-    assert found.scores.dtype == np.float32
+    result = nearest(train, test, k, method)
+    np.testing.assert_array_equal(result.rows, np.argsort(-expected, axis=1)[:, :k])
+    np.testing.assert_allclose(result.scores, -np.sort(-expected, axis=1)[:, :k], atol=1e-6)
+    assert result.rows.dtype == np.int64
+    assert result.scores.dtype == np.float32
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def stored(tmp_path):
     return store
 
 
-def test_from_disk_in_chunks_is_from_memory(stored):
+def test_chunks_from_disk_give_the_same_as_memory(stored):
     train, test = vectors(83, 2), vectors(9, 3)
     for size in (10, 83, 100):
         on_disk = stored(train, size)
@@ -77,16 +77,16 @@ def test_from_disk_in_chunks_is_from_memory(stored):
         np.testing.assert_array_equal(on_disk.load(), train)
         np.testing.assert_array_equal(on_disk.rows(np.array([5, 2, 5])), train[[5, 2, 5]])
         for method in METHODS if importlib.util.find_spec("faiss") else METHODS[:1]:
-            found, expected = nearest(on_disk, test, 6, method), nearest(train, test, 6, method)
-            np.testing.assert_array_equal(found.rows, expected.rows)
+            result, expected = nearest(on_disk, test, 6, method), nearest(train, test, 6, method)
+            np.testing.assert_array_equal(result.rows, expected.rows)
 
 
-def test_a_selection_is_searched_as_if_it_were_all(stored):
+def test_a_selection_is_searched_like_a_whole_set(stored):
     train, test = vectors(40, 4), vectors(5, 5)
     rows = np.array([3, 8, 9, 30, 31])
-    found = nearest(stored(train).select(rows), test, 2)
+    result = nearest(stored(train).select(rows), test, 2)
     expected = np.argsort(-double_loop(train[rows], test), axis=1)[:, :2]
-    np.testing.assert_array_equal(found.rows, expected)
+    np.testing.assert_array_equal(result.rows, expected)
 
 
 @settings(max_examples=30, deadline=None)
@@ -103,23 +103,23 @@ def test_ranks_do_not_depend_on_how_many_lists_fit(tests, depth, seed):
         similarity._ENTRIES = whole
 
 
-def test_a_zero_vector_is_as_near_as_nothing():
+def test_a_zero_vector_has_cosine_zero():
     train, test = vectors(4, 6), vectors(2, 7)
     train[2] = 0
     for method in METHODS if importlib.util.find_spec("faiss") else METHODS[:1]:
-        found = nearest(train, test, 4, method)
-        assert (found.scores[found.rows == 2] == 0).all()
+        result = nearest(train, test, 4, method)
+        assert (result.scores[result.rows == 2] == 0).all()
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_embeddings_that_are_not_finite_are_one_clear_line(method):
+def test_non_finite_embeddings_are_refused_in_one_line(method):
     train, test = vectors(4, 0), vectors(2, 1)
     train[1, 1] = np.nan
     with pytest.raises(InputError, match="NaN or infinite"):
         nearest(train, test, 1, method)
 
 
-def test_unknown_and_absent_searches(monkeypatch):
+def test_unknown_and_uninstalled_searches_are_refused(monkeypatch):
     with pytest.raises(InputError, match=r"'bm25'.*exact and faiss"):
         check_method("bm25")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)

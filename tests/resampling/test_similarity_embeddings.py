@@ -1,4 +1,4 @@
-"""Query embeddings: what the host encodes, once, and never those of another encoder."""
+"""Query embeddings: those of the host, encoded once, and never those of another encoder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def calls(encoder, monkeypatch) -> list[int]:
-    """How many texts each later call encodes."""
+    """Record how many texts each later call encodes."""
     made, encode = [], encoder.encode
 
     def counted(texts):
@@ -41,12 +41,12 @@ def calls(encoder, monkeypatch) -> list[int]:
     return made
 
 
-def test_vectors_are_the_hosts_at_length_one(tiny_bert, tiny_cosine):
+def test_vectors_are_those_of_the_host_at_length_one(tiny_bert, tiny_cosine):
     from sentence_transformers import SentenceTransformer
 
     host = SentenceTransformer(str(tiny_cosine)).encode_query(list(QUERIES.values()))
-    found = query_embeddings(QueryEncoder(str(tiny_cosine)), QUERIES).load()
-    np.testing.assert_allclose(found, host, atol=1e-6)
+    result = query_embeddings(QueryEncoder(str(tiny_cosine)), QUERIES).load()
+    np.testing.assert_allclose(result, host, atol=1e-6)
     # A model that compares by dot product is taken by its directions.
     dot = QueryEncoder(str(tiny_bert))
     assert dot.model.similarity_fn_name == "dot"
@@ -56,19 +56,19 @@ def test_vectors_are_the_hosts_at_length_one(tiny_bert, tiny_cosine):
     np.testing.assert_allclose(query_embeddings(dot, QUERIES).load(), expected, atol=1e-6)
 
 
-def test_an_mrl_is_taken_by_its_means(tiny_cosine, tmp_path):
+def test_an_mrl_is_used_by_its_means(tiny_cosine, tmp_path):
     model = MRL(str(tiny_cosine), k=8)
     model.save_pretrained(str(tmp_path / "mrl"))
     encoder = QueryEncoder(str(tmp_path / "mrl"), SearchOptions(batch_size=2))
     means, _ = model.encode_distribution(list(QUERIES.values()), "query")
     expected = means / means.norm(dim=1, keepdim=True)
-    found = query_embeddings(encoder, QUERIES)
-    assert found.dimensions == 8
-    np.testing.assert_allclose(found.load(), expected.cpu().numpy(), atol=1e-6)
+    result = query_embeddings(encoder, QUERIES)
+    assert result.dimensions == 8
+    np.testing.assert_allclose(result.load(), expected.cpu().numpy(), atol=1e-6)
     assert encoder.describe().vectors == "means"
 
 
-def test_encoded_in_chunks_and_only_once(tiny_cosine, own_cache, monkeypatch):
+def test_queries_are_encoded_in_chunks_and_only_once(tiny_cosine, own_cache, monkeypatch):
     from beir_cocodr.resampling import similarity as embedding_cache
 
     monkeypatch.setattr(embedding_cache, "SHARD_SIZE", 3)
@@ -116,15 +116,15 @@ def test_another_text_encoder_or_format_has_another_key(tiny_cosine, tmp_path, o
 
 def test_another_dimension_or_number_than_the_cache_is_refused(tiny_cosine, tmp_path):
     encoder = QueryEncoder(str(tiny_cosine))
-    found = query_embeddings(encoder, QUERIES)
+    result = query_embeddings(encoder, QUERIES)
     for change, expected in (
         ({"dimensions": 7}, "embeddings of 7 dimensions, the encoder .* gives 32"),
         ({"documents": 3}, "3 embeddings .* for 4 queries.*: delete"),
     ):
-        shutil.rmtree(found.folder)
-        found.folder.mkdir()
-        record = dataclasses.replace(found.record, **change)
-        store = EmbeddingStore(found.folder, record)
+        shutil.rmtree(result.folder)
+        result.folder.mkdir()
+        record = dataclasses.replace(result.record, **change)
+        store = EmbeddingStore(result.folder, record)
         store.write_record()
         for shard in store.shards:
             shard.write(pack(np.zeros((len(shard), record.dimensions), np.float32), "fp32"))
@@ -132,20 +132,20 @@ def test_another_dimension_or_number_than_the_cache_is_refused(tiny_cosine, tmp_
             query_embeddings(encoder, QUERIES)
 
 
-def test_a_torn_store_is_refused(tiny_cosine):
+def test_a_damaged_store_is_refused(tiny_cosine):
     encoder = QueryEncoder(str(tiny_cosine))
-    found = query_embeddings(encoder, QUERIES)
-    shard = found.shards[0].path
+    result = query_embeddings(encoder, QUERIES)
+    shard = result.shards[0].path
     shard.write_bytes(shard.read_bytes()[:-5])
     with pytest.raises(InputError, match="missing: delete"):
         query_embeddings(encoder, QUERIES)
-    shutil.rmtree(found.folder)
-    found.folder.mkdir()
+    shutil.rmtree(result.folder)
+    result.folder.mkdir()
     with pytest.raises(InputError, match="no embeddings"):
         query_embeddings(encoder, QUERIES)
 
 
-def test_dying_in_the_middle_leaves_nothing(tiny_cosine, own_cache, monkeypatch):
+def test_interrupted_encoding_leaves_nothing(tiny_cosine, own_cache, monkeypatch):
     from beir_cocodr.resampling import similarity as embedding_cache
 
     monkeypatch.setattr(embedding_cache, "SHARD_SIZE", 2)
@@ -163,7 +163,9 @@ def test_dying_in_the_middle_leaves_nothing(tiny_cosine, own_cache, monkeypatch)
     assert list(own_cache.iterdir()) == []
 
 
-def test_nan_names_the_query_and_is_never_cached(tiny_cosine, own_cache, monkeypatch):
+def test_an_embedding_of_nan_names_the_query_and_is_never_cached(
+    tiny_cosine, own_cache, monkeypatch
+):
     encoder = QueryEncoder(str(tiny_cosine))
     encode = encoder.encode
     monkeypatch.setattr(encoder, "encode", lambda texts: encode(texts) * [[1], [1], [np.nan], [1]])
@@ -172,7 +174,7 @@ def test_nan_names_the_query_and_is_never_cached(tiny_cosine, own_cache, monkeyp
     assert list(own_cache.iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_written(tiny_cosine, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_named(tiny_cosine, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "file"))
     with pytest.raises(InputError, match="BEIR_COCODR_CACHE"):
