@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -20,6 +20,9 @@ from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, describ
 from beir_cocodr.records import Record
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.retrieval.store.record import EncodeOptions
+
+if TYPE_CHECKING:
+    from beir_cocodr.evaluation.store_run import StoreRun, StoreSearchOptions
 
 log = logging.getLogger(__name__)
 
@@ -195,6 +198,26 @@ class _RunOfStore:
             f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value is not None
         ]
 
+    def search_options(
+        self, model: str | None, top_k: int, settings: SearchOptions
+    ) -> "StoreSearchOptions":
+        """Return the options of the search of a store."""
+        from beir_cocodr.evaluation.store_run import StoreSearchOptions
+
+        return StoreSearchOptions(
+            top_k=top_k,
+            split=self.split or "test",
+            identical_ids=self.identical_ids or "auto",
+            model=model,
+            processes=1 if self.processes is None else self.processes,
+            device=settings.encoder.device,
+            threads=self.threads,
+            batch_size=settings.batch_size,
+            index=self.index,
+            verify=settings.verify,
+            overwrite=bool(self.overwrite),
+        )
+
 
 @takes("settings", *SEARCHING, "verify")
 def search(
@@ -287,55 +310,36 @@ def search(
             "--output writes a run of the collection's own queries: give --store and no query, or "
             "leave --output out to search for a text"
         )
-    top_k = 100 if top_k is None else top_k
-    _write_run(dataset, model, store, output, top_k, asked, settings, as_json)
+    _check_as_encoded(settings)
+    options = asked.search_options(model, 100 if top_k is None else top_k, settings)
+    record = _search_store(store, dataset, output, options, asked)
+    if as_json:
+        print_json(record.to_json())
+        return
+    usage = "" if record.ray is None else _RayUsage.from_json(record.ray, output).describe()
+    print(
+        f"{output}: {record.queries} queries, {options.top_k} documents each of "
+        f"{record.store['documents']}; searched in {record.search_seconds:.2f} seconds{usage}"
+    )
 
 
-def _write_run(
-    dataset: str,
-    model: str | None,
+def _search_store(
     store: Path,
+    dataset: str,
     output: Path,
-    top_k: int,
+    options: "StoreSearchOptions",
     asked: _RunOfStore,
-    settings: SearchOptions,
-    as_json: bool,
-) -> None:
-    """Write the run of the collection's own queries in a store."""
-    from beir_cocodr.evaluation.store_run import StoreSearchOptions
+) -> "StoreRun":
+    """Write the run of the collection's own queries in a store, here or on a Ray cluster."""
     from beir_cocodr.evaluation.store_run import search as search_here
 
-    _check_as_encoded(settings)
-    options = StoreSearchOptions(
-        top_k=top_k,
-        split=asked.split or "test",
-        identical_ids=asked.identical_ids or "auto",
-        model=model,
-        processes=1 if asked.processes is None else asked.processes,
-        device=settings.encoder.device,
-        threads=asked.threads,
-        batch_size=settings.batch_size,
-        index=asked.index,
-        verify=settings.verify,
-        overwrite=bool(asked.overwrite),
-    )
     if asked.ray is None:
-        report = search_here(store, dataset, output, options)
-    elif asked.index is not None:
+        return search_here(store, dataset, output, options)
+    if asked.index is not None:
         raise InputError("an index is searched in one process: give --index or --ray, not both")
-    else:
-        search_on_ray = load_plugin("ray search")
-        cluster = load_plugin("ray cluster")(asked.ray, asked.processes, asked.threads)
-        report = search_on_ray(store, dataset, output, options, cluster)
-    if as_json:
-        print_json(report.to_json())
-        return
-    usage = "" if report.ray is None else _RayUsage.from_json(report.ray, output).describe()
-    print(
-        f"{output}: {report.queries} queries, {top_k} documents each of "
-        f"{report.store['documents']}; searched in {report.search_seconds:.2f} seconds"
-        f"{usage}"
-    )
+    cluster = load_plugin("ray cluster")(asked.ray, asked.processes, asked.threads)
+    record: StoreRun = load_plugin("ray search")(store, dataset, output, options, cluster)
+    return record
 
 
 def _check_as_encoded(settings: SearchOptions) -> None:
