@@ -16,15 +16,25 @@ from sentence_transformers import SentenceTransformer
 import beir_cocodr
 from beir_cocodr import (
     COCODR,
+    AdaptOptions,
     CompareOptions,
+    DistillOptions,
     EvaluateOptions,
     ExactSearch,
+    FinetuneOptions,
+    FuseOptions,
     ModelSpec,
+    PretrainOptions,
     Searcher,
+    adapt,
     compare,
+    distill,
     evaluate,
+    finetune,
+    fuse,
     load_collection,
     load_encoder,
+    pretrain,
 )
 from beir_cocodr.errors import InputError
 
@@ -256,3 +266,48 @@ def test_measures_are_those_of_ir_measures(model):
     assert record.models["bm25"].measures["nDCG@10"] == pytest.approx(
         ir_measures.calc_aggregate([nDCG @ 10], QRELS, run)[nDCG @ 10]
     )
+
+
+def test_training_takes_objects(tiny_mlm, tmp_path):
+    """The base is a loaded model, the corpus a dict, the output a string."""
+    base = SentenceTransformer(str(tiny_mlm), device="cpu")
+    before = {name: weight.clone() for name, weight in base.state_dict().items()}
+    output = str(tmp_path / "pretrained")
+    record = pretrain(
+        base,
+        CORPUS,
+        output=output,
+        options=PretrainOptions(max_steps=1, batch_size=2, span_tokens=3),
+    )
+    assert record.stage == "coco"
+    assert all((weight == before[name]).all() for name, weight in base.state_dict().items())
+    trained = load_encoder(output)
+    options = FinetuneOptions(max_steps=1, batch_size=2, negatives=0)
+    finetune(trained, TRIPLE, output=str(tmp_path / "tuned"), options=options)
+    options = DistillOptions(max_steps=1, batch_size=2, held_out=0)
+    distill(trained, TRIPLE, teacher="bm25", output=str(tmp_path / "taught"), options=options)
+    assert {path.name for path in tmp_path.iterdir()} >= {"pretrained", "tuned", "taught"}
+
+
+def test_an_adaptation_takes_objects(tiny_mlm, tmp_path):
+    base = SentenceTransformer(str(tiny_mlm), device="cpu")
+    stage = {"coco": PretrainOptions(max_steps=1, batch_size=2, span_tokens=3)}
+    options = AdaptOptions(stages="coco", stage_options=stage, measures=[nDCG @ 10])
+    record = adapt(base, TRIPLE, output=str(tmp_path / "adapted"), options=options)
+    assert list(record.models) == ["base", "coco"]
+    assert "<table" in record._repr_html_()
+
+
+def test_former_calls_of_training_are_told_the_new_one(tmp_path):
+    with pytest.raises(TypeError, match=r"write finetune\('minilm', 'apidocs/numpy', output="):
+        finetune("apidocs/numpy", "minilm", tmp_path)
+    with pytest.raises(TypeError, match=r"write fuse\('minilm', 'apidocs/numpy', output="):
+        fuse("apidocs/numpy", "minilm", tmp_path)
+    with pytest.raises(TypeError, match=r"write adapt\('minilm', 'apidocs/numpy'"):
+        adapt("apidocs/numpy", None, "minilm", tmp_path)
+
+
+def test_a_fused_encoder_is_made_of_objects(tiny_cosine, tmp_path):
+    options = FuseOptions(sample=3, probes=2)
+    fuse(str(tiny_cosine), CORPUS, output=str(tmp_path / "fused"), options=options)
+    assert len(Searcher(CORPUS, str(tmp_path / "fused")).search("sorted array", top_k=1)) == 1
