@@ -59,7 +59,8 @@ from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.fusion import RM3, Feedback, Hybrid, HybridFeedback
+from beir_cocodr.retrieval.fusion import RM3, Feedback, Hybrid
+from beir_cocodr.retrieval.hybrid_feedback import HybridFeedback
 from beir_cocodr.retrieval.hybrid_fit import (
     HASHED_WEIGHT,
     LEXICAL_NUMBERS,

@@ -244,6 +244,7 @@ def time_searches(options: argparse.Namespace) -> None:
     import torch
 
     from beir_cocodr import checksums
+    from beir_cocodr.retrieval.pool import Workers
     from beir_cocodr.retrieval.store.store import EmbeddingStore
     from beir_cocodr.retrieval.store.store_search import search_store
 
@@ -261,7 +262,7 @@ def time_searches(options: argparse.Namespace) -> None:
             ids,
             queries,
             TOP_K,
-            threads=options.threads,
+            workers=Workers(threads=options.threads),
         )
         store.ids(ranking.rows.ravel())
 

@@ -1,7 +1,12 @@
 """Which pairs of query and document to label next, so that two models can be told apart."""
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import (
+    Container,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 
 import numpy as np
@@ -74,7 +79,9 @@ def _by_weight(weighted: tuple[float, AnnotationCandidate]) -> tuple[float, floa
 
 
 def _compared(
-    query: str, first: Mapping[str, int], second: Mapping[str, int]
+    query: str,
+    first: Mapping[str, int],
+    second: Mapping[str, int],
 ) -> list[AnnotationCandidate]:
     """Return a pair for each document that one of two models ranks."""
     documents = {**first, **second}
@@ -83,7 +90,12 @@ def _compared(
     ]
 
 
-def _pair(query: str, document: str, rank_a: int | None, rank_b: int | None) -> AnnotationCandidate:
+def _pair(
+    query: str,
+    document: str,
+    rank_a: int | None,
+    rank_b: int | None,
+) -> AnnotationCandidate:
     return AnnotationCandidate(
         query_id=query,
         document_id=document,
@@ -143,7 +155,12 @@ def draw_candidates(
         ranks_a = _ranks(results[a], query)
         ranks_b = _ranks(results[b], query)
         for document, chance in drawn.items():
-            pair = _pair(query, document, ranks_a.get(document), ranks_b.get(document))
+            pair = _pair(
+                query,
+                document,
+                ranks_a.get(document),
+                ranks_b.get(document),
+            )
             pairs.append(
                 replace(
                     pair,
@@ -172,10 +189,18 @@ def _size(pool: Pool) -> float:
     return sum(high - low for low, high in pool.values())
 
 
-def _draw(pool: Pool, count: int, seed: int, query: str) -> dict[str, float]:
+def _draw(
+    pool: Pool,
+    count: int,
+    seed: int,
+    query: str,
+) -> dict[str, float]:
     """Draw documents of a pool, and return the probability with which each was drawn."""
     chances = _inclusion_probabilities(pool, count)
-    order = sorted(chances, key=lambda document: (_uniform(seed, query, document), document))
+    order = sorted(
+        chances,
+        key=lambda document: (_uniform(seed, query, document), document),
+    )
     start = _uniform(seed, query, "")
     ends = np.cumsum([chances[document] for document in order]) + start
     crossed = np.diff(np.floor(np.concatenate([[start], ends]) + 1e-9))
@@ -213,7 +238,9 @@ def _uniform(seed: int, *names: str) -> float:
 
 
 def with_texts(
-    pairs: Sequence[AnnotationCandidate], queries: Mapping[str, str], documents: Documents
+    pairs: Sequence[AnnotationCandidate],
+    queries: Mapping[str, str],
+    documents: Documents,
 ) -> list[AnnotationCandidate]:
     """Add the query and the beginning of the document to pairs, for whoever labels them."""
     rows = documents.rows([pair.document_id for pair in pairs])

@@ -72,7 +72,11 @@ def sampled_ndcg(
     for grade in sorted({grade for grade in grades.values() if grade > 0}, reverse=True):
         of_grade = [document for document, value in grades.items() if value == grade]
         after = before + sum(1 / probabilities[document] for document in of_grade)
-        first, last = np.interp([before, after], np.arange(_DEPTH + 1), _CUMULATED)
+        first, last = np.interp(
+            [before, after],
+            np.arange(_DEPTH + 1),
+            _CUMULATED,
+        )
         ideal += grade * float(last - first)
         before = after
     return gain / ideal if ideal else 0.0
@@ -137,7 +141,12 @@ def half_width(queries: float, deviation: float) -> float:
     return deviation * math.sqrt(squared)
 
 
-def more_queries(difference: float, deviation: float, queries: int, margin: float) -> int | None:
+def more_queries(
+    difference: float,
+    deviation: float,
+    queries: int,
+    margin: float,
+) -> int | None:
     """Return how many more judged queries settle a difference, if it stays as it is.
 
     The confidence sequence then excludes 0, or lies within the margin.
@@ -223,7 +232,10 @@ class Expected:
     @cached_property
     def prior(self) -> Posterior:
         """Return the models before any query is judged."""
-        return Posterior(self.mean - self.mean.mean(), centred(self.variances))
+        return Posterior(
+            self.mean - self.mean.mean(),
+            centred(self.variances),
+        )
 
     @cached_property
     def _spread(self) -> Doubles:
@@ -248,13 +260,22 @@ class Expected:
         mean = weights / weights.sum() @ values
         error = self._error(values, mean, weights)
         total = prior.covariance + error
-        gain = prior.covariance @ np.linalg.pinv(total, rcond=1e-10, hermitian=True)
+        gain = prior.covariance @ np.linalg.pinv(
+            total,
+            rcond=1e-10,
+            hermitian=True,
+        )
         return Posterior(
             mean=prior.mean + gain @ (mean - prior.mean),
             covariance=prior.covariance - gain @ prior.covariance,
         )
 
-    def _error(self, values: Doubles, mean: Doubles, weights: Doubles) -> Doubles:
+    def _error(
+        self,
+        values: Doubles,
+        mean: Doubles,
+        weights: Doubles,
+    ) -> Doubles:
         """Return the (M, M) covariance of the weighted mean of (n, M) values of queries."""
         n = len(values)
         spread = self._spread
@@ -403,7 +424,13 @@ def judge(
         values=dict(zip(models, values, strict=True)),
         chosen=models[int(np.argmax(posterior.mean))],
         reference=reference,
-        held_out=held_out_gain(expected, scores, weights, models.index(reference), margin),
+        held_out=held_out_gain(
+            expected,
+            scores,
+            weights,
+            models.index(reference),
+            margin,
+        ),
         pairs=_judged_pairs(models, expected, scores, weights, margin),
     )
     return few_labels, posterior

@@ -3,7 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from beir_cocodr.evaluation.chains import BASE, COCO, MODES, Chain
+from beir_cocodr.evaluation.chains import (
+    BASE,
+    COCO,
+    MODES,
+    Chain,
+)
 from beir_cocodr.evaluation.results import EvaluationRecord, PairedTest, Recommendation
 from beir_cocodr.models.spec import BM25
 
@@ -19,7 +24,7 @@ _COCO_MEANINGS = {
     "cannot tell": "COCO did not help measurably",
 }
 
-#: Labels of two models, a and b, of which b is asked about.
+#: Labels of two models, a and b; the question is about b.
 LabelPair = tuple[str, str]
 
 
@@ -132,7 +137,12 @@ class _Ablation:
         }
         return cls(measure, values, tests, trained)
 
-    def test(self, family: str, a: str, b: str) -> PairedTest:
+    def test(
+        self,
+        family: str,
+        a: str,
+        b: str,
+    ) -> PairedTest:
         return self.tests[family, a, b]
 
     def chosen(self) -> Chain | None:
@@ -144,7 +154,11 @@ class _Ablation:
         better = [
             model for model in allowed if self.test(USE, BASE, _label(model)).verdict == "better"
         ]
-        return max(better, key=lambda model: self.values[_label(model)], default=Chain())
+        return max(
+            better,
+            key=lambda model: self.values[_label(model)],
+            default=Chain(),
+        )
 
     def _paid(self, use: Chain) -> bool:
         """Return true if training made an encoder better than the base in the same mode."""

@@ -17,6 +17,7 @@ from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.faiss.transform import Kind
 from beir_cocodr.retrieval.pool import (
     ShareOut,
+    Workers,
     device_list,
     share_out,
     torch_threads,
@@ -157,7 +158,8 @@ def search(
         ids = list(collection.queries)
         ranking: Ranking
         if options.index is None:
-            ranking = search_store(opened, ids, vectors, depth, devices, threads, share=share)
+            workers = Workers(len(devices), threads, share)
+            ranking = search_store(opened, ids, vectors, depth, devices, workers)
         else:
             ranking = search_index(opened, cast(Kind, options.index), ids, vectors, depth)
         searched = time.perf_counter()

@@ -30,7 +30,11 @@ _TERMS_FILE = "terms.txt"
 _NO_DEVIATION = 1e-6
 
 #: Weight of BM25 by the query's length: for each content term, at least, and at most.
-BY_LENGTH = (0.05, 0.2, 0.6)
+BY_LENGTH = (
+    0.05,
+    0.2,
+    0.6,
+)
 
 
 class HybridHead(SavedModule):
@@ -108,10 +112,16 @@ class HybridHead(SavedModule):
         width = components + hashed
         self.register_buffer("idf", torch.zeros(terms))
         self.register_buffer("projection", torch.zeros(terms, components))
-        self.register_buffer("hashed_projection", torch.zeros(components, hashed))
+        self.register_buffer(
+            "hashed_projection",
+            torch.zeros(components, hashed),
+        )
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("scale", torch.zeros(width))
-        self.register_buffer("dense_spread", torch.zeros(dimension, dimension))
+        self.register_buffer(
+            "dense_spread",
+            torch.zeros(dimension, dimension),
+        )
         self.register_buffer("lexical_spread", torch.zeros(width, width))
         self.analyze = Analyzer(analyzer)
         self.vocabulary: dict[str, int] = {}
@@ -191,16 +201,28 @@ class HybridHead(SavedModule):
             parts.append(lost)
         return torch.cat(parts, dim=1)
 
-    def _hashed_sums(self, numbers: Tensor, weights: Tensor, starts: Tensor) -> Tensor:
+    def _hashed_sums(
+        self,
+        numbers: Tensor,
+        weights: Tensor,
+        starts: Tensor,
+    ) -> Tensor:
         """Return the (n, hashed) sums of signed term weights in their buckets."""
         device = starts.device
         count = len(starts)
         buckets = self._buckets.to(device)
         signs = self._signs.to(device)
         ends = torch.cat([starts[1:], starts.new_tensor([len(numbers)])])
-        rows = torch.repeat_interleave(torch.arange(count, device=device), ends - starts)
+        rows = torch.repeat_interleave(
+            torch.arange(count, device=device),
+            ends - starts,
+        )
         sums = torch.zeros(count * self.hashed, device=device)
-        sums.index_add_(0, rows * self.hashed + buckets[numbers], weights * signs[numbers])
+        sums.index_add_(
+            0,
+            rows * self.hashed + buckets[numbers],
+            weights * signs[numbers],
+        )
         return sums.reshape(count, self.hashed)
 
     def forward(
@@ -228,7 +250,10 @@ class HybridHead(SavedModule):
             dense = F.normalize(dense, dim=-1) if self.normalize else dense
             lexical = self.lexical(features, task)
             if task == "document":
-                vectors = torch.cat([dense, (lexical - self.mean) * self.scale], dim=-1)
+                vectors = torch.cat(
+                    [dense, (lexical - self.mean) * self.scale],
+                    dim=-1,
+                )
             else:
                 weight = self._query_weights(dense, features)
                 vectors = torch.cat([dense, lexical, weight], dim=-1)
@@ -241,7 +266,10 @@ class HybridHead(SavedModule):
         if not self.weight_by_length:
             return torch.full_like(dense[:, :1], self.bm25_weight)
         of_term, least, most = BY_LENGTH
-        weights: Tensor = (of_term * features["content_terms"][:, None]).clamp(least, most)
+        weights: Tensor = (of_term * features["content_terms"][:, None]).clamp(
+            least,
+            most,
+        )
         return weights
 
     def join(self, parts: Tensor) -> Tensor:
@@ -330,7 +358,11 @@ def over_deviation(vectors: Tensor, spread: Tensor) -> Tensor:
     rounding = _NO_DEVIATION * vectors.norm(dim=-1, keepdim=True) * spread.norm()
     tiny = torch.finfo(torch.float32).tiny
     divided = vectors / deviation.clamp(min=tiny)
-    return torch.where(deviation <= rounding, torch.zeros_like(vectors), divided)
+    return torch.where(
+        deviation <= rounding,
+        torch.zeros_like(vectors),
+        divided,
+    )
 
 
 def covariance_root(covariance: Doubles) -> Doubles:
@@ -431,7 +463,10 @@ class HybridEncoder(TwoSidedEncoder):
         features = super().preprocess(inputs, prompt=prompt, **kwargs)
         if len(self) and isinstance(self[-1], HybridHead):
             task = check_task(kwargs.get("task"), self.kind)
-            features |= self.head.features([str(text) for text in inputs], task)
+            features |= self.head.features(
+                [str(text) for text in inputs],
+                task,
+            )
         return features
 
     def encode_query_parts(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:

@@ -32,7 +32,12 @@ def inverse_document_frequencies(frequencies: Array, documents: int) -> Doubles:
     return np.array([math.log(1 + odd) for odd in odds.tolist()])
 
 
-def length_norms(lengths: Lengths, mean_length: float, k1: float, b: float) -> Lengths:
+def length_norms(
+    lengths: Lengths,
+    mean_length: float,
+    k1: float,
+    b: float,
+) -> Lengths:
     """Return what is added to a term's count for documents of these lengths.
 
     Args:

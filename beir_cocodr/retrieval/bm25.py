@@ -6,7 +6,12 @@ The tokenizer is that of bm25s; weights and search are our own, in Lucene's vari
 import copy
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,11 +27,16 @@ from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.distributed import on_main
-from beir_cocodr.io import draft_folder, filling_cache, json_sha256, save_array
+from beir_cocodr.io import (
+    draft_folder,
+    filling_cache,
+    json_sha256,
+    save_array,
+)
 from beir_cocodr.models.term_weights import K1, B
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.pool import share_over_ranks
-from beir_cocodr.retrieval.postings import Block, Postings
+from beir_cocodr.retrieval.postings import Block, Postings, Rows
 from beir_cocodr.retrieval.ranking import Parts, Ranking
 
 # Documents that are counted at a time, and the seconds that takes on one core.
@@ -104,7 +114,12 @@ class BM25:
         _ = self.postings
 
     def _counting(self, folder: Path | None = None) -> "_Counting":
-        return _Counting(self.documents, self.text_format, self.analyzer, folder)
+        return _Counting(
+            self.documents,
+            self.text_format,
+            self.analyzer,
+            folder,
+        )
 
     def grid(self, k1: Iterable[float], b: Iterable[float]) -> Iterator[Self]:
         """Yield the index with each pair of parameters; texts are read once."""
@@ -170,7 +185,11 @@ class BM25:
     def terms(self, texts: list[str]) -> list[list[int]]:
         """Return the terms of texts as numbers, in order; unknown ones are left out."""
         self.prepare()
-        numbers = self._tokenizer.tokenize(texts, update_vocab=False, show_progress=False)
+        numbers = self._tokenizer.tokenize(
+            texts,
+            update_vocab=False,
+            show_progress=False,
+        )
         return [[term for term in of_text if term != self._empty] for of_text in numbers]
 
     def scores(self, query: str) -> Floats:
@@ -182,7 +201,10 @@ class BM25:
         return [Counter(terms) for terms in self.terms(texts)]
 
     def term_scores(
-        self, weights: Mapping[int, float], first: int = 0, last: int | None = None
+        self,
+        weights: Mapping[int, float],
+        first: int = 0,
+        last: int | None = None,
     ) -> Floats:
         """Return the (n,) float32 scores of consecutive documents for a query of weighted terms.
 
@@ -195,14 +217,21 @@ class BM25:
         scores = np.zeros(last - first, np.float32)
         for term, weight in weights.items():
             rows, of_term = self.postings.of(term)
-            begin, end = np.searchsorted(rows, np.array((first, last), rows.dtype))
+            begin, end = np.searchsorted(
+                rows,
+                np.array((first, last), rows.dtype),
+            )
             scores[rows[begin:end] - first] += np.float32(weight) * of_term[begin:end]
         return scores
 
     def weights(self) -> sp.csr_matrix:
         """Return the (N, T) weights; a score is the sum over the terms of the query."""
         postings = self.postings
-        columns = (postings.weights, postings.rows, postings.starts)
+        columns = (
+            postings.weights,
+            postings.rows,
+            postings.starts,
+        )
         shape = (len(self.documents), len(postings.most))
         return sp.csc_matrix(columns, shape).tocsr()
 
@@ -213,7 +242,12 @@ class BM25:
         best = self.postings.search(terms, min(top_k, len(ties)), ties)
         return Ranking.of_best(queries, best, ties, top_k)
 
-    def parts(self, query: str, rows: Ints, scores: Floats) -> Parts:
+    def parts(
+        self,
+        query: str,
+        rows: Ints,
+        scores: Floats,
+    ) -> Parts:
         """Return all of a score as lexical."""
         return Parts(lexical=scores)
 
@@ -261,7 +295,7 @@ class QueryBlock:
 
         return search
 
-    def best_rows(self, postings: Postings, ties: Ints) -> Ints:
+    def best_rows(self, postings: Postings, ties: Ints) -> Rows:
         """Return the (n, depth) int32 rows of the best documents that are not excluded."""
         best_rows = np.full((len(self.terms), self.depth), -1, np.int32)
         most_excluded = max(map(len, self.excluded))

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from sentence_transformers import SentenceTransformer
 
 from beir_cocodr.data.collection import Dataset, load_collection
 from beir_cocodr.data.documents import Documents
@@ -19,7 +20,7 @@ from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.hybrid_encoder import HybridEncoder
 from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
-from beir_cocodr.models.spec import BM25_WEIGHT, EncoderOptions, FuseOptions
+from beir_cocodr.models.spec import BM25_WEIGHT, EncoderOptions, FuseOptions, ModelSpec
 from beir_cocodr.provenance import (
     TrainingPlan,
     TrainingRecord,
@@ -45,13 +46,20 @@ from beir_cocodr.retrieval.store.encode import collection_queries
 from beir_cocodr.retrieval.store.store_choice import StoreChoice
 from beir_cocodr.same_run import check_same_run
 
+#: What names a dense encoder, or is one.
+EncoderLike = str | Path | ModelSpec | SentenceTransformer
+
 # Bytes of a number in each precision of a store.
-_NUMBER_BYTES = {"fp32": 4, "fp16": 2, "int8": 1}
+_NUMBER_BYTES = {
+    "fp32": 4,
+    "fp16": 2,
+    "int8": 1,
+}
 
 
 @former_signature(order=("dataset", "model", "output", "options", "encoder", "stores", "resume"))
 def fuse(
-    model: str,
+    model: EncoderLike,
     dataset: Dataset,
     *,
     output: str | Path,
@@ -67,9 +75,9 @@ def fuse(
     dense encoder.
 
     Args:
-        model: The dense encoder.
-        dataset: The corpus. Its queries, if it has some, take part in the choice of the lexical
-            part, its labels never.
+        model: The dense encoder: a name, a folder, or a loaded encoder, which stays as it is.
+        dataset: The corpus, as for :func:`~beir_cocodr.data.collection.load_collection`. Its
+            queries, if it has some, take part in the choice of the lexical part, its labels never.
         output: Folder of the hybrid encoder, which must not exist yet.
         options: See :class:`~beir_cocodr.models.spec.FuseOptions`.
         encoder: How the dense encoder is loaded.
@@ -94,7 +102,15 @@ def fuse(
         True
     """
     held = HeldEmbeddings(stores)
-    return fuse_over(model, dataset, Path(output), options, encoder, held, resume)
+    return fuse_over(
+        model,
+        dataset,
+        Path(output),
+        options,
+        encoder,
+        held,
+        resume,
+    )
 
 
 @dataclass(frozen=True)
@@ -124,7 +140,7 @@ class HeldEmbeddings:
 
 
 def fuse_over(
-    model: str,
+    model: EncoderLike,
     dataset: Dataset,
     output: Path,
     options: FuseOptions,
@@ -140,8 +156,15 @@ def fuse_over(
         check_output_free(output)
     collection = load_collection(dataset, labels="none")
     dense = load_encoder(model, encoder)
-    check_dense(dense, model)
-    plan = _plan(model, dense, encoder, options, collection_provenance(collection, queries=False))
+    name = _name_of(model, dense)
+    check_dense(dense, name)
+    plan = _plan(
+        name,
+        dense,
+        encoder,
+        options,
+        collection_provenance(collection, queries=False),
+    )
     if before is not None:
         check_same_run(output, before.settings(), plan.settings())
         return before
@@ -155,21 +178,33 @@ def fuse_over(
         fit = Fit(dense, collection.documents, counts, options, embeddings)
         candidates = fit.agreements(fit.candidates(numbers), queries)
         head = fit.head(smallest_as_good(candidates))
-        # Loaded again, because encoding leaves its padding in the tokenizer that would be saved.
-        hybrid = HybridEncoder(model_source(model), head=head, **encoder.overrides())
+        if isinstance(model, str | Path):
+            # Loaded again, because encoding leaves its padding in the tokenizer that is saved.
+            hybrid = HybridEncoder(model_source(name), head=head, **encoder.overrides())
+        else:
+            hybrid = HybridEncoder.of(dense, head)
         record = TrainingRecord(
             **vars(plan),
             processes=world_size() if world_size() > 1 else None,
             seconds=round(time.perf_counter() - began, 1),
             details=asdict(_details(fit, candidates, hybrid)),
             versions=versions(),
-            parent=read_record(model_source(model)),
+            parent=read_record(model_source(name)),
             citations=("robertson2009bm25",),
         )
         _save(hybrid, record, output)
         return record
 
     return on_main(fit_and_save)
+
+
+def _name_of(model: EncoderLike, dense: COCODR) -> str:
+    """Return the name of an encoder: as it was given, or where a loaded one comes from."""
+    if isinstance(model, str | Path):
+        return str(model)
+    if isinstance(model, ModelSpec) and model.loaded is None:
+        return model.encoder
+    return str(getattr(dense.transformers_model, "name_or_path", "") or type(dense).__name__)
 
 
 def check_dense(model: COCODR, name: str) -> None:
@@ -216,7 +251,11 @@ def _plan(
     )
 
 
-def _save(hybrid: HybridEncoder, record: TrainingRecord, output: Path) -> None:
+def _save(
+    hybrid: HybridEncoder,
+    record: TrainingRecord,
+    output: Path,
+) -> None:
     """Write a hybrid encoder with its card and training.json."""
     with draft_folder(output) as draft:
         hybrid.save_pretrained(str(draft), create_model_card=False)
@@ -224,7 +263,11 @@ def _save(hybrid: HybridEncoder, record: TrainingRecord, output: Path) -> None:
         write_record(draft, record)
 
 
-def _details(fit: Fit, candidates: Sequence[DenseBM25], hybrid: HybridEncoder) -> FusionDetails:
+def _details(
+    fit: Fit,
+    candidates: Sequence[DenseBM25],
+    hybrid: HybridEncoder,
+) -> FusionDetails:
     """Return what training.json says about a fit beside the plan."""
     chosen = smallest_as_good(candidates)
     numbers = hybrid.head.dimension + chosen.numbers
@@ -247,32 +290,65 @@ class FittedVector:
 
     Nothing is saved: it shows what a hybrid encoder would find before one is made. The lexical part
     is chosen by crops of the corpus alone.
-
-    Args:
-        dense: Dense search with the encoder.
-        bm25: BM25 over the same corpus, whose analyzer is taken.
-        bm25_weight: Weight of BM25, against 1 of the encoder.
-
-    Raises:
-        InputError: The encoder is an MRL.
     """
 
-    def __init__(self, dense: Dense, bm25: BM25, bm25_weight: float = BM25_WEIGHT) -> None:
+    def __init__(
+        self,
+        dense: Dense,
+        bm25: BM25,
+        bm25_weight: float = BM25_WEIGHT,
+    ) -> None:
+        """Fit a hybrid encoder when it is first needed.
+
+        Args:
+            dense: Dense search with the encoder.
+            bm25: BM25 over the same corpus, whose analyzer is taken.
+            bm25_weight: Weight of BM25, against 1 of the encoder.
+
+        Raises:
+            InputError: The encoder is an MRL.
+        """
         check_dense(dense.model, str(dense.model.model_card_data.base_model))
         self.dense = dense
-        self.options = FuseOptions(bm25_weight=bm25_weight, analyzer=bm25.analyzer)
+        self.options = FuseOptions(
+            bm25_weight=bm25_weight,
+            analyzer=bm25.analyzer,
+        )
 
     @cached_property
     def fitted(self) -> Dense:
         """Return dense search with the hybrid encoder."""
         dense = self.dense
-        counts = count_terms(dense.documents, dense.model.text_format, self.options)
-        fit = Fit(dense.model, dense.documents, counts, self.options, dense.embeddings)
+        counts = count_terms(
+            dense.documents,
+            dense.model.text_format,
+            self.options,
+        )
+        fit = Fit(
+            dense.model,
+            dense.documents,
+            counts,
+            self.options,
+            dense.embeddings,
+        )
         candidates = fit.agreements(fit.candidates(LEXICAL_NUMBERS), [])
-        model = HybridEncoder.of(dense.model, fit.head(smallest_as_good(candidates)))
+        model = HybridEncoder.of(
+            dense.model,
+            fit.head(smallest_as_good(candidates)),
+        )
         folder = dense.folder / f"vector-{self.options.bm25_weight:g}"
-        fitted = Dense(model, dense.documents, folder, dense.batch_size, dense.progress)
-        encoder = HybridCorpusEncoder(model, dense.documents, dense.embeddings)
+        fitted = Dense(
+            model,
+            dense.documents,
+            folder,
+            dense.batch_size,
+            dense.progress,
+        )
+        encoder = HybridCorpusEncoder(
+            model,
+            dense.documents,
+            dense.embeddings,
+        )
         fitted.embeddings = fitted.encode_corpus(folder, encoder)
         return fitted
 
@@ -284,7 +360,12 @@ class FittedVector:
         """Rank the corpus for queries, id to text."""
         return self.fitted.search(queries, top_k)
 
-    def parts(self, query: str, rows: np.ndarray, scores: np.ndarray) -> Parts:
+    def parts(
+        self,
+        query: str,
+        rows: np.ndarray,
+        scores: np.ndarray,
+    ) -> Parts:
         """Return what the encoder and BM25 add to (k,) scores of the documents in ``rows``."""
         return self.fitted.parts(query, rows, scores)
 

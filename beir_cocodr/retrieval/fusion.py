@@ -7,8 +7,12 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from beir_cocodr.arrays import Array, Doubles, Floats, Ints
-from beir_cocodr.models.hybrid_encoder import HybridEncoder
+from beir_cocodr.arrays import (
+    Array,
+    Doubles,
+    Floats,
+    Ints,
+)
 from beir_cocodr.models.spec import BM25_WEIGHT
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
@@ -22,7 +26,6 @@ from beir_cocodr.retrieval.ranking import (
     reciprocal_ranks,
 )
 from beir_cocodr.retrieval.selection import HostBest, ranks_of, scores_of
-from beir_cocodr.retrieval.store.embeddings import MappedEmbeddings
 
 # Elements of a (queries, documents) block of scores: about 300 MB with the copies that normalising
 # needs.
@@ -60,7 +63,11 @@ def z_normalize(scores: Array) -> Doubles:
     return normalized
 
 
-def weighted_mean(dense: Array, lexical: Array, bm25_weight: float) -> Array:
+def weighted_mean(
+    dense: Array,
+    lexical: Array,
+    bm25_weight: float,
+) -> Array:
     """Return the fusion of z-normalised scores of any shape: (dense + w * lexical) / (1 + w)."""
     fused: Array = (dense + bm25_weight * lexical) / (1 + bm25_weight)
     return fused
@@ -141,7 +148,7 @@ class TermScores:
         return np.stack([self.bm25.term_scores(terms, first, last) for terms in self.weights])
 
 
-#: BM25's (Q, N) scores, of which blocks of documents are used.
+#: BM25's (Q, N) scores, which are used in blocks of documents.
 LexicalScores = HeldScores | TermScores
 
 
@@ -174,7 +181,12 @@ class Hybrid(_Fusion):
     The fused score is (z_dense + w z_BM25) / (1 + w) with w = ``bm25_weight``.
     """
 
-    def __init__(self, dense: Dense, bm25: Lexical, bm25_weight: float = BM25_WEIGHT) -> None:
+    def __init__(
+        self,
+        dense: Dense,
+        bm25: Lexical,
+        bm25_weight: float = BM25_WEIGHT,
+    ) -> None:
         """Fuse two searches of one corpus.
 
         Args:
@@ -190,7 +202,12 @@ class Hybrid(_Fusion):
         vectors = self.dense.encode_queries(list(queries.values()))
         return self.rank(queries, vectors, top_k)
 
-    def rank(self, queries: dict[str, str], vectors: torch.Tensor, top_k: int) -> Ranking:
+    def rank(
+        self,
+        queries: dict[str, str],
+        vectors: torch.Tensor,
+        top_k: int,
+    ) -> Ranking:
         """Rank for queries that are encoded already, as (Q, d) vectors."""
         self._check_finite(list(queries), vectors)
         first = 0
@@ -202,7 +219,11 @@ class Hybrid(_Fusion):
             all_scores.append(scores)
             all_rows.append(rows)
             first += len(ids)
-        return Ranking(list(queries), np.concatenate(all_scores), np.concatenate(all_rows))
+        return Ranking(
+            list(queries),
+            np.concatenate(all_scores),
+            np.concatenate(all_rows),
+        )
 
     def _check_finite(self, ids: list[str], vectors: torch.Tensor) -> None:
         """Raise an error that names documents or queries if a product may overflow float32."""
@@ -271,18 +292,30 @@ class Hybrid(_Fusion):
         for piece in pieces:
             last = best.seen + piece.shape[1]
             ranks = np.array(ties[best.seen : last], np.int64)
-            best.add(slice(0, count), torch.from_numpy(piece), torch.from_numpy(ranks))
+            best.add(
+                slice(0, count),
+                torch.from_numpy(piece),
+                torch.from_numpy(ranks),
+            )
             best.seen = last
         keys = best.result()
         return scores_of(keys).numpy(), _rows_at(ranks_of(keys).numpy(), ties)
 
-    def parts(self, query: str, rows: Ints, scores: Floats) -> Parts:
+    def parts(
+        self,
+        query: str,
+        rows: Ints,
+        scores: Floats,
+    ) -> Parts:
         """Return what the encoder and BM25 add to (k,) scores of the documents in ``rows``."""
         vectors = self.dense.encode_queries([query])
         size = len(self.dense.documents)
         weight = self.bm25_weight
         chunks = self.dense.embeddings.chunks()
-        dense_scores = np.concatenate([(vectors @ chunk.T).numpy() for chunk in chunks], axis=1)
+        dense_scores = np.concatenate(
+            [(vectors @ chunk.T).numpy() for chunk in chunks],
+            axis=1,
+        )
         lexical_scores = self.lexical([query], vectors).block(0, size)
         dense = z_normalize(dense_scores)[0, rows]
         lexical = z_normalize(lexical_scores)[0, rows]
@@ -371,7 +404,10 @@ class RM3(Hybrid):
         """
         relevance = self._relevance_model(rows, scores)
         # Among terms of equal weight, those with smaller numbers, which occur first in the corpus.
-        ordered = sorted(relevance.items(), key=lambda item: (-item[1], item[0]))
+        ordered = sorted(
+            relevance.items(),
+            key=lambda item: (-item[1], item[0]),
+        )
         expansion = dict(ordered[: self.terms])
         mixed: defaultdict[int, float] = defaultdict(float)
         _add_shares(mixed, query, 1 - self.weight)
@@ -396,7 +432,13 @@ class RM3(Hybrid):
             return
         text_format = self.bm25.text_format
         texts = [text_format.document(document) for document in self.dense.documents.take(new)]
-        self._counts.update(zip(new, self.bm25.term_counts(texts), strict=True))
+        self._counts.update(
+            zip(
+                new,
+                self.bm25.term_counts(texts),
+                strict=True,
+            )
+        )
 
     def describe(self) -> Json:
         """Describe the fusion for the record of a search."""
@@ -436,9 +478,19 @@ class ReciprocalRank(_Fusion):
             _fuse_ranks(dense, lexical)
             for dense, lexical in zip(dense_rows, lexical_rows, strict=True)
         )
-        return Ranking.of_best(queries, fused, self.dense.documents.tie_ranks(), top_k)
+        return Ranking.of_best(
+            queries,
+            fused,
+            self.dense.documents.tie_ranks(),
+            top_k,
+        )
 
-    def parts(self, query: str, rows: Ints, scores: Floats) -> Parts:
+    def parts(
+        self,
+        query: str,
+        rows: Ints,
+        scores: Floats,
+    ) -> Parts:
         """Return what the rank in each list adds; 0 if a document is not in it."""
         added = []
         for [ranked] in self._rankings({"": query}):
@@ -506,9 +558,18 @@ class Feedback(Hybrid):
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         """Rank the corpus for queries, id to text."""
-        return self.dense.search_embeddings(list(queries), self.move(queries), top_k)
+        return self.dense.search_embeddings(
+            list(queries),
+            self.move(queries),
+            top_k,
+        )
 
-    def parts(self, query: str, rows: Ints, scores: Floats) -> Parts:
+    def parts(
+        self,
+        query: str,
+        rows: Ints,
+        scores: Floats,
+    ) -> Parts:
         """Return all of a score as dense: BM25 moves the query and adds nothing."""
         return Parts(dense=scores)
 
@@ -529,98 +590,3 @@ class FusedFeedback(Feedback):
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         """Rank the corpus for queries, id to text."""
         return self.rank(queries, self.move(queries), top_k)
-
-
-class HybridFeedback:
-    """Feedback of a hybrid encoder: its dense part moves towards the best documents.
-
-    Both searches use the same index. BM25's part of the query stays as it is.
-    """
-
-    def __init__(
-        self,
-        dense: Dense,
-        bm25: Lexical | None = None,
-        weight: float = 0.5,
-        documents: int = 3,
-    ) -> None:
-        """Take the search of a hybrid encoder.
-
-        Args:
-            dense: Dense search with a hybrid encoder.
-            bm25: BM25 of the exact fusion, which then finds the best documents; without it, the
-                first search of the hybrid encoder does.
-            weight: Weight of the documents' mean, against 1 of the query.
-            documents: Best documents that are averaged.
-        """
-        assert isinstance(dense.model, HybridEncoder)
-        self.dense = dense
-        self.model = dense.model
-        self.bm25 = bm25
-        self.weight = weight
-        self.documents = documents
-        self._exact: Hybrid | None = None
-
-    def prepare(self) -> None:
-        """Encode the corpus, and build BM25's index if there is one."""
-        self.dense.prepare()
-        if self.bm25 is not None:
-            self.bm25.prepare()
-
-    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
-        """Rank the corpus for queries, id to text."""
-        return self.dense.search_embeddings(list(queries), self.move(queries), top_k)
-
-    def parts(self, query: str, rows: Ints, scores: Floats) -> Parts:
-        """Return what both parts of the moved query add to (k,) scores."""
-        return self.dense.parts(query, rows, scores, self.move({"": query}))
-
-    def move(self, queries: dict[str, str]) -> torch.Tensor:
-        """Return the moved queries, (Q, w), for the embeddings that are searched."""
-        width = self.model.head.dimension
-        parts = self.model.encode_query_parts(list(queries.values()), self.dense.batch_size)
-        best = self._best(queries, parts)  # (Q, documents), -1 where there are fewer
-        rows = best.clip(min=0).ravel()
-        documents = self.dense.embeddings.rows(rows)[:, :width].reshape(*best.shape, width)
-        exists = torch.from_numpy(best >= 0)[..., None]
-        mean = (documents * exists).sum(dim=1) / exists.sum(dim=1).clamp(min=1)
-        dense = parts[:, :width] + self.weight * mean
-        moved = torch.nn.functional.normalize(dense, dim=-1)
-        return self.model.join(torch.cat([moved, parts[:, width:]], dim=-1))
-
-    def _best(self, queries: dict[str, str], parts: torch.Tensor) -> Ints:
-        """Return the (Q, documents) rows of the best documents."""
-        if self.bm25 is None:
-            vectors = self.model.join(parts)
-            return self.dense.search_embeddings(list(queries), vectors, self.documents).rows
-        width = self.model.head.dimension
-        dense = parts[:, :width].contiguous()
-        return self._exact_fusion(self.bm25).rank(queries, dense, self.documents).rows
-
-    def _exact_fusion(self, bm25: Lexical) -> Hybrid:
-        """Return the fusion of the dense part of the embeddings with BM25."""
-        if self._exact is None:
-            head = self.model.head
-            dense_part = MappedEmbeddings(
-                self.dense.embeddings,
-                lambda vectors: vectors[:, : head.dimension],
-                head.dimension,
-            )
-            dense = Dense(
-                self.model,
-                self.dense.documents,
-                self.dense.folder,
-                given=dense_part,
-            )
-            self._exact = Hybrid(dense, bm25, head.bm25_weight)
-        return self._exact
-
-    def describe(self) -> Json:
-        """Describe the feedback for the record of a search."""
-        return {
-            **self.dense.describe(),
-            "model": "feedback of a hybrid encoder",
-            "weight": self.weight,
-            "documents": self.documents,
-            "bm25": None if self.bm25 is None else self.bm25.describe(),
-        }

@@ -14,7 +14,13 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from beir_cocodr.arrays import Doubles, Floats, Ints, singular_axes, spaced_rows
+from beir_cocodr.arrays import (
+    Doubles,
+    Floats,
+    Ints,
+    singular_axes,
+    spaced_rows,
+)
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
@@ -76,7 +82,12 @@ class TermCounts:
     left_out_share: float
 
     @classmethod
-    def of(cls, texts: Iterator[str], analyze: Analyzer, most: int) -> Self:
+    def of(
+        cls,
+        texts: Iterator[str],
+        analyze: Analyzer,
+        most: int,
+    ) -> Self:
         """Count texts in one pass.
 
         Under ``torchrun`` each process counts its share, and all of them get the sums. In a corpus
@@ -173,7 +184,11 @@ class _Tally:
         self.forgotten += other.forgotten
 
 
-def count_terms(documents: Documents, text_format: TextFormat, options: FuseOptions) -> TermCounts:
+def count_terms(
+    documents: Documents,
+    text_format: TextFormat,
+    options: FuseOptions,
+) -> TermCounts:
     """Count the terms of a corpus, whose texts are joined as the encoder's format joins them."""
     share = -(-len(documents) // world_size())
     first = rank() * share
@@ -215,19 +230,14 @@ def smallest_as_good(candidates: Sequence[DenseBM25]) -> DenseBM25:
     """Return the candidate of the fewest numbers that agrees as well as any, or nearly so."""
     least = max(candidate.agreement for candidate in candidates) - _AS_GOOD
     good = [candidate for candidate in candidates if candidate.agreement >= least]
-    return min(good, key=lambda candidate: (candidate.numbers, -candidate.agreement))
+    return min(
+        good,
+        key=lambda candidate: (candidate.numbers, -candidate.agreement),
+    )
 
 
 class Fit:
-    """What the candidates share: weights and dense vectors of a sample of documents, and one SVD.
-
-    Args:
-        dense: The dense encoder.
-        documents: The corpus.
-        counts: The corpus's counts, see :func:`count_terms`.
-        options: Options of the fusion.
-        embeddings: The encoder's embeddings of the corpus; without them, the sample is encoded.
-    """
+    """What candidates share: weights and dense vectors of a sample of documents, and one SVD."""
 
     def __init__(
         self,
@@ -237,6 +247,15 @@ class Fit:
         options: FuseOptions,
         embeddings: Embeddings | None = None,
     ) -> None:
+        """Look at a sample of documents.
+
+        Args:
+            dense: The dense encoder.
+            documents: The corpus.
+            counts: The corpus's counts, see :func:`count_terms`.
+            options: Options of the fusion.
+            embeddings: The encoder's embeddings of the corpus; without them, the sample is encoded.
+        """
         self.dense = dense
         self.counts = counts
         self.options = options
@@ -246,8 +265,16 @@ class Fit:
         ]
         # A head without a lexical part: it knows the vocabulary alone.
         self._vocabulary = self._empty_head(DenseBM25(0, 0))
-        self._document_terms = _term_features(self._vocabulary, self.texts, "document")
-        self.weights = term_matrix(self._vocabulary, self._document_terms, "document")  # (n, T)
+        self._document_terms = _term_features(
+            self._vocabulary,
+            self.texts,
+            "document",
+        )
+        self.weights = term_matrix(
+            self._vocabulary,
+            self._document_terms,
+            "document",
+        )  # (n, T)
         if embeddings is None:
             self.vectors: Floats = CorpusEncoder(dense, documents).encode(self.rows)
         else:
@@ -260,7 +287,11 @@ class Fit:
         They are computed once, for the largest number of components so far.
         """
         if self._svd is None or self._svd.shape[1] < components:
-            self._svd = singular_axes(self.weights, components, self.options.seed)
+            self._svd = singular_axes(
+                self.weights,
+                components,
+                self.options.seed,
+            )
         return self._svd[:, :components]
 
     def candidates(self, most: int) -> list[DenseBM25]:
@@ -282,7 +313,8 @@ class Fit:
             return both
         if lexical == "svd+hash":
             log.warning(
-                "truncated SVD holds all %d dimensions of BM25: nothing is left to hash", rank
+                "truncated SVD holds all %d dimensions of BM25: nothing is left to hash",
+                rank,
             )
         return [DenseBM25(full, 0)]
 
@@ -298,13 +330,31 @@ class Fit:
         dense_scores = z_normalize(self.dense.query_vectors(probes).numpy() @ self.vectors.T)
         query_terms = _term_features(self._vocabulary, probes, "query")
         query_counts = term_matrix(self._vocabulary, query_terms, "query")
-        exact = self._best(dense_scores, (query_counts @ self.weights.T).toarray())
+        exact = self._best(
+            dense_scores,
+            (query_counts @ self.weights.T).toarray(),
+        )
         measured = []
         for candidate in candidates:
             head = self._projected_head(candidate)
-            documents = _lexical_vectors(head, self._document_terms, "document")
-            lexical_scores = _lexical_vectors(head, query_terms, "query") @ documents.T
-            shares = overlap(self._best(dense_scores, lexical_scores), exact, _DEPTH)
+            documents = _lexical_vectors(
+                head,
+                self._document_terms,
+                "document",
+            )
+            lexical_scores = (
+                _lexical_vectors(
+                    head,
+                    query_terms,
+                    "query",
+                )
+                @ documents.T
+            )
+            shares = overlap(
+                self._best(dense_scores, lexical_scores),
+                exact,
+                _DEPTH,
+            )
             agreement = round(float(shares.mean()), 4)
             measured.append(replace(candidate, agreement=agreement))
             log.info(
@@ -356,7 +406,10 @@ class Fit:
         if candidate.components:
             head.projection.copy_(torch.from_numpy(self.svd(candidate.components).copy()))
         if candidate.components and candidate.hashed:
-            buckets, signs = hash_terms(list(self.counts.frequencies), candidate.hashed)
+            buckets, signs = hash_terms(
+                list(self.counts.frequencies),
+                candidate.hashed,
+            )
             lost = torch.zeros(candidate.hashed, candidate.components)
             lost.index_add_(0, buckets, head.projection * signs[:, None])
             head.hashed_projection.copy_(lost.T)
@@ -386,13 +439,21 @@ class Fit:
         return head
 
 
-def _term_features(head: HybridHead, texts: Sequence[str], task: str) -> TermFeatures:
+def _term_features(
+    head: HybridHead,
+    texts: Sequence[str],
+    task: str,
+) -> TermFeatures:
     """Return the terms of (n,) texts, some at a time; all heads of one vocabulary share them."""
     starts = range(0, len(texts), _CHUNK)
     return [head.features(texts[start : start + _CHUNK], task) for start in starts]
 
 
-def term_matrix(head: HybridHead, features: TermFeatures, task: str) -> sp.csr_matrix:
+def term_matrix(
+    head: HybridHead,
+    features: TermFeatures,
+    task: str,
+) -> sp.csr_matrix:
     """Return an (n, T) float32 matrix of term weights.
 
     For documents it has BM25's weight of each term, for queries how often each term occurs.
@@ -405,11 +466,21 @@ def term_matrix(head: HybridHead, features: TermFeatures, task: str) -> sp.csr_m
             weights = weights * head.idf.numpy()[numbers]
         starts = np.append(part["term_starts"].numpy(), len(numbers))
         shape = (len(starts) - 1, head.terms)
-        parts.append(sp.csr_matrix((weights, numbers, starts), shape=shape, dtype=np.float32))
+        parts.append(
+            sp.csr_matrix(
+                (weights, numbers, starts),
+                shape=shape,
+                dtype=np.float32,
+            )
+        )
     return sp.vstack(parts, format="csr")
 
 
-def _lexical_vectors(head: HybridHead, features: TermFeatures, task: str) -> Floats:
+def _lexical_vectors(
+    head: HybridHead,
+    features: TermFeatures,
+    task: str,
+) -> Floats:
     """Return the (n, r + hashed) vectors of :meth:`HybridHead.lexical`."""
     return np.asarray(torch.cat([head.lexical(part, task) for part in features]))
 

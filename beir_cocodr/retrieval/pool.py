@@ -4,8 +4,18 @@ import logging
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import (
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,11 +79,14 @@ def share_out(
             deaths += 1
             if deaths == _ATTEMPTS:
                 raise InputError(
-                    f"a process died {deaths} times in the same work, of which {len(left)} parts "
+                    f"a process died {deaths} times in the same work, and {len(left)} parts of it "
                     "are left: most likely memory ran out; lower --processes, the shard size or "
                     "the token budget"
                 ) from None
-            log.warning("a process died; %d parts of the work are left and continue", len(left))
+            log.warning(
+                "a process died; %d parts of the work are left and continue",
+                len(left),
+            )
 
 
 @dataclass(frozen=True)
@@ -143,7 +156,12 @@ def _attempt(
     waiting = context.Queue()
     for device in used:
         waiting.put(device)
-    arguments = (start, waiting, context.Barrier(len(used)), dict(os.environ))
+    arguments = (
+        start,
+        waiting,
+        context.Barrier(len(used)),
+        dict(os.environ),
+    )
     executor = ProcessPoolExecutor(len(used), context, _initialize, arguments)
     pending: dict[Future[Result], Task] = {}
     remaining = iter(tasks)
@@ -185,7 +203,12 @@ _device: Any = None
 _do: Any = None
 
 
-def _initialize(start: Any, waiting: Any, together: Any, environment: Mapping[str, str]) -> None:
+def _initialize(
+    start: Any,
+    waiting: Any,
+    together: Any,
+    environment: Mapping[str, str],
+) -> None:
     global _start, _device
     # Python 3.11 waits forever for a process that it starts while another one dies.
     together.wait()
@@ -237,7 +260,7 @@ def device_list(device: str | None, processes: int) -> list[str]:
     """Return a device for each process.
 
     Args:
-        device: A device for all; None or "cuda" takes the GPUs in turn if there are some.
+        device: A device for all; None or "cuda" spreads the processes over the GPUs, if any.
         processes: The number of processes, at least 1.
 
     Raises:

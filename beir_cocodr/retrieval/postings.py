@@ -5,7 +5,12 @@ second look at few of them.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -26,7 +31,12 @@ Rows = npt.NDArray[np.int32]
 
 # Files of a folder of postings.
 _VOCABULARY = "vocabulary.json"
-_ARRAYS = ("starts", "rows", "weights", "most")
+_ARRAYS = (
+    "starts",
+    "rows",
+    "weights",
+    "most",
+)
 
 # Rows of the grid of documents, for each document that is wanted.
 _GRID = 32
@@ -190,7 +200,12 @@ class Postings:
             documents=documents,
             starts=_new_array(folder, "starts", terms + 1, np.int64),
             rows=_new_array(folder, "rows", int(starts[-1]), np.int32),
-            weights=_new_array(folder, "weights", int(starts[-1]), np.float32),
+            weights=_new_array(
+                folder,
+                "weights",
+                int(starts[-1]),
+                np.float32,
+            ),
             most=_new_array(folder, "most", terms, np.float32),
         )
         postings.starts[:] = starts
@@ -243,7 +258,10 @@ class Postings:
             array = getattr(self, name)
             if isinstance(array, np.memmap):
                 array.flush()
-        content = json.dumps([self.documents, list(self.vocabulary)], ensure_ascii=False)
+        content = json.dumps(
+            [self.documents, list(self.vocabulary)],
+            ensure_ascii=False,
+        )
         write_text(folder / _VOCABULARY, content)
 
     @classmethod
@@ -288,12 +306,22 @@ class Postings:
         for term in terms:
             held, weights = self.of(term)
             if len(held):
-                places = np.minimum(held.searchsorted(rows.astype(np.int32)), len(held) - 1)
-                scores += np.where(held[places] == rows, weights[places], np.float32(0))
+                places = np.minimum(
+                    held.searchsorted(rows.astype(np.int32)),
+                    len(held) - 1,
+                )
+                scores += np.where(
+                    held[places] == rows,
+                    weights[places],
+                    np.float32(0),
+                )
         return scores
 
     def search(
-        self, queries: Iterable[Sequence[int]], depth: int, ties: Ints
+        self,
+        queries: Iterable[Sequence[int]],
+        depth: int,
+        ties: Ints,
     ) -> Iterator[tuple[Ints, Floats]]:
         """Yield the rows and scores of the best documents of each query, best first.
 
@@ -330,9 +358,19 @@ def _candidates(grid: Floats, depth: int) -> tuple[Ints, Floats]:
     return lines[line] * width + column, scores[places]
 
 
-def _new_array(folder: Path | None, name: str, size: int, kind: type) -> Array:
+def _new_array(
+    folder: Path | None,
+    name: str,
+    size: int,
+    kind: type,
+) -> Array:
     """Return an array in memory, or, if it is not empty, mapped to a file of a folder."""
     if folder is None or not size:
         return np.empty(size, kind)
-    mapped: Array = open_memmap(folder / f"{name}.npy", mode="w+", dtype=kind, shape=(size,))
+    mapped: Array = open_memmap(
+        folder / f"{name}.npy",
+        mode="w+",
+        dtype=kind,
+        shape=(size,),
+    )
     return mapped

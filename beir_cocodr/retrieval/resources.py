@@ -153,7 +153,7 @@ class Resources:
 
     def _hybrid_feedback(self, spec: ModelSpec, dense: Dense) -> Ranker:
         """Return the feedback of a hybrid encoder; it has BM25 in it and cannot be fused again."""
-        from beir_cocodr.retrieval.fusion import HybridFeedback
+        from beir_cocodr.retrieval.hybrid_feedback import HybridFeedback
 
         if spec.kind != "feedback":
             raise InputError(

@@ -21,7 +21,7 @@ from beir_cocodr.models.loading import fingerprint
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.provenance import read_record
 from beir_cocodr.retrieval.dense import IN_MEMORY, Dense, EmbeddingPool
-from beir_cocodr.retrieval.fusion import HybridFeedback
+from beir_cocodr.retrieval.hybrid_feedback import HybridFeedback
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions

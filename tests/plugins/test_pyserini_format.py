@@ -72,7 +72,7 @@ def test_an_index_of_folded_vectors_has_the_scores_of_search(
     assert (store.folding is not None) == (precision != "fp32")
     vectors, ids = read(write_index(store, tmp_path / "index"))
     encoded = model.encode_queries(list(queries.values()), convert_to_tensor=True)
-    found = search_store(store, list(queries), encoded, len(documents), threads=1)
+    found = search_store(store, list(queries), encoded, len(documents), workers=Workers(threads=1))
     scores = encoded.double().cpu().numpy() @ vectors.T.astype(np.float64)
     ours = np.take_along_axis(scores, found.rows, axis=1)
     np.testing.assert_allclose(ours, found.scores, rtol=1e-5, atol=1e-4)

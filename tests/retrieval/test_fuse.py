@@ -291,3 +291,21 @@ def test_queries_that_cannot_be_read_are_an_error_before_anything_is_encoded(
     with pytest.raises(InputError, match=r"queries\.jsonl.* no file"):
         fuse(str(tiny_cosine), str(data), output=tmp_path / "o")
     assert not (tmp_path / "o").exists()
+
+
+def test_objects_are_taken_at_the_door(beir_folder, tiny_cosine, tmp_path):
+    """A loaded encoder and a collection make the same vectors as their names, and stay as they are."""
+    options = FuseOptions(lexical="svd", sample=30, probes=4)
+    fuse(str(tiny_cosine), beir_folder, output=tmp_path / "named", options=options)
+    model = load_encoder(str(tiny_cosine))
+    collection = load_collection(beir_folder, labels="none")
+    record = fuse(model, collection, output=tmp_path / "loaded", options=options)
+    assert Path(record.base) == Path(tiny_cosine)
+    assert not isinstance(model, HybridEncoder)
+    assert model.encode_query(["wing"]).shape == (1, 32)
+    named, loaded = HybridEncoder(tmp_path / "named"), HybridEncoder(tmp_path / "loaded")
+    np.testing.assert_array_equal(
+        named.encode_document(["wing flow"]), loaded.encode_document(["wing flow"])
+    )
+    with pytest.raises(TypeError, match=r"write fuse\('minilm', 'apidocs/numpy', output='o'\)"):
+        fuse("apidocs/numpy", "minilm", "o")

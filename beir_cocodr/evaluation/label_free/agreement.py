@@ -8,7 +8,11 @@ from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.retrieval.ranking import reciprocal_ranks
 
 
-def rank_distance(first: Ints, second: Ints, depth: int = 10) -> Doubles:
+def rank_distance(
+    first: Ints,
+    second: Ints,
+    depth: int = 10,
+) -> Doubles:
     """Return the (Q,) shares of DCG's discounts that two lists spend on different documents.
 
     The distance is 0 for the same ranking, and 1 for lists without a common document. It bounds
@@ -29,7 +33,11 @@ def rank_distance(first: Ints, second: Ints, depth: int = 10) -> Doubles:
     longest = np.maximum((a >= 0) @ discounts_a, (b >= 0) @ discounts_b)
     kept = (alike * shared).sum((1, 2))
     has_results = longest > 0
-    return np.where(has_results, 1 - kept / np.where(has_results, longest, 1), 0.0)
+    return np.where(
+        has_results,
+        1 - kept / np.where(has_results, longest, 1),
+        0.0,
+    )
 
 
 def reciprocal_rank_fusion(lists: Sequence[Ints], depth: int = 10) -> Ints:

@@ -1,6 +1,11 @@
 """Which model of an adaptation to use, and why, by estimates without labels."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 
 from beir_cocodr.evaluation import results as records
@@ -62,7 +67,7 @@ def label_pairs(comparison: records.ComparisonRecord, candidates: Mapping[str, s
 
 
 def training_pairs(chains: Iterable[Chain]) -> list[LabelPair]:
-    """Return (base, trained encoder) pairs of labels, each in the same use, where both are there."""
+    """Return (base, trained encoder) pairs of labels in the same use, where both exist."""
     every = list(chains)
     pairs = [(Chain().used(chain.mode), chain) for chain in every if chain.stages]
     return [(base.label, chain.label) for base, chain in pairs if base in every]
@@ -176,8 +181,8 @@ class _Choice:
         trained = any(chain.stages for chain in self.chains if chain.label == chosen)
         same_use = ", and than the base used in the same way" if trained else ""
         return (
-            f"Use {chosen}: it has the best estimates of the models that the rule finds better than "
-            f"{BASE} alone ({gain}){same_use}."
+            f"Use {chosen}: it has the best estimates of the models that the rule finds better "
+            f"than {BASE} alone ({gain}){same_use}."
         )
 
     def _sample_reason(self) -> str:
@@ -196,8 +201,8 @@ class _Choice:
         if not wanted.pairs:
             return f"There is nothing to label that would tell {between} apart: {wanted.remark}."
         return (
-            f"Labels would tell more: the {len(wanted.pairs)} pairs in {LABELS_FILE} are those that "
-            f"tell most between {between}."
+            f"Labels would tell more: the {len(wanted.pairs)} pairs in {LABELS_FILE} are those "
+            f"that tell most between {between}."
         )
 
 
@@ -214,5 +219,9 @@ def _describe_estimate(estimate: records.Estimate) -> str:
 def _meaning(estimate: records.Estimate) -> str:
     if not estimate.applies:
         return f"does not count: {estimate.remark}"
-    meanings = {0: "speaks for neither", 1: "speaks for it", -1: "speaks against it"}
+    meanings = {
+        0: "speaks for neither",
+        1: "speaks for it",
+        -1: "speaks against it",
+    }
     return meanings[estimate.sign]

@@ -64,7 +64,11 @@ def find_contamination(encoders: Mapping[str, str], corpus_sha256: str) -> Conta
     for folder in folders:
         queries = map(_normalized, _read_queries(Path(folder)))
         hashes.append(hashes_of(queries))
-    return Contamination(frozenset(spans), frozenset(generated), np.unique(np.concatenate(hashes)))
+    return Contamination(
+        frozenset(spans),
+        frozenset(generated),
+        np.unique(np.concatenate(hashes)),
+    )
 
 
 def _read_queries(folder: Path) -> Iterator[str]:

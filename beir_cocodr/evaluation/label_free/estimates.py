@@ -1,4 +1,4 @@
-"""Estimates of which of two models is better, from what was seen of them without labels."""
+"""Estimates that tell which one is the better model, from what was seen without labels."""
 
 from collections.abc import Collection, Mapping
 
@@ -30,11 +30,21 @@ _LARGEST_EFFECT = 2.0
 class HeldOutCrops(Estimator):
     """The nDCG@10 on spans that were cut out of documents."""
 
-    def scores(self, evidence: Evidence, a: str, b: str) -> tuple[Doubles, Doubles]:
+    def scores(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> tuple[Doubles, Doubles]:
         """Return the nDCG@10 on the crops."""
         return evidence.crops[a], evidence.crops[b]
 
-    def objection(self, evidence: Evidence, a: str, b: str) -> str:
+    def objection(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> str:
         """Return why a lead on crops is no evidence."""
         trained = evidence.contamination.spans
         task = "to find documents of this corpus by spans"
@@ -44,11 +54,21 @@ class HeldOutCrops(Estimator):
 class GeneratedQueries(Estimator):
     """The nDCG@10 on queries that were generated without a model."""
 
-    def scores(self, evidence: Evidence, a: str, b: str) -> tuple[Doubles, Doubles]:
+    def scores(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> tuple[Doubles, Doubles]:
         """Return the nDCG@10 on the generated queries."""
         return evidence.generated[a], evidence.generated[b]
 
-    def objection(self, evidence: Evidence, a: str, b: str) -> str:
+    def objection(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> str:
         """Return why a lead on generated queries is no evidence."""
         trained = evidence.contamination.generated
         task = "on queries generated from this corpus"
@@ -62,18 +82,33 @@ class AgreementWithBM25(Estimator):
     The agreement s with BM25 corrects that, by its difference and by that of 4 s (1 - s).
     """
 
-    def scores(self, evidence: Evidence, a: str, b: str) -> tuple[Doubles, Doubles]:
+    def scores(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> tuple[Doubles, Doubles]:
         """Return the overlap of the best ten with BM25's."""
         lists = evidence.lists
         return overlap(lists[a], lists[BM25]), overlap(lists[b], lists[BM25])
 
-    def objection(self, evidence: Evidence, a: str, b: str) -> str:
+    def objection(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> str:
         """Return why models of different kinds cannot be compared: BM25 agrees with itself."""
         if evidence.kinds[a] == evidence.kinds[b]:
             return ""
         return "one of the two is made of BM25, or they are made of it in different ways"
 
-    def features(self, evidence: Evidence, a: str, b: str) -> dict[str, float]:
+    def features(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> dict[str, float]:
         """Return the differences of s and of 4 s (1 - s); they count for all pairs."""
         agreements = [
             float(shares.mean()) if len(shares) else 0.0 for shares in self.scores(evidence, a, b)
@@ -90,13 +125,23 @@ class AgreementWithFusion(Estimator):
     model takes part in it.
     """
 
-    def scores(self, evidence: Evidence, a: str, b: str) -> tuple[Doubles, Doubles]:
+    def scores(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> tuple[Doubles, Doubles]:
         """Return the overlap of the best ten with the fusion's."""
         lists = evidence.lists
         fused = reciprocal_rank_fusion([lists[model] for model in sorted({a, b, BM25})])
         return overlap(lists[a], fused), overlap(lists[b], fused)
 
-    def features(self, evidence: Evidence, a: str, b: str) -> dict[str, float]:
+    def features(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> dict[str, float]:
         """Return nothing: the agreement follows from the other features."""
         return {}
 
@@ -106,7 +151,11 @@ def load_estimators() -> list[Estimator]:
     return [load_object(row.build)(name) for name, row in ESTIMATORS.items()]
 
 
-def features(evidence: Evidence, a: str, b: str) -> dict[str, float]:
+def features(
+    evidence: Evidence,
+    a: str,
+    b: str,
+) -> dict[str, float]:
     """Return what the difference of two models is predicted from; exchanging a and b negates all.
 
     These are the features of the estimators, and for each kind 1 if b is of it and -1 if a is.
@@ -121,7 +170,11 @@ def features(evidence: Evidence, a: str, b: str) -> dict[str, float]:
     return values
 
 
-def estimate_pair(evidence: Evidence, a: str, b: str) -> list[Estimate]:
+def estimate_pair(
+    evidence: Evidence,
+    a: str,
+    b: str,
+) -> list[Estimate]:
     """Return the estimates of all estimators for a pair; exchanging a and b negates them."""
     estimates = []
     for estimator in load_estimators():
@@ -132,7 +185,11 @@ def estimate_pair(evidence: Evidence, a: str, b: str) -> list[Estimate]:
 
 
 def _rehearsal(
-    scores: Mapping[str, Doubles], trained: Collection[str], task: str, a: str, b: str
+    scores: Mapping[str, Doubles],
+    trained: Collection[str],
+    task: str,
+    a: str,
+    b: str,
 ) -> str:
     """Return why a lead is no evidence: just the model in front was trained for the task.
 
@@ -145,7 +202,12 @@ def _rehearsal(
     return f"the one in front was trained {task}, the other was not" if is_trained_ahead else ""
 
 
-def _estimate(name: str, first: Doubles, second: Doubles, objection: str) -> Estimate:
+def _estimate(
+    name: str,
+    first: Doubles,
+    second: Doubles,
+    objection: str,
+) -> Estimate:
     count = len(first)
     remark = objection
     if count < FEWEST_QUERIES:

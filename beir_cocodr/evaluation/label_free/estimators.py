@@ -1,4 +1,4 @@
-"""The estimators of which of two models is better without labels, as a table.
+"""The table of estimators, which tell the better model without labels.
 
 An estimator is a class with a row of :data:`ESTIMATORS`. A row of your own takes part in every
 comparison without labels: its estimate is reported, and it counts in the verdict once the
@@ -36,14 +36,29 @@ class Estimator(ABC):
         self.name = name
 
     @abstractmethod
-    def scores(self, evidence: Evidence, a: str, b: str) -> tuple[Doubles, Doubles]:
+    def scores(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> tuple[Doubles, Doubles]:
         """Return the (Q,) scores of models a and b for the same queries, higher for better."""
 
-    def objection(self, evidence: Evidence, a: str, b: str) -> str:
+    def objection(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> str:
         """Return why the scores are no evidence for a pair of models, or "" if they are."""
         return ""
 
-    def features(self, evidence: Evidence, a: str, b: str) -> dict[str, float]:
+    def features(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> dict[str, float]:
         """Return what the calibration predicts a difference from; exchanging a and b negates it.
 
         By default this is the lead of b, and 0 where it is no evidence.

@@ -130,11 +130,31 @@ class Gatherer:
         # Names come first: an unknown one fails before a large corpus is read.
         self._rankers = {name: resources.ranker(name) for name in [*models, BM25]}
         encoders = {name: resources.spec(name).encoder for name in models}
-        self.contamination = find_contamination(encoders, self.documents.content_hash)
+        self.contamination = find_contamination(
+            encoders,
+            self.documents.content_hash,
+        )
         known = self.contamination.has
-        self.crops, rest = hold_out_crops(self.documents, folder, samples, seed, known)
-        self.generated = lexical_queries(self.documents, terms_folder, samples, seed, known)
-        self._held_out = HeldOutResources(resources, rest, self.crops.rows, held_out_folder)
+        self.crops, rest = hold_out_crops(
+            self.documents,
+            folder,
+            samples,
+            seed,
+            known,
+        )
+        self.generated = lexical_queries(
+            self.documents,
+            terms_folder,
+            samples,
+            seed,
+            known,
+        )
+        self._held_out = HeldOutResources(
+            resources,
+            rest,
+            self.crops.rows,
+            held_out_folder,
+        )
         self._pseudo: dict[str, _PseudoSearch] = {}
 
     def gather(self, queries: Mapping[str, str]) -> Evidence:
@@ -165,7 +185,12 @@ class Gatherer:
             kinds={name: self._kind(name, ranker) for name, ranker in self._rankers.items()},
         )
 
-    def _search(self, name: str, ranker: Ranker, real: Mapping[str, str]) -> Ranking:
+    def _search(
+        self,
+        name: str,
+        ranker: Ranker,
+        real: Mapping[str, str],
+    ) -> Ranking:
         """Search for real queries, and the first time for the pseudo-queries with them."""
         depth = LIST_DEPTH + 1 if self.drop else LIST_DEPTH
         wanted = {f"asked {query}": text for query, text in real.items()}
@@ -181,11 +206,24 @@ class Gatherer:
         count = len(real)
         if is_first:
             generated = Ranking(
-                list(self.generated.queries), ranking.scores[count:], ranking.rows[count:]
+                list(self.generated.queries),
+                ranking.scores[count:],
+                ranking.rows[count:],
             )
-            over_rest = _ranked(self._held_out.ranker(name), self.crops.queries, DEPTH)
-            self._pseudo[name] = _PseudoSearch(generated, self.crops.score(over_rest.rows))
-        return Ranking(list(real), ranking.scores[:count], ranking.rows[:count])
+            over_rest = _ranked(
+                self._held_out.ranker(name),
+                self.crops.queries,
+                DEPTH,
+            )
+            self._pseudo[name] = _PseudoSearch(
+                generated,
+                self.crops.score(over_rest.rows),
+            )
+        return Ranking(
+            list(real),
+            ranking.scores[:count],
+            ranking.rows[:count],
+        )
 
     def _list(self, ranking: Ranking) -> Ints:
         return _best_rows(ranking, self.documents, self.drop)
@@ -196,17 +234,33 @@ class Gatherer:
         kind = calibration_kind(spec)
         if spec.kind != "dense":
             return kind
-        return getattr(getattr(ranker, "model", None), "calibration_kind", kind)
+        return getattr(
+            getattr(
+                ranker,
+                "model",
+                None,
+            ),
+            "calibration_kind",
+            kind,
+        )
 
 
-def _ranked(ranker: Ranker, queries: dict[str, str], top_k: int) -> Ranking:
+def _ranked(
+    ranker: Ranker,
+    queries: dict[str, str],
+    top_k: int,
+) -> Ranking:
     if not queries:
         no_rows = np.full((0, top_k), -1, np.int64)
         return Ranking([], np.zeros((0, top_k), np.float32), no_rows)
     return ranker.search(queries, top_k)
 
 
-def _best_rows(ranking: Ranking, documents: Documents, drop_identical_ids: bool) -> Ints:
+def _best_rows(
+    ranking: Ranking,
+    documents: Documents,
+    drop_identical_ids: bool,
+) -> Ints:
     """Return the (Q, 100) best rows, without the document that has the query's id if dropped."""
     if not drop_identical_ids:
         return ranking.rows[:, :LIST_DEPTH]

@@ -17,7 +17,11 @@ class HeldOutResources(Resources):
     """What models share over a changed copy of a corpus; only changed documents are encoded."""
 
     def __init__(
-        self, original: Resources, documents: Documents, changed: Ints, folder: Path
+        self,
+        original: Resources,
+        documents: Documents,
+        changed: Ints,
+        folder: Path,
     ) -> None:
         """Describe the changed corpus.
 
@@ -27,7 +31,11 @@ class HeldOutResources(Resources):
             changed: (S,) rows of the documents that differ.
             folder: For Lucene's index; another one than that of ``original``.
         """
-        super().__init__(documents, folder, replace(original.options, stores=()))
+        super().__init__(
+            documents,
+            folder,
+            replace(original.options, stores=()),
+        )
         self.original = original
         self.changed = changed
 

@@ -15,7 +15,11 @@ _LOOKED_AT = 500
 
 # How far a figure may lie beyond its range over the calibration: counts by a factor, shares by a
 # difference. The number of documents matters least.
-_FACTORS = {"documents": 10.0, "words a document": 1.5, "words a query": 1.5}
+_FACTORS = {
+    "documents": 10.0,
+    "words a document": 1.5,
+    "words a query": 1.5,
+}
 _SHARE_MARGIN = 0.05
 
 
@@ -41,7 +45,11 @@ def collection_figures(documents: Documents, evidence: Evidence) -> dict[str, fl
     return figures
 
 
-def text_figures(documents: int, texts: Sequence[str], queries: Sequence[str]) -> dict[str, float]:
+def text_figures(
+    documents: int,
+    texts: Sequence[str],
+    queries: Sequence[str],
+) -> dict[str, float]:
     """Return sizes and script, from texts of documents and queries."""
     letters = [character for text in texts for character in text if character.isalpha()]
     plain = sum(map(str.isascii, letters))

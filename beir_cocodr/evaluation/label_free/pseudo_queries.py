@@ -80,7 +80,12 @@ class PseudoQueries:
     def describe(self, bm25_scores: Doubles) -> PseudoQueryFigures:
         """Describe the queries for a record, with BM25's (S,) scores."""
         mean = float(bm25_scores.mean()) if len(bm25_scores) else None
-        return PseudoQueryFigures(len(self.texts), self.verbatim, self.counts, mean)
+        return PseudoQueryFigures(
+            len(self.texts),
+            self.verbatim,
+            self.counts,
+            mean,
+        )
 
 
 def verbatim_share(queries: Sequence[str], documents: Sequence[str]) -> float | None:
@@ -96,7 +101,7 @@ def verbatim_share(queries: Sequence[str], documents: Sequence[str]) -> float | 
 
 @dataclass
 class _Drawing:
-    """Documents in a random order, of which some give a query.
+    """Queries from documents in a random order; some documents give none.
 
     Attributes:
         looked_at: How many were looked at.
@@ -224,8 +229,17 @@ def lexical_queries(
     """
     rng = np.random.default_rng(seed)
     text_format = TextFormat()
-    reader = PassageReader(documents, text_format, word_counter().count, _PASSAGE_WORDS, "en")
-    generator = LexicalGenerator(documents, GenerationOptions(per_passage=1, seed=seed))
+    reader = PassageReader(
+        documents,
+        text_format,
+        word_counter().count,
+        _PASSAGE_WORDS,
+        "en",
+    )
+    generator = LexicalGenerator(
+        documents,
+        GenerationOptions(per_passage=1, seed=seed),
+    )
     generator.prepare(folder)
     order = rng.permutation(len(documents))[: _LOOKS * size]
     drawing = _Drawing.start()

@@ -28,7 +28,12 @@ from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
 from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, Gatherer
 from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH
-from beir_cocodr.evaluation.results import CALIBRATED, JUDGED, UNLIKE, Interval
+from beir_cocodr.evaluation.results import (
+    CALIBRATED,
+    JUDGED,
+    UNLIKE,
+    Interval,
+)
 from beir_cocodr.evaluation.runs import file_names, write_run
 from beir_cocodr.retrieval.ranking import Results
 
@@ -90,7 +95,10 @@ class Rule:
 
     def distance(self, a: str, b: str) -> float:
         """Return the mean rank distance of two models."""
-        distances = rank_distance(self.evidence.lists[a], self.evidence.lists[b])
+        distances = rank_distance(
+            self.evidence.lists[a],
+            self.evidence.lists[b],
+        )
         return float(distances.mean()) if len(distances) else 0.0
 
     def rank_alike(self, a: str, b: str) -> bool:
@@ -133,7 +141,7 @@ def decide(
     half_width = rule.model.quantile * deviation
     interval = (mean - half_width, mean + half_width)
     uncalibrated = rule.uncalibrated(a, b)
-    shown = _describe_interval(mean, interval)
+    described = _describe_interval(mean, interval)
     if not any(estimate.applies for estimate in estimates):
         verdict = CANNOT_TELL
         reason = "no estimator applies"
@@ -142,10 +150,10 @@ def decide(
         reason = "both rank the same documents at the same ranks"
     elif uncalibrated:
         verdict = CANNOT_TELL
-        reason = f"{shown}, but the calibration has no model of the kind of {uncalibrated[0]}"
+        reason = f"{described}, but the calibration has no model of the kind of {uncalibrated[0]}"
     elif likeness.remarks:
         verdict = CANNOT_TELL
-        reason = f"{shown}, but the collection is unlike those of the calibration"
+        reason = f"{described}, but the collection is unlike those of the calibration"
     else:
         verdict, reason = _by_interval(mean, interval, calibration.margin)
     family = SAME_KIND if evidence.kinds[a] == evidence.kinds[b] else DIFFERENT_KINDS
@@ -178,17 +186,21 @@ def _describe_interval(mean: float, interval: Interval) -> str:
     return f"nDCG@10 {mean:+.3f}, 90% {low:+.3f} to {high:+.3f}"
 
 
-def _by_interval(mean: float, interval: Interval, margin: float) -> tuple[str, str]:
+def _by_interval(
+    mean: float,
+    interval: Interval,
+    margin: float,
+) -> tuple[str, str]:
     """Return a verdict and its reason."""
     low, high = interval
-    shown = _describe_interval(mean, interval)
+    described = _describe_interval(mean, interval)
     if low > 0:
-        return BETTER, f"{shown}, which excludes 0"
+        return BETTER, f"{described}, which excludes 0"
     if high < 0:
-        return WORSE, f"{shown}, which excludes 0"
+        return WORSE, f"{described}, which excludes 0"
     if max(-low, high) <= margin:
-        return NO_DIFFERENCE, f"{shown}, which lies within {margin:g}"
-    return CANNOT_TELL, f"{shown}, which holds 0 and more than {margin:g}"
+        return NO_DIFFERENCE, f"{described}, which lies within {margin:g}"
+    return CANNOT_TELL, f"{described}, which holds 0 and more than {margin:g}"
 
 
 def expected_values(
@@ -210,7 +222,14 @@ def expected_values(
     distances = np.zeros((size, size))
     for (i, a), (j, b) in itertools.combinations(enumerate(models), 2):
         distance = rule.distance(a, b)
-        mean, deviation = rule.model.predict(features(evidence, a, b), distance)
+        mean, deviation = rule.model.predict(
+            features(
+                evidence,
+                a,
+                b,
+            ),
+            distance,
+        )
         means[i, j] = mean
         means[j, i] = -mean
         variances[[i, j], [j, i]] = (deviation * rule.model.quantile / NORMAL) ** 2
@@ -274,10 +293,30 @@ def compare_label_free(
     results = _write_runs(gatherer, evidence, folder) if evidence.real else {}
     few_labels = None
     if judged:
-        expected = expected_values(evidence, gatherer.models, calibration, likeness)
-        few_labels, posterior = judge(judged, results, expected, reference, calibration.margin)
-        pairs = _judged_pairs(pairs, gatherer.models, few_labels, posterior, calibration.margin)
-    ranking = rank_by_lead(gatherer.models, {(pair.a, pair.b): pair.estimate for pair in pairs})
+        expected = expected_values(
+            evidence,
+            gatherer.models,
+            calibration,
+            likeness,
+        )
+        few_labels, posterior = judge(
+            judged,
+            results,
+            expected,
+            reference,
+            calibration.margin,
+        )
+        pairs = _judged_pairs(
+            pairs,
+            gatherer.models,
+            few_labels,
+            posterior,
+            calibration.margin,
+        )
+    ranking = rank_by_lead(
+        gatherer.models,
+        {(pair.a, pair.b): pair.estimate for pair in pairs},
+    )
     findings = records.Findings(
         ranking=ranking,
         best=_best(ranking[0], pairs),
@@ -293,9 +332,16 @@ def compare_label_free(
     return findings, results
 
 
-def _queries(collection: Collection, most: int | None, judged: Judgements | None) -> dict[str, str]:
+def _queries(
+    collection: Collection,
+    most: int | None,
+    judged: Judgements | None,
+) -> dict[str, str]:
     """Return the queries to search for: evenly spaced ones, and all that are judged."""
-    chosen = spaced(collection.queries, MOST_QUERIES if most is None else most)
+    chosen = spaced(
+        collection.queries,
+        MOST_QUERIES if most is None else most,
+    )
     queries = {query: collection.queries[query] for query in chosen}
     if judged:
         queries |= {query: judgement.text for query, judgement in judged.queries.items()}
@@ -308,13 +354,21 @@ def _queries(collection: Collection, most: int | None, judged: Judgements | None
     return queries
 
 
-def _write_runs(gatherer: Gatherer, evidence: Evidence, folder: Path | None) -> dict[str, Results]:
+def _write_runs(
+    gatherer: Gatherer,
+    evidence: Evidence,
+    folder: Path | None,
+) -> dict[str, Results]:
     """Return the results of real queries, and write their runs if there is a folder."""
     results: dict[str, Results] = {}
     specs = {model: gatherer.resources.spec(model) for model in gatherer.models}
     for model, name in file_names(gatherer.models, specs).items():
         ranking = evidence.rankings[model]
-        results[model] = ranking.results(gatherer.documents, gatherer.drop, LIST_DEPTH)
+        results[model] = ranking.results(
+            gatherer.documents,
+            gatherer.drop,
+            LIST_DEPTH,
+        )
         if folder is not None:
             write_run(folder / f"{name}.run", results[model], name)
     return results
@@ -323,7 +377,11 @@ def _write_runs(gatherer: Gatherer, evidence: Evidence, folder: Path | None) -> 
 def _best(model: str, pairs: Sequence[records.PairVerdict]) -> records.Best:
     as_good = records.indistinguishable(model, pairs)
     but = f", but cannot be told from {', '.join(as_good)}" if as_good else ""
-    return records.Best(model, f"{model} has the best estimates{but}.", as_good)
+    return records.Best(
+        model,
+        f"{model} has the best estimates{but}.",
+        as_good,
+    )
 
 
 def _judged_pairs(

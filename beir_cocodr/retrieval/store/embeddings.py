@@ -98,7 +98,12 @@ class DerivedEmbeddings(Embeddings):
 class ChangedEmbeddings(DerivedEmbeddings):
     """(N, d) embeddings in which some rows are replaced."""
 
-    def __init__(self, embeddings: Embeddings, changed: Ints, vectors: Floats) -> None:
+    def __init__(
+        self,
+        embeddings: Embeddings,
+        changed: Ints,
+        vectors: Floats,
+    ) -> None:
         """Replace rows.
 
         Args:

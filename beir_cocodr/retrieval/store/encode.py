@@ -16,10 +16,15 @@ from accelerate.utils.memory import clear_device_cache
 
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.checksums import checked_path, fault
-from beir_cocodr.data.collection import load_collection, resolve_source
+from beir_cocodr.data.collection import Dataset, load_collection, resolve_source
 from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.distributed import do_each, on_main, rank, world_size
+from beir_cocodr.distributed import (
+    do_each,
+    on_main,
+    rank,
+    world_size,
+)
 from beir_cocodr.errors import InputError, naming_full_disk
 from beir_cocodr.io import output_folder, sole_writer
 from beir_cocodr.models.cocodr import COCODR
@@ -101,7 +106,11 @@ class ShardJob:
                 "encode again"
             )
         model = load_encoder(self.model, replace(self.encoder, device=device))
-        store.record.check_encoder(fingerprint(model), self.model, self.folder)
+        store.record.check_encoder(
+            fingerprint(model),
+            self.model,
+            self.folder,
+        )
         encoder = CorpusEncoder(
             model,
             self.documents,
@@ -144,7 +153,7 @@ def encode_shard(
 
 @dataclass(frozen=True)
 class PreparedStore:
-    """A store of which everything but some shards is written.
+    """A store in which only some shards are not written yet.
 
     Attributes:
         store: The store.
@@ -232,13 +241,21 @@ def _resume(store: EmbeddingStore, encoder: CorpusEncoder) -> tuple[list[int], l
     if fault(folder / TEXTS_FILE) is not None:  # the run was killed before
         write_text_hashes(folder, encoder)
     if missing or tables:
-        log.info("%s: %d of %d shards exist", folder, total - len(missing), total)
+        log.info(
+            "%s: %d of %d shards exist",
+            folder,
+            total - len(missing),
+            total,
+        )
     return missing, tables
 
 
 def text_hashes(encoder: CorpusEncoder) -> npt.NDArray[np.uint64]:
     """Return the (N, 2) hashes of what the encoder reads of each document."""
-    texts = map(encoder.model.text_format.document, encoder.documents.values())
+    texts = map(
+        encoder.model.text_format.document,
+        encoder.documents.values(),
+    )
     digests = b"".join(
         hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).digest() for text in texts
     )
@@ -251,7 +268,11 @@ def write_text_hashes(folder: Path, encoder: CorpusEncoder) -> None:
         np.save(file, text_hashes(encoder))
 
 
-def identity_of(encoder: CorpusEncoder, options: EncodeOptions, shard_size: int) -> Identity:
+def identity_of(
+    encoder: CorpusEncoder,
+    options: EncodeOptions,
+    shard_size: int,
+) -> Identity:
     """Return all that the vectors of a store depend on, except for the last bits."""
     model = encoder.model
     return {
@@ -306,8 +327,8 @@ def encode(
         model: The encoder.
         output: Folder of the store.
         options: How the corpus is encoded.
-        encoder: How the model is loaded; its device is that of all processes, by default GPUs in
-            turn, and otherwise the CPU.
+        encoder: How the model is loaded; its device is that of all processes, by default the GPUs,
+            and the CPU without one.
         workers: Processes, each with its own copy of the model, which encode whole shards; by
             default this process. The last bits of vectors depend on their threads.
         progress: Show a bar.
@@ -331,22 +352,32 @@ def encode(
         sole_writer(output_folder(folder, utf8=True)),
     ):
         loaded = load_encoder(model, replace(encoder, device=devices[0]))
-        corpus_encoder = CorpusEncoder(loaded, documents, options.token_budget, options.backend)
+        corpus_encoder = CorpusEncoder(
+            loaded,
+            documents,
+            options.token_budget,
+            options.backend,
+        )
         warn_if_crowded(devices, threads)
         loses_precision = isinstance(loaded, MRL) and options.precision != "fp32"
         queries = collection_queries(dataset) if loses_precision else []
-        prepared = prepare_store(corpus_encoder, model, folder, options, devices, queries)
+        prepared = prepare_store(
+            corpus_encoder,
+            model,
+            folder,
+            options,
+            devices,
+            queries,
+        )
         job = ShardJob(folder, documents, model, encoder, options, threads)
-        hybrid = loaded if isinstance(loaded, HybridEncoder) else None
-        head = None if hybrid is None else hybrid.head
+        head = loaded.head if isinstance(loaded, HybridEncoder) else None
         text_format = loaded.text_format
         began = time.perf_counter()
-        is_alone = len(devices) == 1 or len(prepared.missing) < 2
-        if workers.share is share_out and is_alone:
+        if _is_alone(workers, devices, prepared):
             encoded = _encode_missing(prepared, corpus_encoder, progress)
         else:
             # Each process has a model of its own.
-            del loaded, hybrid, corpus_encoder
+            del loaded, corpus_encoder
             clear_device_cache(garbage_collection=True)
             encoded = _share_missing(prepared, job, devices, workers, progress)
         refit = None
@@ -354,12 +385,9 @@ def encode(
             refit = check_refit(prepared.store, head, text_format, model, documents)
     ended = time.perf_counter()
     report = {
-        **prepared.store.describe(),
-        "documents_encoded": encoded,
-        "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
+        **_describe_encoding(prepared, encoded),
         "encoding_seconds": round(ended - began, 3),
         "seconds": round(ended - started, 3),
-        "estimate": None if prepared.cost is None else asdict(prepared.cost),
         "devices": devices,
         "threads": threads,
         "versions": versions(),
@@ -367,12 +395,38 @@ def encode(
     return report if refit is None else {**report, "refit": refit.describe()}
 
 
-def _encode_missing(prepared: PreparedStore, encoder: CorpusEncoder, progress: bool) -> int:
+def _describe_encoding(prepared: PreparedStore, encoded: int) -> dict[str, Any]:
+    """Describe a store, what was encoded now, and what had been expected."""
+    files = [file for file in prepared.store.folder.iterdir() if file.is_file()]
+    return {
+        **prepared.store.describe(),
+        "documents_encoded": encoded,
+        "bytes": sum(file.stat().st_size for file in files),
+        "estimate": None if prepared.cost is None else asdict(prepared.cost),
+    }
+
+
+def _is_alone(workers: Workers, devices: list[str], prepared: PreparedStore) -> bool:
+    """Return true if this process encodes all that is missing."""
+    is_one_task = len(devices) == 1 or len(prepared.missing) < 2
+    return workers.share is share_out and is_one_task
+
+
+def _encode_missing(
+    prepared: PreparedStore,
+    encoder: CorpusEncoder,
+    progress: bool,
+) -> int:
     """Encode the missing shards of a store in this process, and return how many documents."""
     encoded = 0
     with _bar(prepared.cost, progress) as bar:
         for number in prepared.missing:
-            encoded += encode_shard(prepared.store, encoder, number, bar.update)
+            encoded += encode_shard(
+                prepared.store,
+                encoder,
+                number,
+                bar.update,
+            )
     return encoded
 
 
@@ -419,7 +473,13 @@ def encode_documents(
     folder = Path(folder)
     with _naming_safe_shards(folder), sole_writer(output_folder(folder, utf8=True)):
         encoder = encoder or CorpusEncoder(model, documents, options.token_budget, options.backend)
-        prepared = prepare_store(encoder, name, folder, options, [str(model.device)])
+        prepared = prepare_store(
+            encoder,
+            name,
+            folder,
+            options,
+            [str(model.device)],
+        )
         _encode_missing(prepared, encoder, progress)
     return prepared.store
 
@@ -498,10 +558,15 @@ def _naming_safe_shards(folder: Path) -> AbstractContextManager[None]:
 
 def _bar(cost: EncodingCost | None, progress: bool) -> Any:
     total = cost.documents if cost else 0
-    return Bar(total=total, desc="Encoding", unit=" documents", disable=not (progress and cost))
+    return Bar(
+        total=total,
+        desc="Encoding",
+        unit=" documents",
+        disable=not (progress and cost),
+    )
 
 
-def collection_queries(dataset: str) -> list[str]:
+def collection_queries(dataset: Dataset) -> list[str]:
     """Return the first queries of a collection, from any split; none if it has none.
 
     Raises:

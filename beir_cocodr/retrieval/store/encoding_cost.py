@@ -55,8 +55,8 @@ class EncodingCost:
         return (
             f"{self.documents:,} documents to encode: about {size(self.disk_bytes)} of disk, "
             f"{size(self.memory_bytes)} of memory and {describe_seconds(self.seconds)} (by a "
-            f"sample of {self.sample_documents}, {self.truncated_share:.0%} of which are cut to the "
-            "document length)"
+            f"sample of {self.sample_documents}, and {self.truncated_share:.0%} of these are "
+            "cut to the document length)"
         )
 
     def check_disk_space(self, folder: Path) -> None:
@@ -87,11 +87,20 @@ def estimate(
     seconds = _seconds_a_document(encoder, rows)
     sample = encoder.documents.take(rows)
     texts = [encoder.model.text_format.document(document) for document in sample]
-    packed = bytes_per_vector(record.dimensions, record.precision, record.prior)
+    packed = bytes_per_vector(
+        record.dimensions,
+        record.precision,
+        record.prior,
+    )
     return EncodingCost(
         documents=count,
         disk_bytes=count * packed + len(encoder.documents) * _BYTES_PER_ID,
-        memory_bytes=_memory(encoder, record, min(record.shard_size, max(1, count)), len(devices)),
+        memory_bytes=_memory(
+            encoder,
+            record,
+            min(record.shard_size, max(1, count)),
+            len(devices),
+        ),
         seconds=round(count * seconds / _processes_at_once(devices), 1),
         sample_documents=len(rows),
         truncated_share=float(encoder.model.truncated_share(texts, "document")),
@@ -109,9 +118,18 @@ def _seconds_a_document(encoder: CorpusEncoder, rows: Any) -> float:
     return seconds
 
 
-def _memory(encoder: CorpusEncoder, record: StoreRecord, documents: int, processes: int) -> int:
-    """Return the main memory of all processes, each of which holds a shard of documents."""
-    packed = bytes_per_vector(record.dimensions, record.precision, record.prior)
+def _memory(
+    encoder: CorpusEncoder,
+    record: StoreRecord,
+    documents: int,
+    processes: int,
+) -> int:
+    """Return the main memory of all processes; each holds a shard of documents."""
+    packed = bytes_per_vector(
+        record.dimensions,
+        record.precision,
+        record.prior,
+    )
     # The vectors, their packed form, and a copy in float64 where they are folded.
     vector = 4 * record.dimensions + packed
     if record.prior:

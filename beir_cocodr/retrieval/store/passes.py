@@ -68,10 +68,17 @@ def add_lexical(
         raise InputError(
             f"{dense.folder} holds another corpus; encode this one by the dense encoder first"
         )
-    options = EncodeOptions(precision=dense.record.precision, backend=dense.record.backend)
+    options = EncodeOptions(
+        precision=dense.record.precision,
+        backend=dense.record.backend,
+    )
     encoder = HybridCorpusEncoder(model, documents, dense)
     record = StoreRecord(
-        identity=encode.identity_of(encoder, options, dense.record.shard_size),
+        identity=encode.identity_of(
+            encoder,
+            options,
+            dense.record.shard_size,
+        ),
         model=encode.encoded_by(name),
         documents=len(documents),
         dimensions=int(model.get_embedding_dimension() or 0),
@@ -81,7 +88,10 @@ def add_lexical(
         written.write_record()
         dense.table.copy_to(draft)
         for number, shard in enumerate(dense.shards):
-            written.write(number, encoder.encode(np.arange(shard.start, shard.stop)))
+            written.write(
+                number,
+                encoder.encode(np.arange(shard.start, shard.stop)),
+            )
     return EmbeddingStore.open(output)
 
 
@@ -138,9 +148,19 @@ def update(
             precision=former.record.precision,
             backend=former.record.backend,
         )
-    encoder = CorpusEncoder(model, documents, options.token_budget, options.backend, watcher)
+    encoder = CorpusEncoder(
+        model,
+        documents,
+        options.token_budget,
+        options.backend,
+        watcher,
+    )
     if former is not None:
-        identity = encode.identity_of(encoder, options, former.record.shard_size)
+        identity = encode.identity_of(
+            encoder,
+            options,
+            former.record.shard_size,
+        )
         _check_updatable(former, identity)
         if identity != former.record.identity:
             record = replace(
@@ -171,7 +191,10 @@ def _check_updatable(former: EmbeddingStore, identity: dict[str, str | int | Non
     record = former.record
     if record.prior:
         raise InputError(f"{folder} is folded, and depends on all its texts at once; encode again")
-    record.check_identity(identity | {"corpus": record.identity["corpus"]}, folder)
+    record.check_identity(
+        identity | {"corpus": record.identity["corpus"]},
+        folder,
+    )
     if identity == record.identity:
         return
     texts = folder / TEXTS_FILE
@@ -182,24 +205,43 @@ def _check_updatable(former: EmbeddingStore, identity: dict[str, str | int | Non
 
 
 def _replaced(
-    former: EmbeddingStore, record: StoreRecord, encoder: CorpusEncoder, progress: bool
+    former: EmbeddingStore,
+    record: StoreRecord,
+    encoder: CorpusEncoder,
+    progress: bool,
 ) -> Update:
     """Replace a store by one of another corpus, which takes over the vectors of equal texts."""
     folder = former.folder
     known = np.load(folder / TEXTS_FILE)
     rows = _former_rows(former, known, encode.text_hashes(encoder))
     kept = int((rows >= 0).sum())
-    log.info("%s holds %d of %d documents; the others are encoded", folder, kept, len(rows))
+    log.info(
+        "%s holds %d of %d documents; the others are encoded",
+        folder,
+        kept,
+        len(rows),
+    )
     with draft_folder(folder, replace=True) as draft:
         store = EmbeddingStore(draft, record, former.verify)
         store.write_record()
         store.table.write(encoder.documents)
         encode.write_text_hashes(draft, encoder)
-        bar = Bar(total=len(rows) - kept, desc="Encoding", unit=" documents", disable=not progress)
+        bar = Bar(
+            total=len(rows) - kept,
+            desc="Encoding",
+            unit=" documents",
+            disable=not progress,
+        )
         with bar:
             for number, shard in enumerate(store.shards):
                 of_shard = rows[shard.start : shard.stop]
-                vectors = _shard_vectors(former, encoder, of_shard, shard.start, bar)
+                vectors = _shard_vectors(
+                    former,
+                    encoder,
+                    of_shard,
+                    shard.start,
+                    bar,
+                )
                 store.write(number, vectors, encoder.documents)
     return Update(EmbeddingStore.open(folder), kept, len(rows) - kept)
 
@@ -225,7 +267,10 @@ def _shard_vectors(
     if is_held.any():
         vectors[is_held] = former.rows(rows[is_held]).numpy()
     if not is_held.all():
-        vectors[~is_held] = encoder.encode(start + np.flatnonzero(~is_held), bar.update)
+        vectors[~is_held] = encoder.encode(
+            start + np.flatnonzero(~is_held),
+            bar.update,
+        )
     return vectors
 
 
@@ -245,8 +290,14 @@ def _former_rows(
         (M,) rows, -1 for a text that the store does not hold.
     """
     by_hash = {tuple(pair): row for row, pair in enumerate(known.tolist())}
-    rows = np.array([by_hash.get(tuple(pair), -1) for pair in wanted.tolist()], np.int64)
-    is_lost = np.isin(rows // former.record.shard_size, former.missing(thorough=True))
+    rows = np.array(
+        [by_hash.get(tuple(pair), -1) for pair in wanted.tolist()],
+        np.int64,
+    )
+    is_lost = np.isin(
+        rows // former.record.shard_size,
+        former.missing(thorough=True),
+    )
     return np.where(is_lost, -1, rows)
 
 
@@ -295,7 +346,13 @@ def pass_over(
         store = add_lexical(dense, model, trained, name, documents, output)
     report: dict[str, Any] = {"documents_encoded": encoded}
     if isinstance(model, HybridEncoder):
-        refit = check_refit(store, model.head, model.text_format, name, documents)
+        refit = check_refit(
+            store,
+            model.head,
+            model.text_format,
+            name,
+            documents,
+        )
         report["refit"] = refit.describe()
     seconds = round(time.perf_counter() - began, 3)
     return {

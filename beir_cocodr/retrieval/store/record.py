@@ -27,7 +27,11 @@ STORE_FILE = "store.json"
 SHARD_SIZE = 16_384
 
 # Parts of the identity that tell encoders apart.
-_ENCODER = ("weights", "tokenizer", "architecture")
+_ENCODER = (
+    "weights",
+    "tokenizer",
+    "architecture",
+)
 
 # Digits of a hash that a message shows, of all that it has.
 _SHOWN = 16
@@ -134,7 +138,12 @@ class StoreRecord(Record):
             f"this one{update}"
         )
 
-    def check_encoder(self, encoder: Mapping[str, str], name: str, folder: Path) -> None:
+    def check_encoder(
+        self,
+        encoder: Mapping[str, str],
+        name: str,
+        folder: Path,
+    ) -> None:
         """Raise an InputError with both models if queries' encoder is not the documents'.
 
         Args:

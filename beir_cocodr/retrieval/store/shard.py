@@ -31,7 +31,11 @@ _LEVELS = 127
 # The metadata of a file; a single entry, because safetensors does not promise an order of several.
 _ENTRY = "shard"
 
-_TYPES = {"F32": np.float32, "F16": np.float16, "I8": np.int8}
+_TYPES = {
+    "F32": np.float32,
+    "F16": np.float16,
+    "I8": np.int8,
+}
 
 #: What a user does about a broken file of a store.
 ENCODE_AGAIN = "encode again, which makes what is broken anew"
@@ -48,7 +52,11 @@ class OutOfRange(Exception):
         self.rows = rows
 
 
-def pack(vectors: Floats, precision: Precision, prior: bool = False) -> Arrays:
+def pack(
+    vectors: Floats,
+    precision: Precision,
+    prior: bool = False,
+) -> Arrays:
     """Return finite (n, w) vectors as the arrays of a shard.
 
     int8 is symmetric with one float32 scale for each vector, its largest absolute number over 127:
@@ -99,7 +107,11 @@ def unpack(arrays: Mapping[str, Array]) -> torch.Tensor:
     first = 0 if priors is None else 1
     # PyTorch's own memory is aligned alike in every process, and the last bits of products may
     # depend on it.
-    vectors = torch.empty(len(packed), packed.shape[1] + first, dtype=torch.float32)
+    vectors = torch.empty(
+        len(packed),
+        packed.shape[1] + first,
+        dtype=torch.float32,
+    )
     target = vectors.numpy()
     if priors is not None:
         target[:, 0] = priors
@@ -109,7 +121,11 @@ def unpack(arrays: Mapping[str, Array]) -> torch.Tensor:
     return vectors
 
 
-def bytes_per_vector(width: int, precision: Precision, prior: bool = False) -> int:
+def bytes_per_vector(
+    width: int,
+    precision: Precision,
+    prior: bool = False,
+) -> int:
     """Return the bytes that a vector of ``width`` numbers takes on disk."""
     arrays = pack(np.zeros((1, width), np.float32), precision, prior)
     return sum(array.nbytes for array in arrays.values())
@@ -153,7 +169,11 @@ class Shard:
     def write(self, arrays: Arrays) -> None:
         """Write the arrays of :func:`pack` in one step."""
         with checksums.checked_path(self.path) as temporary:
-            save_file(arrays, temporary, metadata={_ENTRY: json.dumps(self._label)})
+            save_file(
+                arrays,
+                temporary,
+                metadata={_ENTRY: json.dumps(self._label)},
+            )
 
     def read(self) -> torch.Tensor:
         """Return the (n, w) float32 vectors.
@@ -193,14 +213,23 @@ class Shard:
 
     @property
     def _label(self) -> Json:
-        return {"key": self.key, "start": self.start, "stop": self.stop}
+        return {
+            "key": self.key,
+            "start": self.start,
+            "stop": self.stop,
+        }
 
     @contextmanager
     def _opened(self, thorough: bool = True) -> Iterator[None]:
         """Turn errors inside, and a file that is not this shard, into InputErrors."""
         if self.verify and thorough:
             checksums.verify(self.path, ENCODE_AGAIN)
-        kinds = (OSError, ValueError, KeyError, SafetensorError)
+        kinds = (
+            OSError,
+            ValueError,
+            KeyError,
+            SafetensorError,
+        )
         with (
             explained(f"{self.path} is no shard", _DELETE, *kinds),
             safe_open(self.path, framework="numpy") as file,

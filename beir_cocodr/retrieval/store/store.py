@@ -20,7 +20,13 @@ from beir_cocodr.models.folding import Folding
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.embeddings import Embeddings
 from beir_cocodr.retrieval.store.record import STORE_FILE, StoreRecord
-from beir_cocodr.retrieval.store.shard import Arrays, OutOfRange, Shard, pack, unpack
+from beir_cocodr.retrieval.store.shard import (
+    Arrays,
+    OutOfRange,
+    Shard,
+    pack,
+    unpack,
+)
 from beir_cocodr.retrieval.store.store_ids import StoreIds, TieRanks
 
 FOLDING_FILE = "folding.safetensors"
@@ -53,7 +59,12 @@ class EmbeddingStore(Embeddings):
     makes.
     """
 
-    def __init__(self, folder: Path, record: StoreRecord, verify: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        record: StoreRecord,
+        verify: bool = True,
+    ) -> None:
         """Describe a store, complete or not; :meth:`open` opens a complete one.
 
         Args:
@@ -126,7 +137,15 @@ class EmbeddingStore(Embeddings):
         for number, start in enumerate(starts):
             path = self.folder / f"shard-{number:0{digits}}.safetensors"
             stop = min(start + self.record.shard_size, total)
-            shards.append(Shard(path, self.record.key, start, stop, self.verify))
+            shards.append(
+                Shard(
+                    path,
+                    self.record.key,
+                    start,
+                    stop,
+                    self.verify,
+                )
+            )
         return shards
 
     def missing(self, thorough: bool = False) -> list[int]:
@@ -141,10 +160,18 @@ class EmbeddingStore(Embeddings):
             if fault is not None:
                 missing.append(number)
             if fault not in (None, "missing"):
-                log.warning("%s; counted as missing", fault.partition("; ")[0])
+                log.warning(
+                    "%s; counted as missing",
+                    fault.partition("; ")[0],
+                )
         return missing
 
-    def write(self, number: int, vectors: Floats, documents: Documents | None = None) -> None:
+    def write(
+        self,
+        number: int,
+        vectors: Floats,
+        documents: Documents | None = None,
+    ) -> None:
         """Write (n, w) vectors as a shard; those of cosine models have unit length.
 
         Args:

@@ -26,7 +26,10 @@ class StoreChoice:
     """
 
     def __init__(
-        self, folders: Iterable[str | Path], documents: Documents, verify: bool = True
+        self,
+        folders: Iterable[str | Path],
+        documents: Documents,
+        verify: bool = True,
     ) -> None:
         """Open the stores."""
         self.documents = documents
@@ -50,8 +53,15 @@ class StoreChoice:
             record = store.record
             if any(record.identity[part] != value for part, value in encoder.items()):
                 continue
-            options = EncodeOptions(precision=record.precision, backend=record.backend)
-            corpus_encoder = CorpusEncoder(model, self.documents, backend=options.backend)
+            options = EncodeOptions(
+                precision=record.precision,
+                backend=record.backend,
+            )
+            corpus_encoder = CorpusEncoder(
+                model,
+                self.documents,
+                backend=options.backend,
+            )
             identity = identity_of(corpus_encoder, options, record.shard_size)
             record.check_identity(identity, store.folder)
             self._used.add(store.folder)

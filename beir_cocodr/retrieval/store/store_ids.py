@@ -39,9 +39,18 @@ class StoreIds:
     ``tie_order.npy`` its inverse; both are uint32 (N,), and mapped.
     """
 
-    FILES = (_IDS, _ORDER, _RANKS)
+    FILES = (
+        _IDS,
+        _ORDER,
+        _RANKS,
+    )
 
-    def __init__(self, folder: Path, count: int, verify: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        verify: bool = True,
+    ) -> None:
         """Describe the ids of a store.
 
         Args:
@@ -75,7 +84,10 @@ class StoreIds:
             self._write_array(_ORDER, order.to_numpy().astype(np.uint32))
         if _RANKS in names:
             ranks = np.empty(self.count, dtype=np.uint32)
-            ranks[self._array(_ORDER)] = np.arange(self.count, dtype=np.uint32)
+            ranks[self._array(_ORDER)] = np.arange(
+                self.count,
+                dtype=np.uint32,
+            )
             self._write_array(_RANKS, ranks)
 
     def _write_ids(self, ids: pa.ChunkedArray) -> None:
@@ -83,7 +95,13 @@ class StoreIds:
         table = pa.table([ids], schema=schema)
         with checksums.checked_path(self.folder / _IDS) as temporary:
             # Ids are all different: a dictionary of them would be a second copy.
-            pq.write_table(table, temporary, _GROUP, compression="zstd", use_dictionary=False)
+            pq.write_table(
+                table,
+                temporary,
+                _GROUP,
+                compression="zstd",
+                use_dictionary=False,
+            )
 
     def _write_array(self, name: str, array: TieRanks) -> None:
         with checksums.checked_path(self.folder / name) as temporary:
@@ -130,7 +148,10 @@ class StoreIds:
             IndexError: A row is not in [0, N).
             InputError: The table is damaged.
         """
-        unique, places = np.unique(np.asarray(rows, dtype=np.int64), return_inverse=True)
+        unique, positions = np.unique(
+            np.asarray(rows, dtype=np.int64),
+            return_inverse=True,
+        )
         if not len(unique):
             return []
         if unique[0] < 0 or unique[-1] >= self.count:
@@ -142,7 +163,7 @@ class StoreIds:
         with self._table() as table:
             for group_rows in np.split(unique, group_changes):
                 ids += self._group_ids(table, group_rows)
-        return [ids[place] for place in places.tolist()]
+        return [ids[position] for position in positions.tolist()]
 
     def _group_ids(self, table: pq.ParquetFile, rows: Ints) -> list[str]:
         """Return the ids of rows of one row group."""

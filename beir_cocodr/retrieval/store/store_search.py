@@ -12,7 +12,7 @@ import torch
 from beir_cocodr.arrays import Array, Floats, Ints
 from beir_cocodr.retrieval.faiss.index import FaissIndex, best_candidates
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Kind, Transform
-from beir_cocodr.retrieval.pool import ShareOut, share_out, torch_threads
+from beir_cocodr.retrieval.pool import ShareOut, Workers, share_out, torch_threads
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.selection import merge_keys, ranks_of, scores_of, to_keys
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -72,15 +72,14 @@ class SearchJob:
         return work
 
 
-def search_store(  # noqa: PLR0913 - devices, threads and share say how processes share the work
+def search_store(
     store: EmbeddingStore,
     ids: Sequence[str],
     vectors: torch.Tensor,
     top_k: int,
     devices: Sequence[str] = ("cpu",),
-    threads: int | None = None,
+    workers: Workers | None = None,
     excluded_rows: Ints | None = None,
-    share: ShareOut = share_out,
 ) -> Ranking:
     """Return the best documents of each query, ties by descending document id.
 
@@ -95,20 +94,31 @@ def search_store(  # noqa: PLR0913 - devices, threads and share say how processe
         vectors: (Q, w) queries, as the model gave them.
         top_k: Documents wanted; k = min(top_k, N).
         devices: A device for each process; with one, it is this process.
-        threads: CPU threads of each process; PyTorch's own number by default.
+        workers: Threads of each process, and how shards are shared out; by default PyTorch's own
+            number, and to processes on this machine.
         excluded_rows: (Q,) a row that each query must not retrieve, -1 for none.
-        share: How shards are shared out; to processes on this machine by default.
 
     Raises:
         NonFiniteScores: A query is not finite, or a product is not; it names ids.
         InputError: There are no queries, ``top_k`` is below 1, or a shard cannot be read.
     """
+    workers = workers or Workers()
     queries, offsets = store.queries(vectors)
-    with torch_threads(threads) as count:
-        job = SearchJob(store.folder, queries.numpy(), top_k, count, excluded_rows, store.verify)
+    with torch_threads(workers.threads) as count:
+        job = SearchJob(
+            store.folder,
+            queries.numpy(),
+            top_k,
+            count,
+            excluded_rows,
+            store.verify,
+        )
         try:
             groups = _groups(len(store.shards), len(devices))
-            keys = merge_keys(_search_groups(job, groups, devices, share), top_k)
+            keys = merge_keys(
+                _search_groups(job, groups, devices, workers.share),
+                top_k,
+            )
         except NonFiniteScores as error:
             raise error.named(store.ids, ids) from None
     if offsets is not None:
@@ -182,11 +192,20 @@ def search_index(
     except NonFiniteScores as error:
         raise error.named(store.ids, ids) from None
     if offsets is not None:  # rounding may create ties
-        scores, rows = best_candidates(scores + offsets.numpy()[:, None], rows, top_k, ties)
+        scores, rows = best_candidates(
+            scores + offsets.numpy()[:, None],
+            rows,
+            top_k,
+            ties,
+        )
     return Ranking(ids, scores, rows)
 
 
-def _load_or_build(store: EmbeddingStore, kind: Kind, queries: Floats) -> FaissIndex:
+def _load_or_build(
+    store: EmbeddingStore,
+    kind: Kind,
+    queries: Floats,
+) -> FaissIndex:
     folder = store.folder / f"index-{kind}"
     key = {"store": store.record.key}
     if folder.exists():
@@ -200,6 +219,11 @@ def _load_or_build(store: EmbeddingStore, kind: Kind, queries: Floats) -> FaissI
     # Also for vectors that are folded already: it keeps MRL's prior out of the codes, and changes
     # little else.
     transform: Transform = "folding" if store.record.flattened else "none"
-    index = FaissIndex.build(store, FaissOptions(kind, transform), queries=queries, key=key)
+    index = FaissIndex.build(
+        store,
+        FaissOptions(kind, transform),
+        queries=queries,
+        key=key,
+    )
     index.save(folder)
     return index

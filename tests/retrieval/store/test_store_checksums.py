@@ -83,7 +83,7 @@ def searched(store: Path, index: str | None = None) -> list[str]:
     queries, ids = torch.linspace(-1, 1, 4 * opened.dimensions).reshape(4, -1), list("abcd")
     queries[:, 0] = 1  # as MRL's
     if index is None:
-        ranking = search_store(opened, ids, queries, 10, threads=1)
+        ranking = search_store(opened, ids, queries, 10, workers=Workers(threads=1))
     else:
         ranking = search_index(opened, index, ids, queries, 10)  # type: ignore[arg-type]
     return opened.ids(ranking.rows[ranking.rows >= 0])
