@@ -142,7 +142,7 @@ class _RayUsage(Record):
         plural = "" if nodes == 1 else "s"
         text = f" by {self.actors} actors on {nodes} node{plural} of Ray"
         if self.died:
-            text += f", {self.died} of which died and were replaced"
+            text += f"; {self.died} of them died and were replaced"
         return text
 
 

@@ -152,7 +152,7 @@ def test_two_nodes_write_what_one_process_does_and_an_actor_killed_in_the_middle
     )
     # One may be done with all before the other has imported everything.
     assert re.search(
-        r"by 2 actors on (1 node|2 nodes) of Ray, 1 of which died and were replaced\n", printed.out
+        r"by 2 actors on (1 node|2 nodes) of Ray; 1 of them died and were replaced\n", printed.out
     )
     assert "an actor died" in printed.err + caplog.text
     assert contents(store) == contents(whole)

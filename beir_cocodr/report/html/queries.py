@@ -90,17 +90,31 @@ def drill_down(rankings: QueryRankings, pair: tuple[str, str], most: int) -> Dri
         return None
     tops = {label: run_tops(rankings.runs[label], KNOWN, set(chosen)) for label in labels}
     _warn_of_missing_queries(rankings, tops, chosen)
-    lists = {query: [tops[label].get(query, ()) for label in labels] for query in chosen}
-    ids = list(dict.fromkeys(id for query in chosen for id in _best(lists[query])))
-    documents = dict(zip(ids, _documents(ids, rankings.collection), strict=True))
+    lists = {}
+    ids: dict[str, None] = {}
+    for query in chosen:
+        lists[query] = [tops[label].get(query, ()) for label in labels]
+        ids.update(dict.fromkeys(_best(lists[query])))
+    documents = _documents(list(ids), rankings.collection)
     queries = []
     for query in chosen:
         content = _query(query, lists[query], documents, rankings.collection)
-        scores = [rankings.scores.get(label, {}).get(query) for label in labels]
-        content["scores"] = [_rounded(values) for values in scores]
+        content["scores"] = _scores(query, rankings)
         queries.append(content)
+    data = _script_data(rankings, pair, queries, documents)
+    return DrillDown(data, len(chosen), len(spread))
+
+
+def _script_data(
+    rankings: QueryRankings,
+    pair: tuple[str, str],
+    queries: list[Json],
+    documents: Mapping[str, list[str]],
+) -> Json:
+    """Return the input of the page's script."""
+    labels = rankings.labels
     collection = rankings.collection
-    data: Json = {
+    return {
         "measures": list(rankings.measures),
         "models": [rankings.names[label] for label in labels],
         "pair": [labels.index(label) for label in pair],
@@ -110,11 +124,18 @@ def drill_down(rankings: QueryRankings, pair: tuple[str, str], most: int) -> Dri
         "known": KNOWN,
         "judged": collection is not None and bool(collection.qrels),
     }
-    return DrillDown(data, len(chosen), len(spread))
 
 
-def _rounded(values: Sequence[float] | None) -> list[float] | None:
-    return None if values is None else [round(value, 4) for value in values]
+def _scores(query: str, rankings: QueryRankings) -> list[list[float] | None]:
+    """Return the scores of each model for a query, None for a model without scores."""
+    scores: list[list[float] | None] = []
+    for label in rankings.labels:
+        values = rankings.scores.get(label, {}).get(query)
+        rounded = None
+        if values is not None:
+            rounded = [round(value, 4) for value in values]
+        scores.append(rounded)
+    return scores
 
 
 def _spread(rankings: QueryRankings, first: str) -> dict[str, float]:
@@ -242,16 +263,18 @@ def _query(
     return content
 
 
-def _documents(ids: list[str], collection: Collection | None) -> list[list[str]]:
-    """Return [id, title, text] of each document; long texts are cut."""
+def _documents(ids: list[str], collection: Collection | None) -> dict[str, list[str]]:
+    """Return id to [id, title, text] of each document; long texts are cut."""
     contents = {id: [id, "", ""] for id in ids}
-    if collection is not None and ids:
-        most = max(_SNIPPET, min(_TEXT, _TEXTS // len(ids)))
-        rows = collection.documents.rows(ids)
-        for document in collection.documents.take(rows[rows >= 0]):
-            id = document["_id"]
-            contents[id] = [id, _cut(document["title"], _TITLE), _cut(document["text"], most)]
-    return list(contents.values())
+    if collection is None or not ids:
+        return contents
+    most = max(_SNIPPET, min(_TEXT, _TEXTS // len(ids)))
+    rows = collection.documents.rows(ids)
+    for document in collection.documents.take(rows[rows >= 0]):
+        id = document["_id"]
+        title = _cut(document["title"], _TITLE)
+        contents[id] = [id, title, _cut(document["text"], most)]
+    return contents
 
 
 def _cut(text: str, most: int) -> str:

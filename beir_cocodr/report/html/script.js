@@ -147,7 +147,7 @@
     const up = there > here;
     return [`${up ? "▲" : "▼"} ${Math.abs(there - here)}`, up ? "up" : "down", `at rank ${there} on the left`];
   };
-  // Ranges are of characters, of which some are two units of JavaScript's.
+  // Ranges count characters, and some characters are two of JavaScript's units.
   const marked = (tag, className, text, ranges) => {
     const element = make(tag, className);
     const letters = Array.from(text);

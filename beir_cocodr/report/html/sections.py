@@ -18,7 +18,7 @@ from beir_cocodr.report.html.results_folder import LabelledEvaluation, ResultsFo
 from beir_cocodr.report.png_pictures import has_matplotlib
 from beir_cocodr.report.wording import short_names
 
-#: The most tests that the first table shows; with more, all stand in a table of their own.
+#: The most tests that the first table shows; if there are more, all have a table of their own.
 _MOST_TESTS = 3
 
 Names = Mapping[str, str]
