@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, concatenate_datasets
 
+from beir_cocodr.arrays import Bools
 from beir_cocodr.data.spans import SpannedText, span_pair, span_ranges
 from beir_cocodr.data.text import MOST_CHARACTERS
 from beir_cocodr.distributed import on_main
@@ -64,11 +65,15 @@ class ContextViews(Views):
         self.own = own_options
         content_tokens(self.model, self.options.max_length)
         tables = [self._load(folder) for folder in self.folders]
+        sizes = [len(table) for table in tables]
         self.passages = concatenate_datasets(tables)
-        self.bounds = np.cumsum([0] + [len(table) for table in tables])
+        self.bounds = np.cumsum([0, *sizes])
         # (N,) the number of each passage's document over all folders: rows of one document are
         # consecutive.
-        starts = [np.diff(table.data.column("row").to_numpy(), prepend=-1) != 0 for table in tables]
+        starts: list[Bools] = []
+        for table in tables:
+            rows = table.data.column("row").to_numpy()
+            starts.append(np.diff(rows, prepend=-1) != 0)
         self.document = np.cumsum(np.concatenate(starts))
         self._check_size()
 
@@ -138,14 +143,16 @@ class ContextViews(Views):
         return [self._pair(row) for row in rows]
 
     def _pair(self, row: int) -> tuple[str, str]:
-        rng = np.random.default_rng((self.options.seed, self.clock.epoch, row))
+        seed = (self.options.seed, self.clock.epoch, row)
+        rng = np.random.default_rng(seed)
         if self.own.mix and rng.random() < self.own.mix:
             pair = self._two_passages(row, rng)
             if pair is not None:
                 return pair
         passage = self.passages[row]
         queries = passage["queries"]
-        return passage["text"], queries[int(rng.integers(len(queries)))]
+        drawn = int(rng.integers(len(queries)))
+        return passage["text"], queries[drawn]
 
     def counts(self) -> Json:
         """Return passages, documents and queries, and the share of texts that are cut.
@@ -153,7 +160,8 @@ class ContextViews(Views):
         The share is taken over at most 1,000 rows. With mixed contexts there are also the passages
         that are alone in their document, and those of them that always meet a query.
         """
-        queries = pc.sum(pc.list_value_length(self.passages.data.column("queries"))).as_py()
+        queries_of_passages = self.passages.data.column("queries")
+        queries = pc.sum(pc.list_value_length(queries_of_passages)).as_py()
         counts: Json = {
             "passages": len(self),
             "documents": self._document_count(),
@@ -179,7 +187,8 @@ class ContextViews(Views):
             if 0 <= near < len(self) and self.document[near] == self.document[row]
         ]
         if neighbours:
-            return text, self.passages[neighbours[int(rng.integers(len(neighbours)))]]["text"]
+            drawn = neighbours[int(rng.integers(len(neighbours)))]
+            return text, self.passages[drawn]["text"]
         tokens = self.model.tokenizer(text, return_offsets_mapping=True, **BARE_TOKENS)
         offsets = tokens["offset_mapping"]
         ranges = span_ranges(text, offsets, self.options.span_tokens)
@@ -188,11 +197,13 @@ class ContextViews(Views):
 
     def _unmixed(self) -> Json:
         """Count the passages that are alone in their document, and those without two spans."""
-        changes = np.diff(self.document, prepend=0, append=self._document_count() + 1) != 0
+        after_last = self._document_count() + 1
+        changes = np.diff(self.document, prepend=0, append=after_last) != 0
         alone = np.flatnonzero(changes[:-1] & changes[1:])
         without_spans = 0
         for begin in range(0, len(alone), _CHUNK):
-            texts = self.passages[alone[begin : begin + _CHUNK].tolist()]["text"]
+            rows = alone[begin : begin + _CHUNK].tolist()
+            texts = self.passages[rows]["text"]
             read = [text[:MOST_CHARACTERS] for text in texts]
             tokens = self.model.tokenizer(read, **BARE_TOKENS)["input_ids"]
             without_spans += sum(len(ids) <= self.options.span_tokens for ids in tokens)
@@ -201,8 +212,10 @@ class ContextViews(Views):
     def _truncated(self, most: int = 1000) -> dict[str, float]:
         """Return column to the share of its texts that is cut."""
         longest = self.options.max_length
-        rows = range(0, len(self), -(-len(self) // most))
-        texts = dict(zip(self.columns, zip(*self.texts_of(rows), strict=True), strict=True))
+        step = -(-len(self) // most)
+        rows = range(0, len(self), step)
+        columns = zip(*self.texts_of(rows), strict=True)
+        texts = dict(zip(self.columns, columns, strict=True))
         shares = {
             column: self.model.truncated_share(texts[column], task, longest)
             for column, task in self.columns.items()

@@ -174,10 +174,13 @@ class Rounds(TrainerCallback):
         size = self.steps * self.options.batch_size
         queries = round_queries(self.options.seed, number, size, len(self.task.train))
         names = list(self.task.train)
-        hard, measured = self._search([names[query] for query in np.unique(queries)])
-        lists = self._draw(number, [names[query] for query in queries], hard)
+        searched = [names[query] for query in np.unique(queries)]
+        hard, measured = self._search(searched)
+        drawn_for = [names[query] for query in queries]
+        lists = self._draw(number, drawn_for, hard)
         scores = self.teacher.score(queries, lists)
-        on_main(lambda: self._write(number, DistillRound(queries, lists, scores), measured))
+        drawn = DistillRound(queries, lists, scores)
+        on_main(lambda: self._write(number, drawn, measured))
 
     def _write(self, number: int, drawn: DistillRound, measured: float) -> None:
         self._recall(number)
@@ -278,8 +281,10 @@ class Rounds(TrainerCallback):
         nothing = np.empty(0, np.int64)
         lists = []
         for slot, name in enumerate(names):
-            rng = np.random.default_rng((self.options.seed, number, slot, 1))
+            seed = (self.options.seed, number, slot, 1)
+            rng = np.random.default_rng(seed)
             anchors = self.task.anchors[name]
             bm25 = self.task.bm25[name]
-            lists.append(draw_list(anchors, bm25, hard.get(name, nothing), self.options, rng))
+            own_candidates = hard.get(name, nothing)
+            lists.append(draw_list(anchors, bm25, own_candidates, self.options, rng))
         return np.stack(lists)

@@ -119,7 +119,8 @@ class DocumentViews(Views):
         objective = self.options.row("objective")
         self.view = objective.view
         self.columns = dict(objective.columns)
-        self.bounds = np.cumsum([0] + [len(corpus.documents) for corpus in self.collections])
+        sizes = [len(corpus.documents) for corpus in self.collections]
+        self.bounds = np.cumsum([0, *sizes])
         self.max_tokens = content_tokens(self.model, self.options.max_length)
         counts = [token_counts(corpus.documents, self.model) for corpus in self.collections]
         tokens, characters = np.concatenate(counts).T
@@ -193,7 +194,8 @@ class DocumentViews(Views):
         tokens = self.model.tokenizer(texts, return_offsets_mapping=True, **BARE_TOKENS)
         views = []
         for row, text, offsets in zip(rows, texts, tokens["offset_mapping"], strict=True):
-            rng = np.random.default_rng((options.seed, self.clock.epoch, row))
+            seed = (options.seed, self.clock.epoch, row)
+            rng = np.random.default_rng(seed)
             ranges = span_ranges(text, offsets, options.span_tokens, options.flush_probability, rng)
             document = SpannedText(text, offsets, ranges, self.max_tokens)
             views.append(self.view.texts(options.objective_options, document, rng))

@@ -36,9 +36,13 @@ def merged(lists: Sequence[Ints], most: int | None = None) -> list[int]:
         lists: the lists.
         most: how many numbers to return; None for all.
     """
-    by_rank = zip_longest(*(numbers.tolist() for numbers in lists))
-    present = (number for number in chain.from_iterable(by_rank) if number is not None)
-    return list(dict.fromkeys(present))[:most]
+    columns = [numbers.tolist() for numbers in lists]
+    order: dict[int, None] = {}
+    for same_rank in zip_longest(*columns):
+        for number in same_rank:
+            if number is not None:
+                order[number] = None
+    return list(order)[:most]
 
 
 def read_hard_negatives(path: str | Path, collection: Collection) -> dict[str, Ints]:
@@ -64,11 +68,15 @@ def read_hard_negatives(path: str | Path, collection: Collection) -> dict[str, I
     other_queries = unknown_documents = 0
     rows_of: dict[str, list[Ints]] = {}
     for query, rows in _lines(path, collection):
-        other_queries += query not in positives
-        unknown_documents += bool((rows < 0).any())
-        rows = rows[(rows >= 0) & ~np.isin(rows, positives.get(query, []))]
-        if query in positives and len(rows):
-            rows_of.setdefault(query, []).append(rows)
+        if (rows < 0).any():
+            unknown_documents += 1
+        if query not in positives:
+            other_queries += 1
+            continue
+        is_relevant = np.isin(rows, positives[query])
+        negatives = rows[(rows >= 0) & ~is_relevant]
+        if len(negatives):
+            rows_of.setdefault(query, []).append(negatives)
     if not rows_of:
         raise InputError(
             f"{path} has no negative of a query of {collection.name}, split {collection.split}; "
@@ -100,10 +108,14 @@ def _lines_of_run(path: Path, collection: Collection) -> Iterator[Line]:
 def _lines_of_ids(path: Path, collection: Collection) -> Iterator[Line]:
     for line, record in numbered_records(path):
         with naming_line(path, line, _GPL_FORM):
-            lists = [[_id(entry) for entry in entries] for entries in record["neg"].values()]
+            lists = [_ids(entries) for entries in record["neg"].values()]
             query = _id(record["qid"])
-        rows = merged([collection.documents.rows(ids) for ids in lists])
-        yield query, np.array(rows, np.int64)
+        rows = [collection.documents.rows(ids) for ids in lists]
+        yield query, np.array(merged(rows), np.int64)
+
+
+def _ids(entries: list[Any]) -> list[str]:
+    return [_id(entry) for entry in entries]
 
 
 def _id(entry: Any) -> str:
@@ -137,13 +149,24 @@ def _text_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
     for line, record in records:
         with naming_line(path, line, _TEXTS_FORM):
             query = record["query"] if "query" in record else record["anchor"]
-            columns = [value for name, value in record.items() if name.startswith("negative")]
-            texts: list[Any] = []
-            for value in columns:
-                texts += value if isinstance(value, list) else [value]
-            if not columns or not all(isinstance(text, str) for text in (query, *texts)):
+            texts = _negative_texts(record)
+            all_texts = [query, *texts]
+            if not texts or not all(isinstance(text, str) for text in all_texts):
                 raise TypeError(f"its columns are {', '.join(record)}")
         yield query, texts
+
+
+def _negative_texts(record: dict[str, Any]) -> list[Any]:
+    """Return the negatives of a row, from one column or several."""
+    texts: list[Any] = []
+    for name, value in record.items():
+        if not name.startswith("negative"):
+            continue
+        if isinstance(value, list):
+            texts += value
+        else:
+            texts.append(value)
+    return texts
 
 
 def _parquet_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -35,7 +35,8 @@ def _rows_of_relevant(collection: Collection) -> list[Ints]:
     for query in collection.queries:
         grades = collection.qrels.get(query, {})
         relevant.append([document for document, grade in grades.items() if grade > 0])
-    rows = collection.documents.rows(list(chain.from_iterable(relevant)))
+    documents = list(chain.from_iterable(relevant))
+    rows = collection.documents.rows(documents)
     ends = np.cumsum([len(documents) for documents in relevant])
     return np.split(rows, ends[:-1])
 
@@ -99,7 +100,8 @@ def bm25_negatives(
         index = bm25.keep(files.cache_folder("bm25"))
         texts = list(collection.queries.values())
         search = _BlockedSearch(index, depth, bm25, texts, positives)
-        rows = np.concatenate([np.load(file) for file in search.files()]).astype(np.int64)
+        blocks = [np.load(file) for file in search.files()]
+        rows = np.concatenate(blocks).astype(np.int64)
     rng = np.random.default_rng(seed)
     pools: dict[str, Ints] = {}
     drawn = 0
@@ -149,7 +151,8 @@ class _BlockedSearch:
     def __post_init__(self) -> None:
         digest = hashlib.sha256(f"{self.index.name} {self.depth} {_QUERIES}".encode())
         for text, rows in zip(self.texts, self.positives, strict=True):
-            digest.update(json.dumps([text, sorted(rows.tolist())]).encode())
+            identity = json.dumps([text, sorted(rows.tolist())])
+            digest.update(identity.encode())
         self.folder = self.index.parent / f"negatives-{digest.hexdigest()[:32]}"
 
     @property

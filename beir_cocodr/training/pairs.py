@@ -42,14 +42,14 @@ class TrainingPairs:
     def __post_init__(self) -> None:
         """Choose the pairs."""
         labelled = self._labelled()
-        rows = self.collection.documents.rows([document for _, document in labelled])
-        self.unknown = int((rows < 0).sum())
-        has_pool = np.array(
-            [self.pool is None or query in self.pool for query, _ in labelled], bool
-        )
-        self.without_negative = int(((rows >= 0) & ~has_pool).sum())
-        kept = np.flatnonzero((rows >= 0) & has_pool)
-        self.queries = [labelled[i][0] for i in kept]
+        documents = [document for _, document in labelled]
+        rows = self.collection.documents.rows(documents)
+        is_known = rows >= 0
+        has_pool = np.array([self._has_pool(query) for query, _ in labelled], bool)
+        self.unknown = int((~is_known).sum())
+        self.without_negative = int((is_known & ~has_pool).sum())
+        kept = np.flatnonzero(is_known & has_pool)
+        self.queries = [labelled[pair][0] for pair in kept]
         self.positives = rows[kept]
         self.relevant: dict[str, list[int]] = {}
         for query, row in zip(self.queries, self.positives.tolist(), strict=True):
@@ -66,11 +66,16 @@ class TrainingPairs:
             self.without_negative,
         )
 
+    def _has_pool(self, query: str) -> bool:
+        return self.pool is None or query in self.pool
+
     def _labelled(self) -> list[tuple[str, str]]:
         """Return query and document of all judgements above 0, in their order."""
         pairs = []
         for query, grades in self.collection.qrels.items():
-            pairs += [(query, document) for document, grade in grades.items() if grade > 0]
+            for document, grade in grades.items():
+                if grade > 0:
+                    pairs.append((query, document))
         return pairs
 
     @property
@@ -93,10 +98,12 @@ class TrainingPairs:
         """Return the corpus rows of a pair in this epoch: the positive, then its negatives."""
         rows = [int(self.positives[pair])]
         if self.pool is not None:
-            rng = np.random.default_rng((self.options.seed, self.clock.epoch, pair))
+            seed = (self.options.seed, self.clock.epoch, pair)
+            rng = np.random.default_rng(seed)
             pool = self.pool[self.queries[pair]]
             count = self.options.negatives
-            rows += rng.choice(pool, count, replace=len(pool) < count).tolist()
+            negatives = rng.choice(pool, count, replace=len(pool) < count)
+            rows += negatives.tolist()
         return rows
 
     def batch_keys(self) -> BatchKeys:
@@ -108,9 +115,13 @@ class TrainingPairs:
         return BatchKeys(len(self.positives), self._keys)
 
     def _keys(self, pair: int) -> list[str]:
-        query = self.queries[pair]
-        rows = np.union1d(self.rows(pair), self.relevant[query]).astype(np.int64)
-        return [self.collection.queries[query], *self._texts(rows)]
+        relevant = self.relevant[self.queries[pair]]
+        rows = np.union1d(self.rows(pair), relevant).astype(np.int64)
+        return [self._query(pair), *self._texts(rows)]
+
+    def _query(self, pair: int) -> str:
+        """Return the text of the query of a pair."""
+        return self.collection.queries[self.queries[pair]]
 
     def _texts(self, rows: Sequence[int] | Ints) -> list[str]:
         documents = self.collection.documents.take(rows)
@@ -128,11 +139,13 @@ class TrainingPairs:
 
         They are taken over at most ``most`` evenly spaced pairs.
         """
-        pairs = np.arange(0, len(self.positives), -(-len(self.positives) // most))
-        queries = [self.collection.queries[self.queries[pair]] for pair in pairs.tolist()]
+        step = -(-len(self.positives) // most)
+        pairs = np.arange(0, len(self.positives), step)
+        queries = [self._query(pair) for pair in pairs.tolist()]
+        documents = self._texts(self.positives[pairs])
         return {
             "query": model.truncated_share(queries, "query"),
-            "document": model.truncated_share(self._texts(self.positives[pairs]), "document"),
+            "document": model.truncated_share(documents, "document"),
         }
 
     def _draw(
@@ -141,8 +154,8 @@ class TrainingPairs:
         columns = self.columns
         texts: dict[str, list[Any]] = {column: [] for column in columns}
         for pair in batch["pair"]:
-            query = self.collection.queries[self.queries[pair]]
-            row = [query, *self._texts(self.rows(pair))]
+            documents = self._texts(self.rows(pair))
+            row = [self._query(pair), *documents]
             for column, text in zip(columns, row, strict=True):
                 texts[column].append(read(text))
         return texts | {"label": batch["pair"]}  # losses and messages know a pair by its number

@@ -64,7 +64,10 @@ Tables = Mapping[str, Mapping[str, Row]]
 
 def joined_citations(rows: Iterable[Row]) -> tuple[str, ...]:
     """Return the citations of several rows, each once."""
-    return tuple(dict.fromkeys(citation for row in rows for citation in row.citations))
+    citations: dict[str, None] = {}
+    for row in rows:
+        citations |= dict.fromkeys(row.citations)
+    return tuple(citations)
 
 
 def rows_with_option(table: Mapping[str, Row], option: str) -> list[str]:

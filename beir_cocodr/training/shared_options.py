@@ -189,14 +189,16 @@ class TrainingOptions(Budget):
 
         A row that is chosen anew has the defaults of its own options.
         """
-        left = _present_names({k: v for k, v in overrides.items() if v is not None})
+        changed = {name: value for name, value in overrides.items() if value is not None}
+        left = _present_names(changed)
         direct = _taken(left, type(self))
         for name, part in _nested_options(type(self)).items():
             mine = _taken(left, part)
             if mine:
                 direct[name] = replace(getattr(self, name), **mine)
         for kind in self.TABLES:
-            if direct.get(kind, getattr(self, kind)) != getattr(self, kind):
+            present = getattr(self, kind)
+            if direct.get(kind, present) != present:
                 direct.setdefault(f"{kind}_options", None)
         return _with_row_options(replace(self, **direct), left, frozenset())
 

@@ -96,14 +96,18 @@ class TeacherScores:
 
     def _ask(self, keys: Ints) -> None:
         """Score this process's chunks of pairs, each to a file."""
-        first = 1 + max((int(file.name[:6]) for file in self._files()), default=-1)
+        numbers = [int(file.name[:6]) for file in self._files()]
+        first = 1 + max(numbers, default=-1)
         wait_for_all()  # before there are others
-        chunks = list(enumerate(range(0, len(keys), _CHUNK), first))[rank() :: world_size()]
+        starts = range(0, len(keys), _CHUNK)
+        chunks = list(enumerate(starts, first))[rank() :: world_size()]
 
         def ask() -> int:
             for number, start in Bar(chunks, desc="Teacher", disable=rank() > 0):
-                pairs = self._scored(np.asarray(keys[start : start + _CHUNK]))
-                files.save_array(self.folder / f"{number:06d}-{array_sha256(pairs)}.npy", pairs)
+                chunk = np.asarray(keys[start : start + _CHUNK])
+                pairs = self._scored(chunk)
+                name = f"{number:06d}-{array_sha256(pairs)}.npy"
+                files.save_array(self.folder / name, pairs)
             return int(getattr(self.teacher, "texts_cut", 0))
 
         self.texts_cut = sum(do_each(ask))
@@ -111,9 +115,11 @@ class TeacherScores:
     def _scored(self, keys: Ints) -> Array:
         """Return the pairs of keys and their scores."""
         owners = keys // self.size  # ascending, so that a query's documents come together
-        groups = np.split(keys % self.size, np.flatnonzero(np.diff(owners)) + 1)
-        owned = zip(np.unique(owners), groups, strict=True)
-        lists = [(self.ids[query], self.texts[query], rows) for query, rows in owned]
+        starts = np.flatnonzero(np.diff(owners)) + 1
+        groups = np.split(keys % self.size, starts)
+        lists: list[tuple[str, str, Ints]] = []
+        for query, rows in zip(np.unique(owners), groups, strict=True):
+            lists.append((self.ids[query], self.texts[query], rows))
         pairs = np.empty(len(keys), _PAIR)
         pairs["key"] = keys
         pairs["score"] = np.concatenate(score_lists(self.teacher, lists))
@@ -142,8 +148,10 @@ class TeacherScores:
         self._read.update(file.name for file in new)
         if not parts:
             return
-        keys = np.concatenate([self._keys, *(part["key"] for part in parts)])
-        scores = np.concatenate([self._scores, *(part["score"] for part in parts)])
+        new_keys = [part["key"] for part in parts]
+        new_scores = [part["score"] for part in parts]
+        keys = np.concatenate([self._keys, *new_keys])
+        scores = np.concatenate([self._scores, *new_scores])
         order = np.argsort(keys, kind="stable")
         self._keys = keys[order]
         self._scores = scores[order]
@@ -153,7 +161,9 @@ class TeacherScores:
         """Return the pairs in a file; none if it is damaged, and the teacher is asked again."""
         try:
             pairs: Array = np.load(file)
-            if pairs.dtype == _PAIR and file.stem.partition("-")[2] in ("", array_sha256(pairs)):
+            digest = file.stem.partition("-")[2]
+            is_whole = digest in ("", array_sha256(pairs))
+            if pairs.dtype == _PAIR and is_whole:
                 return pairs
         except (OSError, ValueError, EOFError):
             pass

@@ -14,9 +14,11 @@ from packaging.version import Version
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from beir_cocodr import COCODR
+from beir_cocodr.data import collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.models import loading
 from beir_cocodr.models.loading import weights_sha256
-from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions
 from beir_cocodr.training.adapt import AdaptOptions, adapt
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.presets import adapt_options
@@ -196,3 +198,38 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(
             output=tmp_path / "q",
             options=AdaptOptions(stages=["qgen"], generated=output / "queries"),
         )
+
+
+def test_collections_and_encoders_are_loaded_once_and_names_parsed_once(
+    beir_folder, tiny_mlm, tmp_path, monkeypatch
+):
+    counts: Counter = Counter()
+
+    def counted(module, name):
+        original = getattr(module, name)
+
+        def call(first, *arguments, **settings):
+            counts[name, str(first)] += 1
+            return original(first, *arguments, **settings)
+
+        monkeypatch.setattr(module, name, call)
+
+    counted(loading, "_load_by_name")
+    counted(collection, "_load")
+    parse = ModelSpec.parse.__func__
+
+    def parsed(cls, name):
+        if isinstance(name, str):
+            counts["parse", name] += 1
+        return parse(cls, name)
+
+    monkeypatch.setattr(ModelSpec, "parse", classmethod(parsed))
+    data = str(beir_folder)
+    options = AdaptOptions(**SETTINGS)
+    adapt(str(tiny_mlm), data, source=data, output=tmp_path / "o", options=options)
+    assert {times for (name, _), times in counts.items() if name == "parse"} == {1}
+    loaded = {first: times for (name, first), times in counts.items() if name == "_load_by_name"}
+    folders = [str(tmp_path / "o" / "models" / name) for name in ("coco", "source", "coco+source")]
+    assert loaded == dict.fromkeys([str(tiny_mlm), *folders], 1)
+    # The target and, from another split of the same folder, the source.
+    assert sum(times for (name, _), times in counts.items() if name == "_load") == 2
