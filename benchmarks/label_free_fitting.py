@@ -527,8 +527,9 @@ def describe_fit(calibration: Calibration) -> str:
             lines.append(f"  {name}: {weight:+.3f} (deviation {deviation:.3f})")
     for counts in calibration.trust.values():
         lines.append(
-            f"with each collection left out once, the interval holds {counts['covered']} of {counts['pairs']} pairs, "
-            f"the sign is right in {counts['right']} of {counts['decided']} decided ones"
+            f"with each collection left out once, the interval holds {counts['covered']} of"
+            f" {counts['pairs']} pairs, the sign is right in {counts['right']} of"
+            f" {counts['decided']} decided ones"
         )
     return "\n".join(lines)
 

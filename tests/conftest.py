@@ -43,10 +43,19 @@ os.environ.setdefault(
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 WORDS = [
-    "wing flow shock layer pressure drag lift supersonic boundary turbulent heat plate cylinder nozzle",
-    "library index catalogue journal retrieval citation reader archive thesaurus abstract loan shelf",
+    (
+        "wing flow shock layer pressure drag lift supersonic boundary turbulent heat plate cylinder"
+        " nozzle"
+    ),
+    (
+        "library index catalogue journal retrieval citation reader archive thesaurus abstract loan"
+        " shelf"
+    ),
     "election treaty minister parliament strike tariff border army premier coalition speech ballot",
-    "circuit voltage diode amplifier frequency antenna waveguide noise valve filter resonance signal",
+    (
+        "circuit voltage diode amplifier frequency antenna waveguide noise valve filter resonance"
+        " signal"
+    ),
 ]
 TOPICS = [line.split() for line in WORDS]
 COMMON = "the of a in on is with and for at by to it as was".split()
@@ -270,7 +279,8 @@ def _config(size: int, layers: int):
         num_attention_heads=4,
         intermediate_size=64,
         max_position_embeddings=160,
-        attention_probs_dropout_prob=0.0,  # its draws take as long as a layer; those of the other dropout stay
+        # Its draws take as long as a layer; those of the other dropout stay.
+        attention_probs_dropout_prob=0.0,
         initializer_range=0.3,  # far larger than usual, so that texts differ without training
     )
 

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-NASTY = "</script><script>window.broken = true</script><img src=x onerror='window.broken = true'> & \u2028 \x00"
+NASTY = (
+    "</script><script>window.broken = true</script><img src=x onerror='window.broken = true'> &"
+    " \u2028 \x00"
+)
 
 
 @pytest.fixture(scope="session")

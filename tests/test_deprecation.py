@@ -31,7 +31,7 @@ def train(
     dataset: object,
     *,
     output: object = None,
-    options: TrainOptions = TrainOptions(),  # noqa: B008
+    options: TrainOptions = TrainOptions(),
 ) -> tuple[object, object, object, TrainOptions]:
     """Return the arguments."""
     return model, dataset, output, options

@@ -70,7 +70,10 @@ def test_the_reference_has_every_command_and_option(hooks):
 
 def test_roles_of_docstrings_become_links(hooks):
     html = "See :func:<code>~beir_cocodr.evaluation.evaluate.evaluate</code> and <code>:x:</code>."
-    link = '<autoref identifier="beir_cocodr.evaluation.evaluate.evaluate" optional><code>evaluate</code></autoref>'
+    link = (
+        '<autoref identifier="beir_cocodr.evaluation.evaluate.evaluate"'
+        " optional><code>evaluate</code></autoref>"
+    )
     assert hooks.on_page_content(html) == f"See {link} and <code>:x:</code>."
 
 
@@ -88,7 +91,8 @@ def test_what_a_page_loads_from_elsewhere_is_found(hooks, line, tmp_path):
     page = tmp_path / "a" / "index.html"
     page.parent.mkdir()
     page.write_text(
-        '<a href="https://example.org">far</a><script src="near.js"></script><link rel="icon" href="i.png">'
+        '<a href="https://example.org">far</a><script src="near.js"></script><link rel="icon"'
+        ' href="i.png">'
     )
     (tmp_path / "near.css").write_text("a { background: url(near.png) } /* https://example.org */")
     assert hooks.loaded_from_elsewhere(tmp_path) == set()

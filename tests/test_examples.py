@@ -314,8 +314,11 @@ def test_custom_teacher(beir_folder, tiny_bert, tiny_cosine, tmp_path):
     other = ["--dataset", beir_folder, "--model", tiny_bert, "--teacher", "bm25"]
     done = completed(
         _script,
-        [*map(str, [script, "distill", *other, "--output", tmp_path / "p", "--set"])]
-        + ["temperature=0.5"],
+        [
+            *map(str, [script, "distill", *other, "--output", tmp_path / "p"]),
+            "--set",
+            "temperature=0.5",
+        ],
     )
     assert done.returncode == 2
     assert "bm25 has no option temperature, which belongs to encoder" in done.stderr

@@ -128,9 +128,15 @@ def test_presets_give_the_steps_that_costs_count():
 def test_placeholders_are_filled(tmp_path):
     scale = PaperScale(tmp_path)
     (tmp_path / "scifact").mkdir()
-    text = "--dataset {data:scifact} --dataset {data:nq} --model {model:condenser-base} --store {step:a/b} -o {out}"
+    text = (
+        "--dataset {data:scifact} --dataset {data:nq} --model {model:condenser-base} --store"
+        " {step:a/b} -o {out}"
+    )
     found = resolve(text, scale, lambda name: Path("S") / name, Path("O"))
-    given = f"--dataset {tmp_path}/scifact --dataset irds:beir/nq --model Luyu/condenser --store S/a/b -o O"
+    given = (
+        f"--dataset {tmp_path}/scifact --dataset irds:beir/nq --model Luyu/condenser --store S/a/b"
+        " -o O"
+    )
     assert found == given
 
 

@@ -19,8 +19,23 @@ def test_results_that_go_round_in_a_circle_are_one_line(tmp_path):
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize(
     "name",
-    ["../precious.run", "{}/precious.run", "sub/a.run", "notes.txt", "linked.run", "folder.run", 7]
-    + ["", ".", "..", "a.run/../../precious.run", "sub\\a.run", "x.run\0", None, ["a.run"]],
+    [
+        "../precious.run",
+        "{}/precious.run",
+        "sub/a.run",
+        "notes.txt",
+        "linked.run",
+        "folder.run",
+        7,
+        "",
+        ".",
+        "..",
+        "a.run/../../precious.run",
+        "sub\\a.run",
+        "x.run\0",
+        None,
+        ["a.run"],
+    ],
 )
 def test_a_record_of_a_run_removes_nothing_but_results(name, overwrite, tmp_path):
     output = tmp_path / "o"

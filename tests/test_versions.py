@@ -61,6 +61,7 @@ def test_tools_are_those_of_the_tests():
 
 def test_tests_are_counted_by_their_ends(tmp_path):
     (tmp_path / "junit.xml").write_text(
-        '<testsuites><testsuite tests="9" failures="1" errors="2" skipped="3"></testsuite></testsuites>'
+        '<testsuites><testsuite tests="9" failures="1" errors="2"'
+        ' skipped="3"></testsuite></testsuites>'
     )
     assert script.count_tests(tmp_path / "junit.xml") == {"passed": 3, "failed": 3, "skipped": 3}

@@ -123,7 +123,7 @@ def test_a_loaded_encoder_without_variances_has_no_variance_predictors(beir_fold
 def test_what_is_no_dataset_or_model_is_refused_by_its_type(beir_folder, tiny_cosine):
     with pytest.raises(InputError, match="int"):
         shift(3, source=beir_folder)
-    with pytest.raises(InputError, match="model is an? .*int"):
+    with pytest.raises(InputError, match=r"model is an? .*int"):
         qpp(3, beir_folder)
-    with pytest.raises(InputError, match="models is an? .*int"):
+    with pytest.raises(InputError, match=r"models is an? .*int"):
         representation([tiny_cosine, 3], beir_folder)

@@ -18,8 +18,8 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
 
 
 COMMANDS = (
-    "quickstart validate evaluate generate-queries pretrain finetune distill adapt encode search study "
-    "compare report doctor"
+    "quickstart validate evaluate generate-queries pretrain finetune distill adapt encode search"
+    " study compare report doctor"
 ).split()
 
 

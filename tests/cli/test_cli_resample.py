@@ -137,9 +137,9 @@ def test_the_command_line_end_to_end(folder, tiny_cosine, tmp_path, capsys):
 
 def test_help_loads_nothing_heavy():
     program = (
-        "import sys\nfrom beir_cocodr.cli.__main__ import main\n"
-        "try:\n    main(['resample', 'restrain', '--help'])\nexcept SystemExit:\n    pass\n"
-        "print([name for name in ('torch', 'transformers', 'faiss', 'scipy') if name in sys.modules])"
+        "import sys\nfrom beir_cocodr.cli.__main__ import main\ntry:\n    main(['resample',"
+        " 'restrain', '--help'])\nexcept SystemExit:\n    pass\nprint([name for name in ('torch',"
+        " 'transformers', 'faiss', 'scipy') if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

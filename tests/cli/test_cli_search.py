@@ -25,9 +25,9 @@ def run(capsys, *arguments: object) -> tuple[int, str, str]:
 @pytest.mark.parametrize("command", ["encode", "search"])
 def test_help_costs_no_torch(command):
     code = (
-        "import sys\nfrom beir_cocodr.cli.__main__ import main\n"
-        f"try:\n    main(['{command}', '--help'])\nexcept SystemExit as status:\n    assert not status.code\n"
-        "assert 'torch' not in sys.modules"
+        f"import sys\nfrom beir_cocodr.cli.__main__ import main\ntry:\n    main(['{command}',"
+        " '--help'])\nexcept SystemExit as status:\n    assert not status.code\nassert 'torch' not"
+        " in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

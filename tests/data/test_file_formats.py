@@ -72,7 +72,9 @@ From source
 * Clone.
 """
 
-HTML = """<html><head><title>The guide &amp; more</title><style>p {}</style></head><body><nav>Menu</nav><main>
+HTML = """<html><head><title>The guide &amp; more</title><style>p {}</style></head>
+<body><nav>Menu</nav>
+<main>
 <h1>Install</h1><p>Welcome to
 <b>all</b> of it.<br>Second line</p><script>alert(1)</script><!-- hidden -->
 <h2>From source</h2><ul><li>Clone.</li><li>Build.</li></ul><pre>make  all
@@ -145,7 +147,10 @@ def write_pdf(path: Path, *pages: str) -> None:
         places.append(len(body))
         body += f"{number} 0 obj\n{part}\nendobj\n"
     table = "".join(f"{place:010} 00000 n \n" for place in places)
-    end = f"xref\n0 {len(parts) + 1}\n0000000000 65535 f \n{table}trailer\n<< /Size {len(parts) + 1} /Root 1 0 R >>\n"
+    end = (
+        f"xref\n0 {len(parts) + 1}\n0000000000 65535 f \n{table}trailer\n<< /Size {len(parts) + 1}"
+        " /Root 1 0 R >>\n"
+    )
     path.write_text(f"{body}{end}startxref\n{len(body)}\n%%EOF\n")
 
 

@@ -243,8 +243,9 @@ def test_an_error_is_what_loading_refuses(corpus, queries, qrels, labels, lone) 
 def test_validation_needs_none_of_the_stack(tmp_path: Path) -> None:
     folder = write(tmp_path / "toy", b'{"_id": "d", "text": "x"}', b"", test=HEADER)
     code = (
-        "import sys; from beir_cocodr.data.validation import validate; print(len(validate(sys.argv[1])));"
-        "assert not {'torch', 'transformers', 'beir', 'ir_datasets'} & set(sys.modules)"
+        "import sys; from beir_cocodr.data.validation import validate;"
+        " print(len(validate(sys.argv[1])));assert not {'torch', 'transformers', 'beir',"
+        " 'ir_datasets'} & set(sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True

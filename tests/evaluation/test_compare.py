@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -265,6 +266,10 @@ def test_one_query_and_all_ties(distinct, tmp_path):
     assert (pair.verdict, pair.t_p, pair.losses) == ("cannot tell", None, 1)
 
 
+def _compare_with(models, dataset, output, options=None, **settings):
+    compare(models, dataset, output=output, options=CompareOptions(**(options or {})), **settings)
+
+
 def test_bad_input(distinct, tmp_path):
     found = {f"q{i}": [f"d{i}"] for i in range(40)}
     whole = write_run(tmp_path / "a.run", found)
@@ -284,9 +289,9 @@ def test_bad_input(distinct, tmp_path):
         (["bm25", "minilm"], {"options": {"wanted": -1}}, "wanted .*at least 0"),
     ]
     for models, given, message in cases:
+        call = partial(_compare_with, models, dataset, tmp_path / "o", **given)
         with pytest.raises(InputError, match=message):
-            options = CompareOptions(**given.pop("options", {}))
-            compare(models, dataset, output=tmp_path / "o", options=options, **given)
+            call()
     assert not (tmp_path / "o" / "comparison.json").exists()
 
 

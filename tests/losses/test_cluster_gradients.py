@@ -178,7 +178,7 @@ def test_one_backward_and_calls_are_the_oracle_over_three_steps(
         torch.manual_seed(step)
         each = each_loss(model, columns)
         expected = oracle(model, each)
-        for name, loss in losses.items():
+        for loss in losses.values():
             torch.manual_seed(step)
             optimizer.zero_grad()
             shares = (loss.weights / loss.weights[PRESENT].sum()).tolist()

@@ -21,7 +21,10 @@ from beir_cocodr.training.presets import ADAPT_STAGES
 from beir_cocodr.training.teacher_rows import STUDENTS, TEACHERS
 from beir_cocodr.training.weightings import WEIGHTINGS
 
-THEIRS = "---\nlicense: mit\ndatasets:\n- secret/data\n---\n# Their great model\n\nScores 99 on everything.\n"
+THEIRS = (
+    "---\nlicense: mit\ndatasets:\n- secret/data\n---\n# Their great model\n\nScores 99 on"
+    " everything.\n"
+)
 
 
 def record(stage: str = "coco", base: str = "OpenMatch/cocodr-base", **more) -> TrainingRecord:

@@ -135,8 +135,10 @@ def test_published_checkpoint_scores_as_its_authors_say():
     texts = [
         "Where was Marie Curie born?",
         "Maria Sklodowska, later known as Marie Curie, was born on November 7, 1867.",
-        "Born in Paris on 15 May 1859, Pierre Curie was the son of Eugène Curie, a doctor of French Catholic "
-        "origin from Alsace.",
+        (
+            "Born in Paris on 15 May 1859, Pierre Curie was the son of Eugène Curie, a doctor of"
+            " French Catholic origin from Alsace."
+        ),
     ]
     vectors = model.encode(texts)
     assert vectors[0] @ vectors[1:].T == pytest.approx([216.98, 216.67], abs=0.5)

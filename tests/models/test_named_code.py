@@ -89,7 +89,7 @@ def test_only_layers_are_activations_of_cross_encoders(name, key, cross_encoder)
         change(cross_encoder / "config.json", sbert_ce_default_activation_function=name)
     else:
         change(cross_encoder / "config_sentence_transformers.json", activation_fn=name)
-    with pytest.raises(InputError, match="layer of torch.nn") as caught:
+    with pytest.raises(InputError, match=r"layer of torch.nn") as caught:
         load_cross_encoder(str(cross_encoder))
     assert "\n" not in str(caught.value)
 

@@ -41,7 +41,9 @@ for doc_id, _ in ranked[:10]:
 EXACT = "from beir.retrieval.search.dense import DenseRetrievalExactSearch as DRES\n"
 
 OURS = {
-    "from beir.retrieval.search.dense": "from beir_cocodr.plugins.beir import ExactSearch as DRES, load_encoder"
+    "from beir.retrieval.search.dense": (
+        "from beir_cocodr.plugins.beir import ExactSearch as DRES, load_encoder"
+    )
 }
 
 #: Name to (script, changed lines): each line of the script that starts as the left one becomes the
@@ -63,7 +65,9 @@ results = retriever.retrieve(corpus, queries)
         + SHOW,
         OURS
         | {
-            "model = DRES": 'model = DRES(load_encoder(MODEL), batch_size=16, score_function="cos_sim")'
+            "model = DRES": (
+                'model = DRES(load_encoder(MODEL), batch_size=16, score_function="cos_sim")'
+            )
         },
     ),
     "dense/evaluate_sbert_hf_loader.py": (
@@ -97,7 +101,8 @@ from beir.datasets.data_loader_hf import HFDataLoader
 from beir.retrieval import models
 from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense import DenseRetrievalParallelExactSearch as DRPES
-corpus, queries, qrels = HFDataLoader(data_folder=DATA, streaming=False, keep_in_memory=False).load(split="test")
+loader = HFDataLoader(data_folder=DATA, streaming=False, keep_in_memory=False)
+corpus, queries, qrels = loader.load(split="test")
 beir_model = models.SentenceBERT(MODEL)
 model = DRPES(beir_model, batch_size=16, target_devices=None, corpus_chunk_size=20)
 retriever = EvaluateRetrieval(model, score_function="cos_sim")
@@ -105,8 +110,8 @@ results = retriever.retrieve(corpus, queries)
 """
         + MEASURE,
         {
-            "from beir.retrieval.search.dense": OURS["from beir.retrieval.search.dense"].replace(
-                "DRES", "DRPES"
+            "from beir.retrieval.search.dense": (
+                OURS["from beir.retrieval.search.dense"].replace("DRES", "DRPES")
             ),
             "beir_model =": "beir_model = load_encoder(MODEL)",
         },
@@ -122,7 +127,9 @@ from beir.retrieval.evaluation import EvaluateRetrieval
 dense_model = models.HuggingFace(model_path=MODEL, max_length=48, pooling="mean", normalize=True)
 model = DRES(dense_model, batch_size=128)
 retriever = EvaluateRetrieval(model, score_function="cos_sim")
-results = retriever.encode_and_retrieve(corpus=corpus, queries=queries, encode_output_path=OUT, overwrite=False)
+results = retriever.encode_and_retrieve(
+    corpus=corpus, queries=queries, encode_output_path=OUT, overwrite=False
+)
 """
         + MEASURE
         + SHOW,
@@ -180,7 +187,9 @@ results = retriever.retrieve(corpus, queries)
         """
 from beir.datasets.data_loader import GenericDataLoader
 corpus, queries, qrels = GenericDataLoader(
-    corpus_file=DATA + "/corpus.jsonl", query_file=DATA + "/queries.jsonl", qrels_file=DATA + "/qrels/test.tsv"
+    corpus_file=DATA + "/corpus.jsonl",
+    query_file=DATA + "/queries.jsonl",
+    qrels_file=DATA + "/qrels/test.tsv",
 ).load_custom()
 from beir.retrieval import models
 from beir.retrieval.evaluation import EvaluateRetrieval
@@ -266,7 +275,9 @@ results = reranker.rerank(corpus, queries, first, top_k=20)
         + MEASURE
         + SHOW,
         {
-            "from beir.retrieval.search.lexical": "from beir_cocodr.plugins.beir import ModelSearch",
+            "from beir.retrieval.search.lexical": (
+                "from beir_cocodr.plugins.beir import ModelSearch"
+            ),
             "model = BM25Search": 'model = ModelSearch("bm25")',
         },
     ),
@@ -276,14 +287,17 @@ results = reranker.rerank(corpus, queries, first, top_k=20)
 from beir.retrieval import models
 from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense import DenseRetrievalExactSearch as DRES
-first = {query: {doc: float(len(corpus) - n) for n, doc in enumerate(sorted(corpus))} for query in queries}
+scores = {doc: float(len(corpus) - n) for n, doc in enumerate(sorted(corpus))}
+first = {query: dict(scores) for query in queries}
 model = DRES(models.SentenceBERT(MODEL), batch_size=128, score_function="cos_sim")
 retriever = EvaluateRetrieval(model, k_values=[1, 3, 5, 10, 100])
 results = retriever.rerank(corpus, queries, first, top_k=100)
 """
         + MEASURE,
         {
-            "from beir.retrieval.evaluation": "from beir_cocodr.plugins.beir import EvaluateRetrieval, load_encoder",
+            "from beir.retrieval.evaluation": (
+                "from beir_cocodr.plugins.beir import EvaluateRetrieval, load_encoder"
+            ),
             "model = DRES": "model = DRES(load_encoder(MODEL), batch_size=128)",
         },
     ),

@@ -165,7 +165,10 @@ def program(folder: Path, version: str, modules: str) -> Path:
     """A folder with a program that answers as Java does."""
     file = folder / "bin" / "java"
     file.parent.mkdir(parents=True)
-    settings = f"    java.class.path = \n    java.home = {folder}\n    java.specification.version = {version}"
+    settings = (
+        f"    java.class.path = \n    java.home = {folder}\n    java.specification.version ="
+        f" {version}"
+    )
     file.write_text(f"#!/bin/sh\nprintf '%s\\n' '{settings}' >&2\nprintf '%s\\n' {modules}\n")
     file.chmod(0o755)
     return folder

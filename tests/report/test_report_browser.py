@@ -136,7 +136,8 @@ def test_a_table_is_exported_with_all_its_cells(browser, pages):
     browser.open(pages["nine_models"])
     link = browser.one("#models .export a")
     browser.run(
-        "document.querySelector('#models .export a').addEventListener('click', (e) => e.preventDefault())"
+        "document.querySelector('#models .export a').addEventListener('click', (e) =>"
+        " e.preventDefault())"
     )
     link.click()
     kind, text = link.get_attribute("href").split(",", 1)
@@ -157,7 +158,8 @@ def test_what_a_spreadsheet_would_run_is_text(browser, pages):
     browser.open(pages["two_models"])
     browser.run("document.querySelector('#models tbody .figure').textContent = '=1+1 \"x\", y'")
     browser.run(
-        "document.querySelector('#models .export a').addEventListener('click', (e) => e.preventDefault())"
+        "document.querySelector('#models .export a').addEventListener('click', (e) =>"
+        " e.preventDefault())"
     )
     browser.one("#models .export a").click()
     text = unquote(browser.one("#models .export a").get_attribute("href").split(",", 1)[1])
@@ -173,7 +175,8 @@ def test_terms_are_explained_by_mouse_and_keyboard(browser, pages):
         browser.run("document.querySelector('#models abbr').focus()")
         assert "relevant documents" in tip.text
         box = browser.run(
-            "const r = document.getElementById('tip').getBoundingClientRect(); return [r.left, r.right]"
+            "const r = document.getElementById('tip').getBoundingClientRect(); return [r.left,"
+            " r.right]"
         )
         assert 0 <= box[0] < box[1] <= width
         assert term.get_attribute("aria-describedby") == "tip"
@@ -232,9 +235,9 @@ def test_contrast(browser, pages, name, scheme):
 
 def test_the_probes_see_what_they_look_for(browser, tmp_path):
     (tmp_path / "bad.html").write_text(
-        "<!DOCTYPE html><main><p style='color: #bbb'>pale</p><p style='margin-top: -3em'>dark</p>"
-        "<p style='width: 9999px'>wide</p><div class='picture'><svg width='40' height='20'>"
-        "<text y='9'>one</text><text y='9' x='30'>longer</text><text y='9'>two</text></svg></div></main>"
+        "<!DOCTYPE html><main><p style='color: #bbb'>pale</p><p style='margin-top: -3em'>dark</p><p"
+        " style='width: 9999px'>wide</p><div class='picture'><svg width='40' height='20'><text"
+        " y='9'>one</text><text y='9' x='30'>longer</text><text y='9'>two</text></svg></div></main>"
     )
     browser.open(tmp_path / "bad.html")
     assert [text for text, _, _ in browser.probe("faint")] == ["pale"]

@@ -387,7 +387,7 @@ def test_several_starts_in_one_run(
     assert own.interpolation != other.interpolation
     more = run([f"deep={deep_bert}"], keep_models=False)
     assert [row.model for row in more.rows] == ["bm25", "dense", "dense@deep"]
-    with pytest.raises(InputError, match="other .*start bert"):
+    with pytest.raises(InputError, match=r"other .*start bert"):
         run(f"bert={deep_bert}")
     with pytest.raises(InputError, match="other-start 'bert'"):
         run(["bert"])
@@ -477,7 +477,7 @@ def failure(arguments: list[str], capsys) -> str:
 
 def test_another_recipe_or_model_needs_another_output(restrained, tiny_cosine, tiny_bert, tmp_path):
     evaluate_regimes(restrained, output=tmp_path / "o", models=[f"m={tiny_cosine}"])
-    with pytest.raises(InputError, match="other .*batch_size"):
+    with pytest.raises(InputError, match=r"other .*batch_size"):
         evaluate_regimes(
             restrained,
             output=tmp_path / "o",

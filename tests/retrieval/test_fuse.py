@@ -294,7 +294,7 @@ def test_queries_that_cannot_be_read_are_an_error_before_anything_is_encoded(
 
 
 def test_objects_are_taken_at_the_door(beir_folder, tiny_cosine, tmp_path):
-    """A loaded encoder and a collection make the same vectors as their names, and stay as they are."""
+    """A loaded encoder and a collection make the same vectors as their names, and do not change."""
     options = FuseOptions(lexical="svd", sample=30, probes=4)
     fuse(str(tiny_cosine), beir_folder, output=tmp_path / "named", options=options)
     model = load_encoder(str(tiny_cosine))

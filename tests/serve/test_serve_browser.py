@@ -21,7 +21,10 @@ from beir_cocodr.data.judgements import typed_id
 
 pytestmark = pytest.mark.browser
 QUERY = "average of data"
-MARKUP = "<img src=x onerror='window.broken = 1'><script>window.broken = 1</script> in the average of data: average data"
+MARKUP = (
+    "<img src=x onerror='window.broken = 1'><script>window.broken = 1</script> in the average of"
+    " data: average data"
+)
 
 
 # Judges until nobody answers, and notes what was answered.
@@ -29,7 +32,8 @@ JUDGING = """
 const [documents, tab] = arguments; window.judged = [];
 (async () => {
   for (let i = 0; ; i += 1) for (const query of [`a mean ${tab}`, `a median ${tab}`]) {
-    const given = { document: documents[i % documents.length], grade: Math.floor(i / documents.length) % 3, query };
+    const document = documents[i % documents.length];
+    const given = { document, grade: Math.floor(i / documents.length) % 3, query };
     try { await ask('api/judge', given); } catch (error) { return; }
     window.judged.push([query, given.document, given.grade]);
   }
@@ -124,8 +128,8 @@ class Page:
 
     def pressed(self):
         return self.browser.run(
-            "return [...document.querySelectorAll('#columns [aria-pressed=true]')]"
-            ".map((button) => [button.closest('.hit').dataset.id, Number(button.className.slice(-1))])"
+            "return [...document.querySelectorAll('#columns [aria-pressed=true]')].map((button) =>"
+            " [button.closest('.hit').dataset.id, Number(button.className.slice(-1))])"
         )
 
     def text(self, selector):
@@ -255,7 +259,10 @@ def test_a_folder_is_searched_and_judged_and_the_verdict_moves(browser, page):
             assert wide <= 0, (width, wide)
             if width in (400, 1280):
                 assert browser.probe("faint") == [], scheme
-    nameless = "return [...document.querySelectorAll('button, input:not([hidden])')].filter((e) => !(e.textContent.trim() ||"
+    nameless = (
+        "return [...document.querySelectorAll('button, input:not([hidden])')].filter((e) =>"
+        " !(e.textContent.trim() ||"
+    )
     assert (
         browser.run(nameless + " e.ariaLabel || e.labels?.length)).map((e) => e.outerHTML)") == []
     )

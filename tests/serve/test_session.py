@@ -21,9 +21,14 @@ from beir_cocodr.serve.session import Session
 
 QUERY = "supersonic wing in a turbulent flow"
 TEXTS = {
-    "wing.md": "# Wings\n\nA wing in supersonic flow has a shock layer.\n\n## Drag\n\nDrag of a plate is turbulent.",
+    "wing.md": (
+        "# Wings\n\nA wing in supersonic flow has a shock layer.\n\n## Drag\n\nDrag of a plate is"
+        " turbulent."
+    ),
     "library.txt": "The library has an index of journals, and a catalogue for readers.",
-    "notes.csv": "title,text\nNozzle,It heats the layer\nMarkup,<script>alert(1)</script> in a wing",
+    "notes.csv": (
+        "title,text\nNozzle,It heats the layer\nMarkup,<script>alert(1)</script> in a wing"
+    ),
 }
 
 

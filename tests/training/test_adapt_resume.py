@@ -89,7 +89,7 @@ def test_a_resumed_one_ends_as_one_that_was_not_killed(
     other = json.loads(content)
     del other["settings"]["search"]["bm25_weight"]
     plan.write_text(json.dumps(other))
-    with pytest.raises(InputError, match="other .*search: bm25_weight"):
+    with pytest.raises(InputError, match=r"other .*search: bm25_weight"):
         adapt(
             str(tiny_mlm),
             str(beir_folder),

@@ -44,7 +44,10 @@ from beir_cocodr.training.shared_options import TrainingOptions, setting_fields
 
 #: Options that another value of changes no result, and why.
 HARMLESS = {
-    "device": "the same numbers up to rounding; what is computed in another precision is compared beside the options",
+    "device": (
+        "the same numbers up to rounding; what is computed in another precision is compared beside"
+        " the options"
+    ),
     "progress": "only what is shown",
     "targets": "in the plan by content",
     "measures": "in the plan beside the targets",

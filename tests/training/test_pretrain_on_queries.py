@@ -144,7 +144,7 @@ def test_other_queries_are_another_plan(context, tiny_mlm, tmp_path):
     )
     lines = (folder / "queries.jsonl").read_text().splitlines()
     (folder / "queries.jsonl").write_text("\n".join(lines[:-1]) + "\n")
-    with pytest.raises(InputError, match="other settings .seen"):
+    with pytest.raises(InputError, match=r"other settings .seen"):
         pretrain(
             str(tiny_mlm),
             [context],

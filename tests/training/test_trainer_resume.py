@@ -174,7 +174,7 @@ def test_content_decides_not_paths(beir_folder, tiny_mlm, tmp_path):
     assert finetune(**arguments) == done
     qrels = tmp_path / "moved" / "qrels" / "train.tsv"
     qrels.write_text("\n".join(qrels.read_text().splitlines()[:-2]) + "\n")
-    with pytest.raises(InputError, match="other settings .seen"):
+    with pytest.raises(InputError, match=r"other settings .seen"):
         finetune(**arguments)
 
 

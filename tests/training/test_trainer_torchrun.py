@@ -64,10 +64,15 @@ COMMANDS = {
     # Held-out queries would choose the start again, and the paper's warm-up is longer than this
     # training.
     "distill": (
-        "distill --teacher bm25 --loss margin_mse --set positives=1 --set held_out=0 --set warmup=0"
-    ).split(),
+        (
+            "distill --teacher bm25 --loss margin_mse --set positives=1 --set held_out=0 --set"
+            " warmup=0"
+        ).split()
+    ),
     # Each query's list has the other documents of both processes.
-    "lambdarank": "distill --teacher bm25 --set held_out=0 --set warmup=0 --set mini_batch_size=2".split(),
+    "lambdarank": (
+        "distill --teacher bm25 --set held_out=0 --set warmup=0 --set mini_batch_size=2".split()
+    ),
     # All measure held-out queries, and search for lists around what the fusion finds.
     "fused": [
         *"distill --teacher hybrid --set anchors=fused --set held_out=0.4".split(),
@@ -90,8 +95,14 @@ COMMANDS = {
 #: Those with losses of their own in `resample evaluate`; the start has no head, so that SPLADE's is
 #: trained as well.
 ARCHITECTURES = ("splade", "late-interaction", "cross-encoder")
-RECIPE = "--batch-size 8 --max-steps 2 --learning-rate 1e-3 --device cpu --seed 1 --held-out 0.2 --set warmup=0 --set "
-RECIPE += "mlm_steps=2 --set negatives=2 --set select_epochs=0.2 --set rerank=20 --query-length 16 --document-length 48"
+RECIPE = (
+    "--batch-size 8 --max-steps 2 --learning-rate 1e-3 --device cpu --seed 1 --held-out 0.2 --set"
+    " warmup=0 --set "
+)
+RECIPE += (
+    "mlm_steps=2 --set negatives=2 --set select_epochs=0.2 --set rerank=20 --query-length 16"
+    " --document-length 48"
+)
 
 
 def arguments(command, data, model, output):
@@ -213,7 +224,10 @@ def trained(tmp_path_factory, beir_folder, without_dropout, regimes):
         content.get("stage", "regimes") for content in printed(out)
     ]  # each once, not by every process
     assert stages == [
-        *"finetune finetune finetune coco distill distill distill coco qc cotmae fuse regimes".split()
+        *["finetune"] * 3,
+        "coco",
+        *["distill"] * 3,
+        *["coco", "qc", "cotmae", "fuse", "regimes"],
     ]
     (folder / "stderr").write_text(err)
     return folder
@@ -232,7 +246,7 @@ def test_two_processes_equal_one(command, trained, without_dropout):
     start = load_file(without_dropout / "model.safetensors")
     for name, weight in one.items():
         if "key.bias" in name:
-            continue  # attention does not depend on it, and Adam makes steps of what rounding leaves
+            continue  # attention does not depend on it: Adam makes steps of rounding errors
         atol = TOLERANCE.get(command, 2e-5)
         torch.testing.assert_close(
             two[name], weight, rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}"

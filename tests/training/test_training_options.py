@@ -252,7 +252,7 @@ def test_clusters_are_accepted_by_plain_training_and_said_to_be_unused(caplog):
     options = FinetuneOptions.of(clusters=4)
     assert options.weighting_options is None
     assert "erm does not use clusters" in caplog.text
-    with pytest.raises(InputError, match="erm .*rho.* idro"):
+    with pytest.raises(InputError, match=r"erm .*rho.* idro"):
         FinetuneOptions.of(rho=0.1)
 
 

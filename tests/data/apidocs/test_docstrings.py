@@ -134,7 +134,9 @@ def test_texts_of_objects_written_in_c(tmp_path: Path) -> None:
         add_newdoc("np.core", "arange", "Evenly spaced." + NOTE)
         add_newdoc("np.core", "ndarray", ("shape", "Tuple of dimensions."))
         add_newdoc("jv", r"""Bessel \\function.""")
-        add_docstr(pkg.special.abs, "Absolute {word}.{{}} {unknown}".format(word="value", **imported))
+        add_docstr(
+            pkg.special.abs, "Absolute {word}.{{}} {unknown}".format(word="value", **imported)
+        )
         conv = _add_docstr(pkg.conv, f"Convolves{dots}.")
         add_newdoc("np.core", name, "A text for a computed name.")
         add_newdoc("np.core", "computed", make_text())
@@ -181,8 +183,8 @@ def test_assigned_documentation(tmp_path: Path) -> None:
 def test_imports_and_exports(tmp_path: Path) -> None:
     path = tmp_path / "__init__.py"
     path.write_text(
-        "from ._a import x, y as z\nfrom .sub import *\nfrom .. import up\nfrom other.place import q\n"
-        "__all__ = ['x']\n__all__ += ['z']\nnorm = norm_gen(name='norm')\n"
+        "from ._a import x, y as z\nfrom .sub import *\nfrom .. import up\nfrom other.place import"
+        " q\n__all__ = ['x']\n__all__ += ['z']\nnorm = norm_gen(name='norm')\n"
     )
     source = read_docstrings(path, "top.pkg")
     assert source is not None
@@ -216,7 +218,8 @@ def _expressions(draw: st.DrawFn, depth: int = 3) -> str:
     if kind == 0:
         return f"({draw(inner)} + {draw(inner)})"
     if kind == 1:
-        return f"({draw(inner)}).{draw(st.sampled_from(['strip()', 'upper()', 'replace(NAME, OTHER)']))}"
+        method = draw(st.sampled_from(["strip()", "upper()", "replace(NAME, OTHER)"]))
+        return f"({draw(inner)}).{method}"
     if kind == 2:
         return f"('a %s b %s' % ({draw(inner)}, {draw(inner)}))"
     if kind == 3:
