@@ -106,7 +106,7 @@ def load_plugin(name: str) -> Any:
     return load_object(PLUGINS[name])
 
 
-def load_object(place: str) -> Any:
+def load_object(path: str) -> Any:
     """Import the object that ``module:object`` names, as the rows of tables do."""
-    module, _, attribute = place.partition(":")
+    module, _, attribute = path.partition(":")
     return attrgetter(attribute)(import_module(module))

@@ -139,7 +139,10 @@ def _refusal(
 
 
 def _present_keywords(
-    function: str, signature: inspect.Signature, former: Former, kwargs: Mapping[str, Any]
+    function: str,
+    signature: inspect.Signature,
+    former: Former,
+    kwargs: Mapping[str, Any],
 ) -> Arguments:
     """Return keyword arguments by their present names, after a warning for each former one."""
     present: Arguments = {}
@@ -166,7 +169,12 @@ def _present_keywords(
     return present
 
 
-def _check_given_once(function: str, name: str, new: str, kwargs: Mapping[str, object]) -> None:
+def _check_given_once(
+    function: str,
+    name: str,
+    new: str,
+    kwargs: Mapping[str, object],
+) -> None:
     if new in kwargs:
         raise TypeError(f"{function}() got both {name} and {new}; give {new} alone")
 

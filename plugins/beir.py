@@ -94,7 +94,11 @@ def _best(results: Results, top_k: int) -> Rankings:
     return rankings
 
 
-def _texts_of(texts: Mapping[str, Any], ids: Sequence[str], kind: str) -> list[Any]:
+def _texts_of(
+    texts: Mapping[str, Any],
+    ids: Sequence[str],
+    kind: str,
+) -> list[Any]:
     """Return the texts of ids.
 
     Raises:
@@ -113,7 +117,11 @@ class EvaluateRetrieval(evaluation.EvaluateRetrieval):  # type: ignore[misc]
     """BEIR's class, with the ``rerank`` that it had before version 2."""
 
     def rerank(
-        self, corpus: Corpus, queries: Mapping[str, str], results: Results, top_k: int
+        self,
+        corpus: Corpus,
+        queries: Mapping[str, str],
+        results: Results,
+        top_k: int,
     ) -> Results:
         """Rank the ``top_k`` best documents of each query by the retriever's dense model.
 
@@ -144,7 +152,10 @@ class EvaluateRetrieval(evaluation.EvaluateRetrieval):  # type: ignore[misc]
         return reranked
 
     def _document_vectors(
-        self, search: ExactSearch, documents: Mapping[str, Any], ids: Sequence[str]
+        self,
+        search: ExactSearch,
+        documents: Mapping[str, Any],
+        ids: Sequence[str],
     ) -> torch.Tensor:
         """Encode documents to (n, d), a chunk at a time."""
         size = search.corpus_chunk_size
@@ -165,14 +176,23 @@ class Rerank(reranking.Rerank):  # type: ignore[misc]
         **kwargs: passed on to BEIR's class.
     """
 
-    def __init__(self, model: Any, batch_size: int = 128, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        batch_size: int = 128,
+        **kwargs: Any,
+    ) -> None:
         """Load the cross-encoder if it is a name."""
         if isinstance(model, str):
             model, _ = load_cross_encoder(model)
         super().__init__(model, batch_size, **kwargs)
 
     def rerank(
-        self, corpus: Corpus, queries: Mapping[str, str], results: Results, top_k: int
+        self,
+        corpus: Corpus,
+        queries: Mapping[str, str],
+        results: Results,
+        top_k: int,
     ) -> Results:
         """Rank the ``top_k`` best documents of each query by the cross-encoder.
 

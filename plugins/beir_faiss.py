@@ -81,7 +81,11 @@ class _WorkingSearch:
         return self.results
 
     def _search_index(
-        self, vectors: Floats, top_k: int, count: int, **kwargs: Any
+        self,
+        vectors: Floats,
+        top_k: int,
+        count: int,
+        **kwargs: Any,
     ) -> tuple[Floats, Ints]:
         """Return (Q, k) scores, larger for nearer documents, and rows."""
         scores, rows = self.faiss_index.search(vectors, top_k, **kwargs)
@@ -124,7 +128,11 @@ class HNSWFaissSearch(_WorkingSearch, faiss_search.HNSWFaissSearch):  # type: ig
 class _TrainedHNSW(FaissHNSWIndex):  # type: ignore[misc]
     @classmethod
     def build(
-        cls, passage_ids: Any, passage_embeddings: Any, index: Any, buffer_size: int = 50_000
+        cls,
+        passage_ids: Any,
+        passage_embeddings: Any,
+        index: Any,
+        buffer_size: int = 50_000,
     ) -> Any:
         index.train(np.pad(passage_embeddings, ((0, 0), (0, 1))))
         return super().build(passage_ids, passage_embeddings, index, buffer_size)
@@ -147,7 +155,12 @@ class HNSWSQFaissSearch(_WorkingSearch, faiss_search.HNSWSQFaissSearch):  # type
         index.hnsw.efConstruction = self.hnsw_ef_construction
         self.faiss_index = _TrainedHNSW.build(rows, vectors, index)
 
-    def load(self, input_dir: str, prefix: str = "my-index", ext: str = "hnsw-sq") -> None:
+    def load(
+        self,
+        input_dir: str,
+        prefix: str = "my-index",
+        ext: str = "hnsw-sq",
+    ) -> None:
         """Load an index that ``save`` wrote."""
         file, rows = self._load(input_dir, prefix, ext)
         self.faiss_index = FaissHNSWIndex(faiss.read_index(file), rows)
@@ -169,7 +182,11 @@ class BinaryFaissSearch(_WorkingSearch, faiss_search.BinaryFaissSearch):  # type
         )
 
     def _search_index(
-        self, vectors: Floats, top_k: int, count: int, **kwargs: Any
+        self,
+        vectors: Floats,
+        top_k: int,
+        count: int,
+        **kwargs: Any,
     ) -> tuple[Floats, Ints]:
         reranked = kwargs.setdefault("rerank", True)
         kwargs["binary_k"] = min(kwargs.get("binary_k", 1_000), count)

@@ -180,7 +180,11 @@ class Search:
         return Resources(documents, Path(self._folder.name), options).ranker(self.model)
 
 
-def _query_texts(queries: Any, task_metadata: Any, batch_size: int) -> dict[str, str]:
+def _query_texts(
+    queries: Any,
+    task_metadata: Any,
+    batch_size: int,
+) -> dict[str, str]:
     """Return query id to text, as MTEB makes one text of a conversation or instruction."""
     # A private module of the host, which its own models use.
     from mteb._create_dataloaders import create_dataloader
@@ -250,7 +254,12 @@ class HostEncoder:
         """Encode (Q,) queries to (Q, d)."""
         return self._encode(texts, batch_size, PromptType.query)
 
-    def _encode(self, texts: Sequence[str], batch_size: int, prompt_type: PromptType) -> Any:
+    def _encode(
+        self,
+        texts: Sequence[str],
+        batch_size: int,
+        prompt_type: PromptType,
+    ) -> Any:
         batches = DataLoader(Dataset.from_dict({"text": list(texts)}), batch_size=batch_size)
         return self.model.encode(
             batches,
@@ -358,7 +367,11 @@ def register(*models: str, options: SearchOptions = SearchOptions()) -> list[str
     return [mteb_name(model) for model in models]
 
 
-def task(dataset: str, split: str = "test", languages: tuple[str, ...] = ("eng-Latn",)) -> Any:
+def task(
+    dataset: str,
+    split: str = "test",
+    languages: tuple[str, ...] = ("eng-Latn",),
+) -> Any:
     """Return a labelled collection as a retrieval task of MTEB.
 
     ``mteb.get_task`` finds it by its name from then on.
@@ -434,7 +447,11 @@ def _task_metadata(
 
 
 def _load(
-    model: str, options: SearchOptions, name: str, revision: str | None = None, **kwargs: Any
+    model: str,
+    options: SearchOptions,
+    name: str,
+    revision: str | None = None,
+    **kwargs: Any,
 ) -> Search:
     """Load a model of MTEB's registry, as MTEB calls it."""
     device = kwargs.pop("device", None)
@@ -445,7 +462,11 @@ def _load(
     return load(model, options)
 
 
-def _meta(model: str, options: SearchOptions, **known: Any) -> ModelMeta:
+def _meta(
+    model: str,
+    options: SearchOptions,
+    **known: Any,
+) -> ModelMeta:
     """Return what MTEB records of a model; the fields that nobody knows are empty."""
     known["name"] = mteb_name(model)
     known["loader"] = partial(_load, model, options)

@@ -284,7 +284,7 @@ def test_training_takes_objects(tiny_mlm, tmp_path):
     trained = load_encoder(output)
     options = FinetuneOptions(max_steps=1, batch_size=2, negatives=0)
     finetune(trained, TRIPLE, output=str(tmp_path / "tuned"), options=options)
-    options = DistillOptions(max_steps=1, batch_size=2, held_out=0)
+    options = DistillOptions(max_steps=1, batch_size=2, held_out=0, positives=1, m_bm25=1, m_hard=0)
     distill(trained, TRIPLE, teacher="bm25", output=str(tmp_path / "taught"), options=options)
     assert {path.name for path in tmp_path.iterdir()} >= {"pretrained", "tuned", "taught"}
 

@@ -44,7 +44,7 @@ _FORMAT = "1"
 # Judgements whose document ids are looked up at a time.
 _LOOKUP_SIZE = 65_536
 
-# The files of which a BEIR folder has at least one.
+# A BEIR folder has at least one of these.
 _BEIR_PARTS = ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "qrels")
 
 #: Says of each id whether it is a document, bool (M,).
@@ -87,9 +87,9 @@ def resolve_source(dataset: object, split: str) -> Source:
     if not name.strip():
         raise InputError("the dataset has no name; give a folder, a file, irds:ID or a BEIR name")
     check_name("dataset", name)
-    if Path(dataset).exists():
-        bare_name, reading = name, None
-    else:
+    bare_name = name
+    reading = None
+    if not Path(dataset).exists():
         bare_name, reading = Reading.parse(name)
     source = _local_source(name, Path(bare_name), split, reading)
     if source is not None:
@@ -99,7 +99,12 @@ def resolve_source(dataset: object, split: str) -> Source:
     return _named_source(name, bare_name, split, reading)
 
 
-def _local_source(name: str, path: Path, split: str, reading: Reading | None) -> Source | None:
+def _local_source(
+    name: str,
+    path: Path,
+    split: str,
+    reading: Reading | None,
+) -> Source | None:
     """Return the source of a folder or file, None if neither exists."""
     if path.is_dir():
         return _folder_source(name, path, split, reading)
@@ -113,7 +118,12 @@ def _local_source(name: str, path: Path, split: str, reading: Reading | None) ->
     return TextFiles(name, path, reading=reading or Reading())
 
 
-def _folder_source(name: str, path: Path, split: str, reading: Reading | None) -> Source:
+def _folder_source(
+    name: str,
+    path: Path,
+    split: str,
+    reading: Reading | None,
+) -> Source:
     is_beir = any((path / part).exists() for part in _BEIR_PARTS)
     if not is_beir and HubDataset.saved_in(path):
         return HubDataset(name, path, reading=reading or Reading())
@@ -126,7 +136,12 @@ def _folder_source(name: str, path: Path, split: str, reading: Reading | None) -
     return FileSource.of_folder(name, path, split)
 
 
-def _named_source(name: str, bare_name: str, split: str, reading: Reading | None) -> Source:
+def _named_source(
+    name: str,
+    bare_name: str,
+    split: str,
+    reading: Reading | None,
+) -> Source:
     """Return the source of a name that is no folder or file."""
     if name.startswith(HUGGING_FACE):
         return HubDataset(name, Path(bare_name), reading=reading or Reading())
@@ -214,7 +229,12 @@ def _read_judgements(source: Source, report: Report) -> dict[str, dict[str, int]
     return qrels
 
 
-def _report_unknown(source: Source, queries: dict[str, str], known: Known, report: Report) -> None:
+def _report_unknown(
+    source: Source,
+    queries: dict[str, str],
+    known: Known,
+    report: Report,
+) -> None:
     """Report judgements of queries and documents that the collection does not have."""
     file = str(source.judgements_file)
     judgements = source.judgements(ignore)
@@ -337,7 +357,10 @@ Datasets: TypeAlias = object
 
 
 def load_collection(
-    dataset: Dataset, split: str = "test", *, labels: Labels = "required"
+    dataset: Dataset,
+    split: str = "test",
+    *,
+    labels: Labels = "required",
 ) -> Collection:
     """Load a collection.
 
@@ -385,7 +408,11 @@ def load_collection(
 
 
 def load_collections(
-    datasets: Datasets, split: str = "test", *, labels: Labels = "required", kind: str = "dataset"
+    datasets: Datasets,
+    split: str = "test",
+    *,
+    labels: Labels = "required",
+    kind: str = "dataset",
 ) -> list[Collection]:
     """Load what a user calls one or several datasets.
 
@@ -408,7 +435,11 @@ def load_collections(
     return collections
 
 
-def _load(source: Source, labels: Labels, documents: Documents | None = None) -> Collection:
+def _load(
+    source: Source,
+    labels: Labels,
+    documents: Documents | None = None,
+) -> Collection:
     report = StrictReport(_command_line_name(source))
     source.missing(report, labels)
     if documents is None:

@@ -164,7 +164,11 @@ def _check_columns(dataset: Any) -> None:
         )
 
 
-def _check_triple(corpus: object, queries: object, qrels: object) -> None:
+def _check_triple(
+    corpus: object,
+    queries: object,
+    qrels: object,
+) -> None:
     if not isinstance(corpus, Mapping) and not is_hub_dataset(corpus):
         raise InputError(f"the corpus of the triple is {kind_of(corpus)}; give a dict")
     for part, value in (("queries", queries), ("qrels", qrels)):

@@ -104,7 +104,12 @@ class FileSource:
     wanted_split: str = "test"
 
     @classmethod
-    def of_folder(cls, name: str, folder: Path, split: str) -> "FileSource":
+    def of_folder(
+        cls,
+        name: str,
+        folder: Path,
+        split: str,
+    ) -> "FileSource":
         """Return the source of a BEIR folder; a plain file is preferred to its ``.gz``."""
         corpus = _plain_or_gz(folder / "corpus.jsonl") or folder / "corpus.jsonl"
         return cls(name, corpus, folder, split)

@@ -298,7 +298,11 @@ def _record(
     )
 
 
-def _write(folder: Path, record: ComparisonRecord, judged: Judgements | None) -> None:
+def _write(
+    folder: Path,
+    record: ComparisonRecord,
+    judged: Judgements | None,
+) -> None:
     """Write the record, and the table of pairs to label with those that are judged already."""
     rows = [] if judged is None else judged.rows
     filled = [pair for pair in rows if pair.judgement is not None]
@@ -325,7 +329,10 @@ def _gatherer(
 
 
 def _check_label_free(
-    specs: Mapping[str, ModelSpec], collection: Collection, task: ComparisonTask, has_judged: bool
+    specs: Mapping[str, ModelSpec],
+    collection: Collection,
+    task: ComparisonTask,
+    has_judged: bool,
 ) -> None:
     """Check that models can be compared without labels; say so where labels were expected."""
     for label, spec in specs.items():

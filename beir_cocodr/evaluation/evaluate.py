@@ -88,7 +88,7 @@ class EvaluationTask:
 
     Attributes:
         measures: parsed; the first one decides.
-        measure_text: their names, as results.json is told apart by.
+        measure_text: their names, as the user gave them.
         split: the split that was asked for.
         options: see :class:`EvaluateOptions`.
         families: questions, each with the (a, b) labels to test for it; None tests all pairs.
@@ -406,7 +406,10 @@ def _search(
 
 
 def _figures(
-    spec: ModelSpec, searched: _Searched, judged: _Judged, scores: Mapping[str, Array]
+    spec: ModelSpec,
+    searched: _Searched,
+    judged: _Judged,
+    scores: Mapping[str, Array],
 ) -> ModelResult:
     """Return the figures of a model for a record."""
     without_results = [id for id in judged.queries if not searched.results.get(id)]
@@ -433,7 +436,12 @@ def _rounded(scores: Mapping[str, Array]) -> dict[str, list[float]]:
     return {name: np.round(values, 6).tolist() for name, values in scores.items()}
 
 
-def _write_files(folder: Path, name: str, figures: ModelResult, results: Results) -> ModelResult:
+def _write_files(
+    folder: Path,
+    name: str,
+    figures: ModelResult,
+    results: Results,
+) -> ModelResult:
     """Write the run of a model, and return its figures with the names of its files."""
     run = f"{name}.run"
     write_run(folder / run, results, name)
@@ -479,7 +487,9 @@ def spaced(queries: Iterable[str], most: int | None) -> list[str]:
 
 
 def write_per_query(
-    path: Path, queries: Sequence[str], scores: Mapping[str, Sequence[float] | np.ndarray]
+    path: Path,
+    queries: Sequence[str],
+    scores: Mapping[str, Sequence[float] | np.ndarray],
 ) -> None:
     """Write a table of (Q,) scores by name, one query a line, for :func:`read_per_query`."""
     with atomic_writer(path) as file:

@@ -99,7 +99,9 @@ def depth(measures: Measures) -> int:
 
 
 def score_queries(
-    measures: Measures, qrels: Mapping[str, Mapping[str, int]], results: Results
+    measures: Measures,
+    qrels: Mapping[str, Mapping[str, int]],
+    results: Results,
 ) -> dict[str, Array]:
     """Score every judged query in each measure.
 
@@ -130,7 +132,11 @@ Scores = Mapping[str, Mapping[str, Array]]
 Families = Mapping[str, Sequence[tuple[str, str]]]
 
 
-def paired_tests(scores: Scores, families: Families, seed: int = 42) -> list[PairedTest]:
+def paired_tests(
+    scores: Scores,
+    families: Families,
+    seed: int = 42,
+) -> list[PairedTest]:
     """Test every pair (a, b) of every family in every measure.
 
     Args:
@@ -205,7 +211,9 @@ def interval(values: Array, seed: int = 42) -> Interval | None:
 
 
 def correlate(
-    x: Array, y: Array, coefficient: Callable[[Array, Array], Any] = stats.pearsonr
+    x: Array,
+    y: Array,
+    coefficient: Callable[[Array, Array], Any] = stats.pearsonr,
 ) -> tuple[float | None, float | None, float | None, float | None]:
     """Correlate (m,) values by a coefficient of scipy's and by Kendall's tau-b.
 
@@ -226,7 +234,11 @@ def correlate(
 
 
 def _test(
-    question: tuple[str, str], pair: tuple[str, str], first: Array, second: Array, seed: int
+    question: tuple[str, str],
+    pair: tuple[str, str],
+    first: Array,
+    second: Array,
+    seed: int,
 ) -> PairedTest:
     """Test (Q,) scores of b against those of a, before any correction."""
     family, measure = question
@@ -248,7 +260,11 @@ def _test(
     )
 
 
-def _p_values(first: Array, second: Array, seed: int) -> tuple[float | None, float | None]:
+def _p_values(
+    first: Array,
+    second: Array,
+    seed: int,
+) -> tuple[float | None, float | None]:
     """Return p of the t-test and of the randomisation test; None with one query that differs."""
     difference = second - first
     if not difference.any():

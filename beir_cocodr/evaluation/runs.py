@@ -38,7 +38,11 @@ def identical_ids(dataset: str, policy: str = "auto") -> str:
     return "drop" if any(part in ("arguana", "quora") for part in parts) else "keep"
 
 
-def write_run(path: Path, results: Results | Iterator[tuple[str, Hits]], tag: str) -> None:
+def write_run(
+    path: Path,
+    results: Results | Iterator[tuple[str, Hits]],
+    tag: str,
+) -> None:
     """Write ``query Q0 document rank score tag`` lines, ranks from 1.
 
     Scores are written so that the same float32, and the same ties, are read back.
@@ -112,7 +116,7 @@ Run = dict[str, dict[str, float]]
 class _Line:
     """One line of a run, with its file and number."""
 
-    place: str
+    line_name: str
     query: str
     document: str
     score: float
@@ -137,7 +141,7 @@ def read_trec_run(path: Path, table: bool = False) -> Run:
         scores = run.setdefault(line.query, {})
         if line.document in scores:
             raise InputError(
-                f"{line.place}: document {line.document!r} occurs twice for query "
+                f"{line.line_name}: document {line.document!r} occurs twice for query "
                 f"{line.query!r}; leave one out"
             )
         scores[line.document] = line.score
@@ -157,7 +161,11 @@ def _lines(path: Path, table: bool = False) -> Iterator[_Line]:
         yield _parse_line(f"{path}:{number}", text, table)
 
 
-def _parse_line(place: str, text: str, table: bool) -> _Line:
+def _parse_line(
+    line_name: str,
+    text: str,
+    table: bool,
+) -> _Line:
     columns = text.split("\t") if table and text.count("\t") == 2 else text.split()
     if len(columns) == 6:
         query, _, document, _, number, _ = columns
@@ -167,10 +175,10 @@ def _parse_line(place: str, text: str, table: bool) -> _Line:
         forms = "a TREC run has six, query Q0 document rank score tag"
         if table:
             forms += "; a table of scores has three, query, document and score"
-        raise InputError(f"{place}: {len(columns)} columns; {forms}")
+        raise InputError(f"{line_name}: {len(columns)} columns; {forms}")
     if _CONTROL.search(query + document):  # C readers of runs end an id there
         raise InputError(
-            f"{place}: id {query!r} or {document!r} has a control character; search again"
+            f"{line_name}: id {query!r} or {document!r} has a control character; search again"
         )
     try:
         score = float(number)
@@ -178,9 +186,9 @@ def _parse_line(place: str, text: str, table: bool) -> _Line:
         score = math.nan
     if not math.isfinite(score):
         raise InputError(
-            f"{place}: the score {number!r} is not a finite number; search again, or correct it"
+            f"{line_name}: the score {number!r} is not a finite number; search again, or correct it"
         )
-    return _Line(place, query, document, score)
+    return _Line(line_name, query, document, score)
 
 
 def ranked_run(path: Path) -> Results:
@@ -199,7 +207,11 @@ def ranked(run: Mapping[str, Mapping[str, float]]) -> Results:
     }
 
 
-def run_tops(path: Path, depth: int, queries: Container[str] | None = None) -> dict[str, list[str]]:
+def run_tops(
+    path: Path,
+    depth: int,
+    queries: Container[str] | None = None,
+) -> dict[str, list[str]]:
     """Read the best documents of each query in rank order, without holding the whole run.
 
     Args:

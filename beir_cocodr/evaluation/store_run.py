@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -23,7 +24,7 @@ from beir_cocodr.retrieval.pool import (
     torch_threads,
     warn_if_crowded,
 )
-from beir_cocodr.retrieval.ranking import Ranking
+from beir_cocodr.retrieval.ranking import Hits, Ranking
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.store.store_search import search_index, search_store
 from beir_cocodr.same_run import check_same_run
@@ -163,11 +164,8 @@ def search(
         else:
             ranking = search_index(opened, cast(Kind, options.index), ids, vectors, depth)
         searched = time.perf_counter()
-    name = opened.record.model.name or options.model or "store"
-    _record_file(output).unlink(missing_ok=True)  # it belongs to the run that is replaced
-    with atomic_output(output) as temporary:
-        hits = ranking.hits(opened.ids, policy == "drop", options.top_k)
-        write_run(temporary, hits, file_names([name])[name])
+    hits = ranking.hits(opened.ids, policy == "drop", options.top_k)
+    _write_run(output, hits, opened.record.model.name or options.model or "store")
     record = StoreRun(
         store=opened.describe(),
         dataset=collection.name,
@@ -190,11 +188,22 @@ def search(
     return record
 
 
+def _write_run(output: Path, hits: Iterator[tuple[str, Hits]], name: str) -> None:
+    """Write a run under the name of its model."""
+    _record_file(output).unlink(missing_ok=True)  # it belongs to the run that is replaced
+    with atomic_output(output) as temporary:
+        write_run(temporary, hits, file_names([name])[name])
+
+
 def _record_file(run: Path) -> Path:
     return run.with_name(f"{run.name}.json")
 
 
-def _check_run(output: Path, settings: Json, overwrite: bool) -> None:
+def _check_run(
+    output: Path,
+    settings: Json,
+    overwrite: bool,
+) -> None:
     """Check that the output does not exist, is a run of the same search, or may be replaced."""
     if not output.exists():
         return
@@ -224,7 +233,11 @@ def _check(output: Path, index: str | None) -> None:
         )
 
 
-def _check_corpus(store: EmbeddingStore, content_hash: str, dataset: str) -> None:
+def _check_corpus(
+    store: EmbeddingStore,
+    content_hash: str,
+    dataset: str,
+) -> None:
     """Check that a store holds the corpus of a collection."""
     stored = str(store.record.identity["corpus"])
     if content_hash != stored:
@@ -234,7 +247,11 @@ def _check_corpus(store: EmbeddingStore, content_hash: str, dataset: str) -> Non
         )
 
 
-def query_encoder(store: EmbeddingStore, model: str | None, device: str | None) -> COCODR:
+def query_encoder(
+    store: EmbeddingStore,
+    model: str | None,
+    device: str | None,
+) -> COCODR:
     """Load the encoder that made a store, with the store's own text format.
 
     Args:

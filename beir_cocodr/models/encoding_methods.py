@@ -24,13 +24,21 @@ class EncodingMethods:
         similarity = getattr(model, "similarity_fn_name", None) or "cosine"
         self.similarity_fn_name = getattr(similarity, "value", similarity)
 
-    def encode_queries(self, queries: Sequence[str], batch_size: int = 32, **kwargs: Any) -> Any:
+    def encode_queries(
+        self,
+        queries: Sequence[str],
+        batch_size: int = 32,
+        **kwargs: Any,
+    ) -> Any:
         """Encode (Q,) texts to (Q, d)."""
         encode = getattr(self.model, "encode_query", self.model.encode)
         return _call_with_known(encode, list(queries), batch_size=batch_size, **kwargs)
 
     def encode_corpus(
-        self, corpus: Sequence[dict[str, str]], batch_size: int = 32, **kwargs: Any
+        self,
+        corpus: Sequence[dict[str, str]],
+        batch_size: int = 32,
+        **kwargs: Any,
     ) -> Any:
         """Encode (N,) documents to (N, d)."""
         encode = getattr(self.model, "encode_document", self.model.encode)
@@ -38,7 +46,11 @@ class EncodingMethods:
         return _call_with_known(encode, texts, batch_size=batch_size, **kwargs)
 
 
-def _call_with_known(encode: Callable[..., Any], texts: list[str], **kwargs: Any) -> Any:
+def _call_with_known(
+    encode: Callable[..., Any],
+    texts: list[str],
+    **kwargs: Any,
+) -> Any:
     """Call a method with those keyword arguments that its signature has."""
     parameters = signature(encode).parameters
     takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())

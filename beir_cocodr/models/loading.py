@@ -74,13 +74,13 @@ def load_encoder(
 
 def _load_by_name(name: str, options: EncoderOptions) -> COCODR:
     source = model_source(name)
-    place = {} if Path(source).is_dir() else reachable(source, {})
-    modules_file = find_file(source, "modules.json", place)
+    hub = {} if Path(source).is_dir() else reachable(source, {})
+    modules_file = find_file(source, "modules.json", hub)
     module_names = b""
     if modules_file is not None and Path(modules_file).is_file():
         module_names = Path(modules_file).read_bytes()
     kind = next((kind for head, kind in _KINDS.items() if head.encode() in module_names), COCODR)
-    return kind(source, **options.overrides(), **place)
+    return kind(source, **options.overrides(), **hub)
 
 
 def _adopt(model: object, options: EncoderOptions) -> COCODR:

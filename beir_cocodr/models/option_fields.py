@@ -62,7 +62,11 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def described(kind: type, name: str, key: str) -> Any:
+def described(
+    kind: type,
+    name: str,
+    key: str,
+) -> Any:
     """Return what :func:`option` says of a field, in the nearest class that says it.
 
     Args:
@@ -112,7 +116,12 @@ def check_options(options: DataclassInstance) -> None:
         )
 
 
-def _check_value(name: str, value: object, allowed: tuple[object, ...], limits: Limits) -> None:
+def _check_value(
+    name: str,
+    value: object,
+    allowed: tuple[object, ...],
+    limits: Limits,
+) -> None:
     if value is None and NoneType in allowed:
         return
     for hint in allowed:

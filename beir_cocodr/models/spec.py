@@ -108,7 +108,11 @@ class Fusion:
 _WEIGHT = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
-def fusion_weight(name: str, setting: str, kind: str) -> float:
+def fusion_weight(
+    name: str,
+    setting: str,
+    kind: str,
+) -> float:
     """Return BM25's weight from a name such as ``hybrid@0.3:M``, whose setting is ``0.3``.
 
     Args:
@@ -359,7 +363,12 @@ class ModelSpec:
         return cls(name, name if name in RETRIEVERS else DENSE, name)
 
     @classmethod
-    def _parse_hosted(cls, name: str, kind: str, rest: str) -> ModelSpec:
+    def _parse_hosted(
+        cls,
+        name: str,
+        kind: str,
+        rest: str,
+    ) -> ModelSpec:
         """Return what a name of :data:`HOSTED` says; ``rest`` is the part after the colon."""
         first = HOSTED[kind].first
         if first is not None:
@@ -369,7 +378,12 @@ class ModelSpec:
         return cls(name, kind, encoder, first=first, host=host)
 
     @classmethod
-    def of(cls, kind: str, encoder: object, label: str | None = None) -> ModelSpec:
+    def of(
+        cls,
+        kind: str,
+        encoder: object,
+        label: str | None = None,
+    ) -> ModelSpec:
         """Return the spec of a fusion with a loaded encoder.
 
         Args:

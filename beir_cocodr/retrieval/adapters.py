@@ -28,7 +28,12 @@ class EncoderRanker:
         options: batch size, progress and what joins title and text.
     """
 
-    def __init__(self, model: Any, documents: Documents, options: SearchOptions) -> None:
+    def __init__(
+        self,
+        model: Any,
+        documents: Documents,
+        options: SearchOptions,
+    ) -> None:
         """Take the model; the corpus is encoded when it is searched first."""
         self.model = model
         self.documents = documents

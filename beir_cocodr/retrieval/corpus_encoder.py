@@ -172,7 +172,12 @@ class CorpusEncoder:
             )
         return F.normalize(vectors, dim=-1) if self.normalize else vectors
 
-    def _make_room(self, rows: Ints, longest: int, reason: str) -> None:
+    def _make_room(
+        self,
+        rows: Ints,
+        longest: int,
+        reason: str,
+    ) -> None:
         clear_device_cache(garbage_collection=True)
         if len(rows) == 1:
             raise InputError(
@@ -218,7 +223,12 @@ class HybridCorpusEncoder(CorpusEncoder):
         held: (N, d) embeddings of the dense part; only terms are encoded.
     """
 
-    def __init__(self, model: Any, documents: Documents, held: Embeddings) -> None:
+    def __init__(
+        self,
+        model: Any,
+        documents: Documents,
+        held: Embeddings,
+    ) -> None:
         """Take the embeddings of the dense part."""
         super().__init__(model, documents)
         self.held = held

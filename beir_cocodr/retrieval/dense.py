@@ -67,8 +67,8 @@ class EmbeddingPool:
     @contextmanager
     def temporary(cls, folder: Path) -> Iterator["EmbeddingPool"]:
         """Yield a pool whose stores lie in a new folder below ``folder``, removed at the end."""
-        with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as place:
-            yield cls(Path(place))
+        with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as work:
+            yield cls(Path(work))
 
     def of(self, model: COCODR, documents: Documents) -> Embeddings:
         """Return the embeddings of a corpus by an encoder."""
@@ -250,7 +250,12 @@ class Dense:
             self.known_queries.update(islice(vectors.items(), most))
         return torch.stack([vectors[text] for text in texts])
 
-    def search_embeddings(self, ids: list[str], queries: torch.Tensor, top_k: int) -> Ranking:
+    def search_embeddings(
+        self,
+        ids: list[str],
+        queries: torch.Tensor,
+        top_k: int,
+    ) -> Ranking:
         """Rank the corpus for query vectors, (Q, d), on their device."""
         return rank(self.documents, ids, queries, self.embeddings.chunks(), top_k)
 
@@ -260,7 +265,11 @@ class Dense:
         return self.search_embeddings(list(queries), vectors, top_k)
 
     def parts(
-        self, query: str, rows: np.ndarray, scores: np.ndarray, vectors: torch.Tensor | None = None
+        self,
+        query: str,
+        rows: np.ndarray,
+        scores: np.ndarray,
+        vectors: torch.Tensor | None = None,
     ) -> Parts:
         """Return the parts of scores: all is dense, except for a hybrid encoder.
 

@@ -339,7 +339,11 @@ class ExactSearch:
         return self._named(source, ranking)
 
     def _write(
-        self, file: EmbeddingFile, texts: Sequence[Any], kind: Kind, overwrite: bool
+        self,
+        file: EmbeddingFile,
+        texts: Sequence[Any],
+        kind: Kind,
+        overwrite: bool,
     ) -> None:
         key = file.key_of(texts, kind)
         if not overwrite and file.holds(key, kind):
@@ -357,7 +361,10 @@ class ExactSearch:
             return ""
 
     def _excluded(
-        self, source: Documents | _PlainCorpus, queries: list[str], ignore: bool | None
+        self,
+        source: Documents | _PlainCorpus,
+        queries: list[str],
+        ignore: bool | None,
     ) -> Ints | None:
         """Return the rows of the documents with the ids of queries, (Q,), if they are ignored."""
         if ignore is None:
@@ -491,7 +498,11 @@ def query_texts(queries: Any) -> Mapping[str, str]:
     return texts
 
 
-def _check_search(queries: int, documents: int, top_k: int) -> None:
+def _check_search(
+    queries: int,
+    documents: int,
+    top_k: int,
+) -> None:
     if not queries:
         raise InputError("there are no queries to search for")
     if not documents:

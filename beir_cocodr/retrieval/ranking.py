@@ -90,7 +90,10 @@ class Ranking:
                 yield query, hits[:depth]
 
     def results(
-        self, documents: Documents, drop_identical_ids: bool = False, depth: int | None = None
+        self,
+        documents: Documents,
+        drop_identical_ids: bool = False,
+        depth: int | None = None,
     ) -> Results:
         """Return query id to (document id, score) pairs, see :meth:`hits`."""
         return dict(self.hits(documents.ids, drop_identical_ids, depth))
@@ -142,7 +145,11 @@ class Lexical(Ranker, Protocol):
         ...
 
 
-def best_rows(scores: np.ndarray, ties: np.ndarray, top_k: int) -> np.ndarray:
+def best_rows(
+    scores: np.ndarray,
+    ties: np.ndarray,
+    top_k: int,
+) -> np.ndarray:
     """Return the rows of the ``top_k`` best of (N,) scores, exact at the last rank.
 
     Args:
@@ -179,7 +186,11 @@ def reciprocal_ranks(lists: Sequence[Ints]) -> tuple[Ints, Doubles]:
     return rows, sums
 
 
-def overlap(rows: Ints, reference: Ints, depth: int = 10) -> Doubles:
+def overlap(
+    rows: Ints,
+    reference: Ints,
+    depth: int = 10,
+) -> Doubles:
     """Return the share of a reference's best documents that are among those of a ranking.
 
     Args:

@@ -84,7 +84,11 @@ def resolve_models(models: Models) -> dict[str, ModelSpec]:
     return specs
 
 
-def resolve_model(model: Model, label: str | None = None, argument: str = "models") -> ModelSpec:
+def resolve_model(
+    model: Model,
+    label: str | None = None,
+    argument: str = "models",
+) -> ModelSpec:
     """Return the spec of one model.
 
     Args:

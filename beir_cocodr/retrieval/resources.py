@@ -52,7 +52,7 @@ class Resources:
 
     Attributes:
         watcher: called with the number of documents after each encoded batch.
-        specs: label or name to the model that it stands for.
+        specs: label or name to its model.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Resources:
         return self.specs[model]
 
     def name_specs(self, specs: Mapping[str, ModelSpec]) -> None:
-        """Let labels stand for models from now on, in all methods that take a name."""
+        """Let all methods that take a name also take these labels."""
         self.specs.update(specs)
 
     def ranker(self, model: str | ModelSpec) -> Ranker:
@@ -195,9 +195,9 @@ class Resources:
         # A loaded encoder keeps its own settings.
         encoder_options = options.encoder if spec.loaded is None else EncoderOptions()
         model = load_encoder(encoder, encoder_options)
-        given = self._stores.of(model) if options.stores else None
-        if given is None and self.kept is not None:
-            given = self._kept_store(spec.encoder, model, self.kept)
+        store = self._stores.of(model) if options.stores else None
+        if store is None and self.kept is not None:
+            store = self._kept_store(spec.encoder, model, self.kept)
         folder = self.folder / text_sha256(_encoder_key(spec))[:16]
         dense = Dense(
             model,
@@ -205,13 +205,18 @@ class Resources:
             folder,
             options.batch_size,
             options.progress,
-            given,
+            store,
         )
         dense.pool = self.pool
         dense.watcher = self.watcher
         return dense
 
-    def _kept_store(self, name: str, model: COCODR, folder: Path) -> EmbeddingStore:
+    def _kept_store(
+        self,
+        name: str,
+        model: COCODR,
+        folder: Path,
+    ) -> EmbeddingStore:
         """Return the store of an encoder, brought up to date with the corpus."""
         from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
         from beir_cocodr.retrieval.store.encode import identity_of
@@ -221,9 +226,9 @@ class Resources:
         options = EncodeOptions(verify=self.options.verify)
         identity = identity_of(CorpusEncoder(model, self.documents), options, SHARD_SIZE)
         # One folder for each encoder, whatever the corpus was before.
-        place = folder / json_sha256(identity | {"corpus": None})[:16]
+        store_folder = folder / json_sha256(identity | {"corpus": None})[:16]
         updated = update(
-            model, self.documents, place, options, name, self.options.progress, self.watcher
+            model, self.documents, store_folder, options, name, self.options.progress, self.watcher
         )
         return updated.store
 

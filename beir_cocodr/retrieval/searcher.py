@@ -112,10 +112,10 @@ class Searcher:
         self.documents = collection.documents
         self._files = collection.source if isinstance(collection.source, TextFiles) else None
         self.kept = self._kept_folder(collection)
-        place = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
-        self._resources = Resources(self.documents, Path(place.name), options, self.kept)
+        work = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
+        self._resources = Resources(self.documents, Path(work.name), options, self.kept)
         # Searchers beside this one share the resources, and may outlive it.
-        weakref.finalize(self._resources, place.cleanup)
+        weakref.finalize(self._resources, work.cleanup)
         self._ranker = self._resources.ranker(spec)
         self._resources.check_stores_used()
 
@@ -213,7 +213,12 @@ class Searcher:
         """Return the file of a document, as its path in the folder; None for other corpora."""
         return None if self._files is None else self._files.file_of(id)
 
-    def _hits(self, query: str, rows: np.ndarray, scores: np.ndarray) -> list[Hit]:
+    def _hits(
+        self,
+        query: str,
+        rows: np.ndarray,
+        scores: np.ndarray,
+    ) -> list[Hit]:
         if not len(rows):
             return []
         parts = getattr(self._ranker, "parts", None)
@@ -229,11 +234,16 @@ class Searcher:
             hits.append(hit)
         return hits
 
-    def _hit(self, document: Mapping[str, str], query: str, terms: frozenset[str]) -> Hit:
+    def _hit(
+        self,
+        document: Mapping[str, str],
+        query: str,
+        terms: frozenset[str],
+    ) -> Hit:
         """Return a document, not ranked yet, with the words that match the terms of a query."""
         title = document["title"]
         text = document["text"]
-        shown = snippet(text or title, query, self.analyzer, self.snippet_length)
+        excerpt = snippet(text or title, query, self.analyzer, self.snippet_length)
         searched = f"{title}\n{text}"[:SEARCHED]
         matches = self.analyzer.matches(searched, terms)
         words = dict.fromkeys(searched[start:end].lower() for start, end, _ in matches)
@@ -246,8 +256,8 @@ class Searcher:
             score=0.0,
             title=title,
             text=text,
-            snippet=shown.text,
-            matches=shown.matches,
+            snippet=excerpt.text,
+            matches=excerpt.matches,
             words=tuple(words),
             file=self.file_of(document["_id"]),
             section=section or None,

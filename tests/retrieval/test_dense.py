@@ -32,7 +32,7 @@ def both(beir_folder, tiny_cosine, tmp_path, monkeypatch):
     """One corpus, in memory and in shards on disk."""
     for module in (dense_search, stores):
         monkeypatch.setattr(module, "SHARD_SIZE", SHARD)
-    monkeypatch.setattr("beir_cocodr.retrieval.store.record.SHARD_SIZE", SHARD)
+    monkeypatch.setattr("beir_cocodr.retrieval.store.encode.SHARD_SIZE", SHARD)
     documents, model = load_collection(beir_folder).documents, load_encoder(str(tiny_cosine))
     return (
         Dense(model, documents, tmp_path / "unused"),
