@@ -1,11 +1,10 @@
 """The model of differences without labels: its fit to labelled pairs, and how often it holds.
 
-A pair is two models on one labelled collection, whose difference labels tell. As a script it fits
-the model to collections that anyone has, also with estimators of one's own:
+A pair is two models on one labelled collection, whose difference labels tell. As a script, this
+file fits the model to collections that anyone has, also with estimators of one's own:
 
-    python benchmarks/label_free_fitting.py --script examples/custom_estimator.py \\
-        --dataset apidocs/numpy apidocs/pandas apidocs/sklearn apidocs/stdlib \\
-        --output calibration.json
+    python benchmarks/label_free_fitting.py --script examples/custom_estimator.py
+    --dataset apidocs/numpy apidocs/pandas apidocs/sklearn apidocs/stdlib --output calibration.json
 """
 
 from __future__ import annotations
@@ -440,18 +439,18 @@ def collect_pairs(
     queries = {query: collection.queries[query] for query in collection.qrels}
     with Resources.temporary(documents, SearchOptions()) as resources:
         gatherer = Gatherer(resources, models, samples=samples, seed=seed)
-        given = gatherer.gather(queries)
+        with_queries = gatherer.gather(queries)
         alone = gatherer.gather({})
     [measure] = parse_measures("nDCG@10")
     scores = {}
     for model in models:
-        results = given.rankings[model].results(documents, False, 10)
+        results = with_queries.rankings[model].results(documents, False, 10)
         scores[model] = score_queries([measure], collection.qrels, results)[str(measure)]
     pairs = {
-        GIVEN_QUERIES: pairs_of(dataset, given, scores),
+        GIVEN_QUERIES: pairs_of(dataset, with_queries, scores),
         CORPUS_ALONE: pairs_of(dataset, alone, scores),
     }
-    return pairs, collection_figures(documents, given), documents.content_hash
+    return pairs, collection_figures(documents, with_queries), documents.content_hash
 
 
 def pairs_of(dataset: str, evidence: Evidence, scores: dict[str, Floats]) -> LabelledPairs:
@@ -526,11 +525,9 @@ def describe_fit(calibration: Calibration) -> str:
         for (name, weight), deviation in zip(model.weights.items(), deviations, strict=True):
             lines.append(f"  {name}: {weight:+.3f} (deviation {deviation:.3f})")
     for counts in calibration.trust.values():
-        lines.append(
-            f"with each collection left out once, the interval holds {counts['covered']} of"
-            f" {counts['pairs']} pairs, the sign is right in {counts['right']} of"
-            f" {counts['decided']} decided ones"
-        )
+        held = f"the interval holds {counts['covered']} of {counts['pairs']} pairs"
+        right = f"the sign is right in {counts['right']} of {counts['decided']} decided ones"
+        lines.append(f"with each collection left out once, {held}, {right}")
     return "\n".join(lines)
 
 

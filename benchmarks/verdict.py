@@ -12,10 +12,8 @@ The script prints how often intervals hold and decide, and writes
 
     python benchmarks/verdict.py --collections DIR
 
-To calibrate an estimator of your own, import its module here and refit on the API documentation of
-installed packages, which needs no download; ``--calibration`` names the file to write:
-
-    python benchmarks/verdict.py --calibration calibration.json --results verdict.json
+``label_free_fitting.py`` refits the calibration with an estimator of your own, on the API
+documentation of installed packages.
 """
 
 from __future__ import annotations

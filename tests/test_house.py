@@ -50,6 +50,22 @@ SHARED = {
 #: The most lines of a file, which holds one idea.
 MOST_LINES = 700
 
+#: Names that files of several rooms may have.
+COMMON_FILES = {"__init__", "__main__"}
+
+#: Words with which the docstring of a function does not begin, as it begins with a verb.
+NO_VERB = set(
+    (
+        "a all an and any as at both by each either every for from how if in it its less like many "
+        "more most no none of on one only other others over same so some such that the their these "
+        "they this those to two under what when where whether which while who whose why with "
+        "without"
+    ).split()
+)
+
+#: A function or method.
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
 
 def files() -> Iterator[tuple[str, Path]]:
     """Yield the name and the path of every module."""
@@ -113,6 +129,17 @@ def position(name: str) -> int | None:
         if name in names:
             return number
     return None
+
+
+def documented_functions(tree: ast.Module) -> Iterator[tuple[Function, str]]:
+    """Yield every function that has a docstring, except properties."""
+    for node in ast.walk(tree):
+        if not isinstance(node, Function):
+            continue
+        docstring = ast.get_docstring(node)
+        is_property = any("property" in ast.dump(one) for one in node.decorator_list)
+        if docstring and not is_property:
+            yield node, docstring
 
 
 def test_no_module_reaches_itself():
@@ -179,6 +206,36 @@ def test_a_file_has_at_most_700_lines():
     assert long == {}
 
 
+def test_no_two_files_of_different_rooms_have_one_name():
+    rooms_of: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        if room(module) != "plugins" and path.stem not in COMMON_FILES:
+            rooms_of.setdefault(path.stem, set()).add(room(module))
+    assert {name: rooms for name, rooms in rooms_of.items() if len(rooms) > 1} == {}
+
+
+def test_no_two_classes_have_one_name():
+    modules_of: dict[str, list[str]] = {}
+    for module in MODULES:
+        if room(module) == "plugins":
+            continue  # A plugin names its classes as its host does.
+        for node in tree_of(module).body:
+            if isinstance(node, ast.ClassDef):
+                modules_of.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in modules_of.items() if len(modules) > 1} == {}
+
+
+def test_docstrings_of_functions_begin_with_a_verb():
+    wrong = []
+    for module, path in MODULES.items():
+        for node, docstring in documented_functions(tree_of(module)):
+            first = re.split(r"\W+", docstring.strip(), maxsplit=1)[0].lower()
+            if first in NO_VERB:
+                line = docstring.splitlines()[0]
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {line}")
+    assert wrong == []
+
+
 def test_tests_are_where_their_modules_are():
     """tests/ROOM/test_MODULE.py or test_MODULE_ASPECT.py; a room's name means several modules."""
     tests = ROOT / "tests"
@@ -191,19 +248,3 @@ def test_tests_are_where_their_modules_are():
         if not any(name == module or name.startswith(f"{module}_") for module in known):
             lost.append(str(path.relative_to(tests)))
     assert lost == []
-
-
-def test_no_two_files_have_one_name():
-    names = [path.name for path in MODULES.values() if path.name != "__init__.py"]
-    assert sorted({name for name in names if names.count(name) > 1}) == []
-
-
-def test_no_two_classes_have_one_name():
-    """Except for PyTerrier's Retriever, which that host's users look for by this name."""
-    homes: dict[str, list[str]] = {}
-    for module, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                homes.setdefault(node.name, []).append(module)
-    homes.pop("Retriever")
-    assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}

@@ -1,4 +1,4 @@
-"""``python benchmarks/faults [--sample]``"""
+"""Run the fault campaign: ``python benchmarks/faults [--sample]``."""
 
 import sys
 from pathlib import Path

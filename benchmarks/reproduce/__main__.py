@@ -1,4 +1,4 @@
-"""``python benchmarks/reproduce TABLE ...``"""
+"""Make tables of the papers: ``python benchmarks/reproduce TABLE ...``."""
 
 import sys
 from pathlib import Path
