@@ -285,11 +285,13 @@ def calibration_kind(spec: ModelSpec) -> str | None:
     """
     if spec.kind in (BM25, DENSE):
         return spec.kind
-    row: Fusion | Hosted | Standalone | None
-    row = FUSIONS.get(spec.kind) or HOSTED.get(spec.kind) or RETRIEVERS.get(spec.kind)
-    if row is None:
-        return getattr(spec.loaded, "calibration_kind", None)
-    return row.calibration_kind
+    if spec.kind in FUSIONS:
+        return FUSIONS[spec.kind].calibration_kind
+    if spec.kind in HOSTED:
+        return HOSTED[spec.kind].calibration_kind
+    if spec.kind in RETRIEVERS:
+        return RETRIEVERS[spec.kind].calibration_kind
+    return getattr(spec.loaded, "calibration_kind", None)
 
 
 def calibrated_kinds() -> list[str]:

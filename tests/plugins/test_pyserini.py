@@ -121,7 +121,7 @@ def test_pyserini_reads_encoded_queries(folder, tiny_cosine, tmp_path):
     from beir_cocodr.plugins.pyserini import CocoDRQueryEncoder
 
     model, queries = COCODR(tiny_cosine), load_queries(str(folder), "test").queries
-    encode(str(folder), str(tiny_cosine), tmp_path / "store", threads=1)
+    encode(str(folder), str(tiny_cosine), tmp_path / "store", workers=Workers(threads=1))
     write_index(tmp_path / "store", tmp_path / "index")
     write_encoded_queries(model, queries, tmp_path / "queries")
     host = import_pyserini("pyserini.encode").QueryEncoder(str(tmp_path / "queries"))

@@ -105,7 +105,7 @@ def _write(store: Path, output: Path) -> None:
 
 def test_writing_imports_neither_pyserini_nor_java(beir_folder, tiny_bert, tmp_path):
     """In a process of its own, as another test may have imported them in this one."""
-    encode(str(beir_folder), str(tiny_bert), tmp_path / "store", threads=1)
+    encode(str(beir_folder), str(tiny_bert), tmp_path / "store", workers=Workers(threads=1))
     assert exit_code(_write, tmp_path / "store", tmp_path / "index") == 0
     assert (tmp_path / "index" / "index").is_file()
 

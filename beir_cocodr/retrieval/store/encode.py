@@ -352,12 +352,7 @@ def encode(
         sole_writer(output_folder(folder, utf8=True)),
     ):
         loaded = load_encoder(model, replace(encoder, device=devices[0]))
-        corpus_encoder = CorpusEncoder(
-            loaded,
-            documents,
-            options.token_budget,
-            options.backend,
-        )
+        corpus_encoder = CorpusEncoder(loaded, documents, options.token_budget, options.backend)
         warn_if_crowded(devices, threads)
         loses_precision = isinstance(loaded, MRL) and options.precision != "fp32"
         queries = collection_queries(dataset) if loses_precision else []
