@@ -23,16 +23,19 @@ class CharacterNgrams:
     """Cosine of tf-idf vectors over runs of three to five characters."""
 
     def __init__(self, documents: Documents, options: SearchOptions) -> None:
+        """Take the corpus and the options of the search."""
         self.documents, self.text_format = documents, options.encoder.text_format
         self.vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5))
         self.vectors: Any = None
 
     def prepare(self) -> None:
+        """Index the corpus, once."""
         if self.vectors is None:
             texts = (self.text_format.document(document) for document in self.documents.values())
             self.vectors = self.vectorizer.fit_transform(texts)  # (N, n-grams)
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        """Rank the corpus for queries, id to text."""
         self.prepare()
         scores = (
             (self.vectorizer.transform(queries.values()) @ self.vectors.T)
@@ -44,10 +47,12 @@ class CharacterNgrams:
         return Ranking(list(queries), np.take_along_axis(scores, rows, axis=1), rows)
 
     def describe(self) -> Json:
+        """Return what results depend on, for records."""
         return {"model": "tf-idf of character n-grams", "similarity": "cosine", "lengths": [3, 5]}
 
 
 def main() -> None:
+    """Evaluate the retriever beside BM25."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
