@@ -8,6 +8,7 @@ from pathlib import Path
 
 from beir_cocodr.data.collection import Collection, Dataset, is_dataset, load_collection
 from beir_cocodr.data.judgements import Judgements, load_judgements, write_annotation_candidates
+from beir_cocodr.data.sources import Labels
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.evaluation.annotation import (
@@ -168,7 +169,7 @@ def compare(
     if len(specs) > 1 or options.judgements is None:
         _check_models(specs, options.against)
     check_device(search.encoder.device, specs.values())
-    labels = "required" if options.labels else "optional"
+    labels: Labels = "required" if options.labels else "optional"
     collection = load_collection(dataset, split, labels=labels)
     return compare_collection(specs, collection, task, output, search)
 

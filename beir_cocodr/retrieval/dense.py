@@ -228,7 +228,7 @@ class Dense:
         texts_cut = self.model.texts_cut
         width = encoder.encode(_FIRST_ROW).shape[1]
         self.model.texts_cut = texts_cut
-        return column * width > self.in_memory
+        return bool(column * width > self.in_memory)
 
     def prepare(self) -> None:
         """Encode the corpus; a second call costs nothing."""
