@@ -96,7 +96,7 @@ class Limits:
         if self.choices is not None:
             if value not in self.choices:
                 choices = ", ".join(str(choice) for choice in self.choices)
-                raise InputError(f"unknown {name} {_quoted(value)}; there are {choices}")
+                raise InputError(f"unknown {name} {_quoted(value)}; choose one of {choices}")
         elif isinstance(value, Real) and not isinstance(value, bool):
             self._check_number(name, value)
         elif isinstance(value, str) and not _is_encodable(value):

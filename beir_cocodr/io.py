@@ -222,10 +222,7 @@ def check_output_free(output: Path) -> None:
     check_name("the output", output)
     is_empty = output.is_dir() and not any(output.iterdir())
     if not is_empty and (output.exists() or output.is_symlink()):
-        raise InputError(
-            f"{output} is there already, not empty, and is not written over; "
-            "choose another --output"
-        )
+        raise InputError(f"{output} is not empty and is not overwritten; choose another --output")
 
 
 @contextmanager

@@ -355,15 +355,13 @@ class _Evaluated:
         if root == "bm25":
             return ["BM25 is not trained."]
         if not statement.stages:
-            return [
-                f"There is no training.json beside {root}: nothing is known of what it has seen."
-            ]
+            return [f"There is no training.json beside {root}, so what it has seen is unknown."]
         at_least = "" if statement.complete else "at least "
         documents = len(self.collection.documents)
         queries = len(self.collection.queries)
         stages = ", ".join(statement.stages)
         sentences = [
-            f"Trained by {stages} from {root}, of which nothing is known.",
+            f"Trained by {stages} from {root}; what {root} has seen is unknown.",
             f"Training was given {at_least}{statement.documents_seen:,} of the {documents:,} "
             f"evaluated documents and {at_least}{statement.queries_seen:,} of the {queries:,} "
             "evaluated queries.",

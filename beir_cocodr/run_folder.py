@@ -118,7 +118,7 @@ def _read_run(folder: Path) -> tuple[object, set[str]]:
     for name in files:
         if not _is_result(folder, name):
             raise InputError(
-                f"{record} names {name!r:.200}, which is no result in this folder; nothing was "
+                f"{record} names {name!r:.200}, which is not a result in this folder; nothing was "
                 f"removed; choose another --output, or take {RUN_FILE} away"
             )
     return run, {RUN_FILE, *files}
@@ -148,8 +148,8 @@ def _check_run(
     if other_records or (overwrite and others):
         first = min(other_records or others)
         raise InputError(
-            f"{output} holds {first}, which is no result of this command and is not written over; "
-            "choose another --output"
+            f"{output} holds {first}, which is not a result of this command and is not "
+            "overwritten; choose another --output"
         )
     if overwrite:
         return

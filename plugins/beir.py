@@ -64,8 +64,8 @@ def score_function(model: Any) -> str:
     declared = getattr(declared, "value", declared)
     if declared not in _SCORE_FUNCTIONS:
         raise InputError(
-            f"the model declares the similarity {declared!r}, BEIR has cosine and dot: "
-            "name a score function"
+            f"the model declares the similarity {declared!r}, but BEIR has cosine and dot: name a "
+            "score function"
         )
     return _SCORE_FUNCTIONS[declared]
 

@@ -95,13 +95,13 @@ class _WorkingSearch:
     def encode(self, *args: Any, **kwargs: Any) -> None:
         """Refuse: the index has its own files."""
         raise InputError(
-            "a FAISS search keeps its index by save and load; ExactSearch encodes to files"
+            "a FAISS search keeps its index with save and load; use ExactSearch to encode to files"
         )
 
     def search_from_files(self, *args: Any, **kwargs: Any) -> dict[str, dict[str, float]]:
         """Refuse: the index has its own files."""
         raise InputError(
-            "a FAISS search keeps its index by save and load; ExactSearch searches files"
+            "a FAISS search keeps its index with save and load; use ExactSearch to search files"
         )
 
 

@@ -62,7 +62,7 @@ def register_folder(
     parts = {split: replace(source, wanted_split=split) for split in source.splits()}
     if any(part.queries_file is None for part in parts.values()):
         raise InputError(
-            f"{folder / 'queries.jsonl'}: no such file, and there are judgements; put it there"
+            f"{folder / 'queries.jsonl'}: no such file, although there are judgements; put it there"
         )
     docs = FolderDocs(folder)
     documentation = {"pretty_name": identifier, "desc": f"<p>The BEIR folder {folder.name}.</p>"}

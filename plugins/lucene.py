@@ -275,7 +275,7 @@ class LuceneBM25:
         if searcher.num_docs != with_text:
             raise InputError(
                 f"Lucene indexed {searcher.num_docs} of {with_text} documents with text in "
-                f"{self.folder}; check if the disk is full"
+                f"{self.folder}; check whether the disk is full"
             )
         searcher.set_bm25(self.k1, self.b)
         if self.analyzer == "none":

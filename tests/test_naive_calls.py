@@ -230,7 +230,7 @@ def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
         (lambda: load_encoder(["minilm"]), "model is a list of str; give a name"),
         (lambda: load_encoder(object()), "model is an object; give a name"),
         (lambda: ExactSearch(object()), "model is an object; give an object with encode"),
-        (lambda: ModelSpec.of("mixed", object()), "unknown fusion 'mixed'; there are hybrid"),
+        (lambda: ModelSpec.of("mixed", object()), "unknown fusion 'mixed'; choose one of hybrid"),
     ],
 )
 def test_what_cannot_be_taken_is_refused_by_argument_and_type(call, message):

@@ -107,13 +107,13 @@ def test_ancestors_are_merged_and_texts_counted_once(evaluated, tmp_path):
         ["finetune", "distill"],
     ]
     assert (found.documents_seen, found.queries_seen) == (4, 3)
-    assert "minilm, of which nothing is known" in found.sentences[0]
+    assert "minilm; what minilm has seen is unknown" in found.sentences[0]
 
 
 def test_models_without_a_record(evaluated, tiny_bert):
     found = contamination_statement(["bm25", str(tiny_bert)], evaluated)
     assert found["bm25"].sentences == ["BM25 is not trained."]
-    assert "nothing is known" in found[str(tiny_bert)].sentences[0]
+    assert "has seen is unknown" in found[str(tiny_bert)].sentences[0]
 
 
 def test_generated_queries_are_compared_too(evaluated, tmp_path):

@@ -98,13 +98,13 @@ def read_scores(files: Files, datasets: list[str], measure: str) -> ModelScores:
             report = EvaluationRecord.read(file)
         except InputError as error:
             raise InputError(
-                f"{file} cannot be read, or is no results.json of evaluate: {error}"
+                f"{file} cannot be read as a results.json of evaluate: {error}"
             ) from error
         dataset = next((name for name in datasets if _is_same(name, report.dataset)), None)
         if dataset is None:
             raise InputError(
-                f"{file} is of {report.dataset!r}, which is none of {', '.join(datasets)}; leave "
-                "it out, or name that collection too"
+                f"{file} is of {report.dataset!r}, which is not one of {', '.join(datasets)}; "
+                "leave it out, or name that collection too"
             )
         scores.add(file, dataset, report)
     return scores

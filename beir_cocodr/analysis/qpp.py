@@ -192,7 +192,7 @@ def qpp(
         quality = _read_quality(Path(per_query), measure)
     _check(quality, further, collection)
 
-    log.info("term statistics of %s", collection.name)
+    log.info("counting the terms of %s", collection.name)
     statistics = TermStatistics(collection.documents, search.encoder.text_format, search.analyzer)
     terms: dict[str, Ints] = {}
     unknown_words = 0
@@ -311,7 +311,7 @@ def correlations(
 
 def _check(quality: Values, predictors: Mapping[str, Values], collection: Collection) -> None:
     if not quality:
-        raise InputError("the quality of no query is given; give that of at least one")
+        raise InputError("no query has a quality; give that of at least one")
     for query, value in quality.items():
         if query not in collection.queries:
             raise InputError(
@@ -325,6 +325,6 @@ def _check(quality: Values, predictors: Mapping[str, Values], collection: Collec
     for name, values in predictors.items():
         if not values.keys() & quality.keys():
             raise InputError(
-                f"predictor {name!r} has a value for none of the {len(quality)} queries; give it "
-                "by the same query ids"
+                f"predictor {name!r} has no value for any of the {len(quality)} queries; give its "
+                "values under the same query ids"
             )

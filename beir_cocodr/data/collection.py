@@ -502,9 +502,9 @@ def load_labelled(dataset: Dataset, split: str = "test") -> Collection:
     source.missing(StrictReport(_command_line_name(source)), "none")
     if source.judgements_file is None and not source.splits():
         raise InputError(
-            f"{source.name} has no labels to evaluate by; beir-cocodr compare "
-            f"--dataset {source.name} MODEL MODEL judges models without, and search shows "
-            "their results"
+            f"{source.name} has no labels to evaluate with; beir-cocodr compare --dataset "
+            f"{source.name} MODEL MODEL judges models without labels, and search shows their "
+            "results"
         )
     return _load(source, "required")
 
@@ -530,5 +530,5 @@ def load_queries(dataset: Dataset, split: str = "test") -> Collection:
     if not queries:
         raise InputError(f"{source.name} has no queries of split {split!r} to search for")
     if source.judgements_file is None:
-        log.info("%s has no judgements: all %d queries are taken", source.name, len(queries))
+        log.info("%s has no judgements: all %d queries are used", source.name, len(queries))
     return Collection(source.name, documents, queries, qrels, source.split, source=source)

@@ -426,8 +426,8 @@ def dataset_documents(dataset: Any) -> Documents:
     id = next((name for name in ("id", "_id") if name in names), None)
     if id is None or "text" not in names or not hasattr(dataset, "__len__"):
         raise InputError(
-            f"a dataset of columns {names} is no corpus; load it with id (or _id) and text, "
-            "not as a stream"
+            f"a dataset with the columns {names} is not a corpus; load it with id (or _id) and "
+            "text, not as a stream"
         )
     table = dataset.with_format("arrow")[:]
     ids = table.column(id)

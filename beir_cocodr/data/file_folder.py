@@ -92,7 +92,7 @@ class Reading:
         unknown = [key for key in settings if key not in known] if settings else [query]
         if unknown:
             names = ", ".join(repr(key) for key in unknown)
-            raise InputError(f"{name}: unknown {names}; there are {', '.join(known)}")
+            raise InputError(f"{name}: unknown {names}; choose from {', '.join(known)}")
         words = settings.pop("words", str(PASSAGE_WORDS))
         if not words.isdecimal():
             raise InputError(f"{name}: words is {words!r}, not a number; correct it")
@@ -330,7 +330,7 @@ class HubDataset(TextFiles):
             raise InputError(f"{self.name}: name one of its splits with ?split=: {names}")
         if len(splits) > 1 and self.reading.split is None:
             log.info(
-                "%s: of its splits %s is read; ?split= names another",
+                "%s: reading its split %s; ?split= names another",
                 self.name,
                 split,
             )

@@ -398,14 +398,14 @@ class Columns:
         existing = ", ".join(quoted) or "none"
         for name in (*self.texts, self.title, self.id):
             if name and name not in names:
-                raise InputError(f"{where}: no column {name!r}; there are {existing}")
+                raise InputError(f"{where}: no column {name!r}; the columns are {existing}")
         texts = self.texts or _recognise(names, TEXTS)
         if not texts and len(names) == 1:
             texts = tuple(names)
         if not texts:
             raise InputError(
-                f"{where}: no column is recognised as the text; name it with --text-column; "
-                f"there are {existing}"
+                f"{where}: no column is recognised as the text; name it with --text-column; the "
+                f"columns are {existing}"
             )
         title = self._or_recognised(self.title, names, TITLES)
         id = self._or_recognised(self.id, names, IDS)

@@ -670,7 +670,7 @@ def _log_pairs(
         judged = LoggedJudgement.from_json(content, f"{path}:{line}")
         if judged.query_id is None and not judged.query.strip():
             raise InputError(
-                f"{path}:{line}: neither query_id nor query; one of them says what was judged"
+                f"{path}:{line}: query_id and query are both missing; give one of them"
             )
         id = Asked(judged.query, judged.query_id).id
         judgement = checker.judgement(

@@ -159,8 +159,8 @@ def _check_columns(dataset: Any) -> None:
     has_id = any(name in names for name in _ID_COLUMNS)
     if not has_id or "text" not in names or not hasattr(dataset, "__len__"):
         raise InputError(
-            f"dataset is {kind_of(dataset)} of columns {names}; "
-            "give a datasets.Dataset that is no stream, with columns id (or _id), text and title"
+            f"dataset is {kind_of(dataset)} of columns {names}; give a datasets.Dataset that is "
+            "not a stream, with the columns id (or _id), text and title"
         )
 
 

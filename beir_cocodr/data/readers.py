@@ -468,12 +468,12 @@ def read_query_file(path: Path) -> dict[str, str]:
     queries: dict[str, str] = {}
     for line, id, text in _lines_as_queries(path):
         if id in queries:
-            raise InputError(f"{path}:{line}: query {id!r} is there twice; correct the line")
+            raise InputError(f"{path}:{line}: query {id!r} occurs twice; correct the line")
         if not text.strip():
             raise InputError(f"{path}:{line}: query {id!r} has no text; correct the line")
         queries[id] = text
     if not queries:
-        raise InputError(f"{path} has no queries; write one a line")
+        raise InputError(f"{path} has no queries; write one per line")
     return queries
 
 

@@ -180,7 +180,7 @@ class FileSource:
         for name in ("queries.jsonl", f"qrels/{self.wanted_split}.tsv"):
             path = folder / name
             if os.path.lexists(path) and not path.is_file():
-                message = "this is no file; remove it, or put the file there"
+                message = "this is not a file; remove it, or put the file there"
                 report(error("missing file", str(path), message))
 
     def _report_missing_labels(self, folder: Path, report: Report) -> None:

@@ -163,7 +163,10 @@ def compare(
         True
     """
     if options.judgements is not None and options.labels:
-        raise InputError("either labels of the split judge, or judgements of a file: leave one out")
+        raise InputError(
+            "models are judged by the labels of the split or by the judgements of a "
+            "file, not by both: leave one out"
+        )
     specs = resolve_models(models)
     task = ComparisonTask.of(measures, split, options)
     if len(specs) > 1 or options.judgements is None:
@@ -207,7 +210,7 @@ def _check_models(specs: Mapping[str, ModelSpec], against: str | None) -> None:
     if len(specs) < 2:
         raise InputError(f"a comparison needs two models, not {len(specs)}; name another")
     if against is not None and against not in specs:
-        raise InputError(f"{against} is none of the models {', '.join(specs)}")
+        raise InputError(f"{against} is not one of the models {', '.join(specs)}")
 
 
 def compare_collection(
@@ -463,12 +466,17 @@ def uses_of(encoder: str | ModelSpec, documents: int) -> dict[str, ModelSpec]:
     spec = resolve_model(encoder)
     if spec.kind != "dense" or spec.loaded is not None:
         raise InputError(
-            f"{spec.name} is no encoder: name one, whose uses are compared, or two models or more"
+            f"{spec.name} is not an encoder: name an encoder, whose uses are compared, or at "
+            "least two models"
         )
     specs = {name: ModelSpec.parse(name) for name in ways_to_use(spec.name)}
     if documents <= MOST_FOR_VECTORS:
         return specs
-    log.info("%d documents: hybrid encoders are not tried before they are fused", documents)
+    log.info(
+        "%d documents: vector:M is not compared, because fusing so many takes long; name a "
+        "model that fuse has made",
+        documents,
+    )
     return {name: use for name, use in specs.items() if use.kind != "vector"}
 
 
@@ -488,6 +496,6 @@ def check_judgements_kept(table: Path, judgements: str | Path | None) -> None:
     lost = [id for id, query in held.items() if not query.grades.keys() <= read.get(id, {}).keys()]
     if lost:
         raise InputError(
-            f"{table} holds judgements of {len(lost)} queries, and would be written over: "
-            "name it with --judgements, or move it away"
+            f"{table} holds judgements of {len(lost)} queries, and would be overwritten: name it "
+            "with --judgements, or move it away"
         )

@@ -287,7 +287,8 @@ class _Judged:
         judgements = load_judgements(file).of(collection.queries, collection.documents)
         if judgements.drawn:
             log.warning(
-                "%s: pairs were drawn, which the measures do not know; nDCG@10 by few_labels does",
+                "%s: its pairs were drawn at random, which the measures ignore; the nDCG@10 of "
+                "few_labels takes it into account",
                 file,
             )
         kept = spaced(judgements.qrels, options.queries)
@@ -320,7 +321,7 @@ def evaluate_into(
     """
     if task.top_k < depth(task.measures):
         log.warning(
-            "runs hold %d documents a query, the measures look at up to %d",
+            "runs hold %d documents per query, but the measures look at up to %d",
             task.top_k,
             depth(task.measures),
         )
@@ -525,7 +526,7 @@ def read_per_query(path: Path, measures: Sequence[str]) -> dict[str, list[float]
             raise InputError(f"{path}:{number}: {len(cells)} columns, not {len(names)}")
         query = cells[0]
         if query in scores:
-            raise InputError(f"{path}:{number}: query {query!r} a second time")
+            raise InputError(f"{path}:{number}: query {query!r} occurs a second time")
         with explained(f"{path}:{number}: a score is not a number", "evaluate again", ValueError):
             scores[query] = [float(cells[column]) for column in columns]
         if not np.isfinite(scores[query]).all():

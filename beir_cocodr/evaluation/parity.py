@@ -84,9 +84,9 @@ def _parse(name: str) -> ParityMeasure:
     measure = _shared_measure(f"R@{capped.group(1)}" if capped else name)
     if measure is None:
         raise InputError(
-            f"measure {name!r} is not one that BEIR, ir-measures and pytrec_eval share; they share "
-            "nDCG, AP and RR with a cutoff or without, R, P and Success with one (as nDCG@10); "
-            "BEIR adds R_cap@k"
+            f"measure {name!r} is not one that BEIR, ir-measures and pytrec_eval share; they "
+            "share nDCG, AP and RR with or without a cutoff, and R, P and Success with one (as "
+            "in R@100); BEIR adds R_cap@k"
         )
     cutoff = measure.params.get("cutoff")
     check_cutoff(name, cutoff)

@@ -396,7 +396,9 @@ class Calibration(Record):
             f"({self.date})."
         )
         if corpus_sha256 in self.corpora:
-            text += " This collection is one of them, so the verdict here is no independent test."
+            text += (
+                " This collection is one of them, so the verdict here is not an independent test."
+            )
         return text
 
 

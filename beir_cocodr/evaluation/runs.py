@@ -30,7 +30,7 @@ def identical_ids(dataset: str, policy: str = "auto") -> str:
     """
     if policy not in POLICIES:
         raise InputError(
-            f"unknown policy for identical ids {policy!r}; there are {', '.join(POLICIES)}"
+            f"unknown policy for identical ids {policy!r}; choose one of {', '.join(POLICIES)}"
         )
     if policy != "auto":
         return policy

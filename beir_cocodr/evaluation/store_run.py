@@ -214,18 +214,22 @@ def _check_run(
     if not overwrite:
         way_out = "choose another --output, or replace the run with --overwrite"
         if not isinstance(before, dict):
-            raise InputError(f"{output} is there, and not the run of a search on record; {way_out}")
+            raise InputError(
+                f"{output} already exists, and no search is on record that wrote it; {way_out}"
+            )
         check_same_run(output, {name: before.get(name) for name in settings}, settings, way_out)
         return
     with output.open("rb") as file:
         columns = file.readline(10_000).split()
     if len(columns) not in (0, 6):
-        raise InputError(f"{output} is no TREC run and is left as it is; choose another --output")
+        raise InputError(
+            f"{output} is not a TREC run and is left as it is; choose another --output"
+        )
 
 
 def _check(output: Path, index: str | None) -> None:
     if index is not None and index not in get_args(Kind):
-        raise InputError(f"unknown index {index!r}; there are {', '.join(get_args(Kind))}")
+        raise InputError(f"unknown index {index!r}; choose one of {', '.join(get_args(Kind))}")
     output_folder(output.parent)
     if output.is_dir():
         raise InputError(

@@ -343,8 +343,9 @@ def _generator_class(name: str, config: Any) -> type[ModelGenerator]:
     if is_known and (is_decoder or not is_encoder):
         return CausalGenerator
     raise InputError(
-        f"generator {name!r} is a {config.model_type} without a decoder, which cannot write; name "
-        "an encoder-decoder such as a doc2query T5, a causal language model, or 'lexical'"
+        f"generator {name!r} is a {config.model_type} without a decoder, which cannot generate "
+        "text; name an encoder-decoder such as a doc2query T5, a causal language model, or "
+        "'lexical'"
     )
 
 

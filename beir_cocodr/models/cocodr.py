@@ -151,7 +151,7 @@ class COCODR(SentenceTransformer):
         width = self.get_embedding_dimension()
         if len(vector) != width:
             raise InputError(
-                f"model {name!r} encodes a text as {len(vector)} numbers and its settings promise "
+                f"model {name!r} encodes a text as {len(vector)} numbers but its settings say "
                 f"{width}; download it again"
             )
 
@@ -435,8 +435,8 @@ def set_lengths(
             limit = getattr(transformer.config, "max_position_embeddings", None)
         if length < _LEAST_LENGTH or (limit is not None and length > limit):
             raise InputError(
-                f"{attribute} {length} is outside {_LEAST_LENGTH}..{limit}, which this encoder can "
-                "read"
+                f"{attribute} is {length}, outside {_LEAST_LENGTH}..{limit}, which this encoder "
+                "can read"
             )
         setattr(transformer, attribute, length)
 

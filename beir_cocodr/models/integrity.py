@@ -347,7 +347,7 @@ def _check_length(
     # The host allows as many tokens as RoBERTa's table has rows, but its first rows mean padding.
     if longest > getattr(model[0].config, "max_position_embeddings", 0):
         raise InputError(
-            f"{noun} {name!r} is set to read {longest} tokens, and has {room} positions; {DAMAGED}"
+            f"{noun} {name!r} is set to read {longest} tokens, but has {room} positions; {DAMAGED}"
         )
     log.info("%s %s: reads %d tokens, as it has no more positions", noun, name, room)
     model.max_seq_length = room

@@ -146,8 +146,8 @@ def load_cross_encoder(name: str, device: str | None = None) -> tuple[Any, Calla
         model = CrossEncoder(name, device=device)
         if model.num_labels != 1:
             raise InputError(
-                f"cross-encoder {name!r} gives {model.num_labels} numbers a pair; "
-                "it has to give one score"
+                f"cross-encoder {name!r} gives {model.num_labels} numbers per pair; it must give "
+                "one score"
             )
         check_loaded(model, model.tokenizer, name, "cross-encoder")
         literally = read_literally(model.tokenizer, model.prompts.values())

@@ -156,7 +156,7 @@ def _check_is_module(file: Path, module: Any) -> None:
         values = (module.get("path"), module.get("type"))
         if all(isinstance(value, str) for value in values):
             return
-    raise InputError(f"{file}: {module!r} is no module with a path and a type; {DAMAGED}")
+    raise InputError(f"{file}: {module!r} is not a module with a path and a type; {DAMAGED}")
 
 
 def _check_module(
@@ -177,8 +177,8 @@ def _check_module(
     """
     if not (is_module(kind) or kind in known or kind.startswith(_PACKAGE)):
         raise InputError(
-            f"{file} names {kind!r}, which is no module of sentence-transformers; the code of a "
-            "model is never run, take another model"
+            f"{file} names {kind!r}, which is not a module of sentence-transformers; the code of "
+            "a model is never run, take another model"
         )
     inner = PurePosixPath(path)
     if inner.is_absolute() or ".." in inner.parts:
@@ -205,7 +205,7 @@ def _check_complete(folder: Path, modules: Sequence[Mapping[str, Any]]) -> None:
     numbers = [module.get("idx", row) for row, module in enumerate(modules)]
     if numbers != list(range(len(modules))):
         raise InputError(
-            f"{file}: a module is missing, by the numbers of the others (idx); {DAMAGED}"
+            f"{file}: the numbers of the modules (idx) show that one is missing; {DAMAGED}"
         )
     paths = {str(PurePosixPath(module["path"])) for module in modules}
     for config in sorted(folder.glob("[0-9]*_*/config.json")):
@@ -227,8 +227,8 @@ def _check_normalize(config: Path) -> None:
     written = names.get("module_output_name", read)
     if read not in _VECTORS or written != read:
         raise InputError(
-            f"{config} scales other vectors than it reads, or vectors that no module makes; "
-            f"{DAMAGED}"
+            f"{config} names vectors that no module makes, or writes its result to other vectors "
+            f"than it reads; {DAMAGED}"
         )
 
 

@@ -130,7 +130,7 @@ def _check_value(
             return
     if not any(_fits(value, hint) for hint in allowed):
         types = [getattr(hint, "__name__", str(hint)) for hint in allowed if hint is not NoneType]
-        raise InputError(f"{name} is {value!r}; it has to be {' or '.join(types)}")
+        raise InputError(f"{name} is {value!r}; it must be {' or '.join(types)}")
     limits.check(name, value)
 
 

@@ -31,7 +31,7 @@ def check_device_name(device: str | None) -> None:
         InputError: If it cannot.
     """
     if device is not None and not _DEVICES.fullmatch(device):
-        raise InputError(f"unknown device {device!r}; there are such as cpu, cuda, cuda:1 and mps")
+        raise InputError(f"unknown device {device!r}; give one such as cpu, cuda, cuda:1 or mps")
 
 
 def check_device(device: str | None, models: Iterable[str | ModelSpec] | None = None) -> None:
@@ -54,7 +54,9 @@ def check_device(device: str | None, models: Iterable[str | ModelSpec] | None = 
 
     check_device_name(device)
     if device not in devices():
-        raise InputError(f"device {device!r} is not here; there are {', '.join(devices())}")
+        raise InputError(
+            f"this machine has no device {device!r}; choose one of {', '.join(devices())}"
+        )
 
 
 #: Names of encoders whose weights come in a package.
@@ -126,14 +128,16 @@ def fusion_weight(
     if kind == "vector":
         raise InputError(
             f"model {name!r}: settings of vector were removed; name vector:M, or make a hybrid "
-            "encoder by beir-cocodr fuse with the options that you want"
+            "encoder with beir-cocodr fuse and the options that you want"
         )
     if not FUSIONS[kind].weighted:
-        raise InputError(f"model {name!r}: {setting!r} is no setting of {kind}, which has none")
+        raise InputError(
+            f"model {name!r}: {kind} has no settings, such as {setting!r}; leave the setting out"
+        )
     if not _WEIGHT.fullmatch(setting) or float(setting) > _WEIGHT_MAX:
         raise InputError(
-            f"model {name!r}: {setting!r} is no setting of {kind}; give BM25's weight from 0 to "
-            f"{_WEIGHT_MAX:,}, as in {kind}@0.3:M"
+            f"model {name!r}: {setting!r} is not a setting of {kind}; give BM25's weight from 0 "
+            f"to {_WEIGHT_MAX:,}, as in {kind}@0.3:M"
         )
     return float(setting)
 
@@ -399,7 +403,7 @@ class ModelSpec:
         name = label or type(encoder).__name__
         parsed = cls.parse(f"{kind}:{name}")
         if parsed.kind not in FUSIONS:
-            raise InputError(f"unknown fusion {kind!r}; there are {', '.join(FUSIONS)}")
+            raise InputError(f"unknown fusion {kind!r}; choose one of {', '.join(FUSIONS)}")
         return replace(parsed, loaded=encoder)
 
     @property
@@ -427,7 +431,7 @@ class ModelSpec:
             ModelSpec.parse(self.first).check()
         if self.kind in HOSTED and not (self.host and self.encoder):
             raise InputError(
-                f"{self.name!r} names too little; the form is {self.kind}:{HOSTED[self.kind].form}"
+                f"{self.name!r} is incomplete; the form is {self.kind}:{HOSTED[self.kind].form}"
             )
         if self.lucene and self.kind in FUSIONS and not FUSIONS[self.kind].lucene:
             raise InputError(

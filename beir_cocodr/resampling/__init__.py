@@ -33,7 +33,7 @@ class ResampleOptions(Options):
         """Check the values."""
         super().__post_init__()
         if self.base is not None and not ID.fullmatch(self.base):
-            raise InputError(f"--base-id {self.base!r} is no id of ir_datasets: {ID_PARTS}")
+            raise InputError(f"--base-id {self.base!r} cannot be an id of ir_datasets: {ID_PARTS}")
 
 
 @dataclass(frozen=True)

@@ -221,9 +221,9 @@ def check_method(method: str) -> None:
         InputError: It does not, or is not.
     """
     if method not in METHODS:
-        raise InputError(f"unknown search {method!r}; there are {' and '.join(METHODS)}")
+        raise InputError(f"unknown search {method!r}; choose {' or '.join(METHODS)}")
     if method == "faiss" and importlib.util.find_spec("faiss") is None:
-        raise InputError("searching with faiss needs it: pip install 'beir-cocodr[faiss-cpu]'")
+        raise InputError("--search faiss needs FAISS: pip install 'beir-cocodr[faiss-cpu]'")
 
 
 def nearest_ranks(

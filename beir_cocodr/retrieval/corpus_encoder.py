@@ -187,7 +187,7 @@ class CorpusEncoder:
         self._most_tokens = len(rows) * longest // 2
         log.warning(
             "out of memory with %d texts of up to %d tokens: batches have at most %d tokens from "
-            "here on (--token-budget %d saves the attempt)",
+            "here on (--token-budget %d avoids the attempt)",
             len(rows),
             longest,
             self._most_tokens,

@@ -55,7 +55,7 @@ class EmbeddingFile:
             zipfile.BadZipFile,
         ) as error:
             raise InputError(
-                f"{path} is no file of embeddings that encode of ExactSearch wrote; encode again "
+                f"{path} is not a file of embeddings that ExactSearch.encode wrote; encode again "
                 "(BEIR's own files are pickles, which can run code, and are not read)"
             ) from error
         return cls(path, ids, encoder, int(number), int(parts), key)
@@ -107,10 +107,12 @@ def read_corpus(files: Sequence[str | Path], queries: EmbeddingFile) -> list[Emb
     for part in parts:
         if (part.encoder, part.parts) != (queries.encoder, queries.parts):
             raise InputError(
-                f"{part.path} is of another encoding than {queries.path}: move it, or encode again"
+                f"{part.path} and {queries.path} are from different encodings: move one of them "
+                "away, or encode again"
             )
     if [part.number for part in parts] != list(range(queries.parts)):
         raise InputError(
-            f"{queries.path} is of {queries.parts} files of documents, here are {len(parts)}"
+            f"{queries.path} belongs to {queries.parts} files of documents, but {len(parts)} are "
+            "here; encode again"
         )
     return parts

@@ -195,8 +195,8 @@ class ExactSearch:
             declared = self.similarity(None)
             if similarity != declared:
                 raise InputError(
-                    f"score_function is {score_function!r}, a store is searched by {declared}: "
-                    "leave one out"
+                    f"score_function is {score_function!r}, but a store is searched by "
+                    f"{declared}: leave one of them out"
                 )
             documents = source if isinstance(source, Documents) else corpus
             return source, self._search_stored(documents, texts, top_k, self.store, excluded)
@@ -222,9 +222,9 @@ class ExactSearch:
 
         if not isinstance(self.model, COCODR):
             raise InputError(
-                "a store is keyed by the weights of its encoder, and "
-                f"{type(self.model).__name__} is none of this package's: load it with "
-                "load_encoder, or search without store"
+                f"a store is keyed by the weights of its encoder, and {type(self.model).__name__} "
+                "is not an encoder of this package: load it with load_encoder, or search without "
+                "store"
             )
         texts = list(queries.values())
         with hashed_documents(corpus) as documents:

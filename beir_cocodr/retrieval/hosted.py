@@ -175,8 +175,8 @@ def _check_kind(name: str, kind: str, architectures: tuple[str, ...]) -> None:
         fits = str(named[0]).endswith(architectures)
     if not fits:
         raise InputError(
-            f"model {name!r} is no {kind}, but {saved_as or 'a bare transformer'}: it would get "
-            "layers with random weights; name a model that was trained as one"
+            f"model {name!r} is not saved as {kind}, but as {saved_as or 'a bare transformer'}: "
+            "it would get layers with random weights; name a model that was trained as one"
         )
 
 

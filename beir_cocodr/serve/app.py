@@ -185,7 +185,7 @@ def _is_of_another_site(request: Request, host: str, is_open: bool) -> bool:
 def _refused_body(request: Request) -> Response | None:
     """Return the refusal of a body that is no JSON, or may be too long."""
     if request.headers.get("content-type") != "application/json":
-        return _error(415, "only JSON is read")
+        return _error(415, "the request is not JSON")
     length = int(request.headers.get("content-length") or _LONGEST + 1)
     # A body that comes in chunks may have any length.
     if length > _LONGEST or "transfer-encoding" in request.headers:
@@ -342,7 +342,7 @@ async def _json(request: Request) -> Json:
     try:
         content = parse_json((await request.body()).decode())
     except ValueError as error:
-        raise InputError(f"the request is no JSON: {error}") from error
+        raise InputError(f"the request is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise InputError("the request is no JSON object")
+        raise InputError("the request is not a JSON object")
     return content

@@ -277,7 +277,7 @@ class Session:
         """
         column = self.columns.get(model)
         if column is None:
-            raise InputError(f"{model} is none of the models {', '.join(self.columns)}")
+            raise InputError(f"{model} is not one of the models {', '.join(self.columns)}")
         _check_query(query)
         if column.searcher is None:
             return {"model": column.describe(), "hits": None}

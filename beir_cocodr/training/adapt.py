@@ -393,7 +393,7 @@ def _begun(output: Path, settings: AdaptationSettings, resume: bool) -> Iterator
         has_files = bool(files.files_below(output))
         if has_files and not resume:
             raise InputError(
-                f"{output} is not empty; choose another --output, or --resume to go on with it"
+                f"{output} is not empty; choose another --output, or --resume to continue it"
             )
         file = output / _PLAN_FILE
         if file.is_file():
@@ -421,7 +421,7 @@ def _check_settings(file: Path, settings: AdaptationSettings) -> None:
         before = AdaptationSettings.read(file)
     except InputError as error:
         raise InputError(
-            f"{error}, or remove it to go on without it, or choose another --output"
+            f"{error}, or remove it to continue without it, or choose another --output"
         ) from error
     check_same_run(file.parent, before.settings, settings.settings)
 

@@ -221,7 +221,7 @@ class Rounds(TrainerCallback):
         with explained(f"{file} is damaged", _TRAIN_AGAIN, *kinds):
             record: dict[str, Any] = files.parse_json(file.read_text())
             if not all(isinstance(record[name], (int, float)) for name in (MEASURE, *LIST_COUNTS)):
-                raise ValueError("a count is no number")
+                raise ValueError("a count is not a number")
         return record
 
     def _check_file(self, file: Path, digest: str | None) -> None:

@@ -94,7 +94,7 @@ def export(
         InputError: The form is unknown, or the dataset cannot be read or has no labels.
     """
     if options.form not in FORMS:
-        raise InputError(f"unknown form {options.form!r}; there are {', '.join(FORMS)}")
+        raise InputError(f"unknown form {options.form!r}; choose one of {', '.join(FORMS)}")
     check_count("negatives", options.negatives)
     check_device(search.encoder.device, models)
     with draft_folder(output) as folder, ExitStack() as stack:

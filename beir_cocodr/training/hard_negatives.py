@@ -79,8 +79,8 @@ def read_hard_negatives(path: str | Path, collection: Collection) -> dict[str, I
             rows_of.setdefault(query, []).append(negatives)
     if not rows_of:
         raise InputError(
-            f"{path} has no negative of a query of {collection.name}, split {collection.split}; "
-            "name another file or split"
+            f"{path} has no negatives for any query of {collection.name}, split "
+            f"{collection.split}; name another file or split"
         )
     if other_queries:
         log.warning("%s: %d lines of other queries", path, other_queries)
@@ -121,7 +121,7 @@ def _ids(entries: list[Any]) -> list[str]:
 def _id(entry: Any) -> str:
     value = entry["pid"] if isinstance(entry, dict) else entry
     if not isinstance(value, (str, int)):
-        raise TypeError(f"{value!r} is no id")
+        raise TypeError(f"{value!r} is not an id")
     return str(value)
 
 

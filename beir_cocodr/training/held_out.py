@@ -63,7 +63,7 @@ def selecting_collection(collection: Collection, options: HoldingOut) -> Collect
     if split is None:
         return None
     if isinstance(options, DistillOptions) and options.select_epochs is None:
-        raise InputError("select_split chooses every select_epochs: set that, too")
+        raise InputError("select_split needs select_epochs; set it too")
     if split == collection.split:
         raise InputError(
             f"select_split: {split} is what is trained on; name another split, or a held_out share"
@@ -115,7 +115,8 @@ def hold_out(
     if not held:
         if options.held_out:
             log.warning(
-                "held_out %g of %d queries is none: nothing is measured on them",
+                "held_out %g of %d queries is less than one query: none is held out, and nothing "
+                "is measured",
                 options.held_out,
                 len(names),
             )

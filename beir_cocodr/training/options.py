@@ -340,8 +340,8 @@ class FinetuneOptions(HeldOut, TrainingOptions):
         for what_needs, needed in needing.items():
             if needed and not self.negatives:
                 raise InputError(
-                    f"{what_needs} needs hard negatives a query: set negatives to 1 or more, or "
-                    "change it"
+                    f"{what_needs} needs hard negatives for each query: set negatives to 1 or "
+                    "more, or change it"
                 )
 
     @property

@@ -191,7 +191,7 @@ def stage_options(
     if preset is not None and stage not in PRESETS.get(preset, {}):
         having = [name for name, stages in PRESETS.items() if stage in stages]
         raise InputError(
-            f"preset {preset!r} has nothing for {stage}; those that have are {', '.join(having)}"
+            f"preset {preset!r} has no settings for {stage}; choose one of {', '.join(having)}"
         )
     preset_settings = _for_all_processes(PRESETS[preset][stage] if preset else {})
     user_settings = dict(_assigned(kind, assignment) for assignment in assignments)
@@ -404,8 +404,8 @@ def check_preset(preset: str | None, stages: Sequence[str]) -> None:
     having = [name for name in PRESETS if any(_preset_key(name, stage) for stage in stages)]
     if preset is not None and preset not in having:
         raise InputError(
-            f"preset {preset!r} has nothing for {', '.join(stages)}; "
-            f"those that have: {', '.join(having)}"
+            f"preset {preset!r} has no settings for {', '.join(stages)}; choose one of "
+            f"{', '.join(having)}"
         )
 
 
@@ -425,7 +425,7 @@ def chosen_stages(stages: Sequence[str]) -> list[str]:
     unknown = [stage for stage in stages if stage not in ADAPT_STAGES]
     known = ", ".join(ADAPT_STAGES)
     if unknown:
-        raise InputError(f"unknown stages: {', '.join(unknown)}; there are {known}")
+        raise InputError(f"unknown stages: {', '.join(unknown)}; choose from {known}")
     if not stages:
-        raise InputError(f"no stages are named; there are {known}")
+        raise InputError(f"no stages are named; choose from {known}")
     return [stage for stage in ADAPT_STAGES if stage in stages]

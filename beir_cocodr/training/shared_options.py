@@ -268,7 +268,7 @@ def _check_all_placed(options: Options, left: Mapping[str, Any], optional: froze
     for name in left:
         if name not in known:
             listed = ", ".join(sorted(known))
-            raise InputError(f"there is no setting {name!r}; there are {listed}")
+            raise InputError(f"there is no setting {name!r}; choose one of {listed}")
         if {name, former.get(name)} & optional:
             continue
         if not _ignored(options, name):

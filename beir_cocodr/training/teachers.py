@@ -322,10 +322,11 @@ class FileTeacher:
         )
         if not usable:
             raise InputError(
-                f"{self.file}: {left_out} and another one; add them, or take another teacher"
+                f"{self.file}: {left_out} and of another document; add them, or take another "
+                "teacher"
             )
         if len(usable) < len(queries):
-            log.warning("%s: %s and another one, and are left out", self.file, left_out)
+            log.warning("%s: %s and of another document, and are left out", self.file, left_out)
         return usable
 
     def pool(self, query_id: str, best: Ints, known: Ints, count: int) -> Ints:

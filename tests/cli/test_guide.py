@@ -192,7 +192,7 @@ def test_what_stands_after_two_dashes_is_text(capsys, beir_folder):
     status, out, _ = run(
         capsys, "search", "--dataset", str(beir_folder), "--model", "bm25", "--", "--corpus"
     )
-    assert (status, "no document has a word of '--corpus'" in out) == (0, True)
+    assert (status, "no document contains a word of '--corpus'" in out) == (0, True)
 
 
 @pytest.mark.parametrize("name", [name for name in LEAVES if "resample" not in name])

@@ -144,7 +144,10 @@ def test_a_query_that_is_judged_in_part_is_left_out_and_counted(tmp_path):
         ),
         ('{"time": "t", "query_id": "q", "document_id": "d"}\n', ":1: grade: "),
         ('{"time": "t", "query_id": "q", "document_id": "d", "grade": "yes"}\n', ":1: grade"),
-        ('{"time": "t", "document_id": "d", "grade": 1}\n', ":1: neither query_id nor query"),
+        (
+            '{"time": "t", "document_id": "d", "grade": 1}\n',
+            ":1: query_id and query are both missing",
+        ),
         ('{"schema": 9, "time": "t"}\n', ":1: has schema 9"),
     ],
 )

@@ -386,9 +386,9 @@ def test_one_encoder_stands_for_all_its_uses(distinct, clean, tmp_path):
     assert found.few_labels.chosen == found.best.model == found.ranking[0]
     assert set(found.few_labels.unjudged) == set(found.models)
     assert found.few_labels.held_out.interval[0] < 0 < found.few_labels.held_out.interval[1]
-    with pytest.raises(InputError, match=r"either labels .* or judgements"):
+    with pytest.raises(InputError, match=r"by the labels .* or by the judgements"):
         compare(
             [clean], str(distinct), options=CompareOptions(labels=True, judgements=tmp_path / "log")
         )
-    with pytest.raises(InputError, match="bm25 is no encoder"):
+    with pytest.raises(InputError, match="bm25 is not an encoder"):
         compare(["bm25"], str(distinct), options=CompareOptions(judgements=tmp_path / "log"))

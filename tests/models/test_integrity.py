@@ -251,7 +251,9 @@ def test_a_similarity_that_is_unknown_is_named_and_none_becomes_cosine(tiny_cosi
 def test_a_module_that_is_lost_is_missed(tiny_cosine, copied):
     folder = copied(tiny_cosine)
     change_modules(folder, lambda modules: [modules[0], modules[2]])
-    assert "modules.json: a module is missing" in fault(folder)
+    assert "modules.json: the numbers of the modules (idx) show that one is missing" in fault(
+        folder
+    )
     folder = copied(tiny_cosine, "last")
     change_modules(folder, lambda modules: modules[:2])
     assert "2_Normalize" in fault(folder)

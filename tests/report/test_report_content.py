@@ -65,7 +65,7 @@ def test_two_models(two_models, nasty_folder, made):
     assert "20" in facts
     assert "torch" in facts
     assert found.section("published") is None
-    assert "nothing is known of what it has seen" in found.section("seen")
+    assert "so what it has seen is unknown" in found.section("seen")
 
 
 def commands(found: Page, section: str) -> list[list[str]]:
@@ -293,7 +293,7 @@ def test_nine_models_and_all_their_tests(nine_models, made):
     assert "intervals-figure_1" in found.ids
     assert "queries-figure_1" in found.ids
     assert (
-        found.section("seen").count("nothing is known") == 2
+        found.section("seen").count("has seen is unknown") == 2
     )  # four uses of an encoder have one history
 
 

@@ -86,7 +86,7 @@ def test_other_models_texts_and_lengths_do_not_pass_for_the_same(
     ExactSearch(others[0], corpus_chunk_size=20, show_progress_bar=False).encode(
         corpus, queries, tmp_path / "o", query_filename="q"
     )
-    with pytest.raises(InputError, match=r"another encoding"):
+    with pytest.raises(InputError, match=r"different encodings"):
         search.search_from_files(tmp_path / "o" / "q", files(tmp_path), 5)
 
 
@@ -108,9 +108,9 @@ def test_a_model_that_cannot_be_told_apart_is_encoded_anew_or_not_at_all(
 def test_files_that_are_not_ours_or_do_not_fit(search, collection, tmp_path):
     search.encode(collection.documents, collection.queries, tmp_path)
     queries, found = tmp_path / "queries.pkl", files(tmp_path)
-    with pytest.raises(InputError, match="of 3 files of documents, here are 2"):
+    with pytest.raises(InputError, match="3 files of documents, but 2 are here"):
         search.search_from_files(queries, found[:2], 5)
-    with pytest.raises(InputError, match="of 3 files of documents, here are 0"):
+    with pytest.raises(InputError, match="3 files of documents, but 0 are here"):
         search.search_from_files(queries, [], 5)
     bad = tmp_path / "beirs.pkl"
     bad.write_bytes(pickle.dumps((np.zeros((1, 4)), ["a"])))

@@ -147,7 +147,7 @@ def test_every_answer_says_what_a_browser_may_do(session, page):
     [
         ("/api/document?id=../../etc/passwd", "no document"),
         ("/api/document?id=..%2F..%2Fetc%2Fpasswd", "no document"),
-        ("/api/search?model=../../models&query=wing", "none of the models"),
+        ("/api/search?model=../../models&query=wing", "not one of the models"),
         ("/api/search?model=bm25&query=", "empty"),
         ("/report", "no report yet"),
     ],
@@ -182,7 +182,7 @@ def judging(**given):
         (judging(query=""), "empty"),
         (judging(document=None), "document"),
         ({"grade": 1, "query": "wing"}, "document"),
-        ([1], "no JSON object"),
+        ([1], "not a JSON object"),
     ],
 )
 def test_a_judgement_that_cannot_be_is_named(session, page, content, words):

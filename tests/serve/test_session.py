@@ -247,7 +247,7 @@ def test_what_cannot_be_is_named(beir_folder, files, tmp_path):
             session.judge(document, grade, query, id)
     with pytest.raises(InputError, match="no document"):
         session.document("../wing.md")
-    with pytest.raises(InputError, match="none of the models"):
+    with pytest.raises(InputError, match="not one of the models"):
         session.search("minilm", "q")
     assert "Nothing was judged" in session.describe()
     session.start()

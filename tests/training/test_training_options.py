@@ -142,7 +142,7 @@ def test_a_preset_reaches_the_stage_of_its_own_objective_alone():
     [("mrl", ["coco", "finetune"]), ("cocodr-base", ["gpl"]), ("qc", ["coco"]), ("nope", ["coco"])],
 )
 def test_a_preset_without_any_stage_of_a_chain_is_named(preset, stages):
-    with pytest.raises(InputError, match=f"{preset}.*has nothing for {stages[0]}.* cpu"):
+    with pytest.raises(InputError, match=f"{preset}.*has no settings for {stages[0]}.* cpu"):
         check_preset(preset, stages)
     check_preset("cpu", [*ADAPT_STAGES])
     check_preset(None, stages)

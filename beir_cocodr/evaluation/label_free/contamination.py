@@ -82,7 +82,7 @@ def _read_queries(folder: Path) -> Iterator[str]:
         return
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
-            problem = f"{file}:{number} is no query"
+            problem = f"{file}:{number} is not a query"
             with explained(problem, "generate them again", ValueError, KeyError, TypeError):
                 text = str(parse_json(line)["text"])
             yield text

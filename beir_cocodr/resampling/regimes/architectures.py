@@ -159,7 +159,7 @@ def find_architectures(names: Sequence[str]) -> list[Architecture]:
     for name in names:
         if name not in ARCHITECTURES:
             raise InputError(
-                f"unknown architecture {name!r}; there are all, {', '.join(ARCHITECTURES)}"
+                f"unknown architecture {name!r}; choose all, or one of {', '.join(ARCHITECTURES)}"
             )
         if names.count(name) > 1:
             raise InputError(f"architecture {name!r} is named twice; name each once")

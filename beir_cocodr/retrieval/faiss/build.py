@@ -338,7 +338,8 @@ def write_parts(folder: Path, parts: IndexParts) -> None:
     replaceable = folder.is_dir() and ((folder / SETTINGS).is_file() or not any(folder.iterdir()))
     if folder.exists() and not replaceable:
         raise InputError(
-            f"{folder} is there and is no index; nothing was written: choose another folder"
+            f"{folder} already exists and is not an index; nothing was written: choose another "
+            "folder"
         )
     try:
         with draft_folder(folder, replace=True) as draft:
@@ -419,7 +420,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
             raise KeyError("format")
     except OSError as error:
         raise InputError(
-            f"there is no index in {folder} ({path.name}: {error.strerror}); build one"
+            f"there is no index in {folder} ({path.name}: {error.strerror}); build one there"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(

@@ -102,8 +102,8 @@ class ShardJob:
         store = EmbeddingStore.found(self.folder, self.options.verify)
         if store is None:
             raise InputError(
-                f"{self.folder} no longer exists, which held the store that was being written; "
-                "encode again"
+                f"{self.folder}, to which the store was being written, no longer exists; encode "
+                "again"
             )
         model = load_encoder(self.model, replace(self.encoder, device=device))
         store.record.check_encoder(
@@ -521,7 +521,7 @@ def encode_over_ranks(
             store = EmbeddingStore.found(folder, options.verify)
             if store is None:
                 raise InputError(
-                    f"{folder} is not seen by all processes: let the output be on a disk that they "
+                    f"{folder} is not seen by all processes: put the output on a disk that they "
                     "share"
                 )
             mine = missing[rank() :: world_size()]

@@ -231,7 +231,7 @@ class Shard:
             SafetensorError,
         )
         with (
-            explained(f"{self.path} is no shard", _DELETE, *kinds),
+            explained(f"{self.path} is not a shard", _DELETE, *kinds),
             safe_open(self.path, framework="numpy") as file,
         ):
             label = json.loads((file.metadata() or {}).get(_ENTRY, "null"))

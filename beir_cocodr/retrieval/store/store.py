@@ -88,7 +88,7 @@ class EmbeddingStore(Embeddings):
         store = cls.found(Path(folder), verify)
         if store is None:
             raise InputError(
-                f"{folder} is no store, it has no embeddings; make them with encode --output "
+                f"{folder} is not a store: it has no embeddings; make them with encode --output "
                 f"{folder}"
             )
         missing = store.missing()

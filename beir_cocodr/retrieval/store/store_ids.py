@@ -176,7 +176,7 @@ class StoreIds:
 
     def _table(self) -> pq.ParquetFile:
         path = self._verified(_IDS)
-        with explained(f"{path} is no id table", ENCODE_AGAIN, OSError, pa.ArrowInvalid):
+        with explained(f"{path} is not a table of ids", ENCODE_AGAIN, OSError, pa.ArrowInvalid):
             table = pq.ParquetFile(path, memory_map=True)
         count = table.metadata.num_rows
         if count != self.count:

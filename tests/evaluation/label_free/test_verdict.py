@@ -357,7 +357,7 @@ def test_counts_and_reliability_by_hand():
         "in 2 of 6 pairs",
         "right in 3 of 4 decided",
         "it decided 2",
-        "no independent test",
+        "not an independent test",
     ):
         assert part in told
 

@@ -130,7 +130,7 @@ def test_broken_and_foreign_shards_are_made_again_and_said(
     torn.write_bytes(torn.read_bytes()[:-100])
     shutil.copy(copy / "shard-00001.safetensors", foreign)
     run(folder, tiny_bert, copy, verify=False)
-    assert f"{torn} is no shard" in caplog.text
+    assert f"{torn} is not a shard" in caplog.text
     assert f"{foreign} is a shard of something else" in caplog.text
     assert contents(copy) == contents(store)
 
