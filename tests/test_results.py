@@ -303,7 +303,7 @@ def test_what_is_said_of_query_as_context_is_in_a_results_file():
     assert f"worse than the base on {len(different('base', 'distilled', -1))} targets" in text
     [swept] = results["queries_per_passage"].values()
     assert list(swept["rows"]) == ["C 1", "C 3", "C 5", "C 10"]
-    assert "1, 3, 5 and 10 queries a passage" in text
+    assert "1, 3, 5 or 10 queries per passage" in text
     assert len(swept["comparisons"]) == 3
     assert all(test["t_p_holm"] >= 0.05 for test in swept["comparisons"])
     query = pairs["mean_tokens"]["passage-query"]["pair"]
@@ -325,7 +325,7 @@ def test_the_figures_of_fusing_a_large_corpus_are_in_a_results_file():
     small = f"{seconds[0]:.0f} processor seconds of 100,000 documents"
     assert f"{small} and {seconds[1]:.0f} of 1,000,000" in text
     assert f"{peaks[0]:,} and {peaks[1]:,} MiB at most" in text
-    assert f"{runs[1_000_000]['unknown_share']:.1%} of what stands" in text
+    assert f"{runs[1_000_000]['unknown_share']:.1%} of all occurrences" in text
 
 
 def test_the_times_of_a_first_answer_are_in_a_results_file():
@@ -427,7 +427,7 @@ def test_the_figures_of_the_whole_path_are_in_a_results_file():
     text = section("path")
     phases = results["phases"]
     seconds = {name: f"{phase['seconds']:.0f}" for name, phase in phases.items()}
-    counted = f"counting its tokens {seconds['tokens counted']} seconds"
+    counted = f"counting its tokens took {seconds['tokens counted']} seconds"
     lexical = f"BM25's index {seconds['BM25 index']}, its negatives {seconds['BM25 negatives']}"
     assert f"{counted}, {lexical}, the mining {seconds['mining']}" in text
     # These phases are shared: no process has much more to do than the other.

@@ -320,6 +320,6 @@ def test_a_store_that_is_gone_before_its_shards_are_written_is_said(folder, tiny
     job = ShardJob(
         tmp_path / "nowhere", documents, str(tiny_bert), EncoderOptions(), EncodeOptions(), 1
     )
-    with pytest.raises(InputError, match=r"nowhere no longer exists"):
+    with pytest.raises(InputError, match=r"nowhere.* no longer exists"):
         job.start("cpu")
     assert list(tmp_path.iterdir()) == []
