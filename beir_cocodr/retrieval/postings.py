@@ -135,9 +135,11 @@ class _Vocabulary:
         sizes = np.zeros(0, np.int64)
         lengths = [np.zeros(0, np.int32)]
         for block in blocks:
-            for term in block.terms:
-                numbers.setdefault(term, len(numbers))
-            of_block = np.fromiter((numbers[term] for term in block.terms), np.int32)
+            new = [term for term in block.terms if term not in numbers]
+            last = len(numbers) + len(new)
+            numbers.update(zip(new, range(len(numbers), last), strict=True))
+            of_terms = map(numbers.__getitem__, block.terms)
+            of_block = np.fromiter(of_terms, np.int32, len(block.terms))
             sizes = np.pad(sizes, (0, len(numbers) - len(sizes)))
             sizes[of_block] += block.sizes
             of_blocks.append(of_block)
