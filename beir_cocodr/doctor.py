@@ -335,7 +335,7 @@ def _cache(name: str, folder: Path, enables: str, variable: str) -> Finding:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         how = f"set {variable} to a writable folder"
         return Finding(name, "problem", f"{folder} is not writable", enables, how)
-    state = str(folder) if folder.exists() else f"{folder}, not made yet"
+    state = str(folder) if folder.exists() else f"{folder}, does not exist yet"
     return Finding(name, "ok", state, enables)
 
 

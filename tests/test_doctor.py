@@ -145,7 +145,7 @@ def test_cards_and_the_build_of_torch(tmp_path, monkeypatch):
 
 def test_disk_and_caches(tmp_path, monkeypatch):
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "not" / "yet"))
-    assert "not made yet" in finding("cache").state
+    assert "does not exist yet" in finding("cache").state
     assert str(tmp_path) in finding("disk, cache").state
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "file" / "x"))

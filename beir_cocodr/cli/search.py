@@ -307,7 +307,7 @@ def search(
         return
     if store is None or words or queries is not None:
         raise InputError(
-            "--output writes a run of the collection's own queries: give --store and no query, or "
+            "--output writes a run of the collection's queries: give --store and no query, or "
             "leave --output out to search for a text"
         )
     _check_as_encoded(settings)

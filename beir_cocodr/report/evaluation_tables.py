@@ -118,8 +118,8 @@ def fusion_table(record: TrainingRecord) -> Table:
         f"{size:,} in {precision}" for precision, size in details.bytes_per_document.items()
     )
     notes = [
-        "agreement: the share of the exact fusion's best 10 documents among its own best 10, on "
-        "crops and the collection's own queries",
+        "agreement: the share of the exact fusion's ten best documents that are among the "
+        "encoder's ten best, on crops and the collection's queries",
         f"bytes per document: {sizes}; projection of {details.terms:,} terms: "
         f"{details.projection_bytes:,} bytes",
     ]

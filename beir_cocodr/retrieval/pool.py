@@ -267,7 +267,7 @@ def device_list(device: str | None, processes: int) -> list[str]:
         InputError: The number is out of range, or there is no such device.
     """
     if processes < 1:
-        raise InputError(f"{processes} processes can do nothing; give at least 1")
+        raise InputError(f"{processes} processes cannot work; give at least 1")
     if processes > _MOST:
         raise InputError(f"{processes} processes are too many; give at most {_MOST}")
     check_device(device)

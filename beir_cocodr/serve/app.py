@@ -135,7 +135,7 @@ class Guard:
             return _error(403, f"this page is not at {name}; {_OPEN_THE_LINK}")
         is_open = request.method == "GET" and request.url.path in _FILES
         if _is_of_another_site(request, host, is_open):
-            return _error(403, "another site asks; open the page itself")
+            return _error(403, "the request comes from another site; open the page itself")
         if request.method == "POST":
             refusal = _refused_body(request)
             if refusal is not None:

@@ -324,7 +324,7 @@ function showVerdict() {
 function progress({ queries, fewest, more, open: undecided }) {
   if (!queries) return "No query is judged yet: this is an estimate from the texts alone.";
   if (!undecided.length) return `Decided by ${plural(queries, "judged query", "judged queries")}.`;
-  if (queries < fewest) return `${queries} of ${fewest} judged queries; from ${fewest} on, they count by themselves.`;
+  if (queries < fewest) return `${queries} of ${fewest} judged queries; from ${fewest} on, they can decide by themselves.`;
   if (more === null) return `${queries} judged queries; even 10,000 more would not decide: take the cheaper model.`;
   return `${queries} judged queries; about ${number(more)} more would decide.`;
 }

@@ -74,9 +74,8 @@ class Cost:
         steps = [f"{name} {describe_seconds(value)}" for name, value in self.seconds.items()]
         return (
             f"this will take about {describe_seconds(sum(self.seconds.values()))} "
-            f"({', '.join(steps)}), {size(self.disk_bytes)} of disk and "
-            f"{size(self.memory_bytes)} of memory: a guess, as a probe read {self.rate:,.0f} "
-            "documents a second"
+            f"({', '.join(steps)}), {size(self.disk_bytes)} of disk and {size(self.memory_bytes)} "
+            f"of memory: an estimate from a probe, which read {self.rate:,.0f} documents a second"
         )
 
 

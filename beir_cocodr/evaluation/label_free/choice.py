@@ -153,8 +153,8 @@ class _Choice:
             yield from self._verdict_reasons(label, uses)
         yield self.choice_reason(chosen)
         yield (
-            f"{len(self.pairs)} pairs were judged, each for itself: with many, one may be wrong by "
-            "chance alone."
+            f"{len(self.pairs)} pairs were judged, each by itself: among many, one may be wrong "
+            "by chance alone."
         )
         yield self._sample_reason()
         yield self._annotation_reason()

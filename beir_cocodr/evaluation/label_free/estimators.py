@@ -100,12 +100,13 @@ ESTIMATORS: dict[str, EstimatorRow] = {
     ),
     WITH_BM25: EstimatorRow(
         build=f"{_ESTIMATES}:AgreementWithBM25",
-        help="Which share of BM25's ten best documents a model finds.",
+        help="The share of BM25's ten best documents that a model finds.",
         citation="robertson2009bm25",
     ),
     WITH_FUSION: EstimatorRow(
         build=f"{_ESTIMATES}:AgreementWithFusion",
-        help="Which share of the ten best of a fusion of both models and BM25 a model finds.",
+        help="The share of the ten best documents of a fusion of both models and BM25 that a "
+        "model finds.",
         citation="cormack2009rrf",
     ),
 }

@@ -203,7 +203,7 @@ def _warn_of_missing_queries(
         ]
         if missing:
             log.warning(
-                "%s is not complete: it has no document for %d of the shown queries with a score "
+                "%s is not complete: it has no document for %d of the shown queries that score "
                 "above 0, such as %r",
                 rankings.runs[label],
                 len(missing),

@@ -145,7 +145,7 @@ def _cluster_files(folder: Path, name: str) -> dict[str, Path]:
 def _cluster_weights(file: Path) -> list[ClusterWeights]:
     lines: list[ClusterWeights] = []
     for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        problem = f"{file}:{number}: the line holds no cluster weights"
+        problem = f"{file}:{number}: the line has no cluster weights"
         with explained(problem, "delete the line", ValueError, InputError):
             line = ClusterWeights.from_json(parse_json(text), file)
             first = lines[0] if lines else line

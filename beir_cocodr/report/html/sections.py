@@ -330,7 +330,7 @@ def _recorded(output: ResultsFolder) -> ContaminationSection | None:
         return None
     remark = ""
     if output.judged is not None:
-        remark = "The judged collection is not at hand, so shared documents were not counted."
+        remark = "The judged collection is not available, so shared documents were not counted."
     return ContaminationSection(statements, None, remark)
 
 
