@@ -84,7 +84,7 @@ def test_what_is_left_of_an_adaptation(model, documents, beir_folder, tmp_path, 
     assert cost.disk_bytes == (3 + 8) * weights
     assert cost.memory_bytes > 4 * weights
     for there in (
-        "guess",
+        "estimate from a probe",
         "about",
         "disk",
         "memory",
