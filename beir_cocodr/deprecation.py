@@ -18,7 +18,7 @@ Arguments = dict[str, Any]
 
 @dataclass(frozen=True)
 class Former:
-    """What a function's signature was before.
+    """The former signature of a function.
 
     A present name may be dotted: ``options.top_k`` is the field ``top_k`` of the parameter
     ``options``, whose default is a dataclass.

@@ -55,7 +55,7 @@ def collection_provenance(collection: Collection, queries: bool) -> CollectionPr
 
 @dataclass(frozen=True)
 class TrainingPlan(Record):
-    """What makes two trainings the same.
+    """The settings that make two trainings the same.
 
     A field that does not apply is None, and left out of the JSON.
 

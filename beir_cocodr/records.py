@@ -198,7 +198,7 @@ class SharedCollection(CollectionProvenance):
 
 @dataclass(frozen=True)
 class ContaminationStatement:
-    """What the training of a model saw of the collection that the model is judged on.
+    """The part of a collection that training saw before the model is judged on it.
 
     Attributes:
         stages: the stages of its training, oldest first.

@@ -1,4 +1,4 @@
-"""What a corpus, its queries and the representations of a model say about each other.
+"""Analyses of a corpus, its queries and the representations of a model.
 
 Here are the options of the analyses.
 """
@@ -24,7 +24,7 @@ def as_paths(files: Files) -> list[Path]:
 
 @dataclass(frozen=True)
 class RepresentationOptions(Options):
-    """What is sampled from a corpus and how it is measured.
+    """Options of the sample from a corpus and of its measurement.
 
     The loss depends on ``batch_size``, so compare corpora with the same one. The paper's
     temperature is 2.
@@ -45,7 +45,7 @@ class RepresentationOptions(Options):
 
 @dataclass(frozen=True)
 class SourceClusterOptions(Options):
-    """What is sampled from the source, which splits are read, and which cases are recorded.
+    """Options of the sample from the source, of the splits to read and of the cases to record.
 
     Args:
         queries: ids of the target queries to record as cases; by default those whose gain changes

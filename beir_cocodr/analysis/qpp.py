@@ -43,7 +43,7 @@ _DECIMALS = 12
 
 @dataclass(frozen=True)
 class QPPOptions:
-    """How the quality of queries is measured, before predictors are correlated with it.
+    """Options of the measurement of query quality, which predictors are then correlated with.
 
     Args:
         measure: one measure, by name or as an object of ir-measures.

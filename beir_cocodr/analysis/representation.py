@@ -1,4 +1,4 @@
-"""How well a model represents a corpus, before and after it was adapted, on pairs of spans."""
+"""Measures of a model's representation of a corpus on pairs of spans, also before training."""
 
 import logging
 import math
@@ -328,7 +328,7 @@ def _losses(
 
 @dataclass(frozen=True)
 class CorpusRecord:
-    """What was sampled from a corpus, and what each model makes of it.
+    """The sample from a corpus, and each model's measures on it.
 
     Attributes:
         too_short: documents that were drawn too, but have no two spans.

@@ -1,4 +1,4 @@
-"""How far targets are from a source, in the words of documents and in the types of queries."""
+"""Distances of targets from a source, in the words of documents and in the types of queries."""
 
 import logging
 import math
@@ -187,7 +187,7 @@ SIMILARITIES = {
 
 @dataclass(frozen=True)
 class CollectionRecord:
-    """What was counted in a collection.
+    """The counts of a collection.
 
     Attributes:
         split: of the queries, None for all of them.

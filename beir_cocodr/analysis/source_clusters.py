@@ -1,4 +1,4 @@
-"""Whether training helped on the source queries that resemble a target, and on the target too."""
+"""Gains of training on the source queries that resemble a target, beside those on the target."""
 
 import logging
 from collections.abc import Mapping, Sequence

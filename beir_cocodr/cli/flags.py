@@ -1,4 +1,4 @@
-"""How commands get flags from options classes.
+"""Flags of commands, made from options classes.
 
 A field that is made by :func:`~beir_cocodr.models.spec.option` states a flag's name, type, default
 and help once. A command names the fields it has flags for, and receives the options as one object:

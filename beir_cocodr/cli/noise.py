@@ -1,4 +1,4 @@
-"""What reaches the terminal beside results: our own messages, and those of libraries on request."""
+"""The messages that reach the terminal beside results: ours, and those of libraries on request."""
 
 import logging
 import os

@@ -148,7 +148,7 @@ class _RayUsage(Record):
 
 @dataclass(frozen=True)
 class _RefitLine:
-    """Whether a hybrid encoder should be fused again, in a sentence."""
+    """A sentence that says if a hybrid encoder should be fused again."""
 
     line: str
 

@@ -22,7 +22,7 @@ R = TypeVar("R", bound=Report)
 
 @dataclass(frozen=True)
 class Delivery(Generic[R]):
-    """How the result of an analysis is written and printed.
+    """The way in which the result of an analysis is written and printed.
 
     Attributes:
         file: name of the record in the output folder.

@@ -38,7 +38,7 @@ class Clusters:
 
 @dataclass(frozen=True)
 class KMeans:
-    """How K-means runs.
+    """Options of k-means.
 
     Attributes:
         max_points_per_centroid: K-means runs on at most this many queries times K, drawn at random;

@@ -304,7 +304,7 @@ def write_arrow(
 ) -> tuple[str, Repeats]:
     """Write a stream of documents to an Arrow file, in batches.
 
-    Of each document 16 bytes are kept in memory, the hashes of its id and of its content.
+    Memory holds 16 bytes of each document, the hashes of its id and of its content.
 
     Args:
         path: the file.

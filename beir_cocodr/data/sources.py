@@ -1,4 +1,4 @@
-"""Where a collection is read from: the protocol of sources, and BEIR folders and corpus files."""
+"""Sources of collections: their protocol, BEIR folders and corpus files."""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ Labels = Literal["required", "optional", "none"]
 
 
 class Source(Protocol):
-    """Where a collection is read from: its parts as streams.
+    """A source of a collection, which gives the collection's parts as streams.
 
     Every defect goes to a ``report``; a stream never stops at one. The names of files are those
     that reports use, None where the part is absent.

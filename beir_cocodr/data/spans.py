@@ -1,4 +1,4 @@
-"""What training sees of one document: spans, a window, a query cut from it, a damaged copy.
+"""Views of one document for training: spans, a window, a query cut from it, a damaged copy.
 
 A span is some sentences, grouped up to a number of tokens. A damaged copy has lost words at random.
 """

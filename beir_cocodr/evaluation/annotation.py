@@ -1,4 +1,4 @@
-"""Which pairs of query and document to label next, so that two models can be told apart."""
+"""The choice of query-document pairs whose labels would best separate two models."""
 
 import math
 from collections.abc import (

@@ -1,4 +1,4 @@
-"""Which of several models is better on a collection, with labels or without."""
+"""Comparison of models on a collection, with labels or without."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ MOST_FOR_VECTORS = 50_000
 
 @dataclass(frozen=True)
 class CompareOptions(Options):
-    """How models are compared.
+    """Options of a comparison of models.
 
     Args:
         labels: True insists on labels, False leaves those that exist aside; by default they are
@@ -179,7 +179,7 @@ def compare(
 
 @dataclass(frozen=True)
 class ComparisonTask:
-    """What a comparison asks for, besides models and collection.
+    """The task of a comparison, apart from its models and its collection.
 
     Attributes:
         evaluation: measures, split, identical ids and number of queries.

@@ -62,7 +62,7 @@ Qrels = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class EvaluateOptions(Options):
-    """How models are evaluated.
+    """Options of an evaluation of models.
 
     Args:
         identical_ids: "keep" or "drop" documents whose id is the query's; "auto" drops them on
@@ -84,7 +84,7 @@ class EvaluateOptions(Options):
 
 @dataclass(frozen=True)
 class EvaluationTask:
-    """What an evaluation asks for, besides models and collection.
+    """The task of an evaluation, apart from its models and its collection.
 
     Attributes:
         measures: parsed; the first one decides.

@@ -1,4 +1,4 @@
-"""What a few judged queries say about several models.
+"""Estimates of several models from a few judged queries.
 
 Estimates are shrunk towards what was expected without labels. Intervals hold however often one
 looks, and say how many more judgements would settle a difference. Scores of queries are (n, M), in
@@ -209,7 +209,7 @@ class Posterior:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is expected of M models without labels.
+    """The expected values of M models without labels.
 
     Their values, up to a constant, are N(mean, covariance).
 
@@ -336,7 +336,7 @@ class JudgedGain:
 
 @dataclass(frozen=True)
 class FewLabels:
-    """What judged queries say about several models.
+    """The evidence of judged queries about several models.
 
     Attributes:
         file: The file of the judgements.

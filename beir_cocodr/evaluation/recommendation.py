@@ -1,4 +1,4 @@
-"""Which model of an adaptation to use, and why, by the labels of its target."""
+"""The choice among the models of an adaptation by the labels of its target, with its reasons."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

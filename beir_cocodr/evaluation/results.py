@@ -118,7 +118,7 @@ def _frame(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> pd.D
 
 @dataclass(frozen=True)
 class PairedTest(_Comparison):
-    """How model ``b`` differs from model ``a`` in one measure, over the same queries.
+    """The difference of model ``b`` from model ``a`` in one measure, over the same queries.
 
     Attributes:
         family: the question that the test belongs to.
@@ -245,7 +245,7 @@ class EvaluationRecord(Tabular, Record):
 
 @dataclass(frozen=True)
 class Estimate(_Comparison):
-    """How model b differs from model a in one label-free estimator, over the same queries.
+    """The difference of model b from model a in one label-free estimator, over the same queries.
 
     Attributes:
         estimator: one of :data:`~beir_cocodr.evaluation.label_free.estimators.ESTIMATORS`.
@@ -404,7 +404,7 @@ class Calibration(Record):
 
 @dataclass(frozen=True)
 class Likeness:
-    """How a collection compares with those of the calibration.
+    """The likeness of a collection to those of the calibration.
 
     Attributes:
         figures: figures of the collection, by name.

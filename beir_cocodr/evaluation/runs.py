@@ -68,7 +68,7 @@ def file_names(
 ) -> dict[str, str]:
     """Return a unique file name for each label.
 
-    Of a path the last part is taken, without the marks that file systems refuse.
+    A path gives its last part, without the marks that file systems refuse.
 
     Args:
         labels: labels of models, or names of datasets.

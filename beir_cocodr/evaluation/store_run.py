@@ -75,7 +75,7 @@ class StoreRun:
 
 @dataclass(frozen=True)
 class StoreSearchOptions(Options):
-    """How a store is searched.
+    """Options of a search of a store.
 
     Args:
         top_k: documents of a query.

@@ -22,7 +22,7 @@ class GeneratedFrom:
 
 @dataclass(frozen=True)
 class GenerationPlan(Record):
-    """What makes two generations the same.
+    """The settings that make two generations the same.
 
     Attributes:
         dataset: The corpus.

@@ -37,7 +37,7 @@ class Generated(NamedTuple):
 
 
 class Generator(Protocol):
-    """What generates queries for passages.
+    """A generator of queries for passages.
 
     Attributes:
         counter: Counts the tokens of passages, unless the options name another tokenizer.

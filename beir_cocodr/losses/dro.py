@@ -46,7 +46,7 @@ _NORM_EPSILON = 1e-12
 
 
 class GradientSettings(TypedDict, total=False):
-    """How cluster gradients are compared, see :class:`ClusterLoss`."""
+    """Ways to compare cluster gradients, see :class:`ClusterLoss`."""
 
     gram: Gram
     gradient_layers: int | None

@@ -1,4 +1,4 @@
-"""Where a model's files are: an alias, a folder, or the Hugging Face hub and its cache."""
+"""Places of a model's files: an alias, a folder, or the Hugging Face hub and its cache."""
 
 from collections.abc import Mapping
 from contextlib import suppress

@@ -52,7 +52,7 @@ _LOCK = RLock()
 
 @dataclass(frozen=True)
 class Task:
-    """What a task needs of a checkpoint, and which of :data:`PARTS` it can do without.
+    """A task's needs of a checkpoint, and the :data:`PARTS` that it can do without.
 
     Attributes:
         needs: What it needs, for a message.

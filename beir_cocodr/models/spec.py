@@ -451,7 +451,7 @@ def suggestion(name: str) -> str:
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """How a dense encoder is loaded; None leaves the model's own setting.
+    """Options of loading a dense encoder; None keeps the model's setting.
 
     The separator is also BM25's. The device changes no result.
     """
@@ -500,7 +500,7 @@ class EncoderOptions:
 
 @dataclass(frozen=True)
 class SearchOptions(Options):
-    """How models search a corpus; further fields are described beside their defaults.
+    """Options of a search of a corpus; further fields are described beside their defaults.
 
     Args:
         encoder: how dense encoders are loaded by name; loaded models keep their own settings.
@@ -559,7 +559,7 @@ LEXICAL = ("auto", "svd", "hash", "svd+hash")
 
 @dataclass(frozen=True)
 class FuseOptions(Options):
-    """How a dense encoder and BM25 become a hybrid encoder.
+    """Options of fusing a dense encoder with BM25 to a hybrid encoder.
 
     Further fields are described beside their defaults.
 

@@ -18,7 +18,7 @@ ID_PARTS = "use letters, digits, . _ + - and, between parts, /"
 
 @dataclass(frozen=True)
 class ResampleOptions(Options):
-    """Which splits are resampled, with which seed, and the name of the result."""
+    """The splits that are resampled, the seed, and the name of the result."""
 
     train_split: str = option("train", "Use this split of the training queries.")
     test_split: str = option("test", "Use this split of the test queries.")
@@ -38,7 +38,7 @@ class ResampleOptions(Options):
 
 @dataclass(frozen=True)
 class RestrainOptions(ResampleOptions):
-    """What ReSTrain chooses.
+    """Options of ReSTrain.
 
     For a size, k is the one whose union is nearest in size, and the smaller one of two.
     ``exclude_top`` is L, at least the largest k.
@@ -67,6 +67,6 @@ class RestrainOptions(ResampleOptions):
 
 @dataclass(frozen=True)
 class ResttestOptions(ResampleOptions):
-    """What ReSTTest chooses; the paper has 5 buckets."""
+    """Options of ReSTTest; the paper has 5 buckets."""
 
     buckets: int = option(5, "Divide the queries into this many buckets; each is held out once.")

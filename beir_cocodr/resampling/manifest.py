@@ -111,7 +111,7 @@ class SetRecord:
 
 @dataclass(frozen=True)
 class LabelOverlap:
-    """How many test queries share relevant passages with training queries.
+    """Counts of test queries that share relevant passages with training queries.
 
     Attributes:
         grade: passages of the test query count from this grade on.
@@ -140,7 +140,7 @@ class SimilaritySummary:
 
 @dataclass(frozen=True)
 class OverlapSummary:
-    """What a training set reveals of a test set.
+    """The overlap of a training set with a test set.
 
     Attributes:
         label_overlap: at every grade, by both rules.
@@ -166,7 +166,7 @@ class Overlaps:
 
 @dataclass(frozen=True)
 class RestrainParameters:
-    """What the choice of ReSTrain depended on, see ``restrain``; ``search`` is the method."""
+    """The settings of ReSTrain's choice, see ``restrain``; ``search`` is the method."""
 
     sizes: list[int]
     k: list[int]
@@ -178,7 +178,7 @@ class RestrainParameters:
 
 @dataclass(frozen=True)
 class ResttestParameters:
-    """What the choice of ReSTTest depended on, and the numbers of queries in each bucket."""
+    """The settings of ReSTTest's choice, and the numbers of queries in each bucket."""
 
     buckets: int
     seed: int
@@ -259,7 +259,7 @@ def _check_part(output: Path, part: SplitRecord, source: SourceRecord) -> None:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a collection comes from.
+    """The origin of a collection.
 
     Attributes:
         base: its name in ids of ir_datasets: the id without a split, ``apidocs/DOMAIN``, or the

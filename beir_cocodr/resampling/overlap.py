@@ -1,4 +1,4 @@
-"""What a training set reveals of a test set: shared labels, repeated queries, similar queries."""
+"""The overlap of a training set with a test set: shared labels, repeated and similar queries."""
 
 import functools
 import logging
@@ -406,7 +406,7 @@ class SideRecord:
 
 @dataclass(frozen=True)
 class RepeatedQueries:
-    """How many test queries are repeated, their share of all, and by which training queries."""
+    """Counts of repeated test queries, their share, and the training queries that repeat them."""
 
     queries: int
     share: float

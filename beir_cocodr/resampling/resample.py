@@ -116,7 +116,7 @@ class ResampledSet:
 
 @dataclass(frozen=True)
 class Method:
-    """How sets were drawn, for the manifest.
+    """The drawing of sets, for the manifest.
 
     Attributes:
         name: "restrain" or "resttest".

@@ -115,7 +115,7 @@ def fuse(
 
 @dataclass(frozen=True)
 class HeldEmbeddings:
-    """Where embeddings of the dense encoder may exist already.
+    """Places in which embeddings of the dense encoder may already exist.
 
     Attributes:
         stores: Folders that ``encode`` wrote.

@@ -153,7 +153,7 @@ LexicalScores = HeldScores | TermScores
 
 
 class _Fusion:
-    """What the fusions of a dense encoder with BM25 share."""
+    """The base of the fusions of a dense encoder with BM25."""
 
     def __init__(self, dense: Dense, bm25: Lexical) -> None:
         self.dense = dense

@@ -65,7 +65,7 @@ TermFeatures = list[dict[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class TermCounts:
-    """What BM25 knows about a corpus.
+    """BM25's statistics of a corpus.
 
     Attributes:
         frequencies: Term to the number of documents with it, most frequent terms first.
@@ -237,7 +237,7 @@ def smallest_as_good(candidates: Sequence[DenseBM25]) -> DenseBM25:
 
 
 class Fit:
-    """What candidates share: weights and dense vectors of a sample of documents, and one SVD."""
+    """Shared parts of candidates: weights and dense vectors of sampled documents, one SVD."""
 
     def __init__(
         self,

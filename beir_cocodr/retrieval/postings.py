@@ -49,7 +49,7 @@ _ONE = np.ones(1, np.float32)
 
 
 class Block(NamedTuple):
-    """How often terms occur in consecutive documents.
+    """Frequencies of terms in consecutive documents.
 
     Attributes:
         terms: Terms of the block, in the order of their first occurrences.

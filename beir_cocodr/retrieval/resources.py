@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Resources:
-    """What several models of a run share over one corpus; each part is made once, when it is used.
+    """Resources that the models of a run share over one corpus; each is made once, on first use.
 
     Args:
         documents: the corpus.

@@ -230,7 +230,7 @@ def adapt(
 
 @dataclass(frozen=True)
 class AdaptationPlan:
-    """What an adaptation trains, and on what.
+    """The plan of an adaptation: its trainings and their data.
 
     Attributes:
         target: the corpus that is adapted to.

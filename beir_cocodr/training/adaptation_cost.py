@@ -1,4 +1,4 @@
-"""What an adaptation will cost in time, disk and memory: a guess from a short probe."""
+"""Estimates of an adaptation's time, disk and memory, from a short probe."""
 
 from __future__ import annotations
 

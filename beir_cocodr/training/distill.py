@@ -225,7 +225,7 @@ class ListExamples:
 
 @dataclass(frozen=True)
 class _Preparation:
-    """What rounds draw from, made from a collection, its held-out queries and a teacher."""
+    """The source of the rounds, made from a collection, its held-out queries and a teacher."""
 
     collection: Collection
     training: Collection

@@ -43,7 +43,7 @@ _BEST = "best.safetensors"
 
 @dataclass(frozen=True)
 class DistillRound:
-    """What the steps between two refreshes train on; S is steps times batch size.
+    """The lists that the steps between two refreshes train on; S is steps times batch size.
 
     Attributes:
         queries: (S,) numbers of the training queries.
@@ -58,7 +58,7 @@ class DistillRound:
 
 @dataclass(frozen=True)
 class DistillTask:
-    """What all rounds draw from.
+    """The data that all rounds draw from.
 
     Attributes:
         collection: the corpus and its judgements.

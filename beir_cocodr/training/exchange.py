@@ -36,7 +36,7 @@ _TEVATRON_FORM = "Tevatron's form, which has query_id, query, positive_passages,
 
 @dataclass(frozen=True)
 class ExportOptions(Options):
-    """What an export writes.
+    """Options of an export.
 
     Args:
         form: a name of :data:`FORMS`.
@@ -52,7 +52,7 @@ class ExportOptions(Options):
 
 @dataclass(frozen=True)
 class ExchangeRecord(Record):
-    """What :func:`export` wrote.
+    """The record of what :func:`export` wrote.
 
     Attributes:
         dataset: the collection, as it was named.

@@ -115,7 +115,7 @@ def finetune(
 
 @dataclass(frozen=True)
 class FinetuneData:
-    """What all rounds of a fine-tuning learn from.
+    """The data that all rounds of a fine-tuning learn from.
 
     Attributes:
         collection: a corpus with queries and judgements.

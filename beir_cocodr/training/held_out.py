@@ -150,7 +150,7 @@ def keep_weights(model: Any, file: Path) -> str:
 
 @dataclass(frozen=True)
 class SelectionRecord(Record):
-    """What was measured on held-out queries.
+    """The measurements on held-out queries.
 
     Attributes:
         steps: the steps after which it was measured.

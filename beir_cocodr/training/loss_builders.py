@@ -1,4 +1,4 @@
-"""What rows of losses and objectives build: a loss over a model, by a training's options."""
+"""Builders of the rows of losses and objectives: a loss over a model, by a training's options."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class CoTMAEOptions(ContextOptions, LanguageModelOptions):
 
 @dataclass(frozen=True)
 class View:
-    """How the texts of an objective are drawn from a document.
+    """The way in which the texts of an objective are drawn from a document.
 
     Attributes:
         draw: draws the texts, one for each column of the objective.

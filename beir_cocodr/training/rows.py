@@ -1,4 +1,4 @@
-"""What a table's row says of its kind: a loss, a weighting, an objective, a teacher, a stage.
+"""Rows of tables, each of which describes a loss, weighting, objective, teacher or stage.
 
 The tables are read by the command line's help and by the checks of options, so nothing here imports
 torch: what a row builds is imported when it is built.

@@ -25,7 +25,7 @@ FORMER_NAMES = {"idro_mode": "mode", "mining_depth": "depth", "mining_keep": "ke
 
 @dataclass(frozen=True)
 class Workload:
-    """What a training reads.
+    """The amount of data that a training reads.
 
     Attributes:
         steps: optimiser steps.
@@ -54,7 +54,7 @@ def planned_steps(max_steps: int, epochs: float, examples: int, batch_size: int)
 
 @dataclass(frozen=True)
 class Budget(Options):
-    """How long a training takes and how fast it learns.
+    """Options of the length and the learning rate of a training.
 
     Args:
         max_steps: optimiser steps; -1 trains for ``epochs``.

@@ -19,7 +19,7 @@ from beir_cocodr.training.start import Start
 
 @dataclass(frozen=True)
 class StageData:
-    """What the stages of one adaptation learn from.
+    """The data that the stages of one adaptation learn from.
 
     Attributes:
         target: the corpus that is adapted to.

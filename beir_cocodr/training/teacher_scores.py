@@ -33,7 +33,7 @@ def array_sha256(array: Array) -> str:
 class TeacherScores:
     """A teacher that is asked for what is not known yet, with a memory in npy files.
 
-    Of several processes the first knows the scores, and all ask, each for its share.
+    If there are several processes, the first knows the scores, and each asks for its share.
 
     Args:
         teacher: the teacher.

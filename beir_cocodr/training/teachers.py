@@ -61,7 +61,7 @@ def scored_rows(teacher: Teacher, query_id: str, rows: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class TeacherSetting:
-    """What a teacher may be made from.
+    """The parts that a teacher may be made from.
 
     Attributes:
         name: the value of ``--teacher``.

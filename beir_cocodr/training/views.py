@@ -1,4 +1,4 @@
-"""What an objective of pre-training sees of a corpus, and how a batch is made of it.
+"""Views of a corpus for an objective of pre-training, and the batches made of them.
 
 Texts are drawn anew each epoch, tokenised and masked.
 """

@@ -12,7 +12,7 @@ from beir_cocodr.training.rows import Row
 
 @dataclass(frozen=True)
 class ClusterOptions(Options):
-    """How queries are clustered; the base of the options of every weighting.
+    """Options of clustering queries; the base of the options of every weighting.
 
     Args:
         clusters: K, the clusters of the training queries' embeddings by the model that is trained.

@@ -1,1 +1,1 @@
-"""Which of two models is better on a collection without labels, and how far to trust the answer."""
+"""Verdicts on two models on a collection without labels, and how far to trust them."""

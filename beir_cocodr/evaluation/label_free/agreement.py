@@ -1,4 +1,4 @@
-"""How far the ranked lists of models agree."""
+"""Agreement of the rankings of models."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Which model of an adaptation to use, and why, by estimates without labels."""
+"""The choice among the models of an adaptation by estimates without labels, with its reasons."""
 
 from collections.abc import (
     Iterable,

@@ -1,4 +1,4 @@
-"""What models were trained on that resembles the pseudo-queries of a corpus."""
+"""Training data of models that resembles the pseudo-queries of a corpus."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Contamination:
-    """What models were trained on that resembles the pseudo-queries of a corpus.
+    """Training data of models that resembles the pseudo-queries of a corpus.
 
     Attributes:
         spans: Models that learned to find documents of this corpus by spans of them.

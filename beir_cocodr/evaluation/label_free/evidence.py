@@ -1,4 +1,4 @@
-"""What can be seen of models on a collection without its labels.
+"""Evidence about models on a collection without its labels.
 
 It consists of how well models find held-out crops and generated queries, how far their ranked lists
 agree, and what they were trained on of the corpus.
@@ -73,7 +73,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class _PseudoSearch:
-    """What a model made of the pseudo-queries.
+    """A model's results on the pseudo-queries.
 
     Attributes:
         generated: Its ranking for the generated queries.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HeldOutResources(Resources):
-    """What models share over a changed copy of a corpus; only changed documents are encoded."""
+    """Shared resources over a changed copy of a corpus; only changed documents are encoded."""
 
     def __init__(
         self,

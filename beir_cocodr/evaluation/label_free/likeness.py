@@ -1,4 +1,4 @@
-"""Whether a collection is like those that the label-free rule was calibrated on."""
+"""Likeness of a collection to those that the label-free rule was calibrated on."""
 
 from collections.abc import Mapping, Sequence
 

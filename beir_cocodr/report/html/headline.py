@@ -51,7 +51,7 @@ class Headline:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do now.
+    """Advice on the next step.
 
     Attributes:
         title: the advice in a few words.

@@ -50,7 +50,7 @@ _SETTINGS_FILE = "settings.json"
 
 @dataclass(frozen=True)
 class RegimeOptions:
-    """How models are evaluated in both regimes.
+    """Options of an evaluation of models in both regimes.
 
     Args:
         seeds: each trains every architecture once.
@@ -120,7 +120,7 @@ class RegimeRow:
 
 @dataclass(frozen=True)
 class Alignment:
-    """How similarly a regime and a collection outside the distribution order models.
+    """The agreement of a regime with a collection outside the distribution in the order of models.
 
     Spearman's rho and Kendall's tau-b have two-sided p-values. All are None where nothing can be
     correlated.
@@ -390,7 +390,7 @@ def evaluate_regimes(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is evaluated by which measures."""
+    """The subjects of an evaluation and its measures."""
 
     manifest: Manifest
     units: list[TrainingUnit]

@@ -1,4 +1,4 @@
-"""What architectures start from: the bare start, and a masked language model around it."""
+"""Starts of architectures: the bare start, and a masked language model around it."""
 
 import logging
 import shutil

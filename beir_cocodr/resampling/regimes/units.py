@@ -1,4 +1,4 @@
-"""What models are trained and evaluated on: a training set with its test sets."""
+"""Units of training and evaluation: a training set with its test sets."""
 
 from dataclasses import dataclass
 from pathlib import Path

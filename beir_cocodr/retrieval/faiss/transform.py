@@ -145,7 +145,7 @@ def _default_lists(count: int, training: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the vectors of a corpus are laid out in an index, wider where its kind needs it.
+    """The layout of a corpus's vectors in an index, wider where its kind needs it.
 
     A graph finds neighbours by distance, which ranks differently from inner products: a long
     document would be near to everything. With M the length of the longest document, one more

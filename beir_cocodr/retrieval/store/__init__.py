@@ -1,1 +1,1 @@
-"""What an embedding store is made of: shards, ids, precisions, key, files and search."""
+"""The parts of an embedding store: shards, ids, precisions, key, files and search."""

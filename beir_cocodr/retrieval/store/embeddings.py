@@ -126,7 +126,7 @@ class ChangedEmbeddings(DerivedEmbeddings):
 
 
 class MappedEmbeddings(DerivedEmbeddings):
-    """What a function makes of embeddings, row by row, as they are read."""
+    """Embeddings to which a function is applied, row by row, as they are read."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ShardJob:
-    """What a process, here or elsewhere, needs to encode shards of a store that was begun.
+    """The data that a process, here or elsewhere, needs to encode shards of a store that was begun.
 
     The corpus travels as the path of its file, and the encoder as what it is loaded by; its device
     is that of the process.

@@ -1,4 +1,4 @@
-"""What encoding a corpus will take of disk, memory and time, before it starts."""
+"""Estimates of the disk, memory and time that encoding a corpus will take."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class EncodingCost:
-    """What is expected of an encoding.
+    """The expected cost of an encoding.
 
     Attributes:
         documents: Documents that are still to be encoded.

@@ -1,4 +1,4 @@
-"""What a store's vectors depend on, who made them, and how they are laid out."""
+"""The record of a store: what its vectors depend on, who made them, and how they are laid out."""
 
 import json
 from collections.abc import Mapping
@@ -180,7 +180,7 @@ def _short(value: object) -> str:
 
 @dataclass(frozen=True)
 class EncodeOptions(Options):
-    """How a corpus is encoded and kept; each field is described beside its default.
+    """Options of encoding and storing a corpus; each field is described beside its default.
 
     Attributes:
         shard_size: By default that of a store that exists already, else 16,384.

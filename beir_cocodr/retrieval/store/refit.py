@@ -1,4 +1,4 @@
-"""How far a corpus has moved from the one that a hybrid encoder was fused with."""
+"""The distance of a corpus from the one that a hybrid encoder was fused with."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -32,7 +32,7 @@ _PROBES = 256
 
 @dataclass(frozen=True)
 class Refit(Record):
-    """How far a corpus has moved from the one that a hybrid encoder was fused with.
+    """The distance of a corpus from the one that a hybrid encoder was fused with.
 
     Attributes:
         documents: How many documents were looked at, evenly spaced.

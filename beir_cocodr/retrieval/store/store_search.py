@@ -30,7 +30,7 @@ _GROUPS = 4
 
 @dataclass(frozen=True)
 class SearchJob:
-    """What a process, here or elsewhere, needs to search shards of a store.
+    """The data that a process, here or elsewhere, needs to search shards of a store.
 
     Attributes:
         folder: Folder of the store.
