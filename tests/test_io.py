@@ -90,7 +90,7 @@ def test_a_draft_takes_its_name_at_the_end(tmp_path):
         (draft / "file").write_text("1")
         assert not output.exists()
     assert names(tmp_path) == ["o"]
-    with pytest.raises(InputError, match="there already"), draft_folder(output):
+    with pytest.raises(InputError, match="is not empty"), draft_folder(output):
         pass
     with pytest.raises(ZeroDivisionError), draft_folder(output, replace=True) as draft:
         raise ZeroDivisionError

@@ -97,7 +97,7 @@ def test_labels_optional_and_none(folder: Path) -> None:
     assert (dropped.queries, dropped.qrels) == ({}, {})
     assert dropped.counts["qrels for unknown queries"] == 3
     (folder / "queries.jsonl").mkdir()
-    with pytest.raises(InputError, match=r"queries\.jsonl.* no file"):
+    with pytest.raises(InputError, match=r"queries\.jsonl.* not a file"):
         load_collection(folder, labels="optional")
     assert not load_collection(folder, labels="none").queries
 

@@ -326,7 +326,7 @@ def test_an_output_that_is_not_empty_stays_unchanged(folder, tmp_path):
     (tmp_path / "o" / "mine").write_text("x")
     (tmp_path / "file").write_text("x")
     for taken in ("o", "file"):
-        with pytest.raises(InputError, match="already"):
+        with pytest.raises(InputError, match="is not empty"):
             restrain(folder, "no encoder is loaded for this", tmp_path / taken, sizes=(16,))
     assert (tmp_path / "o" / "mine").read_text() == "x"
 

@@ -313,7 +313,7 @@ def test_datasets_are_searched_as_what_they_hold(id: str) -> None:
         ([{"id": "a"}], "text"),
         ([{"id": 7, "text": "a"}], "int64"),
         ([{"id": None, "text": "a"}, {"id": "b", "text": "a"}], "null"),
-        ([{"id": "a", "text": "a"}, {"id": "a", "text": "b"}], "twice"),
+        ([{"id": "a", "text": "a"}, {"id": "a", "text": "b"}], "repeats ids"),
     ],
 )
 def test_datasets_that_are_no_corpus(rows: Any, message: str) -> None:

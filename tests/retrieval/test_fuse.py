@@ -288,7 +288,7 @@ def test_queries_that_cannot_be_read_are_an_error_before_anything_is_encoded(
         fuse(str(tiny_cosine), str(data), output=tmp_path / "o")
     (data / "queries.jsonl").unlink()
     (data / "queries.jsonl").mkdir()
-    with pytest.raises(InputError, match=r"queries\.jsonl.* no file"):
+    with pytest.raises(InputError, match=r"queries\.jsonl.* not a file"):
         fuse(str(tiny_cosine), str(data), output=tmp_path / "o")
     assert not (tmp_path / "o").exists()
 

@@ -231,7 +231,7 @@ def test_lengths_and_prompts_reach_the_hosts(get, collection, tiny_mlm):
             np.abs(get(name, SearchOptions(given)).search(collection.queries, 5).scores - own).max()
             > 1e-3
         )
-    with pytest.raises(InputError, match="query_length 4000"):
+    with pytest.raises(InputError, match="query_length is 4000"):
         get(name, SearchOptions(EncoderOptions(query_length=4_000)))
 
 

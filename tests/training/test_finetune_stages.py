@@ -213,7 +213,7 @@ def test_bad_input_leaves_nothing_behind(beir_folder, tiny_mlm, tmp_path):
             output=tmp_path / "m",
             options=SMALL.with_overrides(stages=1).with_overrides(targets=[str(beir_folder)]),
         )
-    with pytest.raises(InputError, match="document_length 500"):
+    with pytest.raises(InputError, match="document_length is 500"):
         finetune(
             str(tiny_mlm),
             str(beir_folder),

@@ -75,7 +75,7 @@ def test_the_share_is_drawn_by_the_seed_and_parted_from_the_rest(beir_folder, ca
             collection,
             None,
         )
-    assert "held_out 0.01 of 16 queries is none" in caplog.text
+    assert "held_out 0.01 of 16 queries is less than one query" in caplog.text
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,7 @@ def test_nothing_else_is_overwritten(tmp_path):
     (tmp_path / "notes" / "text").write_text("mine")
     (tmp_path / "file").write_text("mine")
     for place in ("notes", "file"):
-        with pytest.raises(InputError, match="no index"):
+        with pytest.raises(InputError, match="not an index"):
             index.save(tmp_path / place)
     assert (tmp_path / "notes" / "text").read_text() == "mine"
 
