@@ -106,7 +106,7 @@ def test_a_class_takes_an_alias_a_path_and_a_string(tiny_cosine, monkeypatch):
 
 @pytest.mark.parametrize("length", [2, 161])
 def test_lengths_that_the_encoder_cannot_read_are_refused(tiny_bert, length):
-    with pytest.raises(InputError, match=r"document_length \d+ .*3\.\.160"):
+    with pytest.raises(InputError, match=r"document_length is \d+.*3\.\.160"):
         COCODR(str(tiny_bert), document_length=length)
 
 
