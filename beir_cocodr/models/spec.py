@@ -300,7 +300,10 @@ def calibration_kind(spec: ModelSpec) -> str | None:
 
 def calibrated_kinds() -> list[str]:
     """Return the kinds that rows of the tables are of, beside a dense encoder."""
-    rows = [*FUSIONS.values(), *HOSTED.values(), *RETRIEVERS.values()]
+    rows: list[Fusion | Hosted | Standalone] = []
+    rows += FUSIONS.values()
+    rows += HOSTED.values()
+    rows += RETRIEVERS.values()
     kinds = [BM25, *(row.calibration_kind for row in rows)]
     return [kind for kind in dict.fromkeys(kinds) if kind not in (None, DENSE)]
 

@@ -92,7 +92,7 @@ def test_the_weight_of_bm25_may_stand_in_the_name_of_a_fusion(name, weight):
 
 @pytest.mark.parametrize("name", ["hybrid@:m", "hybrid@1001:m", "hybrid@r512:m", "rrf@0.5:m"])
 def test_a_setting_that_a_fusion_does_not_have_is_named(name):
-    with pytest.raises(InputError, match="is not a setting of|has no settings"):
+    with pytest.raises(InputError, match=r"is not a setting of|has no settings"):
         ModelSpec.parse(name)
 
 
