@@ -61,16 +61,15 @@ def test_former_keywords_reach_the_options_object_that_holds_them_now():
         assert train("minilm", "scifact", epochs=2, seed=7)[-1] == TrainOptions(2, 7)
 
 
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"model": "minilm", "base": "minilm"}, "both base and model; give model alone"),
-        ({"model": "minilm", "epochs": 1, "options": TrainOptions()}, "both epochs and options"),
-    ],
-)
-def test_a_former_and_a_present_name_together_are_refused(keywords, message):
-    with pytest.raises(TypeError, match=message):
-        train(dataset="scifact", **keywords)
+def test_a_former_keyword_joins_the_options_that_are_given():
+    with pytest.warns(DeprecationWarning, match=r"epochs is now options\.epochs"):
+        result = train("minilm", "scifact", epochs=2, options=TrainOptions(seed=7))
+    assert result[-1] == TrainOptions(2, 7)
+
+
+def test_a_former_and_a_present_name_together_are_refused():
+    with pytest.raises(TypeError, match="both base and model; give model alone"):
+        train(dataset="scifact", model="minilm", base="minilm")
 
 
 @pytest.mark.parametrize(

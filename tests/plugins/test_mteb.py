@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_an_error(models, beir_folder, tmp_path, tiny_bert)
         plugin.load("bm25").index(
             Dataset.from_list([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}])
         )
-    with pytest.raises(InputError, match="is no corpus"):
+    with pytest.raises(InputError, match="is not a corpus"):
         plugin.load("bm25").index(Dataset.from_list([{"id": "a", "image": "x"}]))
     plugin.task(str(beir_folder))
     with pytest.raises(InputError, match="already"):

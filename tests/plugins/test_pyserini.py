@@ -104,7 +104,7 @@ def test_faiss_searcher_finds_what_search_finds(kind, folder, tmp_path, request)
         tmp_path / "store",
         str(folder),
         tmp_path / "ours.run",
-        StoreSearchOptions(top_k=StoreSearchOptions(top_k=TOP, identical_ids="keep", threads=1)),
+        StoreSearchOptions(top_k=TOP, identical_ids="keep", threads=1),
     )
     ours, queries = read_run(tmp_path / "ours.run"), load_queries(str(folder), "test").queries
     write_index(tmp_path / "store", tmp_path / "index")

@@ -120,7 +120,7 @@ def test_non_finite_embeddings_are_refused_in_one_line(method):
 
 
 def test_unknown_and_uninstalled_searches_are_refused(monkeypatch):
-    with pytest.raises(InputError, match=r"'bm25'.*exact and faiss"):
+    with pytest.raises(InputError, match=r"'bm25'.*exact or faiss"):
         check_method("bm25")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
     with pytest.raises(InputError, match=r"beir-cocodr\[faiss-cpu\]"):

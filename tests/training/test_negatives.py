@@ -512,7 +512,7 @@ def test_a_killed_run_leaves_nothing_that_is_trusted(
 
 def test_what_a_killed_run_encoded_is_not_encoded_again(collection, model, tmp_path, monkeypatch):
     monkeypatch.setattr(dense, "IN_MEMORY", 0)
-    monkeypatch.setattr("beir_cocodr.retrieval.store.record.SHARD_SIZE", 16)
+    monkeypatch.setattr("beir_cocodr.retrieval.store.encode.SHARD_SIZE", 16)
     wanted = mine(collection, model, tmp_path / "whole", keep=5, key=KEY)
     encoded, encode = [], shards.encode_shard
 

@@ -40,7 +40,7 @@ TOLERANCE = {"distill": 2e-4, "lambdarank": 2e-4, "fused": 2e-4}
 #: documents and queries.
 SMALL_PARTS = {
     "beir_cocodr.retrieval.dense.IN_MEMORY": 0,
-    "beir_cocodr.retrieval.store.record.SHARD_SIZE": 16,
+    "beir_cocodr.retrieval.store.encode.SHARD_SIZE": 16,
     "beir_cocodr.retrieval.bm25._BLOCK": 10,
     "beir_cocodr.training.negatives._QUERIES": 3,
 }
