@@ -120,9 +120,10 @@ def test_the_card_of_a_base_is_not_that_of_what_is_made_of_it(
 
 
 def test_every_method_is_cited():
-    """By a key of the papers."""
+    """By a key of the papers; rows that scripts add may bring an entry of their own."""
     tables = (OBJECTIVES, WEIGHTINGS, DISTILLATION_LOSSES, TEACHERS, STUDENTS, ADAPT_STAGES)
-    cited = {key for table in tables for row in table.values() for key in row.citations}
+    rows = [row for table in tables for row in table.values()]
+    cited = {key for row in rows for key in row.citations if not key.startswith("@")}
     beside = {"reimers2019sbert", "xiong2021ance"}  # the library, and mining in episodes
     assert cited | beside <= PAPERS.keys()
     methods = {**OBJECTIVES, **WEIGHTINGS}
