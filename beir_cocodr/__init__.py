@@ -13,26 +13,26 @@ if TYPE_CHECKING:
     from beir_cocodr.evaluation.compare import compare as compare
     from beir_cocodr.evaluation.evaluate import EvaluateOptions as EvaluateOptions
     from beir_cocodr.evaluation.evaluate import evaluate as evaluate
+    from beir_cocodr.models.checkpoints.loading import load_encoder as load_encoder
     from beir_cocodr.models.cocodr import COCODR as COCODR
     from beir_cocodr.models.hybrid_encoder import HybridEncoder as HybridEncoder
-    from beir_cocodr.models.loading import load_encoder as load_encoder
     from beir_cocodr.models.mrl import MRL as MRL
     from beir_cocodr.models.spec import EncoderOptions as EncoderOptions
     from beir_cocodr.models.spec import FuseOptions as FuseOptions
     from beir_cocodr.models.spec import ModelSpec as ModelSpec
     from beir_cocodr.models.spec import SearchOptions as SearchOptions
     from beir_cocodr.retrieval.exact import ExactSearch as ExactSearch
-    from beir_cocodr.retrieval.fuse import fuse as fuse
+    from beir_cocodr.retrieval.hybrid.fuse import fuse as fuse
     from beir_cocodr.retrieval.resolve import Retriever as Retriever
     from beir_cocodr.retrieval.searcher import Searcher as Searcher
     from beir_cocodr.training.adapt import AdaptOptions as AdaptOptions
     from beir_cocodr.training.adapt import adapt as adapt
-    from beir_cocodr.training.distill import distill as distill
-    from beir_cocodr.training.finetune import finetune as finetune
+    from beir_cocodr.training.distillation.distill import distill as distill
+    from beir_cocodr.training.finetuning.finetune import finetune as finetune
     from beir_cocodr.training.options import DistillOptions as DistillOptions
     from beir_cocodr.training.options import FinetuneOptions as FinetuneOptions
     from beir_cocodr.training.options import PretrainOptions as PretrainOptions
-    from beir_cocodr.training.pretrain import pretrain as pretrain
+    from beir_cocodr.training.pretraining.pretrain import pretrain as pretrain
 
 #: The one place of the version; pyproject.toml and the tests read it here.
 __version__ = "0.1.0"
@@ -57,13 +57,13 @@ _HOMES = {
     "Searcher": "beir_cocodr.retrieval.searcher:Searcher",
     "adapt": "beir_cocodr.training.adapt:adapt",
     "compare": "beir_cocodr.evaluation.compare:compare",
-    "distill": "beir_cocodr.training.distill:distill",
+    "distill": "beir_cocodr.training.distillation.distill:distill",
     "evaluate": "beir_cocodr.evaluation.evaluate:evaluate",
-    "finetune": "beir_cocodr.training.finetune:finetune",
-    "fuse": "beir_cocodr.retrieval.fuse:fuse",
+    "finetune": "beir_cocodr.training.finetuning.finetune:finetune",
+    "fuse": "beir_cocodr.retrieval.hybrid.fuse:fuse",
     "load_collection": "beir_cocodr.data.collection:load_collection",
-    "load_encoder": "beir_cocodr.models.loading:load_encoder",
-    "pretrain": "beir_cocodr.training.pretrain:pretrain",
+    "load_encoder": "beir_cocodr.models.checkpoints.loading:load_encoder",
+    "pretrain": "beir_cocodr.training.pretraining.pretrain:pretrain",
 }
 
 __all__ = ["__version__", *_HOMES.keys()]

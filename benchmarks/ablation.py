@@ -36,9 +36,9 @@ from harness.study import (
 )
 
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
-from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.pretraining.pretrain import pretrain
 
 SOURCE = "apidocs/stdlib+numpy+pandas+torch"
 TARGETS = ["apidocs/scipy", "apidocs/sklearn"]

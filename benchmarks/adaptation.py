@@ -54,14 +54,13 @@ from harness.script import (
 from beir_cocodr import FuseOptions, HybridEncoder, finetune, load_collection
 from beir_cocodr.evaluation.measures import score_queries
 from beir_cocodr.io import write_text
+from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.hybrid_encoder import HybridHead
-from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.fusion import RM3, Feedback, Hybrid
-from beir_cocodr.retrieval.hybrid_feedback import HybridFeedback
-from beir_cocodr.retrieval.hybrid_fit import (
+from beir_cocodr.retrieval.hybrid.fusion import RM3, Feedback, Hybrid
+from beir_cocodr.retrieval.hybrid.hybrid_feedback import HybridFeedback
+from beir_cocodr.retrieval.hybrid.hybrid_fit import (
     HASHED_WEIGHT,
     LEXICAL_NUMBERS,
     DenseBM25,
@@ -75,6 +74,7 @@ from beir_cocodr.retrieval.store.passes import add_lexical
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.shard import bytes_per_vector
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.vectors.dense import Dense
 from beir_cocodr.training.options import FinetuneOptions
 
 TOP_K = 100

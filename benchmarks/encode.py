@@ -34,13 +34,13 @@ from harness.texts import CORPORA
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.evaluation.measures import interval, parse_measures, score_queries
-from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.retrieval import corpus_encoder
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.store.encode import encode_documents, encode_shard, prepare_store
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store_search import search_store
+from beir_cocodr.retrieval.vectors import corpus_encoder
+from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 
 #: The least that our documents a second may be of the host's.
 LEAST_RATIO = 1.0

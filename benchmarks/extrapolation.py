@@ -37,7 +37,7 @@ from harness.script import (
 from beir_cocodr.data.apidocs import DOMAINS
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.io import draft_folder, write_jsonl, write_qrels
-from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.resampling import RestrainOptions
 from beir_cocodr.resampling.manifest import read_manifest
 from beir_cocodr.resampling.regimes import Recipe
@@ -50,7 +50,7 @@ from beir_cocodr.resampling.regimes.regimes import (
 )
 from beir_cocodr.resampling.restrain import resample_restrain
 from beir_cocodr.training.options import PretrainOptions
-from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.pretraining.pretrain import pretrain
 
 ENCODER = "minilm"
 MEASURES = "nDCG@10 R@10"

@@ -57,7 +57,7 @@ PACKAGES = (
     "pyarrow",
     "sympy",
 )
-IMPORTS = "import beir_cocodr.models.loading, beir_cocodr.retrieval.searcher"
+IMPORTS = "import beir_cocodr.models.checkpoints.loading, beir_cocodr.retrieval.searcher"
 
 
 def write_files(folder: Path, count: int) -> None:
@@ -121,7 +121,7 @@ class Laps:
 def start(folder: str, model: str) -> dict[str, Any]:
     """Start a search in this process, and return the seconds of its steps."""
     laps = Laps()
-    from beir_cocodr.models.loading import load_encoder
+    from beir_cocodr.models.checkpoints.loading import load_encoder
     from beir_cocodr.models.spec import EncoderOptions
     from beir_cocodr.retrieval.searcher import Searcher
 

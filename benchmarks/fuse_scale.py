@@ -29,11 +29,11 @@ from harness.texts import pieces_with_ids, write_corpus
 from beir_cocodr import fuse, load_collection, load_encoder
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.store.encode import encoded_by, identity_of
 from beir_cocodr.retrieval.store.passes import pass_over
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions, StoreRecord
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 
 #: Details of the fused encoder that are reported.
 DETAILS = (

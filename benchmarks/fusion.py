@@ -32,13 +32,13 @@ from harness.texts import SOURCES, pieces_with_ids, write_corpus
 
 from beir_cocodr import load_collection
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.fusion import Hybrid, weighted_mean, z_normalize
+from beir_cocodr.retrieval.hybrid.fusion import Hybrid, weighted_mean, z_normalize
 from beir_cocodr.retrieval.postings import Postings
 from beir_cocodr.retrieval.ranking import best_rows
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, StoreRecord
 from beir_cocodr.retrieval.store.shard import pack
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.vectors.dense import Dense
 
 WIDTH = 64
 TOP_K = 100

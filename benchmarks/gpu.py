@@ -108,7 +108,7 @@ def encode(bench: Bench) -> None:
 
 def search(bench: Bench) -> None:
     """Search vectors in fp16 on the device, in chunks, with scores in fp32."""
-    from beir_cocodr.retrieval.topk import search_chunks
+    from beir_cocodr.retrieval.vectors.topk import search_chunks
 
     sizes = bench.sizes
     once = bench.report.once
@@ -228,7 +228,7 @@ def measure_coco(bench: Bench, kind: str) -> dict[str, Any]:
     """Measure the step of one loss."""
     from beir_cocodr.losses.coco import COCOLoss, infonce
     from beir_cocodr.training.options import PretrainOptions
-    from beir_cocodr.training.pretrain import attach_head
+    from beir_cocodr.training.pretraining.pretrain import attach_head
     from beir_cocodr.training.start import Start
 
     is_masked = kind.endswith("losses")
@@ -301,7 +301,7 @@ def mining(bench: Bench) -> None:
     The host encodes a tenth of the corpus, and its time is scaled.
     """
     from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.training.mining import MiningDraw, mine_negatives
+    from beir_cocodr.training.hard_negatives.mined_negatives import MiningDraw, mine_negatives
     from beir_cocodr.training.options import FinetuneOptions
 
     sizes = bench.sizes

@@ -194,7 +194,7 @@ class Bench:
 
     def model(self) -> Any:
         """Load an encoder with random weights."""
-        from beir_cocodr.models.loading import load_encoder
+        from beir_cocodr.models.checkpoints.loading import load_encoder
 
         folder = self.encoder_folder
         if not folder.is_dir():

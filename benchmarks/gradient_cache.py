@@ -53,11 +53,11 @@ def prepare(kind: str, options: argparse.Namespace) -> tuple[Any, list[dict[str,
 
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.losses.coco import COCOLoss, infonce
-    from beir_cocodr.models.loading import load_encoder, model_source
+    from beir_cocodr.models.checkpoints.loading import load_encoder, model_source
     from beir_cocodr.models.spec import EncoderOptions
-    from beir_cocodr.training.document_views import DocumentViews
     from beir_cocodr.training.options import PretrainOptions
-    from beir_cocodr.training.pretrain import attach_head
+    from beir_cocodr.training.pretraining.document_views import DocumentViews
+    from beir_cocodr.training.pretraining.pretrain import attach_head
     from beir_cocodr.training.start import Start
 
     settings = PretrainOptions.of(mlm_weight=1.0 if kind == "coco_mlm" else 0.0)

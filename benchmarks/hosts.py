@@ -28,7 +28,7 @@ TESTS = [
     "tests/plugins/test_pyterrier.py",
     "tests/plugins/test_pyserini_commands.py",
     "tests/plugins/test_irds_folder.py",
-    "tests/training/test_pairs_exchange.py",
+    "tests/training/finetuning/test_pairs_exchange.py",
     "tests/test_hosts.py",
 ]
 

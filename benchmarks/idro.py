@@ -27,7 +27,7 @@ from harness.measure import MIB, peak_memory, seconds
 from harness.script import option_parser, origin, write_results
 
 from beir_cocodr.losses.dro import ClusterLoss, IDROLoss
-from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
 
 CLUSTERS = 50

@@ -33,10 +33,10 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import open_corpus, write_arrow
-from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.training.document_views import DocumentViews, token_counts
 from beir_cocodr.training.options import PretrainOptions
+from beir_cocodr.training.pretraining.document_views import DocumentViews, token_counts
 
 BATCH = 256
 SEED = 42

@@ -195,7 +195,7 @@ def save_small_encoder(folder: Path) -> Path:
     import torch
     from transformers import BertConfig, BertModel
 
-    from beir_cocodr.models.loading import load_encoder
+    from beir_cocodr.models.checkpoints.loading import load_encoder
 
     minilm = load_encoder("minilm")
     torch.manual_seed(SEED)
@@ -221,7 +221,7 @@ def save_small_encoder(folder: Path) -> Path:
 
 def save_trained_encoder(work: Path) -> Path:
     """Save MiniLM as an encoder of tokens, whose vectors have unit length and are not pooled."""
-    from beir_cocodr.models.loading import model_source
+    from beir_cocodr.models.checkpoints.loading import model_source
 
     return _save_token_encoder(model_source("minilm"), work / "trained-encoder")
 

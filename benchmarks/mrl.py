@@ -40,10 +40,10 @@ from harness.study import (
 
 from beir_cocodr.analysis.predictors import variance_predictors
 from beir_cocodr.analysis.qpp import qpp
-from beir_cocodr.models.loading import model_source
+from beir_cocodr.models.checkpoints.loading import model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.training.distill import distill
+from beir_cocodr.training.distillation.distill import distill
 from beir_cocodr.training.options import DistillOptions
 
 SOURCE = "apidocs/pandas"

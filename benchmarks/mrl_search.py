@@ -280,7 +280,7 @@ def measure_late_interaction(
     import torch
     from sentence_transformers import MultiVectorEncoder
 
-    from beir_cocodr.models.loading import model_source
+    from beir_cocodr.models.checkpoints.loading import model_source
 
     # The host warns of a projection without training, which is intended here.
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
@@ -396,7 +396,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure everything."""
     import torch
 
-    from beir_cocodr.models.loading import load_encoder, model_source
+    from beir_cocodr.models.checkpoints.loading import load_encoder, model_source
     from beir_cocodr.models.mrl import MRL
 
     torch.set_num_threads(options.threads)

@@ -44,9 +44,9 @@ from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import open_corpus, write_arrow
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.io import write_text
-from beir_cocodr.retrieval import pool
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Ranking
+from beir_cocodr.retrieval.vectors import pool
 
 #: Negatives of a query.
 DEPTH = 30
@@ -172,7 +172,7 @@ def _tokenize_all(collection: Collection, tokenizer: Any) -> tuple[list[list[int
 def measure_now(work: Path, cores: int) -> dict[str, Any]:
     """Measure the index, the negatives, and a second call, which reads them from the cache."""
     # Imported here: every process that this one starts would import it again.
-    from beir_cocodr.training.negatives import bm25_negatives
+    from beir_cocodr.training.hard_negatives.bm25_negatives import bm25_negatives
 
     pool.available_cores = lambda: cores
     collection = read_corpus(work)
@@ -226,7 +226,7 @@ class FreeTeacher:
 
 def measure_teacher(work: Path, pairs: int) -> dict[str, Any]:
     """Measure keeping a teacher's scores: most at once, then a small round, then all read back."""
-    from beir_cocodr.training.teacher_scores import TeacherScores
+    from beir_cocodr.training.distillation.teacher_scores import TeacherScores
 
     documents = open_corpus(work / _CORPUS)
     rng = np.random.default_rng(3)

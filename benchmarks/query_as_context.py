@@ -45,14 +45,14 @@ from harness.study import (
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
-from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.training.context_views import ContextViews
-from beir_cocodr.training.distill import distill
-from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.distillation.distill import distill
+from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.presets import adapt_options
-from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.pretraining.context_views import ContextViews
+from beir_cocodr.training.pretraining.pretrain import pretrain
 
 SOURCE = "apidocs/stdlib+numpy+pandas+torch"
 TARGETS = ["apidocs/sklearn"]

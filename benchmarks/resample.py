@@ -128,7 +128,7 @@ def prepare_nearest(options: argparse.Namespace, method: str) -> Callable[[], An
 
 def prepare_float32(options: argparse.Namespace) -> Callable[[], Any]:
     """Return the call that finds the neighbours without a screen by bytes."""
-    from beir_cocodr.retrieval import products
+    from beir_cocodr.retrieval.vectors import products
 
     products.multiplies_bytes = lambda: False
     return prepare_nearest(options, "exact")

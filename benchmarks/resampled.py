@@ -265,7 +265,7 @@ class _Encoder:
     def __init__(self) -> None:
         import torch
 
-        from beir_cocodr.models.loading import load_encoder
+        from beir_cocodr.models.checkpoints.loading import load_encoder
 
         model: Any = load_encoder("minilm")
         self._tokenizer = model.tokenizer

@@ -256,7 +256,9 @@ RIVALS = {
     "ours_dictionaries": Rival(
         "dictionaries", prepare_dictionaries, "beir_cocodr.retrieval.exact:ExactSearch"
     ),
-    "ours_arrays": Rival("arrays", prepare_arrays, "beir_cocodr.retrieval.topk:search_chunks"),
+    "ours_arrays": Rival(
+        "arrays", prepare_arrays, "beir_cocodr.retrieval.vectors.topk:search_chunks"
+    ),
     "faiss": Rival("arrays, IndexFlatIP", prepare_faiss, "faiss"),
     "product": Rival("torch.mm, nothing selected", prepare_product, "torch"),
     "product_in_place": Rival(

@@ -125,9 +125,9 @@ def prepare_step(
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
     from beir_cocodr.models.spec import EncoderOptions
-    from beir_cocodr.retrieval.pool import Workers
     from beir_cocodr.retrieval.store.encode import encode
     from beir_cocodr.retrieval.store.record import EncodeOptions
+    from beir_cocodr.retrieval.vectors.pool import Workers
 
     data = options.folder / f"data-{size}"
     store = options.folder / f"store-{size}"
@@ -244,9 +244,9 @@ def time_searches(options: argparse.Namespace) -> None:
     import torch
 
     from beir_cocodr import checksums
-    from beir_cocodr.retrieval.pool import Workers
     from beir_cocodr.retrieval.store.store import EmbeddingStore
     from beir_cocodr.retrieval.store.store_search import search_store
+    from beir_cocodr.retrieval.vectors.pool import Workers
 
     torch.set_num_threads(options.threads)
     [count] = options.queries

@@ -18,9 +18,9 @@ from beir_cocodr.arrays import Floats
 from beir_cocodr.models.spec import FUSIONS, HYBRID, Fusion
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.retrieval.fusion import z_normalize
+from beir_cocodr.retrieval.hybrid.fusion import z_normalize
 from beir_cocodr.retrieval.ranking import Ranking
+from beir_cocodr.retrieval.vectors.dense import Dense
 
 #: Who described the fusion (CombMAX).
 CITATION = """@inproceedings{fox1994combination,

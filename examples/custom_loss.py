@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from beir_cocodr.models.spec import Options, option
-from beir_cocodr.training.loss_rows import LOSSES, FinetuneLoss
+from beir_cocodr.training.finetuning.loss_rows import LOSSES, FinetuneLoss
 from beir_cocodr.training.options import FinetuneOptions
 
 

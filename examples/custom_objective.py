@@ -18,8 +18,8 @@ import numpy as np
 from beir_cocodr.data.spans import SpannedText, window
 from beir_cocodr.models.spec import option
 from beir_cocodr.provenance import SPANS
-from beir_cocodr.training.loss_rows import ScaleOptions
-from beir_cocodr.training.objectives import OBJECTIVES, Objective, View
+from beir_cocodr.training.finetuning.loss_rows import ScaleOptions
+from beir_cocodr.training.pretraining.objectives import OBJECTIVES, Objective, View
 
 
 def beginning_and_rest(
@@ -44,7 +44,7 @@ class BeginningOptions(ScaleOptions):
 
 
 OBJECTIVES["beginnings"] = Objective(
-    build="beir_cocodr.training.loss_builders:contrastive",
+    build="beir_cocodr.training.finetuning.loss_builders:contrastive",
     help="the beginning of a window finds the rest of it",
     options=BeginningOptions,
     columns={"beginning": "query", "rest": "document"},

@@ -16,9 +16,9 @@ import numpy as np
 from beir_cocodr import load_encoder
 from beir_cocodr.arrays import Ints
 from beir_cocodr.models.spec import Options, option
-from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.training.teacher_rows import TEACHERS, TeacherKind
-from beir_cocodr.training.teachers import TeacherSetting
+from beir_cocodr.retrieval.vectors.dense import Dense
+from beir_cocodr.training.distillation.teacher_rows import TEACHERS, TeacherKind
+from beir_cocodr.training.distillation.teachers import TeacherSetting
 
 PREFIX = "encoder:"
 

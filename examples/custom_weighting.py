@@ -16,7 +16,7 @@ from torch import Tensor
 
 from beir_cocodr.losses import ClusterLoss
 from beir_cocodr.models.spec import option
-from beir_cocodr.training.weightings import WEIGHTINGS, ClusterOptions, Weighting
+from beir_cocodr.training.finetuning.weightings import WEIGHTINGS, ClusterOptions, Weighting
 
 
 class PowerLoss(ClusterLoss):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.report.terminal import print_training
-from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions
 from beir_cocodr.training.presets import stage_options
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from beir_cocodr import FinetuneOptions, finetune
 from beir_cocodr.generation.generate import generate_queries
-from beir_cocodr.training.exchange import ExportOptions, export
+from beir_cocodr.training.finetuning.exchange import ExportOptions, export
 
 
 def parse_options() -> argparse.Namespace:

@@ -21,14 +21,14 @@ from beir.retrieval import evaluation
 from beir_cocodr.data.collection import Dataset, load_collection
 from beir_cocodr.data.documents import Documents, dataset_documents, hashed_documents
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.checkpoints.loading import load_cross_encoder, load_encoder
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.loading import load_cross_encoder, load_encoder
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.exact import Corpus, ExactSearch, query_texts
 from beir_cocodr.retrieval.resolve import Model, resolve_model
 from beir_cocodr.retrieval.resources import Resources
-from beir_cocodr.retrieval.topk import search_chunks
+from beir_cocodr.retrieval.vectors.topk import search_chunks
 
 __all__ = [
     "COCODR",

@@ -13,7 +13,7 @@ from ir_datasets.util import Lazy, apply_sub_slice, slice_idx
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.readers import read_judgements, read_queries
+from beir_cocodr.data.files.readers import read_judgements, read_queries
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
 

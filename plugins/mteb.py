@@ -35,13 +35,13 @@ from beir_cocodr.data.documents import Documents, dataset_documents, hashed_docu
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names, identical_ids
 from beir_cocodr.io import json_sha256
-from beir_cocodr.models.loading import fingerprint, load_encoder
+from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder
 from beir_cocodr.models.papers import PAPERS
 from beir_cocodr.models.spec import BM25, ModelSpec, SearchOptions, check_device
 from beir_cocodr.records import versions
-from beir_cocodr.retrieval.dense import Dense
 from beir_cocodr.retrieval.ranking import Ranker, blocks
 from beir_cocodr.retrieval.resources import Resources
+from beir_cocodr.retrieval.vectors.dense import Dense
 
 __all__ = ["Encoder", "Search", "from_mteb", "load", "register", "task"]
 

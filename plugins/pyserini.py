@@ -29,8 +29,8 @@ from beir_cocodr.arrays import Floats, non_finite_rows
 from beir_cocodr.errors import InputError, explained, first_line
 from beir_cocodr.evaluation.store_run import query_encoder
 from beir_cocodr.io import cache_folder, draft_folder, text_sha256
+from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.faiss.build import import_faiss
 from beir_cocodr.retrieval.store.record import STORE_FILE

@@ -113,7 +113,7 @@ class RayPool:
         start: Start,
         devices: Sequence[str],
     ) -> Iterator[Any]:
-        """Share tasks out as :func:`beir_cocodr.retrieval.pool.share_out` does, among actors.
+        """Share tasks out among actors, as beir_cocodr.retrieval.vectors.pool.share_out does.
 
         An actor that died is replaced, and its unfinished tasks are done again on whichever node
         has room. Whatever a task raises is raised here.
@@ -279,9 +279,9 @@ def encode(
     """
     # Imported here and below because actors import this module, and those that need no torch must
     # start without it.
-    from beir_cocodr.retrieval.pool import Workers, torch_threads
     from beir_cocodr.retrieval.store.encode import encode as encode_corpus
     from beir_cocodr.retrieval.store.store import EmbeddingStore
+    from beir_cocodr.retrieval.vectors.pool import Workers, torch_threads
 
     with connected(cluster.address), torch_threads(cluster.threads) as count:
         size, pool = _pool(cluster.actors, count, encoder.device)
@@ -322,7 +322,7 @@ def search(
     """
     from beir_cocodr.evaluation.store_run import StoreSearchOptions
     from beir_cocodr.evaluation.store_run import search as search_and_write
-    from beir_cocodr.retrieval.pool import torch_threads
+    from beir_cocodr.retrieval.vectors.pool import torch_threads
 
     options = options or StoreSearchOptions()
     with connected(cluster.address), torch_threads(cluster.threads) as count:

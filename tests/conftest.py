@@ -74,7 +74,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 LATE = (
     *(
         "beir_cocodr.training.adapt",
-        "beir_cocodr.training.distill",
+        "beir_cocodr.training.distillation.distill",
         "beir_cocodr.retrieval.store.encode",
     ),
     *("bm25s", "datasets", "sklearn.cluster", "Stemmer", "transformers.models.bert.modeling_bert"),

@@ -44,7 +44,7 @@ def changed(source: str | Path, target: Path, change: Callable[[str, Any], None]
     """A copy of an encoder with weights changed by name."""
     import torch
 
-    from beir_cocodr.models.loading import load_encoder
+    from beir_cocodr.models.checkpoints.loading import load_encoder
 
     model = load_encoder(source)
     with torch.no_grad():

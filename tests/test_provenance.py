@@ -118,7 +118,7 @@ def test_models_without_a_record(evaluated, tiny_bert):
 
 def test_generated_queries_are_compared_too(evaluated, tmp_path):
     from beir_cocodr.generation.generate import generate_queries
-    from beir_cocodr.training.pretrain import context_provenance
+    from beir_cocodr.training.pretraining.pretrain import context_provenance
 
     corpus = folder(tmp_path / "other", {"x": "what is drag. heat flow on a plate"}, {"y": "none"})
     generate_queries(corpus, "lexical", tmp_path / "generated")
@@ -136,7 +136,7 @@ def test_generated_queries_are_compared_too(evaluated, tmp_path):
 
 def test_a_record_of_real_training_is_read(beir_folder, tiny_bert, tmp_path):
     from beir_cocodr.training.options import PretrainOptions
-    from beir_cocodr.training.pretrain import pretrain
+    from beir_cocodr.training.pretraining.pretrain import pretrain
 
     pretrain(
         str(tiny_bert),

@@ -11,7 +11,7 @@ import pytest
 from beir_cocodr import AdaptOptions, FinetuneOptions, PretrainOptions, adapt, compare, evaluate
 from beir_cocodr.data import collection as collections
 from beir_cocodr.evaluation.compare import CompareOptions
-from beir_cocodr.models import loading
+from beir_cocodr.models.checkpoints import loading
 from beir_cocodr.models.spec import ModelSpec
 
 

@@ -390,7 +390,7 @@ def variance_predictors(
     if isinstance(model, str | Path) and not Path(model).is_dir():
         return {}
     # Imported here because BM25's queries must not wait six seconds for torch.
-    from beir_cocodr.models.loading import load_encoder
+    from beir_cocodr.models.checkpoints.loading import load_encoder
     from beir_cocodr.models.mrl import MRL
 
     mrl = load_encoder(resolve_model(model, argument="model"), encoder)

@@ -22,7 +22,7 @@ from beir_cocodr.data.text import MOST_CHARACTERS
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import MeasureNames, interval
 from beir_cocodr.losses.coco import COCOLoss, coco_contrastive_loss
-from beir_cocodr.models.loading import load_encoder, weights_sha256
+from beir_cocodr.models.checkpoints.loading import load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import ModelSpec, SearchOptions, check_device
 from beir_cocodr.progress import in_place

@@ -28,12 +28,12 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.measures import MeasureNames
 from beir_cocodr.losses.coco import COCOLoss, triplet_losses
-from beir_cocodr.models.loading import load_encoder
+from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import ModelSpec, SearchOptions, check_device
 from beir_cocodr.progress import in_place
 from beir_cocodr.records import Report, versions
 from beir_cocodr.retrieval.resolve import Models, resolve_models
-from beir_cocodr.training.negatives import bm25_negatives
+from beir_cocodr.training.hard_negatives.bm25_negatives import bm25_negatives
 
 log = logging.getLogger(__name__)
 

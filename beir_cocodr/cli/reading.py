@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from beir_cocodr.cli.flags import Command, plain, with_parameters
 from beir_cocodr.cli.noise import Verbose
 from beir_cocodr.data.analyzers import Language
-from beir_cocodr.data.file_folder import Reading, TextFiles
+from beir_cocodr.data.files.file_folder import Reading, TextFiles
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
 
@@ -37,7 +37,7 @@ def reads_files(command: Command) -> Command:
     """Give a command the flags of all commands, and those of reading files if it has a dataset.
 
     Reading settings become part of the dataset's name
-    (:class:`~beir_cocodr.data.file_folder.Reading`), and BM25 uses the language's analyzer.
+    (:class:`~beir_cocodr.data.files.file_folder.Reading`), and BM25 uses the language's analyzer.
     """
     original = signature(command, eval_str=True)
     has_dataset = "dataset" in original.parameters

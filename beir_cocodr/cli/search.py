@@ -14,7 +14,7 @@ from beir_cocodr import load_plugin
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
 from beir_cocodr.data.analyzers import one_line
-from beir_cocodr.data.readers import read_query_file
+from beir_cocodr.data.files.readers import read_query_file
 from beir_cocodr.errors import InputError, check_count
 from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, described
 from beir_cocodr.records import Record
@@ -83,8 +83,8 @@ def encode(
 
     The store is written in shards; a shard that is on disk is never encoded again.
     """
-    from beir_cocodr.retrieval.pool import Workers
     from beir_cocodr.retrieval.store.encode import encode as run
+    from beir_cocodr.retrieval.vectors.pool import Workers
 
     passes = [dense is not None, update, ray is not None]
     if sum(passes) > 1:

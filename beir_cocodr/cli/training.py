@@ -14,10 +14,10 @@ from beir_cocodr.models.spec import EncoderOptions, FuseOptions, SearchOptions
 from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json, print_record, print_training
 from beir_cocodr.training import presets
+from beir_cocodr.training.distillation.teacher_rows import TEACHERS
+from beir_cocodr.training.finetuning.weightings import WEIGHTINGS
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
 from beir_cocodr.training.rows import choices
-from beir_cocodr.training.teacher_rows import TEACHERS
-from beir_cocodr.training.weightings import WEIGHTINGS
 
 _Start = Annotated[str, plain("Start from this encoder.")]
 
@@ -59,7 +59,7 @@ def pretrain(
 
     The objective is COCO, one of its rivals, or query-as-context.
     """
-    from beir_cocodr.training.pretrain import pretrain as run
+    from beir_cocodr.training.pretraining.pretrain import pretrain as run
 
     record = run(
         model, dataset, output=output, options=settings, queries=queries or (), resume=resume
@@ -100,7 +100,7 @@ def finetune(
     Queries have equal weights or those of a robust weighting such as iDRO. Negatives come from
     BM25, or are mined in episodes or in two stages.
     """
-    from beir_cocodr.training.finetune import finetune as run
+    from beir_cocodr.training.finetuning.finetune import finetune as run
 
     settings = replace(settings, targets=tuple(target or ()), measures=measures)
     record = run(model, dataset, output=output, options=settings, split=split, resume=resume)
@@ -121,7 +121,7 @@ def distill(
     resume: parameters.Resume = False,
 ) -> None:
     """Train an encoder to rank as a teacher does."""
-    from beir_cocodr.training.distill import distill as run
+    from beir_cocodr.training.distillation.distill import distill as run
 
     record = run(
         model,
@@ -172,7 +172,7 @@ def fuse(
     """
     from beir_cocodr.distributed import rank
     from beir_cocodr.report.evaluation_tables import fusion_table
-    from beir_cocodr.retrieval.fuse import fuse as run
+    from beir_cocodr.retrieval.hybrid.fuse import fuse as run
 
     record = run(
         model,
@@ -368,8 +368,8 @@ def export(
 
     GPL, Tevatron and sentence-transformers can read them.
     """
-    from beir_cocodr.training.exchange import ExportOptions
-    from beir_cocodr.training.exchange import export as run
+    from beir_cocodr.training.finetuning.exchange import ExportOptions
+    from beir_cocodr.training.finetuning.exchange import export as run
 
     options = ExportOptions(form, split, negatives)
     print_json(run(dataset, output, model, options, search).to_json())

@@ -27,11 +27,11 @@ from beir_cocodr.data.defects import (
     warning,
 )
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
-from beir_cocodr.data.file_folder import HUGGING_FACE, HubDataset, Reading, TextFiles
-from beir_cocodr.data.file_formats import DOCUMENTS, TABLES
+from beir_cocodr.data.files.file_folder import HUGGING_FACE, HubDataset, Reading, TextFiles
+from beir_cocodr.data.files.file_formats import DOCUMENTS, TABLES
+from beir_cocodr.data.files.readers import CORPUS_SUFFIXES
 from beir_cocodr.data.irds_source import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.memory import MemorySource, is_hub_dataset
-from beir_cocodr.data.readers import CORPUS_SUFFIXES
 from beir_cocodr.data.sources import FileSource, Labels, Source
 from beir_cocodr.errors import InputError, check_name, check_names
 from beir_cocodr.io import cache_folder, filling_cache, text_sha256, unfinished

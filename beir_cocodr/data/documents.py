@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from beir_cocodr.arrays import Ints
 from beir_cocodr.data.defects import Repeats
-from beir_cocodr.data.readers import Document
+from beir_cocodr.data.files.readers import Document
 from beir_cocodr.errors import InputError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from beir_cocodr import load_plugin
 from beir_cocodr.data.defects import LineTally, Report, error
-from beir_cocodr.data.readers import Document, Judgement, Query, RecordChecker
+from beir_cocodr.data.files.readers import Document, Judgement, Query, RecordChecker
 from beir_cocodr.data.sources import Labels, describe_splits
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import file_state

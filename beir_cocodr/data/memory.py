@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from beir_cocodr.data.defects import Report, error
-from beir_cocodr.data.readers import Document, Judgement, Query, RecordChecker
+from beir_cocodr.data.files.readers import Document, Judgement, Query, RecordChecker
 from beir_cocodr.data.sources import WITHOUT_LABELS, Labels
 from beir_cocodr.errors import InputError, kind_of
 

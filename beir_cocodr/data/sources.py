@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, Protocol, Self
 
 from beir_cocodr.data.defects import Report, error
-from beir_cocodr.data.readers import (
+from beir_cocodr.data.files.readers import (
     Document,
     Judgement,
     Query,

@@ -8,7 +8,7 @@ from heapq import heappush, heappushpop
 from pathlib import Path
 
 from beir_cocodr.data.defects import raise_errors
-from beir_cocodr.data.readers import numbered_lines
+from beir_cocodr.data.files.readers import numbered_lines
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer, json_sha256
 from beir_cocodr.models.spec import RUN, ModelSpec
@@ -97,7 +97,7 @@ def identity_of_model(spec: ModelSpec) -> str:
     if spec.kind == RUN:
         return f"run {json_sha256(spec.loaded)}"
     if hasattr(spec.loaded, "state_dict"):
-        from beir_cocodr.models.loading import weights_sha256  # loads torch
+        from beir_cocodr.models.checkpoints.loading import weights_sha256  # loads torch
 
         return f"{spec.name} {weights_sha256(spec.loaded)}"
     return f"{spec.name} {type(spec.loaded).__qualname__}"

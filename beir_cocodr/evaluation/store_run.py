@@ -11,12 +11,15 @@ from beir_cocodr.data.collection import Dataset, load_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
 from beir_cocodr.io import atomic_output, output_folder, parse_json, write_text
+from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.loading import fingerprint, load_encoder
 from beir_cocodr.models.spec import EncoderOptions, Options, option
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.faiss.transform import Kind
-from beir_cocodr.retrieval.pool import (
+from beir_cocodr.retrieval.ranking import Hits, Ranking
+from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.store.store_search import search_index, search_store
+from beir_cocodr.retrieval.vectors.pool import (
     ShareOut,
     Workers,
     device_list,
@@ -24,9 +27,6 @@ from beir_cocodr.retrieval.pool import (
     torch_threads,
     warn_if_crowded,
 )
-from beir_cocodr.retrieval.ranking import Hits, Ranking
-from beir_cocodr.retrieval.store.store import EmbeddingStore
-from beir_cocodr.retrieval.store.store_search import search_index, search_store
 from beir_cocodr.same_run import check_same_run
 
 # The parts of a text format that an encoder may be loaded with.

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from beir_cocodr.data.beir_folder import link_corpus
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.files.beir_folder import link_corpus
 from beir_cocodr.data.passages import PassageReader
 from beir_cocodr.data.text import WORDS, TokenCounter, load_tokenizer, token_counter, word_counter
 from beir_cocodr.errors import InputError, naming_full_disk
@@ -156,7 +156,7 @@ def named_counter(name: str) -> TokenCounter:
     if name == WORDS:
         return word_counter()
     # Imported here because counting words must not cost the seconds that transformers takes.
-    from beir_cocodr.models.loading import model_source
+    from beir_cocodr.models.checkpoints.loading import model_source
 
     return token_counter(load_tokenizer(model_source(name)))
 

@@ -19,8 +19,8 @@ from beir_cocodr.data.text import cut_text, load_tokenizer, read_literally, toke
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.generation.generators import Generated, Query
 from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
-from beir_cocodr.models.integrity import GENERATOR, check_loaded, loading
-from beir_cocodr.models.loading import weights_sha256
+from beir_cocodr.models.checkpoints.integrity import GENERATOR, check_loaded, loading
+from beir_cocodr.models.checkpoints.loading import weights_sha256
 from beir_cocodr.records import Json
 
 # The prefix that the models of doc2query with "with_prefix" in their names were trained on.

@@ -12,7 +12,7 @@ from datasets import Dataset
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.readers import json_records
+from beir_cocodr.data.files.readers import json_records
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.generation.generation_record import read_generation

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from beir_cocodr.arrays import Bools
-from beir_cocodr.data.beir_folder import link_beside
 from beir_cocodr.data.documents import Documents, hashes_of
+from beir_cocodr.data.files.beir_folder import link_beside
 from beir_cocodr.generation.generators import Query
 from beir_cocodr.generation.shards import PassageQueries, QueryShards
 from beir_cocodr.io import atomic_writer

@@ -82,10 +82,10 @@ class COCOLoss(CachedLossMixin, nn.Module):
     train on them as anchor and positive. :func:`~beir_cocodr.pretrain` does all of it.
 
     The language-model losses need a model that ends in a
-    :class:`~beir_cocodr.models.condenser.CondenserHead`, and features with ``mlm_labels``. The head
-    appends a column to the embeddings, each sequence's summed language-model loss. These are summed
-    over the batch, divided by the number of masked tokens of the whole batch, and added with weight
-    ``mlm_weight``. So gradient caching does not change their weight.
+    :class:`~beir_cocodr.models.heads.condenser.CondenserHead`, and features with ``mlm_labels``.
+    The head appends a column to the embeddings, each sequence's summed language-model loss. These
+    are summed over the batch, divided by the number of masked tokens of the whole batch, and added
+    with weight ``mlm_weight``. So gradient caching does not change their weight.
 
     On several ranks the batch is that of all ranks: rank r holds its r-th part, all parts of one
     size. Embeddings are gathered with their gradients and masked tokens are counted over all ranks,

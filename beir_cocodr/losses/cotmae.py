@@ -123,8 +123,9 @@ class CoTMAELoss(nn.Module):
     of one process with the whole batch.
 
     Args:
-        model: The encoder, ending in a :class:`~beir_cocodr.models.condenser.CondenserHead` without
-            layers and a :class:`~beir_cocodr.models.cotmae_decoder.CoTMAEDecoder`.
+        model: The encoder, ending in a
+            :class:`~beir_cocodr.models.heads.condenser.CondenserHead` without layers and a
+            :class:`~beir_cocodr.models.heads.cotmae_decoder.CoTMAEDecoder`.
         mini_batch_size: Passages in memory at a time, by accumulation. Default: all at once.
         mlm_weight: Weight of the encoder's loss (paper: 1).
 

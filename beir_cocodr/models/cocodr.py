@@ -13,8 +13,14 @@ from torch import Tensor
 
 from beir_cocodr.data.text import TextFormat, cut_text, read_literally
 from beir_cocodr.errors import InputError, explained
-from beir_cocodr.models.hub import find_file, local_folder, model_source, places_in, reachable
-from beir_cocodr.models.integrity import check_loaded, loading, positions
+from beir_cocodr.models.checkpoints.hub import (
+    find_file,
+    local_folder,
+    model_source,
+    places_in,
+    reachable,
+)
+from beir_cocodr.models.checkpoints.integrity import check_loaded, loading, positions
 from beir_cocodr.models.spec import suggestion
 
 #: A model's card.

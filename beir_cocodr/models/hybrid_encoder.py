@@ -1,6 +1,6 @@
 """The hybrid encoder: a dense encoder and BM25 as one vector, whose dot product is their fusion.
 
-:mod:`beir_cocodr.retrieval.fuse` fits it to a corpus.
+:mod:`beir_cocodr.retrieval.hybrid.fuse` fits it to a corpus.
 """
 
 from collections import Counter
@@ -18,8 +18,8 @@ from beir_cocodr.arrays import Doubles, Features
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
+from beir_cocodr.models.checkpoints.hub import PLACES
 from beir_cocodr.models.cocodr import COCODR, TwoSidedEncoder, check_task
-from beir_cocodr.models.hub import PLACES
 from beir_cocodr.models.saved_module import SavedModule
 from beir_cocodr.models.term_weights import length_norms
 

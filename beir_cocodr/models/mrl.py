@@ -11,8 +11,8 @@ from sentence_transformers.util import load_file_path
 from torch import Tensor
 
 from beir_cocodr.errors import InputError, Limits
+from beir_cocodr.models.checkpoints.hub import places_in
 from beir_cocodr.models.cocodr import COCODR, TwoSidedEncoder, check_task
-from beir_cocodr.models.hub import places_in
 from beir_cocodr.models.kl import Formula
 from beir_cocodr.models.mrl_head import MRLHead, add_variance_token
 

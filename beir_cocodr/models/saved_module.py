@@ -8,7 +8,7 @@ from typing import Any, Self
 from sentence_transformers.base.modules import Module
 
 from beir_cocodr.errors import explained
-from beir_cocodr.models.hub import places_in
+from beir_cocodr.models.checkpoints.hub import places_in
 
 
 class SavedModule(Module):

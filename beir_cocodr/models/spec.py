@@ -87,7 +87,7 @@ class Fusion:
 
     Args:
         build: The ``module:object`` of its class, which is called with a
-            :class:`~beir_cocodr.retrieval.dense.Dense` and a
+            :class:`~beir_cocodr.retrieval.vectors.dense.Dense` and a
             :class:`~beir_cocodr.retrieval.ranking.Lexical` and returns a
             :class:`~beir_cocodr.retrieval.ranking.Ranker`.
         help: What it is, in a few words for ``--help`` and the documentation.
@@ -142,7 +142,7 @@ def fusion_weight(
     return float(setting)
 
 
-_FUSION = "beir_cocodr.retrieval.fusion"
+_FUSION = "beir_cocodr.retrieval.hybrid.fusion"
 
 #: What may come before an encoder's name, as in ``hybrid:minilm``. Add a row of your own from a
 #: script.
@@ -174,7 +174,7 @@ FUSIONS: dict[str, Fusion] = {
         calibration_kind=FEEDBACK,
     ),
     "vector": Fusion(
-        build="beir_cocodr.retrieval.fuse:FittedVector",
+        build="beir_cocodr.retrieval.hybrid.fuse:FittedVector",
         help="the hybrid encoder that fuse makes of M, fitted when it is first searched",
         weighted=True,
         lucene=False,

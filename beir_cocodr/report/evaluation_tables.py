@@ -32,7 +32,7 @@ from beir_cocodr.report.wording import (
     signed,
     span,
 )
-from beir_cocodr.retrieval.fusion_details import FusionDetails
+from beir_cocodr.retrieval.hybrid.fusion_details import FusionDetails
 
 
 def evaluation_table(record: EvaluationRecord) -> Table:

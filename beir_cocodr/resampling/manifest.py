@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from beir_cocodr.data.collection import Collection, load_collection
-from beir_cocodr.data.file_folder import TextFiles
+from beir_cocodr.data.files.file_folder import TextFiles
 from beir_cocodr.data.irds_source import IrdsSource
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from beir_cocodr.arrays import Floats, Ints, spaced_rows
-from beir_cocodr.data.beir_folder import write_beir_folder, write_corpus
 from beir_cocodr.data.collection import Collection, Dataset, Datasets
+from beir_cocodr.data.files.beir_folder import write_beir_folder, write_corpus
 from beir_cocodr.io import check_output_free, draft_folder, json_sha256
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import versions

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from beir_cocodr.arrays import Array, Floats, Ints, check_finite, unit_rows
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import cache_folder, draft_folder, filling_cache, json_sha256
-from beir_cocodr.models.loading import fingerprint, load_encoder, weights_sha256
+from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.progress import in_place
@@ -26,7 +26,7 @@ from beir_cocodr.retrieval.store.embeddings import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodedBy, Identity, StoreRecord
 from beir_cocodr.retrieval.store.shard import pack
 from beir_cocodr.retrieval.store.store import EmbeddingStore
-from beir_cocodr.retrieval.topk import search_chunks
+from beir_cocodr.retrieval.vectors.topk import search_chunks
 
 log = logging.getLogger(__name__)
 

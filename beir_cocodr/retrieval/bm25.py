@@ -35,9 +35,9 @@ from beir_cocodr.io import (
 )
 from beir_cocodr.models.term_weights import K1, B
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.pool import share_over_ranks
 from beir_cocodr.retrieval.postings import Block, Postings, Rows
 from beir_cocodr.retrieval.ranking import Parts, Ranking
+from beir_cocodr.retrieval.vectors.pool import share_over_ranks
 
 # Documents that are counted at a time, and the seconds that takes on one core.
 _BLOCK = 10_000

@@ -18,9 +18,9 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.encoding_methods import with_beir_methods
 from beir_cocodr.progress import in_place
-from beir_cocodr.retrieval.embedding_files import EmbeddingFile, read_corpus
 from beir_cocodr.retrieval.ranking import Ranking
-from beir_cocodr.retrieval.topk import NonFiniteScores, Similarity, search_chunks
+from beir_cocodr.retrieval.vectors.embedding_files import EmbeddingFile, read_corpus
+from beir_cocodr.retrieval.vectors.topk import NonFiniteScores, Similarity, search_chunks
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,8 @@ class ExactSearch:
     beyond a chunk when the corpus is a `Documents` or a dataset of Hugging Face ``datasets``.
 
     Args:
-        model: a name or folder (see :func:`~beir_cocodr.models.loading.load_encoder`), a
-            ``SentenceTransformer`` or any object with ``encode``, or a model of BEIR with
+        model: a name or folder (see :func:`~beir_cocodr.models.checkpoints.loading.load_encoder`),
+            a ``SentenceTransformer`` or any object with ``encode``, or a model of BEIR with
             ``encode_queries`` and ``encode_corpus``. Its ``similarity_fn_name`` ("cosine" or
             "dot"), if it has one, is the default similarity.
         batch_size: texts that the model encodes at a time.
@@ -353,7 +353,7 @@ class ExactSearch:
 
     def _encoder(self) -> str:
         """Return a hash of all that vectors depend on besides the texts; "" if it is not known."""
-        from beir_cocodr.models.loading import fingerprint
+        from beir_cocodr.models.checkpoints.loading import fingerprint
 
         try:
             return json_sha256([fingerprint(self.model), vars(self.model.text_format)])
@@ -428,7 +428,7 @@ class ExactSearch:
 def _loaded(model: Any) -> Any:
     """Return a model with BEIR's methods; a name is loaded."""
     if isinstance(model, str | Path):
-        from beir_cocodr.models.loading import load_encoder
+        from beir_cocodr.models.checkpoints.loading import load_encoder
 
         return load_encoder(model)
     return with_beir_methods(model)

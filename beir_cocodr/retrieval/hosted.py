@@ -20,14 +20,14 @@ from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat, readable
 from beir_cocodr.errors import UNFINISHED, InputError
+from beir_cocodr.models.checkpoints.integrity import LATE_INTERACTION, SPARSE, check_loaded, loading
+from beir_cocodr.models.checkpoints.loading import load_cross_encoder
 from beir_cocodr.models.cocodr import set_lengths
-from beir_cocodr.models.integrity import LATE_INTERACTION, SPARSE, check_loaded, loading
-from beir_cocodr.models.loading import load_cross_encoder
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.progress import in_place
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranker, Ranking
-from beir_cocodr.retrieval.topk import NonFiniteScores
+from beir_cocodr.retrieval.vectors.topk import NonFiniteScores
 
 #: The file in which a folder of sentence-transformers names its class.
 CONFIG = "config_sentence_transformers.json"

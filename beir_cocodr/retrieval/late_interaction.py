@@ -15,7 +15,7 @@ from beir_cocodr import checksums
 from beir_cocodr.arrays import Array, Doubles, Floats, Ints, spaced_rows
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.io import draft_folder, json_sha256, parse_json, write_text
-from beir_cocodr.models.loading import fingerprint
+from beir_cocodr.models.checkpoints.loading import fingerprint
 from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.faiss.build import import_faiss
@@ -23,8 +23,8 @@ from beir_cocodr.retrieval.faiss.index import FaissIndex
 from beir_cocodr.retrieval.faiss.transform import FaissOptions
 from beir_cocodr.retrieval.hosted import CHUNK, HostRetriever, load_host
 from beir_cocodr.retrieval.ranking import Ranking, best_rows, overlap
-from beir_cocodr.retrieval.selection import merge_keys, ranks_of, scores_of, to_keys
-from beir_cocodr.retrieval.topk import NonFiniteScores
+from beir_cocodr.retrieval.vectors.selection import merge_keys, ranks_of, scores_of, to_keys
+from beir_cocodr.retrieval.vectors.topk import NonFiniteScores
 
 log = logging.getLogger(__name__)
 

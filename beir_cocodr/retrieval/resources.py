@@ -29,10 +29,10 @@ from beir_cocodr.retrieval.ranking import Lexical, Ranker
 
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
-    from beir_cocodr.retrieval.corpus_encoder import Watcher
-    from beir_cocodr.retrieval.dense import Dense, EmbeddingPool
     from beir_cocodr.retrieval.store.store import EmbeddingStore
     from beir_cocodr.retrieval.store.store_choice import StoreChoice
+    from beir_cocodr.retrieval.vectors.corpus_encoder import Watcher
+    from beir_cocodr.retrieval.vectors.dense import Dense, EmbeddingPool
 
 T = TypeVar("T")
 
@@ -153,7 +153,7 @@ class Resources:
 
     def _hybrid_feedback(self, spec: ModelSpec, dense: Dense) -> Ranker:
         """Return the feedback of a hybrid encoder; it has BM25 in it and cannot be fused again."""
-        from beir_cocodr.retrieval.hybrid_feedback import HybridFeedback
+        from beir_cocodr.retrieval.hybrid.hybrid_feedback import HybridFeedback
 
         if spec.kind != "feedback":
             raise InputError(
@@ -187,8 +187,8 @@ class Resources:
 
     def _load_dense(self, spec: ModelSpec) -> Dense:
         # Imported here because a run of BM25 alone must not pay six seconds for torch.
-        from beir_cocodr.models.loading import load_encoder
-        from beir_cocodr.retrieval.dense import Dense
+        from beir_cocodr.models.checkpoints.loading import load_encoder
+        from beir_cocodr.retrieval.vectors.dense import Dense
 
         encoder = spec.encoder if spec.loaded is None else spec.loaded
         options = self.options
@@ -218,10 +218,10 @@ class Resources:
         folder: Path,
     ) -> EmbeddingStore:
         """Return the store of an encoder, brought up to date with the corpus."""
-        from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
         from beir_cocodr.retrieval.store.encode import identity_of
         from beir_cocodr.retrieval.store.passes import update
         from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
+        from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 
         options = EncodeOptions(verify=self.options.verify)
         identity = identity_of(CorpusEncoder(model, self.documents), options, SHARD_SIZE)
@@ -268,6 +268,6 @@ def _encoder_key(spec: ModelSpec) -> str:
 
 
 def _encodes_as_host(model: object) -> bool:
-    from beir_cocodr.models.loading import encodes_as_host
+    from beir_cocodr.models.checkpoints.loading import encodes_as_host
 
     return encodes_as_host(model)

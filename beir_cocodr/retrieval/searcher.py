@@ -11,7 +11,7 @@ import numpy as np
 
 from beir_cocodr.data.analyzers import SEARCHED, Analyzer, snippet
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
-from beir_cocodr.data.file_folder import ABOVE, TextFiles
+from beir_cocodr.data.files.file_folder import ABOVE, TextFiles
 from beir_cocodr.data.memory import MemorySource
 from beir_cocodr.errors import InputError, check_count
 from beir_cocodr.io import cache_folder, text_sha256

@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING
 
 from beir_cocodr.data.analyzers import Snippet, mark_words
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.file_folder import ABOVE
-from beir_cocodr.data.judgements import (
-    AnnotationCandidate,
-    Asked,
-    JudgementLog,
-    load_judgements,
-    typed_id,
-)
+from beir_cocodr.data.files.file_folder import ABOVE
+from beir_cocodr.data.judgement_log import Asked, JudgementLog, typed_id
+from beir_cocodr.data.judgements import AnnotationCandidate, load_judgements
 from beir_cocodr.errors import InputError, check_names, first_line
 from beir_cocodr.evaluation.annotation import LABELS_FILE, annotation_candidates
 from beir_cocodr.evaluation.few_labels import FEWEST, FewLabels

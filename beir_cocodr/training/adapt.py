@@ -54,8 +54,8 @@ from beir_cocodr.provenance import (
     write_record,
 )
 from beir_cocodr.records import Json, Record
-from beir_cocodr.retrieval.dense import EmbeddingPool
 from beir_cocodr.retrieval.resources import Resources
+from beir_cocodr.retrieval.vectors.dense import EmbeddingPool
 from beir_cocodr.same_run import check_same_run
 from beir_cocodr.training.adaptation_cost import JUDGEMENT, PlannedTraining, estimate
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions

@@ -11,8 +11,8 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import FuseOptions
 from beir_cocodr.progress import describe_seconds
-from beir_cocodr.retrieval.dense import IN_MEMORY
 from beir_cocodr.retrieval.store.encoding_cost import resident_bytes, size
+from beir_cocodr.retrieval.vectors.dense import IN_MEMORY
 from beir_cocodr.training.shared_options import TrainingOptions
 
 #: Documents of the probe.

@@ -16,7 +16,7 @@ from torch.utils.data import get_worker_info
 from transformers import TrainerCallback, TrainerState
 
 from beir_cocodr.arrays import Ints
-from beir_cocodr.retrieval.pool import available_cores
+from beir_cocodr.retrieval.vectors.pool import available_cores
 
 #: Draws the columns of rows that are known by a number.
 Draw = Callable[[dict[str, list[int]]], Mapping[str, Any]]

@@ -25,9 +25,12 @@ from beir_cocodr.io import atomic_path, file_sha256
 from beir_cocodr.provenance import collection_provenance
 from beir_cocodr.records import CollectionProvenance, Json, Record
 from beir_cocodr.retrieval.ranking import Ranking
-from beir_cocodr.retrieval.topk import NonFiniteScores
+from beir_cocodr.retrieval.vectors.topk import NonFiniteScores
 from beir_cocodr.training.checkpoints import CHECKPOINTS
-from beir_cocodr.training.negatives import bm25_negatives, relevant_rows
+from beir_cocodr.training.hard_negatives.bm25_negatives import (
+    bm25_negatives,
+    relevant_rows,
+)
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 from beir_cocodr.training.shared_options import planned_steps
 from beir_cocodr.training.trainer import Stage

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.models.spec import Options, option
 from beir_cocodr.records import Json
-from beir_cocodr.training.loss_rows import DISTILLATION_LOSSES, LOSSES, ScaleOptions
-from beir_cocodr.training.objectives import OBJECTIVES, LanguageModelOptions
+from beir_cocodr.training.distillation.teacher_rows import STUDENTS, TEACHERS
+from beir_cocodr.training.finetuning.loss_rows import DISTILLATION_LOSSES, LOSSES, ScaleOptions
+from beir_cocodr.training.finetuning.weightings import WEIGHTINGS, ClusterOptions
+from beir_cocodr.training.pretraining.objectives import OBJECTIVES, LanguageModelOptions
 from beir_cocodr.training.rows import Row, Tables, choices
 from beir_cocodr.training.shared_options import TrainingOptions, Workload
-from beir_cocodr.training.teacher_rows import STUDENTS, TEACHERS
-from beir_cocodr.training.weightings import WEIGHTINGS, ClusterOptions
 
 # A default that depends on other options, and that the class fills in at once.
 _FILLED_IN: Any = None
@@ -47,7 +47,7 @@ class PretrainOptions(TrainingOptions):
     with 2,048, and cotmae at 4e-4 with 16,384.
 
     Args:
-        objective: name of a row of :data:`~beir_cocodr.training.objectives.OBJECTIVES`.
+        objective: name of a row of :data:`~beir_cocodr.training.pretraining.objectives.OBJECTIVES`.
         objective_options: the row's own options; None means their defaults.
         epochs: passes over the data.
         batch_size: examples of a step; None means the objective's default.
@@ -251,17 +251,17 @@ class FinetuneOptions(HeldOut, TrainingOptions):
     one stage.
 
     Args:
-        loss: name of a row of :data:`~beir_cocodr.training.loss_rows.LOSSES`. None means infonce
-            for the weighting erm without episodes, else triplet (COCO-DR, Eq. 2).
+        loss: name of a row of :data:`~beir_cocodr.training.finetuning.loss_rows.LOSSES`. None means
+            infonce for the weighting erm without episodes, else triplet (COCO-DR, Eq. 2).
         loss_options: the loss's own options; None means their defaults.
-        weighting: name of a row of :data:`~beir_cocodr.training.weightings.WEIGHTINGS`.
+        weighting: name of a row of :data:`~beir_cocodr.training.finetuning.weightings.WEIGHTINGS`.
         weighting_options: the weighting's own options; None means their defaults.
         negatives: hard negatives of a query in a step, drawn again each epoch; 0 leaves in-batch
             negatives only.
         negative_depth: results of BM25 that negatives are drawn from, known positives removed.
         hard_negatives: a file of hard negatives that replaces BM25's: GPL's form, columns of texts
             as sentence-transformers has them, or a TREC run, see
-            :func:`~beir_cocodr.training.hard_negatives.read_hard_negatives`.
+            :func:`~beir_cocodr.training.hard_negatives.negative_files.read_hard_negatives`.
         mining: negatives that the model mines itself, in episodes or stages.
         targets: collections with labels in their split "test" that base and model are evaluated on
             after every episode or stage.
@@ -377,9 +377,10 @@ class DistillOptions(HeldOut, TrainingOptions):
         learning_rate: peak of the schedule.
         warmup: steps in which the rate rises.
         weight_decay: AdamW's weight decay.
-        student: name of a row of :data:`~beir_cocodr.training.teacher_rows.STUDENTS`.
+        student: name of a row of :data:`~beir_cocodr.training.distillation.teacher_rows.STUDENTS`.
         student_options: the student's own options; None means their defaults.
-        loss: name of a row of :data:`~beir_cocodr.training.loss_rows.DISTILLATION_LOSSES`.
+        loss: name of a row of
+            :data:`~beir_cocodr.training.finetuning.loss_rows.DISTILLATION_LOSSES`.
         loss_options: the loss's own options; None means their defaults.
         teacher_options: the teacher's own options; None means their defaults.
         anchors: the documents that a list is built around. "relevant" are those that labels call

@@ -14,7 +14,7 @@ import torch
 from beir_cocodr import io as files
 from beir_cocodr.distributed import on_main, rank
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.loading import fingerprint
+from beir_cocodr.models.checkpoints.loading import fingerprint
 from beir_cocodr.provenance import RECORD_FILE, TrainingPlan, TrainingRecord, read_record
 from beir_cocodr.records import CollectionProvenance
 from beir_cocodr.same_run import check_same_run

@@ -9,11 +9,11 @@ from typing import Any
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import TrainingRecord
-from beir_cocodr.retrieval.fuse import HeldEmbeddings, fuse_over
-from beir_cocodr.training.distill import distill
-from beir_cocodr.training.finetune import finetune
+from beir_cocodr.retrieval.hybrid.fuse import HeldEmbeddings, fuse_over
+from beir_cocodr.training.distillation.distill import distill
+from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.presets import GPL_TEACHER
-from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.pretraining.pretrain import pretrain
 from beir_cocodr.training.start import Start
 
 

@@ -13,10 +13,10 @@ from transformers import set_seed
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.sources import Labels
+from beir_cocodr.models.checkpoints.loading import load_encoder, model_source
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec
-from beir_cocodr.retrieval.dense import EmbeddingPool
+from beir_cocodr.retrieval.vectors.dense import EmbeddingPool
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ SAMPLE = {
 Record = dict[str, Any]
 
 _LONGEST_CASE = 6 * LIMIT
-_WARM = ["beir_cocodr.training.finetune", "beir_cocodr.retrieval.store.encode"]
+_WARM = ["beir_cocodr.training.finetuning.finetune", "beir_cocodr.retrieval.store.encode"]
 #: What the results say of a failing case.
 _KEYS = ("case", "scenario", "broken", "what", "outcome", "message", "arguments")
 

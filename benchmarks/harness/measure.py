@@ -247,7 +247,7 @@ def vector_instructions() -> str:
     """Name the instructions with which torch multiplies, and whether bytes are multiplied too."""
     import torch
 
-    from beir_cocodr.retrieval.products import multiplies_bytes
+    from beir_cocodr.retrieval.vectors.products import multiplies_bytes
 
     instructions: str = torch.backends.cpu.get_cpu_capability()
     return f"{instructions} with VNNI" if multiplies_bytes() else instructions

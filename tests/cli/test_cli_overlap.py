@@ -93,7 +93,7 @@ def test_the_files(folder, tmp_path, capsys):
 
 
 def test_nearest_by_an_encoder_is_by_cosine(folder, tiny_bert):
-    from beir_cocodr.models.loading import load_encoder
+    from beir_cocodr.models.checkpoints.loading import load_encoder
 
     report = overlap(folder, folder, model=str(tiny_bert))
     vectors = load_encoder(str(tiny_bert)).encode_query(list(QUERIES.values())).astype(np.float64)

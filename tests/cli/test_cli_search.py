@@ -150,7 +150,7 @@ def test_a_store_says_which_model_searches_it_and_nothing_is_encoded(
         run(capsys, "encode", "--dataset", beir_folder, "--model", tiny_bert, "--output", store)[0]
         == 0
     )
-    from beir_cocodr.retrieval.dense import Dense
+    from beir_cocodr.retrieval.vectors.dense import Dense
 
     monkeypatch.setattr(Dense, "encode_corpus", None)
     status, out, _ = run(

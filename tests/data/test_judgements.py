@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from beir_cocodr.data.judgement_log import log_judgement, typed_id
 from beir_cocodr.data.judgements import (
     COLUMNS,
     AnnotationCandidate,
     load_judgements,
-    log_judgement,
-    typed_id,
     write_annotation_candidates,
 )
 from beir_cocodr.errors import InputError

@@ -13,9 +13,9 @@ import pytest
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import cut_text
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.models.loading import load_encoder
-from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.training.finetune import finetune
+from beir_cocodr.models.checkpoints.loading import load_encoder
+from beir_cocodr.retrieval.vectors.dense import Dense
+from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions
 
 

@@ -13,7 +13,7 @@ from graded import calibrated_by_crops, changed
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.judgements import log_judgement
+from beir_cocodr.data.judgement_log import log_judgement
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import CompareOptions, compare
 from beir_cocodr.evaluation.label_free import verdict as label_free

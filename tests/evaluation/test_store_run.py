@@ -18,9 +18,9 @@ from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
 from beir_cocodr.evaluation.runs import read_trec_run
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.vectors.pool import Workers
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from beir_cocodr.data.text import IGNORED, WholeWordMasker
 from beir_cocodr.errors import InputError
 from beir_cocodr.losses.coco import COCOLoss, coco_contrastive_loss
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.condenser import build_head
+from beir_cocodr.models.heads.condenser import build_head
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7, 64])

@@ -14,7 +14,7 @@ from beir_cocodr.data.text import IGNORED
 from beir_cocodr.losses.coco import COCOLoss, infonce
 from beir_cocodr.losses.tsdae import TSDAELoss
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.condenser import build_head
+from beir_cocodr.models.heads.condenser import build_head
 from beir_cocodr.training.trainer import BROADCAST_BUFFERS
 
 RANKS, ROWS = 2, 8

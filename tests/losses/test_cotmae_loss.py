@@ -14,8 +14,8 @@ from torch import nn
 from beir_cocodr.data.text import WholeWordMasker
 from beir_cocodr.losses.cotmae import CoTMAELoss, accumulated, next_token_labels
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.condenser import build_head
-from beir_cocodr.models.cotmae_decoder import DECODERS, build_decoder
+from beir_cocodr.models.heads.condenser import build_head
+from beir_cocodr.models.heads.cotmae_decoder import DECODERS, build_decoder
 
 ROWS = 7
 

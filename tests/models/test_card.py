@@ -15,11 +15,11 @@ from beir_cocodr.models.card import papers, write_card
 from beir_cocodr.models.papers import PAPERS
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import CollectionProvenance
-from beir_cocodr.training.loss_rows import DISTILLATION_LOSSES
-from beir_cocodr.training.objectives import OBJECTIVES
+from beir_cocodr.training.distillation.teacher_rows import STUDENTS, TEACHERS
+from beir_cocodr.training.finetuning.loss_rows import DISTILLATION_LOSSES
+from beir_cocodr.training.finetuning.weightings import WEIGHTINGS
 from beir_cocodr.training.presets import ADAPT_STAGES
-from beir_cocodr.training.teacher_rows import STUDENTS, TEACHERS
-from beir_cocodr.training.weightings import WEIGHTINGS
+from beir_cocodr.training.pretraining.objectives import OBJECTIVES
 
 THEIRS = (
     "---\nlicense: mit\ndatasets:\n- secret/data\n---\n# Their great model\n\nScores 99 on"

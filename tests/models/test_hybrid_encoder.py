@@ -17,15 +17,15 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
-from beir_cocodr.models.loading import fingerprint
+from beir_cocodr.models.checkpoints.loading import fingerprint
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.provenance import read_record
-from beir_cocodr.retrieval.dense import IN_MEMORY, Dense, EmbeddingPool
-from beir_cocodr.retrieval.hybrid_feedback import HybridFeedback
+from beir_cocodr.retrieval.hybrid.hybrid_feedback import HybridFeedback
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.refit import REFIT_FILE, Refit
+from beir_cocodr.retrieval.vectors.dense import IN_MEMORY, Dense, EmbeddingPool
 
 TEXTS = ["wing flow shock", "the library index of a journal", "", "unknown wörds"]
 
@@ -264,7 +264,7 @@ def test_feedback_moves_the_dense_part_alone(model, folder, collection, tmp_path
 
 def test_feedback_may_take_its_documents_from_the_exact_fusion(model, folder, collection, tmp_path):
     from beir_cocodr.retrieval.bm25 import BM25
-    from beir_cocodr.retrieval.fusion import Hybrid
+    from beir_cocodr.retrieval.hybrid.fusion import Hybrid
 
     retrievers = Resources(collection.documents, tmp_path)
     dense, bm25 = retrievers.ranker(str(folder)), BM25(collection.documents)

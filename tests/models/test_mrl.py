@@ -371,7 +371,7 @@ def test_beirs_exact_search_by_dot_product_ranks_as_brute_force_kl(model):
 
 def test_it_is_searched_and_formatted_like_any_encoder_of_ours(model, beir_folder, tmp_path):
     from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.retrieval.dense import Dense
+    from beir_cocodr.retrieval.vectors.dense import Dense
 
     collection = load_collection(str(beir_folder), labels="none")
     dense = Dense(model, collection.documents, tmp_path / "vectors.npy")

@@ -29,10 +29,10 @@ from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
 from beir_cocodr.models.spec import BM25_WEIGHT, SearchOptions
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.vectors.pool import Workers
 
 pytest.importorskip(
     "pyserini", reason="pyserini is not installed: pip install 'beir-cocodr[pyserini]'"

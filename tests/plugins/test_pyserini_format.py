@@ -23,11 +23,11 @@ from conftest import exit_code
 from beir_cocodr import COCODR, MRL, load_collection
 from beir_cocodr.data.collection import load_queries
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.loading import load_encoder
-from beir_cocodr.retrieval.pool import Workers
+from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store_search import search_store
+from beir_cocodr.retrieval.vectors.pool import Workers
 
 
 def read(folder: Path) -> tuple[np.ndarray, list[str]]:

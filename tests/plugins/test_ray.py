@@ -24,9 +24,9 @@ from conftest import write_beir
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
-from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.vectors.pool import Workers
 
 # Not imported here: processes are forked from one that has imported the modules of tests, and Ray
 # has threads.

@@ -18,7 +18,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.exact import ExactSearch
-from beir_cocodr.retrieval.topk import NonFiniteScores
+from beir_cocodr.retrieval.vectors.topk import NonFiniteScores
 
 CORPUS = {
     "d1": {"title": "Boundary layer", "text": "heat transfer in a laminar boundary layer"},

@@ -80,7 +80,7 @@ def test_a_searcher_beside_another_shares_what_it_has_and_outlives_it(beir_folde
 def test_a_folder_of_files_is_searched_and_only_what_changed_is_encoded(
     tiny_cosine, tmp_path, monkeypatch
 ):
-    from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+    from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 
     encoded: list[str] = []
     original = CorpusEncoder.encode

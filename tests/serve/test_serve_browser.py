@@ -17,7 +17,7 @@ import pytest
 from conftest import process
 
 from beir_cocodr.cli.__main__ import main
-from beir_cocodr.data.judgements import typed_id
+from beir_cocodr.data.judgement_log import typed_id
 
 pytestmark = pytest.mark.browser
 QUERY = "average of data"

@@ -16,7 +16,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.annotation import PER_QUERY
 from beir_cocodr.evaluation.compare import CompareOptions, compare
 from beir_cocodr.evaluation.label_free import evidence
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 from beir_cocodr.serve.session import Session
 
 QUERY = "supersonic wing in a turbulent flow"

@@ -16,8 +16,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from beir_cocodr import COCODR
 from beir_cocodr.data import collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.models import loading
-from beir_cocodr.models.loading import weights_sha256
+from beir_cocodr.models.checkpoints import loading
+from beir_cocodr.models.checkpoints.loading import weights_sha256
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions
 from beir_cocodr.training.adapt import AdaptOptions, adapt
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions

@@ -6,7 +6,7 @@ import json
 
 from beir_cocodr import HybridEncoder, load_collection
 from beir_cocodr.models.spec import FuseOptions
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 from beir_cocodr.training.adapt import AdaptationPlan, AdaptOptions, adapt
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.presets import adapt_options, chosen_stages

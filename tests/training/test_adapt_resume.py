@@ -34,6 +34,11 @@ def left_over(output: Path) -> list[Path]:
     return [path for path in output.rglob(".*") if path.is_dir() or path.name == ".lock"]
 
 
+def run_scores(path: Path) -> dict[tuple[str, str], float]:
+    rows = [line.split() for line in path.read_text().splitlines()]
+    return {(query, document): float(score) for query, _, document, _, score, _ in rows}
+
+
 @pytest.fixture(scope="module")
 def killed(beir_folder, tiny_mlm, tmp_path_factory) -> Path:
     """The output of an adaptation that was killed as it wrote its results."""
@@ -117,7 +122,10 @@ def test_a_resumed_one_ends_as_one_that_was_not_killed(
     runs = sorted(path.name for path in killed.glob("*.run"))
     assert len(runs) == 9
     for name in runs:
-        assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        scores = run_scores(tmp_path / "whole" / name)
+        # Two processes trained the two models, and products of matrices may differ in the last
+        # bits with where their operands lie in memory.
+        assert run_scores(killed / name) == pytest.approx(scores, rel=1e-4, abs=1e-4)
 
 
 def test_an_adaptation_that_cannot_begin_leaves_its_folder_empty(beir_folder, tmp_path):

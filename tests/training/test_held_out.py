@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from beir_cocodr import load_collection, load_encoder
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.dense import Dense
-from beir_cocodr.training.distill import distill
-from beir_cocodr.training.finetune import finetune
+from beir_cocodr.retrieval.vectors.dense import Dense
+from beir_cocodr.training.distillation.distill import distill
+from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.held_out import CANDIDATES, hold_out, selecting_collection
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 

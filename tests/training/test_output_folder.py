@@ -33,12 +33,12 @@ from beir_cocodr.training.checkpoints import (
     checkpoint_to_resume,
     is_complete,
 )
-from beir_cocodr.training.distill import distill
-from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.distillation.distill import distill
+from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
 from beir_cocodr.training.output_folder import lock_output, started
 from beir_cocodr.training.presets import adapt_options
-from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.pretraining.pretrain import pretrain
 from beir_cocodr.training.rows import rows_with_option
 from beir_cocodr.training.shared_options import TrainingOptions, setting_fields
 

@@ -16,10 +16,10 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.training import checkpoints
 from beir_cocodr.training import trainer as run
 from beir_cocodr.training.batches import drawn_dataset
-from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.finite_guard import FiniteGuard, NonFiniteTraining
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
-from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.pretraining.pretrain import pretrain
 
 OPTIONS = FinetuneOptions(max_steps=5, batch_size=8, learning_rate=1e-3, save_steps=1)
 CLUSTERS = {"loss": "triplet", "clusters": 3, "min_cluster_size": 1}

@@ -15,13 +15,13 @@ from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.condenser import HEAD_FOLDER
+from beir_cocodr.models.heads.condenser import HEAD_FOLDER
 from beir_cocodr.training import checkpoints
 from beir_cocodr.training import trainer as run
-from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.finetuning.finetune import finetune
+from beir_cocodr.training.finetuning.pairs import TrainingPairs
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
-from beir_cocodr.training.pairs import TrainingPairs
-from beir_cocodr.training.pretrain import pretrain
+from beir_cocodr.training.pretraining.pretrain import pretrain
 
 STEPS = {
     "max_steps": 9,
@@ -181,7 +181,7 @@ def test_content_decides_not_paths(beir_folder, tiny_mlm, tmp_path):
 def test_no_document_of_a_batch_is_relevant_to_another_query_of_it(beir_folder, wordpiece):
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.data.text import TextFormat
-    from beir_cocodr.training.negatives import bm25_negatives
+    from beir_cocodr.training.hard_negatives.bm25_negatives import bm25_negatives
 
     collection = load_collection(beir_folder, "train")
     pool = bm25_negatives(collection, TextFormat())
@@ -298,7 +298,7 @@ def test_short_documents_only_is_one_clear_line(tiny_mlm, tmp_path):
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_encoder_dropout_is_off_by_default_and_on_when_asked(keep, tiny_mlm):
-    from beir_cocodr.training.pretrain import _encoder_dropout
+    from beir_cocodr.training.pretraining.pretrain import _encoder_dropout
 
     model = COCODR(str(tiny_mlm)).train()
     tokens = model.preprocess(["a wing in supersonic flow"])

@@ -39,10 +39,10 @@ TOLERANCE = {"distill": 2e-4, "lambdarank": 2e-4, "fused": 2e-4}
 #: Of the tiny corpus, so that both processes have some: stores, their shards, BM25's blocks of
 #: documents and queries.
 SMALL_PARTS = {
-    "beir_cocodr.retrieval.dense.IN_MEMORY": 0,
+    "beir_cocodr.retrieval.vectors.dense.IN_MEMORY": 0,
     "beir_cocodr.retrieval.store.encode.SHARD_SIZE": 16,
     "beir_cocodr.retrieval.bm25._BLOCK": 10,
-    "beir_cocodr.training.negatives._QUERIES": 3,
+    "beir_cocodr.training.hard_negatives.bm25_negatives._QUERIES": 3,
 }
 SHARED = ["--max-steps", "3", "--batch-size", "8", "--learning-rate", "1e-3", "--device", "cpu"]
 ON_QUERIES = [

@@ -8,6 +8,7 @@ import pytest
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.resampling.regimes import Recipe
+from beir_cocodr.training.finetuning.weightings import GroupDROOptions, IDROOptions
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
 from beir_cocodr.training.presets import (
     ADAPT_STAGES,
@@ -16,7 +17,6 @@ from beir_cocodr.training.presets import (
     check_preset,
     stage_options,
 )
-from beir_cocodr.training.weightings import GroupDROOptions, IDROOptions
 
 KINDS = {"pretrain": PretrainOptions, "finetune": FinetuneOptions, "distill": DistillOptions}
 KINDS |= {"resample evaluate": Recipe}

@@ -10,7 +10,7 @@ from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.retrieval.resources import Resources
 
 if TYPE_CHECKING:
-    from beir_cocodr.retrieval.dense import Dense
+    from beir_cocodr.retrieval.vectors.dense import Dense
 
 
 class HeldOutResources(Resources):
@@ -45,9 +45,9 @@ class HeldOutResources(Resources):
 
     def _load_dense(self, spec: ModelSpec) -> "Dense":
         # Imported here because a run of BM25 alone must not pay six seconds for torch.
-        from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-        from beir_cocodr.retrieval.dense import Dense
         from beir_cocodr.retrieval.store.embeddings import ChangedEmbeddings
+        from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
+        from beir_cocodr.retrieval.vectors.dense import Dense
 
         original = self.original.dense(spec)
         embeddings = original.embeddings

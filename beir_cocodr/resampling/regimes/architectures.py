@@ -13,8 +13,8 @@ from beir_cocodr.resampling.regimes.host_architectures import (
     budgeted,
 )
 from beir_cocodr.resampling.regimes.tuned_bm25 import TunedBM25
-from beir_cocodr.training.distill import distill
-from beir_cocodr.training.finetune import finetune
+from beir_cocodr.training.distillation.distill import distill
+from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 
 

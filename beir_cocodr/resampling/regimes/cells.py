@@ -424,7 +424,7 @@ def _search_together(
     Returns:
         The ranker, and the ranking of this process's queries, None if it has none.
     """
-    from beir_cocodr.retrieval.dense import Dense
+    from beir_cocodr.retrieval.vectors.dense import Dense
 
     rankers: list[Ranker] = []
     do_each(lambda: rankers.append(load()))

@@ -29,17 +29,17 @@ from torch import Tensor, nn
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.text import TextFormat, readable
 from beir_cocodr.distributed import on_main, wait_for_all, world_size
-from beir_cocodr.models.integrity import NEW_CLASSIFIER, SPARSE, loading
+from beir_cocodr.models.checkpoints.integrity import NEW_CLASSIFIER, SPARSE, loading
 from beir_cocodr.provenance import TrainingPlan, collection_provenance, read_record
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.starts import masked_language_model, save_start
 from beir_cocodr.training.batches import drawn_dataset
 from beir_cocodr.training.checkpoints import CHECKPOINTS
+from beir_cocodr.training.finetuning.pairs import TrainingPairs
+from beir_cocodr.training.hard_negatives.bm25_negatives import bm25_negatives
 from beir_cocodr.training.held_out import CheckpointSelection, hold_out
-from beir_cocodr.training.negatives import bm25_negatives
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 from beir_cocodr.training.output_folder import lock_output
-from beir_cocodr.training.pairs import TrainingPairs
 from beir_cocodr.training.trainer import GuardedTrainer, Stage, run_stage
 
 Options = TypeVar("Options", DistillOptions, FinetuneOptions)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.models.integrity import loading
+from beir_cocodr.models.checkpoints.integrity import loading
 from beir_cocodr.models.spec import BM25 as BM25_NAME
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions
 from beir_cocodr.resampling.regimes import Recipe

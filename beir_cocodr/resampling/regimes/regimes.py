@@ -22,7 +22,7 @@ from beir_cocodr.evaluation.measures import (
     parse_measures,
 )
 from beir_cocodr.evaluation.runs import identical_ids
-from beir_cocodr.models.loading import model_source
+from beir_cocodr.models.checkpoints.loading import model_source
 from beir_cocodr.models.spec import check_device
 from beir_cocodr.progress import steps
 from beir_cocodr.records import Json, Report, versions

@@ -17,9 +17,9 @@ from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.text import TextFormat, load_tokenizer, readable
 from beir_cocodr.distributed import on_main, rank, wait_for_all
 from beir_cocodr.io import draft_folder
-from beir_cocodr.models.checkpoint_heads import mlm_layers
-from beir_cocodr.models.integrity import NEW_HEAD, loading
-from beir_cocodr.models.loading import load_encoder, model_source
+from beir_cocodr.models.checkpoints.checkpoint_heads import mlm_layers
+from beir_cocodr.models.checkpoints.integrity import NEW_HEAD, loading
+from beir_cocodr.models.checkpoints.loading import load_encoder, model_source
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.training.batches import drawn_dataset
 

@@ -21,7 +21,7 @@ from beir_cocodr.retrieval.faiss.transform import (
     documents_as_queries,
 )
 from beir_cocodr.retrieval.store.embeddings import Embeddings, MemoryEmbeddings
-from beir_cocodr.retrieval.topk import NonFiniteScores, as_matrix
+from beir_cocodr.retrieval.vectors.topk import NonFiniteScores, as_matrix
 from beir_cocodr.same_run import check_same_run
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from beir_cocodr.retrieval.faiss.build import Vectors
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions
 from beir_cocodr.retrieval.ranking import overlap
 from beir_cocodr.retrieval.store.embeddings import Embeddings, MemoryEmbeddings
-from beir_cocodr.retrieval.topk import as_matrix, search_chunks
+from beir_cocodr.retrieval.vectors.topk import as_matrix, search_chunks
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class FaissIndex:
             queries: (Q, w) vectors as the model made them.
             top_k: the number of documents of a query.
             tie_ranks: (N,) integers; of equal scores the smaller comes first, see
-                :func:`~beir_cocodr.retrieval.topk.search_chunks`. Default: the row.
+                :func:`~beir_cocodr.retrieval.vectors.topk.search_chunks`. Default: the row.
             vectors: the vectors that were indexed, to score candidates exactly.
 
         Returns:

@@ -27,22 +27,14 @@ from beir_cocodr.distributed import (
 )
 from beir_cocodr.errors import InputError, naming_full_disk
 from beir_cocodr.io import output_folder, sole_writer
+from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.folding import Folding
 from beir_cocodr.models.hybrid_encoder import HybridEncoder
-from beir_cocodr.models.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.progress import Bar
 from beir_cocodr.records import versions
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-from beir_cocodr.retrieval.pool import (
-    Workers,
-    device_list,
-    share_out,
-    torch_threads,
-    warn_if_crowded,
-)
 from beir_cocodr.retrieval.store.encoding_cost import EncodingCost, estimate
 from beir_cocodr.retrieval.store.record import (
     SHARD_SIZE,
@@ -53,6 +45,14 @@ from beir_cocodr.retrieval.store.record import (
 )
 from beir_cocodr.retrieval.store.refit import check_refit
 from beir_cocodr.retrieval.store.store import FOLDING_FILE, TEXTS_FILE, EmbeddingStore
+from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.vectors.pool import (
+    Workers,
+    device_list,
+    share_out,
+    torch_threads,
+    warn_if_crowded,
+)
 
 #: Queries and documents that the means of a folding are taken from.
 FOLDING_SAMPLE = 256

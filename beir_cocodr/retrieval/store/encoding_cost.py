@@ -12,10 +12,10 @@ import torch
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.errors import InputError
 from beir_cocodr.progress import describe_seconds
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
-from beir_cocodr.retrieval.pool import available_cores
 from beir_cocodr.retrieval.store.record import StoreRecord
 from beir_cocodr.retrieval.store.shard import bytes_per_vector
+from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.vectors.pool import available_cores
 
 #: Documents of the timed sample.
 SAMPLE = 64

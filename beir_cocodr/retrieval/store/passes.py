@@ -19,17 +19,17 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import draft_folder, output_folder
+from beir_cocodr.models.checkpoints.loading import load_encoder, model_source
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.hybrid_encoder import HybridEncoder
-from beir_cocodr.models.loading import load_encoder, model_source
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.progress import Bar
 from beir_cocodr.provenance import TrainingRecord, read_record
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder, HybridCorpusEncoder, Watcher
 from beir_cocodr.retrieval.store import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions, StoreRecord
 from beir_cocodr.retrieval.store.refit import check_refit
 from beir_cocodr.retrieval.store.store import TEXTS_FILE, EmbeddingStore
+from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder, HybridCorpusEncoder, Watcher
 
 _OTHER_FOLDER = "encode into another folder"
 

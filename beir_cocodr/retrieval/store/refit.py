@@ -9,8 +9,8 @@ from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.checksums import checked_path
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
+from beir_cocodr.models.checkpoints.loading import model_source
 from beir_cocodr.models.hybrid_encoder import HybridHead
-from beir_cocodr.models.loading import model_source
 from beir_cocodr.provenance import read_record
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.store.store import EmbeddingStore

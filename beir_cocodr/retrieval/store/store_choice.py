@@ -5,12 +5,12 @@ from pathlib import Path
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.checkpoints.loading import fingerprint
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.loading import fingerprint
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.store.encode import identity_of
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 
 
 class StoreChoice:

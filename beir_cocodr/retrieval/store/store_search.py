@@ -12,11 +12,11 @@ import torch
 from beir_cocodr.arrays import Array, Floats, Ints
 from beir_cocodr.retrieval.faiss.index import FaissIndex, best_candidates
 from beir_cocodr.retrieval.faiss.transform import QUANTISED, FaissOptions, Kind, Transform
-from beir_cocodr.retrieval.pool import ShareOut, Workers, share_out, torch_threads
 from beir_cocodr.retrieval.ranking import Ranking
-from beir_cocodr.retrieval.selection import merge_keys, ranks_of, scores_of, to_keys
 from beir_cocodr.retrieval.store.store import EmbeddingStore
-from beir_cocodr.retrieval.topk import NonFiniteScores, search_keys
+from beir_cocodr.retrieval.vectors.pool import ShareOut, Workers, share_out, torch_threads
+from beir_cocodr.retrieval.vectors.selection import merge_keys, ranks_of, scores_of, to_keys
+from beir_cocodr.retrieval.vectors.topk import NonFiniteScores, search_keys
 
 log = logging.getLogger(__name__)
 

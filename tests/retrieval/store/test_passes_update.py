@@ -13,11 +13,11 @@ import pytest
 from beir_cocodr import load_collection, load_encoder
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.retrieval.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.passes import update
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import TEXTS_FILE, EmbeddingStore
+from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 
 
 @pytest.fixture

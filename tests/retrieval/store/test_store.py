@@ -17,10 +17,10 @@ from beir_cocodr import COCODR, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import sole_writer
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import ShardJob, encode, encode_documents
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.vectors.pool import Workers
 
 DOCUMENTS = 70
 SIZE = 16  # five shards, the last of them with 6 documents

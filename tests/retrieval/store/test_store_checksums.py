@@ -17,11 +17,11 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
 from beir_cocodr.retrieval.faiss.index import FaissIndex
-from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.store.store_search import search_index, search_store
+from beir_cocodr.retrieval.vectors.pool import Workers
 
 #: Of each file: the first and last bytes, and places drawn with a seed.
 FLIPS = 12

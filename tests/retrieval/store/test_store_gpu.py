@@ -13,10 +13,10 @@ from conftest import write_beir
 from beir_cocodr.evaluation.runs import read_trec_run
 from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.vectors.pool import Workers
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,10 +11,10 @@ from conftest import write_beir
 from beir_cocodr import MRL
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
-from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.vectors.pool import Workers
 
 pytest.importorskip("faiss")
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from conftest import exit_code, process, write_beir
 
-from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.vectors.pool import Workers
 
 KILLS, DOCUMENTS, SIZE = 10, 300, 8
 

@@ -16,12 +16,12 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
 from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.store.store_search import search_store
-from beir_cocodr.retrieval.topk import NonFiniteScores
+from beir_cocodr.retrieval.vectors.pool import Workers
+from beir_cocodr.retrieval.vectors.topk import NonFiniteScores
 
 DOCUMENTS = 90
 

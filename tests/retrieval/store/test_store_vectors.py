@@ -14,10 +14,10 @@ from safetensors.numpy import load_file
 from beir_cocodr import COCODR, MRL, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.folding import Folding
-from beir_cocodr.retrieval.pool import Workers
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.vectors.pool import Workers
 
 SIZE = 16
 

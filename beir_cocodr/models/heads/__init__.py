@@ -1,0 +1,1 @@
+"""Heads of pre-training: Condenser's and CoT-MAE's."""

@@ -1,0 +1,1 @@
+"""Distillation: teachers, their scores of candidate lists, and the training on them."""

@@ -1,0 +1,1 @@
+"""Fine-tuning on labelled queries: pairs, losses, weightings of clusters, and rounds."""

@@ -1,0 +1,190 @@
+"""Clusters of training queries, and the log of their weights."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import TrainerCallback, TrainerState
+
+from beir_cocodr.arrays import Floats
+from beir_cocodr.data.clusters import KMeans, cluster_queries
+from beir_cocodr.distributed import do_each, on_main, rank, world_size
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import atomic_writer, parse_json, write_text
+from beir_cocodr.losses.dro import ClusterLoss
+from beir_cocodr.training.finetuning.pairs import TrainingPairs
+from beir_cocodr.training.hard_negatives.mined_negatives import MinedNegatives
+from beir_cocodr.training.options import FinetuneOptions
+
+#: Query id and cluster of each training query.
+CLUSTERS_FILE = "clusters.tsv"
+
+#: (K, d) the centroids.
+CENTROIDS_FILE = "cluster_centroids.npy"
+
+#: Weights, losses and examples of the clusters along the training.
+CLUSTER_LOG = "cluster_weights.jsonl"
+
+
+def pair_clusters(
+    pairs: TrainingPairs, model: Any, output: Path, mined: MinedNegatives | None
+) -> torch.Tensor:
+    """Return (pairs,) the cluster of each training pair; all processes call this.
+
+    Args:
+        pairs: the training pairs, with their options.
+        model: the encoder, before training.
+        output: folder for the clusters, or what an interrupted run left there.
+        mined: negatives that the model mined, whose query embeddings are used again.
+    """
+    ids = list(dict.fromkeys(pairs.queries))
+    parts: list[Floats] = []
+    if mined is None and not on_main((output / CLUSTERS_FILE).is_file):
+        share = [pairs.collection.queries[query] for query in ids[rank() :: world_size()]]
+        parts = do_each(
+            lambda: model.encode_queries(share, convert_to_numpy=True, show_progress_bar=False)
+        )
+
+    def cluster() -> dict[str, int]:
+        embeddings = _joined(parts, len(ids)) if mined is None else _mined_embeddings(mined, ids)
+        normalize = model.similarity_fn_name == "cosine"
+        return training_clusters(ids, embeddings, pairs.options, normalize, output)
+
+    cluster_of = on_main(cluster)
+    return torch.tensor([cluster_of[query] for query in pairs.queries])
+
+
+def _mined_embeddings(mined: MinedNegatives, ids: Sequence[str]) -> Floats:
+    row_of = {query: row for row, query in enumerate(mined.queries)}
+    return np.asarray(mined.embeddings[[row_of[query] for query in ids]], np.float32)
+
+
+def _joined(parts: Sequence[Floats], queries: int) -> Floats:
+    """Return the embeddings of all queries from those of all processes, which took turns.
+
+    Without any parts the clusters are there already.
+    """
+    width = parts[0].shape[1] if parts else 0
+    embeddings = np.empty((queries, width), np.float32)
+    for number, part in enumerate(parts):
+        if len(part):  # there may be fewer queries than processes
+            embeddings[number :: len(parts)] = part
+    return embeddings
+
+
+def training_clusters(
+    ids: list[str], embeddings: Floats, options: FinetuneOptions, normalize: bool, folder: Path
+) -> dict[str, int]:
+    """Cluster queries by k-means, or read the clusters that an interrupted run left in ``folder``.
+
+    Writes cluster_centroids.npy, (K, d), and last clusters.tsv with query id and cluster.
+
+    Args:
+        ids: (Q,) ids of the queries.
+        embeddings: (Q, d) their embeddings by the model that is going to be trained.
+        options: a weighting's own options, and the seed.
+        normalize: normalise the embeddings, for a model that compares by cosine.
+        folder: folder for the two files.
+
+    Returns:
+        Query id to cluster.
+
+    Raises:
+        InputError: There are more clusters than different queries, or a saved file is of other
+            queries.
+    """
+    file = folder / CLUSTERS_FILE
+    if file.is_file():
+        return _saved_clusters(file, ids)
+    own_options = options.clustering
+    clusters = cluster_queries(
+        embeddings,
+        own_options.clusters,
+        options.seed,
+        normalize=normalize,
+        ids=ids,
+        min_size=own_options.min_cluster_size,
+        kmeans=KMeans(
+            max_points_per_centroid=own_options.kmeans_points,
+            iterations=own_options.kmeans_iterations,
+            restarts=own_options.kmeans_restarts,
+        ),
+    )
+    np.save(folder / CENTROIDS_FILE, clusters.centroids)
+    with atomic_writer(file) as out:
+        out.write("query_id\tcluster\n")
+        for query, label in zip(ids, clusters.labels, strict=True):
+            out.write(f"{query}\t{label}\n")
+    return dict(zip(ids, clusters.labels.tolist(), strict=True))
+
+
+def _saved_clusters(file: Path, ids: list[str]) -> dict[str, int]:
+    rows = [line.rsplit("\t", 1) for line in file.read_text(encoding="utf-8").splitlines()[1:]]
+    if [query for query, _ in rows] != ids:
+        raise InputError(
+            f"{file} has other queries than this run; delete it, or choose another --output"
+        )
+    return {query: int(cluster) for query, cluster in rows}
+
+
+@dataclass(eq=False)
+class ClusterLog(TrainerCallback):
+    """Writes a line of JSON every few steps.
+
+    A line holds ``step``, the ``weights`` of the clusters then, and since the line before the mean
+    of their ``losses`` (null for a cluster that did not occur) and the number of their
+    ``examples``. A resumed run drops the lines after its checkpoint.
+
+    Args:
+        loss: the loss.
+        file: the file of the lines.
+        every: steps between two lines.
+    """
+
+    loss: ClusterLoss
+    file: Path
+    every: int
+
+    def on_train_begin(
+        self, args: object, state: TrainerState, control: object, **kwargs: object
+    ) -> None:
+        """Drop the lines after the checkpoint."""
+        if rank() > 0:
+            return
+        lines = self.file.read_text().splitlines() if self.file.is_file() else []
+        kept = [line for line in lines if _is_before(line, state.global_step)]
+        write_text(self.file, "".join(f"{line}\n" for line in kept))
+
+    def on_step_end(
+        self, args: object, state: TrainerState, control: object, **kwargs: object
+    ) -> None:
+        """Write a line, if it is time."""
+        loss = self.loss
+        loss.finish_step()
+        last = state.global_step >= state.max_steps
+        if state.global_step % self.every and not last:
+            return
+        sums = zip(loss.loss_sums.tolist(), loss.steps_seen.tolist(), strict=True)
+        line = {
+            "step": state.global_step,
+            "weights": loss.weights.tolist(),
+            "losses": [total / steps if steps else None for total, steps in sums],
+            "examples": loss.examples_seen.tolist(),
+        }
+        for tally in (loss.loss_sums, loss.steps_seen, loss.examples_seen):
+            tally.zero_()
+        if rank() == 0:
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def _is_before(line: str, step: int) -> bool:
+    """Return false for a line after ``step``, and for one that a killed run was writing."""
+    try:
+        return bool(parse_json(line)["step"] <= step)
+    except ValueError:
+        return False

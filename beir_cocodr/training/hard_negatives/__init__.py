@@ -1,0 +1,1 @@
+"""Hard negatives: from BM25, from files, and mined by the model."""

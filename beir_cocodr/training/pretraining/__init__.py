@@ -1,0 +1,1 @@
+"""Continued pre-training: its objectives, and the views of texts that they contrast."""

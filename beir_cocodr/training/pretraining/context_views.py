@@ -1,0 +1,230 @@
+"""Views of passages and generated queries, for query-as-context pre-training."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from datasets import Dataset, concatenate_datasets
+
+from beir_cocodr.arrays import Bools
+from beir_cocodr.data.spans import SpannedText, span_pair, span_ranges
+from beir_cocodr.data.text import MOST_CHARACTERS
+from beir_cocodr.distributed import on_main
+from beir_cocodr.errors import InputError
+from beir_cocodr.generation.query_context import load_query_context
+from beir_cocodr.records import Json
+from beir_cocodr.training.batches import BatchKeys, EpochClock, drawn_dataset
+from beir_cocodr.training.options import PretrainOptions
+from beir_cocodr.training.pretraining.objectives import ContextOptions, CoTMAEOptions
+from beir_cocodr.training.pretraining.views import BARE_TOKENS, Views, content_tokens
+
+log = logging.getLogger(__name__)
+
+# A share of cut passages that is worth a warning.
+_MANY = 0.05
+
+# Passages that are tokenised at a time.
+_CHUNK = 10_000
+
+
+@dataclass
+class ContextViews(Views):
+    """One row (passage, context) per passage, drawn anew each epoch by seed, epoch and row.
+
+    The context is one of the passage's queries. With probability ``mix`` it is instead the passage
+    before or after it in its document (the nearest that has a query). A passage that is alone in
+    its document is then replaced by two of its spans, and one with a single span meets a query all
+    the same.
+
+    Attributes:
+        folders: folders of ``generate-queries``; their passages are numbered one after another.
+        model: the encoder, for its tokenizer and text format.
+        options: the options of the pre-training.
+        clock: the running epoch.
+
+    Raises:
+        InputError: No passage has a query, or there are too few documents for a batch.
+
+    References:
+        Query-as-context pre-training, sections 3.1 and 5.2.
+    """
+
+    folders: Sequence[str]
+    model: Any
+    options: PretrainOptions
+    clock: EpochClock = field(default_factory=EpochClock)
+
+    def __post_init__(self) -> None:
+        """Load the passages."""
+        self.columns = dict(self.options.row("objective").columns)
+        own_options = self.options.objective_options
+        assert isinstance(own_options, ContextOptions)
+        self.own = own_options
+        content_tokens(self.model, self.options.max_length)
+        tables = [self._load(folder) for folder in self.folders]
+        sizes = [len(table) for table in tables]
+        self.passages = concatenate_datasets(tables)
+        self.bounds = np.cumsum([0, *sizes])
+        # (N,) the number of each passage's document over all folders: rows of one document are
+        # consecutive.
+        starts: list[Bools] = []
+        for table in tables:
+            rows = table.data.column("row").to_numpy()
+            starts.append(np.diff(rows, prepend=-1) != 0)
+        self.document = np.cumsum(np.concatenate(starts))
+        self._check_size()
+
+    def _check_size(self) -> None:
+        names = ", ".join(map(str, self.folders))
+        passages = len(self)
+        documents = self._document_count()
+        if not passages:
+            raise InputError(
+                f"no passage of {names} has a query; generate queries with other settings"
+            )
+        batch_size = self.options.batch_size
+        if self.batch_keys is not None and documents < batch_size <= passages:
+            raise InputError(
+                f"a batch holds no two passages of one document, and {names} has {documents} "
+                f"documents: lower batch_size, which is {batch_size}"
+            )
+        log.info("%s: %d passages of %d documents have queries", names, passages, documents)
+
+    @property
+    def batch_keys(self) -> BatchKeys | None:
+        """Return what rows of a batch must not share, if they are compared with each other.
+
+        These are document, passage and context: a passage would otherwise be trained to be far from
+        its own neighbour, or query.
+        """
+        contrastive = self.options.row("objective").contrastive
+        return BatchKeys(len(self), self._keys) if contrastive else None
+
+    def _keys(self, row: int) -> list[str]:
+        # No text begins with a zero byte, so a document is not taken for one.
+        return [f"\0{self.document[row]}", *self.texts(row)]
+
+    def __len__(self) -> int:
+        """Return the number of passages."""
+        return len(self.document)
+
+    def dataset(self) -> Dataset:
+        """Return the rows, drawn when they are read."""
+        return drawn_dataset("row", np.arange(len(self)), self._draw)
+
+    def mask_shares(self) -> dict[str, float]:
+        """Return column to the share of its tokens that is masked."""
+        if not self.options.masked:
+            return {}
+        share = self.options.language_model.mask_probability
+        if not isinstance(self.own, CoTMAEOptions):
+            return dict.fromkeys(self.columns, share)
+        if self.own.decoder == "masked":
+            return {"passage": share, "context": self.own.decoder_mask_probability}
+        return {"passage": share}
+
+    def names(self, rows: Sequence[int]) -> list[str]:
+        """Return passages by row: "document passage 0", behind the folder if there are several."""
+        names = []
+        for row in map(int, rows):
+            passage = self.passages[row]
+            name = f"{passage['document']} passage {passage['number']}"
+            if len(self.folders) > 1:
+                number = int(np.searchsorted(self.bounds, row, side="right")) - 1
+                name = f"{self.folders[number]}: {name}"
+            names.append(name)
+        return names
+
+    def texts_of(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
+        """Return what this epoch sees of rows: passage and context."""
+        return [self._pair(row) for row in rows]
+
+    def _pair(self, row: int) -> tuple[str, str]:
+        seed = (self.options.seed, self.clock.epoch, row)
+        rng = np.random.default_rng(seed)
+        if self.own.mix and rng.random() < self.own.mix:
+            pair = self._two_passages(row, rng)
+            if pair is not None:
+                return pair
+        passage = self.passages[row]
+        queries = passage["queries"]
+        drawn = int(rng.integers(len(queries)))
+        return passage["text"], queries[drawn]
+
+    def counts(self) -> Json:
+        """Return passages, documents and queries, and the share of texts that are cut.
+
+        The share is taken over at most 1,000 rows. With mixed contexts there are also the passages
+        that are alone in their document, and those of them that always meet a query.
+        """
+        queries_of_passages = self.passages.data.column("queries")
+        queries = pc.sum(pc.list_value_length(queries_of_passages)).as_py()
+        counts: Json = {
+            "passages": len(self),
+            "documents": self._document_count(),
+            "queries": queries,
+            "truncated": self._truncated(),
+        }
+        return counts | self._unmixed() if self.own.mix else counts
+
+    def _load(self, folder: str) -> Dataset:
+        # The first process writes the table, and all map it.
+        on_main(lambda: len(load_query_context(folder, self.own.per_passage)))
+        return load_query_context(folder, self.own.per_passage)
+
+    def _document_count(self) -> int:
+        return int(self.document[-1]) if len(self) else 0
+
+    def _two_passages(self, row: int, rng: np.random.Generator) -> tuple[str, str] | None:
+        """Return a passage and its neighbour, or two spans of it; None if it has a single span."""
+        text = self.passages[row]["text"]
+        neighbours = [
+            near
+            for near in (row - 1, row + 1)
+            if 0 <= near < len(self) and self.document[near] == self.document[row]
+        ]
+        if neighbours:
+            drawn = neighbours[int(rng.integers(len(neighbours)))]
+            return text, self.passages[drawn]["text"]
+        tokens = self.model.tokenizer(text, return_offsets_mapping=True, **BARE_TOKENS)
+        offsets = tokens["offset_mapping"]
+        ranges = span_ranges(text, offsets, self.options.span_tokens)
+        spanned = SpannedText(text, offsets, ranges, len(offsets))
+        return span_pair(spanned, rng) if len(spanned.ranges) > 1 else None
+
+    def _unmixed(self) -> Json:
+        """Count the passages that are alone in their document, and those without two spans."""
+        after_last = self._document_count() + 1
+        changes = np.diff(self.document, prepend=0, append=after_last) != 0
+        alone = np.flatnonzero(changes[:-1] & changes[1:])
+        without_spans = 0
+        for begin in range(0, len(alone), _CHUNK):
+            rows = alone[begin : begin + _CHUNK].tolist()
+            texts = self.passages[rows]["text"]
+            read = [text[:MOST_CHARACTERS] for text in texts]
+            tokens = self.model.tokenizer(read, **BARE_TOKENS)["input_ids"]
+            without_spans += sum(len(ids) <= self.options.span_tokens for ids in tokens)
+        return {"passages_alone": len(alone), "passages_never_mixed": without_spans}
+
+    def _truncated(self, most: int = 1000) -> dict[str, float]:
+        """Return column to the share of its texts that is cut."""
+        longest = self.options.max_length
+        step = -(-len(self) // most)
+        rows = range(0, len(self), step)
+        columns = zip(*self.texts_of(rows), strict=True)
+        texts = dict(zip(self.columns, columns, strict=True))
+        shares = {
+            column: self.model.truncated_share(texts[column], task, longest)
+            for column, task in self.columns.items()
+        }
+        if shares["passage"] > _MANY:
+            log.warning(
+                "%.0f%% of the passages are cut at %d tokens: raise max_length, or generate "
+                "queries with this encoder's tokenizer",
+                100 * shares["passage"],
+                longest,
+            )
+        return shares

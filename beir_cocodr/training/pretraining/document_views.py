@@ -1,0 +1,212 @@
+"""Views of documents: what objectives that need no generated queries see of a corpus."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from beir_cocodr.arrays import Ints
+from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.spans import SpannedText, span_ranges
+from beir_cocodr.data.text import MOST_CHARACTERS
+from beir_cocodr.distributed import on_main
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import cache_folder, filling_cache, json_sha256, save_array
+from beir_cocodr.models.checkpoints.loading import tokenizer_sha256
+from beir_cocodr.records import Json
+from beir_cocodr.retrieval.vectors.pool import share_over_ranks
+from beir_cocodr.training.batches import EpochClock, drawn_dataset
+from beir_cocodr.training.options import PretrainOptions
+from beir_cocodr.training.pretraining.objectives import SpanPairOptions
+from beir_cocodr.training.pretraining.views import BARE_TOKENS, Views, content_tokens
+
+log = logging.getLogger(__name__)
+
+# Documents that are counted at a time.
+_COUNTED = 10_000
+
+
+def token_counts(documents: Documents, model: Any) -> Ints:
+    """Return (N, 2) int32: the tokens of each document, without special ones, and its characters.
+
+    Only the first :data:`~beir_cocodr.data.text.MOST_CHARACTERS` are tokenised. A corpus is counted
+    once for a tokenizer, by all processes of a run together, and the counts are kept in the cache;
+    what a killed run counted is not counted again. All processes call this.
+    """
+    identity = [
+        documents.content_hash,
+        model.text_format.title_separator,
+        tokenizer_sha256(model.tokenizer),
+        MOST_CHARACTERS,
+    ]
+    root = cache_folder("token-counts")
+    file = root / f"{json_sha256(identity)[:32]}.npy"
+    if on_main(lambda: not file.is_file()):
+        counting = _TokenCounting(documents, model, file)
+        with filling_cache(root):
+            counting.parts.mkdir(exist_ok=True)
+            # A tokenizer takes all cores by itself.
+            share_over_ranks(
+                counting.starts,
+                lambda device: counting.count,
+                lambda start: counting.part(start).is_file(),
+                seconds=0,
+            )
+            on_main(counting.merge)
+            if not file.is_file():  # on a process with a disk of its own
+                counting.merge()
+    counts: Ints = np.load(file, mmap_mode="r")
+    return counts
+
+
+@dataclass
+class _TokenCounting:
+    """The counting of a corpus, part by part."""
+
+    documents: Documents
+    model: Any
+    file: Path
+
+    def __post_init__(self) -> None:
+        self.parts = self.file.with_suffix(".parts")
+        self.starts = range(0, max(1, len(self.documents)), _COUNTED)
+
+    def part(self, start: int) -> Path:
+        return self.parts / f"{start:010}.npy"
+
+    def count(self, start: int) -> None:
+        rows = np.arange(start, min(start + _COUNTED, len(self.documents)))
+        text_format = self.model.text_format
+        texts = [text_format.document(document) for document in self.documents.take(rows)]
+        read = [text[:MOST_CHARACTERS] for text in texts]
+        tokens = self.model.tokenizer(read, **BARE_TOKENS)["input_ids"] if read else []
+        counts = [(len(ids), len(text)) for ids, text in zip(tokens, texts, strict=True)]
+        save_array(self.part(start), np.array(counts, np.int32).reshape(-1, 2))
+
+    def merge(self) -> None:
+        save_array(self.file, np.concatenate([np.load(self.part(s)) for s in self.starts]))
+        rmtree(self.parts)
+
+
+@dataclass
+class DocumentViews(Views):
+    """One row of texts per document, drawn anew each epoch, reproducibly by seed, epoch and row.
+
+    Rows number the documents of all corpora one after another. Documents without enough spans, two
+    or one by the objective's view, give no row and are counted. With ``single_spans``, a document
+    of one span is paired with itself.
+
+    Attributes:
+        collections: the corpora.
+        model: the encoder, for its tokenizer and text format.
+        options: the options of the pre-training.
+        clock: the running epoch.
+    """
+
+    collections: Sequence[Collection]
+    model: Any
+    options: PretrainOptions
+    clock: EpochClock = field(default_factory=EpochClock)
+
+    def __post_init__(self) -> None:
+        """Count tokens, and choose the documents."""
+        objective = self.options.row("objective")
+        self.view = objective.view
+        self.columns = dict(objective.columns)
+        sizes = [len(corpus.documents) for corpus in self.collections]
+        self.bounds = np.cumsum([0, *sizes])
+        self.max_tokens = content_tokens(self.model, self.options.max_length)
+        counts = [token_counts(corpus.documents, self.model) for corpus in self.collections]
+        tokens, characters = np.concatenate(counts).T
+        own_options = self.options.objective_options
+        single_spans = isinstance(own_options, SpanPairOptions) and own_options.single_spans
+        self.two_spans = self.view.two_spans and not single_spans
+        least = self.options.span_tokens if self.two_spans else 0
+        self.rows = np.flatnonzero(tokens > least)
+        self._check_rows()
+        self._log_rows(len(tokens), int((characters > MOST_CHARACTERS).sum()))
+
+    def _check_rows(self) -> None:
+        if len(self.rows):
+            return
+        names = ", ".join(corpus.name for corpus in self.collections)
+        if not self.two_spans:
+            raise InputError(f"no document of {names} has any text to train on; add documents")
+        raise InputError(
+            f"no document of {names} has more than {self.options.span_tokens} tokens, so two spans "
+            f"for {self.options.objective}; lower span_tokens, or join short texts into longer "
+            "documents"
+        )
+
+    def _log_rows(self, documents: int, long: int) -> None:
+        if long:
+            log.warning(
+                "%d documents have more than %d characters: their rest is not read",
+                long,
+                MOST_CHARACTERS,
+            )
+        log.info(
+            "%s: %d of %d documents have %s, the others are left out",
+            ", ".join(corpus.name for corpus in self.collections),
+            len(self.rows),
+            documents,
+            "two spans" if self.two_spans else "text",
+        )
+
+    def dataset(self) -> Dataset:
+        """Return the rows, drawn when they are read."""
+        return drawn_dataset("row", self.rows, self._draw)
+
+    def mask_shares(self) -> dict[str, float]:
+        """Return column to the share of its tokens that is masked."""
+        if not self.options.masked:
+            return {}
+        share = self.options.language_model.mask_probability
+        return dict.fromkeys(self.columns, share)
+
+    def counts(self) -> Json:
+        """Return how many documents are trained on."""
+        name = "documents_with_two_spans" if self.two_spans else "documents_with_text"
+        return {name: len(self.rows)}
+
+    def names(self, rows: Sequence[int]) -> list[str]:
+        """Return documents by row: "corpus: id", or the id alone if there is one corpus."""
+        ids = [document["_id"] for document in self._documents(rows)]
+        if len(self.collections) == 1:
+            return ids
+        corpora = np.searchsorted(self.bounds, rows, side="right") - 1
+        labelled = zip(corpora, ids, strict=True)
+        return [f"{self.collections[number].name}: {id}" for number, id in labelled]
+
+    def texts_of(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
+        """Return what this epoch sees of documents, a text per column."""
+        options = self.options
+        texts = [
+            self.model.text_format.document(document)[:MOST_CHARACTERS]
+            for document in self._documents(rows)
+        ]
+        tokens = self.model.tokenizer(texts, return_offsets_mapping=True, **BARE_TOKENS)
+        views = []
+        for row, text, offsets in zip(rows, texts, tokens["offset_mapping"], strict=True):
+            seed = (options.seed, self.clock.epoch, row)
+            rng = np.random.default_rng(seed)
+            ranges = span_ranges(text, offsets, options.span_tokens, options.flush_probability, rng)
+            document = SpannedText(text, offsets, ranges, self.max_tokens)
+            views.append(self.view.texts(options.objective_options, document, rng))
+        return views
+
+    def _documents(self, rows: Sequence[int]) -> list[dict[str, str]]:
+        """Return documents in the order of the rows; each corpus is read once."""
+        corpora = np.searchsorted(self.bounds, rows, side="right") - 1
+        document_of: dict[int, dict[str, str]] = {}
+        for number in np.unique(corpora).tolist():
+            of_corpus = np.asarray(rows)[corpora == number]
+            documents = self.collections[number].documents.take(of_corpus - self.bounds[number])
+            document_of.update(zip(of_corpus.tolist(), documents, strict=True))
+        return [document_of[row] for row in rows]
