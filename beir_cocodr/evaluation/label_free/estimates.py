@@ -1,6 +1,6 @@
 """Estimates that tell which one is the better model, from what was seen without labels."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -27,8 +27,28 @@ MIDDLE = "between BM25 and none of it"
 _LARGEST_EFFECT = 2.0
 
 
-class HeldOutCrops(Estimator):
-    """The nDCG@10 on spans that were cut out of documents."""
+class DerivedQueries(Estimator):
+    """The nDCG@10 on queries that were derived from documents of the corpus."""
+
+    def __init__(
+        self,
+        name: str,
+        scores_of: Callable[[Evidence], Mapping[str, Doubles]],
+        trained_for: Callable[[Evidence], Collection[str]],
+        task: str,
+    ) -> None:
+        """Create the estimator of one kind of such queries.
+
+        Args:
+            name: The name of its row.
+            scores_of: Returns the (Q,) nDCG@10 of each model on these queries.
+            trained_for: Returns the models whose training practised such queries on this corpus.
+            task: What such a training practised; it completes "was trained ...".
+        """
+        super().__init__(name)
+        self.scores_of = scores_of
+        self.trained_for = trained_for
+        self.task = task
 
     def scores(
         self,
@@ -36,8 +56,9 @@ class HeldOutCrops(Estimator):
         a: str,
         b: str,
     ) -> tuple[Doubles, Doubles]:
-        """Return the nDCG@10 on the crops."""
-        return evidence.crops[a], evidence.crops[b]
+        """Return the nDCG@10 on these queries."""
+        scores = self.scores_of(evidence)
+        return scores[a], scores[b]
 
     def objection(
         self,
@@ -45,34 +66,29 @@ class HeldOutCrops(Estimator):
         a: str,
         b: str,
     ) -> str:
-        """Return why a lead on crops is no evidence."""
-        trained = evidence.contamination.spans
-        task = "to find documents of this corpus by spans"
-        return _rehearsal(evidence.crops, trained, task, a, b)
+        """Return why a lead on these queries is no evidence."""
+        trained = self.trained_for(evidence)
+        return _rehearsal(self.scores_of(evidence), trained, self.task, a, b)
 
 
-class GeneratedQueries(Estimator):
-    """The nDCG@10 on queries that were generated without a model."""
+def held_out_crops(name: str) -> DerivedQueries:
+    """Return the estimator by spans that were cut out of documents."""
+    return DerivedQueries(
+        name,
+        scores_of=lambda evidence: evidence.crops,
+        trained_for=lambda evidence: evidence.contamination.spans,
+        task="to find documents of this corpus by spans",
+    )
 
-    def scores(
-        self,
-        evidence: Evidence,
-        a: str,
-        b: str,
-    ) -> tuple[Doubles, Doubles]:
-        """Return the nDCG@10 on the generated queries."""
-        return evidence.generated[a], evidence.generated[b]
 
-    def objection(
-        self,
-        evidence: Evidence,
-        a: str,
-        b: str,
-    ) -> str:
-        """Return why a lead on generated queries is no evidence."""
-        trained = evidence.contamination.generated
-        task = "on queries generated from this corpus"
-        return _rehearsal(evidence.generated, trained, task, a, b)
+def generated_queries(name: str) -> DerivedQueries:
+    """Return the estimator by queries that were generated without any of the models."""
+    return DerivedQueries(
+        name,
+        scores_of=lambda evidence: evidence.generated,
+        trained_for=lambda evidence: evidence.contamination.generated,
+        task="on queries generated from this corpus",
+    )
 
 
 class AgreementWithBM25(Estimator):

@@ -74,7 +74,8 @@ class EstimatorRow:
     """An estimator with its facts: a row of :data:`ESTIMATORS`.
 
     Args:
-        build: The ``module:object`` of its class, a subclass of :class:`Estimator`.
+        build: The ``module:object`` of a class or function that takes the name and returns an
+            :class:`Estimator`.
         help: What it measures, one sentence for the documentation.
         citation: A BibTeX key of ``models/papers.bib``, a BibTeX entry, or "" for none.
     """
@@ -89,12 +90,12 @@ _ESTIMATES = "beir_cocodr.evaluation.label_free.estimates"
 #: The estimators of a comparison without labels, by name. Add a row of your own from a script.
 ESTIMATORS: dict[str, EstimatorRow] = {
     CROPS: EstimatorRow(
-        build=f"{_ESTIMATES}:HeldOutCrops",
+        build=f"{_ESTIMATES}:held_out_crops",
         help="How well a model finds the documents that random spans were cut out of.",
         citation="lee2019ict",
     ),
     GENERATED: EstimatorRow(
-        build=f"{_ESTIMATES}:GeneratedQueries",
+        build=f"{_ESTIMATES}:generated_queries",
         help="How well a model finds the documents that queries were generated from.",
         citation="ma2021qgen",
     ),
