@@ -42,6 +42,7 @@ SHARED = {
     "checksums": {"errors", "io"},
     "deprecation": set(),
     "distributed": {"errors"},
+    "endpoints": {"errors"},
     "records": {"errors", "io"},
     "progress": set(),
     "provenance": {"arrays", "errors", "io", "records", "distributed", "data", "models"},

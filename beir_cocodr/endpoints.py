@@ -1,0 +1,411 @@
+"""HTTP servers that answer JSON, and endpoints that speak the protocol of OpenAI."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from beir_cocodr.errors import InputError, first_line
+
+#: The environment variable that holds the key of an endpoint by default.
+KEY_VARIABLE = "BEIR_COCODR_API_KEY"
+
+# What follows the name of a model in the name of an endpoint, before the name of a variable.
+_KEY = "?key="
+
+# Statuses of a server that may answer the same request later.
+_TEMPORARY = {408, 425, 429, 500, 502, 503, 504}
+
+# The longest wait between two attempts, in seconds, whatever the server asks for.
+_LONGEST_WAIT = 60.0
+
+# Characters of a server's answer that a message quotes.
+_QUOTED = 120
+
+# Paths of the protocol that may end a URL that was copied from somewhere.
+_OPERATIONS = ("/embeddings", "/chat/completions", "/completions")
+
+Given = TypeVar("Given")
+Answer = TypeVar("Answer")
+
+
+class ServerError(InputError):
+    """A server that cannot be reached, refuses a request, or gives an answer of another form."""
+
+
+@dataclass(frozen=True)
+class HttpOptions:
+    """Options of asking a server.
+
+    Attributes:
+        timeout: Seconds to wait for an answer.
+        retries: Further attempts after the server was busy, failed, or could not be reached.
+        backoff: Seconds before the first further attempt; every later wait is twice as long. A
+            server that says when to ask again is obeyed.
+        concurrency: Requests that are sent at the same time.
+    """
+
+    timeout: float = 60.0
+    retries: int = 3
+    backoff: float = 0.5
+    concurrency: int = 4
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """A request to a server.
+
+    Attributes:
+        method: GET or POST.
+        url: The URL, without secrets: messages show it.
+        headers: Headers, which may hold secrets.
+        body: Content that is sent as JSON; None for no content.
+        secrets: Values that no message may show.
+    """
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: object = None
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def hide(self, text: str) -> str:
+        """Return a text in one line, without the secrets, as far as a message quotes it."""
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        line = " ".join(text.split())
+        return line if len(line) <= _QUOTED else f"{line[:_QUOTED]}..."
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """A request that was not answered.
+
+    Attributes:
+        reason: Why.
+        way_out: What a person can do.
+        is_temporary: True if the same request may be answered later.
+        wait: Seconds after which the server wants to be asked again, None if it does not say.
+    """
+
+    reason: str
+    way_out: str
+    is_temporary: bool
+    wait: float | None = None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A handler that follows no redirect, so that no key travels to another host."""
+
+    def redirect_request(self, *arguments: Any) -> None:
+        """Return None, which makes the redirect an error."""
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)
+
+
+def fetch_json(request: HttpRequest, options: HttpOptions = HttpOptions()) -> Any:
+    """Send a request and return the JSON that the server answers.
+
+    Args:
+        request: The request.
+        options: How long to wait, and how often to try again.
+
+    Raises:
+        ServerError: The server cannot be reached, answers with an error, or its answer is no JSON.
+    """
+    answer = _send(request, options.timeout)
+    attempts = 1
+    while isinstance(answer, _Failure) and answer.is_temporary and attempts <= options.retries:
+        wait = options.backoff * 2 ** (attempts - 1) if answer.wait is None else answer.wait
+        time.sleep(min(wait, _LONGEST_WAIT))
+        answer = _send(request, options.timeout)
+        attempts += 1
+    if isinstance(answer, _Failure):
+        tried = f" in {attempts} attempts" if attempts > 1 else ""
+        raise ServerError(f"{request.url} {answer.reason}{tried}; {answer.way_out}")
+    try:
+        return json.loads(answer)
+    except (ValueError, RecursionError):
+        quoted = request.hide(answer.decode(errors="replace"))
+        raise ServerError(
+            f"{request.url} gave an answer that is not JSON ({quoted!r}); correct the URL"
+        ) from None
+
+
+def _send(request: HttpRequest, timeout: float) -> bytes | _Failure:
+    """Send a request once, and return the content of the answer."""
+    headers = {"Accept": "application/json", **request.headers}
+    body = None
+    if request.body is not None:
+        body = json.dumps(request.body).encode()
+        headers.setdefault("Content-Type", "application/json")
+    way_out = "start the server, or correct the URL"
+    try:
+        sent = urllib.request.Request(request.url, body, headers, method=request.method)
+        with _OPENER.open(sent, timeout=timeout) as response:
+            content: bytes = response.read()
+            return content
+    except urllib.error.HTTPError as error:
+        with error:
+            return _refused(request, error)
+    except TimeoutError:
+        return _Failure(
+            f"did not answer within {timeout:g} seconds", "wait longer, or ask for less", True
+        )
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, TimeoutError):
+            return _Failure(f"did not answer within {timeout:g} seconds", way_out, True)
+        reason = getattr(error.reason, "strerror", None) or str(error.reason)
+        return _Failure(f"cannot be reached ({request.hide(reason)})", way_out, True)
+    except (http.client.HTTPException, OSError) as error:
+        return _Failure(f"broke off its answer ({request.hide(first_line(error))})", way_out, True)
+    except ValueError as error:  # a header or a URL that cannot be sent
+        reason = request.hide(first_line(error))
+        return _Failure(f"cannot be asked ({reason})", "correct the URL and the headers", False)
+
+
+def _refused(request: HttpRequest, error: urllib.error.HTTPError) -> _Failure:
+    """Return the failure that a status of the server means."""
+    status = error.code
+    try:
+        content = error.read(20 * _QUOTED).decode(errors="replace")
+    except (http.client.HTTPException, OSError):
+        content = ""
+    reason = f"answered with status {status}"
+    explanation = request.hide(_explanation(content))
+    if explanation:
+        reason += f" ({explanation})"
+    if status in (401, 403):
+        way_out = f"give the key that the server asks for, by default in {KEY_VARIABLE}"
+    elif 300 <= status < 400:
+        way_out = "give the URL that it redirects to"
+    elif status < 500 and status not in _TEMPORARY:
+        way_out = "correct the URL, the name of the model or the request"
+    else:
+        way_out = "look at the log of the server"
+    return _Failure(reason, way_out, status in _TEMPORARY, _wait(error.headers.get("Retry-After")))
+
+
+def _explanation(content: str) -> str:
+    """Return the message in a server's answer, or the answer as it is."""
+    try:
+        answer = json.loads(content)
+    except (ValueError, RecursionError):
+        return content
+    for name in ("error", "message", "detail", "reason"):
+        while isinstance(answer, dict) and answer.get(name):
+            answer = answer[name]
+    return answer if isinstance(answer, str) else content
+
+
+def _wait(retry_after: str | None) -> float | None:
+    """Return the seconds of a header Retry-After, None for a date or none."""
+    return float(retry_after) if retry_after is not None and retry_after.isdecimal() else None
+
+
+def in_parallel(
+    ask: Callable[[Given], Answer],
+    items: Iterable[Given],
+    concurrency: int,
+) -> Iterator[Answer]:
+    """Yield the answers for some items in their order, asking for several at the same time.
+
+    The first failure ends the work; requests that were not sent yet are not sent.
+
+    Args:
+        ask: Answers one item.
+        items: The items.
+        concurrency: Items at a time.
+    """
+    pool = ThreadPoolExecutor(concurrency)
+    waiting = iter(items)
+    try:
+        futures = [pool.submit(ask, item) for item in islice(waiting, 2 * concurrency)]
+        while futures:
+            yield futures.pop(0).result()
+            futures += [pool.submit(ask, item) for item in islice(waiting, 1)]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def check_url(url: str) -> str:
+    """Return a URL that has a host and holds no password.
+
+    Raises:
+        InputError: It is none, or it holds a password, which records would show.
+    """
+    try:
+        parts = urlsplit(url)
+        port_is_valid = parts.port is None or parts.port > 0
+    except ValueError:
+        parts = urlsplit("")
+        port_is_valid = False
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
+        raise InputError(f"{url!r} is not a URL; give one such as http://localhost:8000/v1")
+    if parts.username is not None or parts.password is not None:
+        raise InputError(
+            f"the URL of {parts.hostname} holds a user name or a password, which records would "
+            "show; leave it out, and give a key in an environment variable"
+        )
+    return url
+
+
+def secret(variable: str) -> str:
+    """Return the value of an environment variable that holds a secret.
+
+    Raises:
+        InputError: It is not set, or holds characters that no header can have.
+    """
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise InputError(f"the environment variable {variable} is not set; set it to the key")
+    if not (value.isascii() and value.isprintable()):
+        raise InputError(
+            f"the environment variable {variable} holds characters that no header can have; "
+            "set it to the key alone"
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A server with OpenAI's protocol, such as vLLM, Ollama, llama.cpp or a hosted one.
+
+    The key is read from an environment variable whenever a request is sent; it is in no field, and
+    so in no record, log or message.
+
+    Args:
+        url: The base URL, which usually ends in ``/v1``.
+        model: The name of the model on the server.
+        key_variable: The environment variable that holds the key.
+        options: How long to wait, and how often to try again.
+
+    Example:
+        >>> from beir_cocodr.endpoints import Endpoint
+        >>> endpoint = Endpoint.parse("http://localhost:8000#all-minilm")
+        >>> endpoint.url, endpoint.model
+        ('http://localhost:8000/v1', 'all-minilm')
+    """
+
+    url: str
+    model: str
+    key_variable: str = KEY_VARIABLE
+    options: HttpOptions = HttpOptions()
+
+    @classmethod
+    def parse(cls, name: str, options: HttpOptions = HttpOptions()) -> Self:
+        """Return the endpoint of a name ``URL#MODEL`` or ``URL#MODEL?key=VARIABLE``.
+
+        A URL without a path gets ``/v1``.
+
+        Args:
+            name: The name.
+            options: How long to wait, and how often to try again.
+
+        Raises:
+            InputError: The name has another form.
+        """
+        url, _, fragment = name.partition("#")
+        model, _, variable = fragment.partition(_KEY)
+        if not model:
+            raise InputError(
+                f"{name!r} names no model; the form is URL#MODEL, such as "
+                "http://localhost:8000/v1#all-minilm"
+            )
+        parts = urlsplit(check_url(url))
+        path = parts.path.rstrip("/")
+        for operation in _OPERATIONS:
+            path = path.removesuffix(operation)
+        base = urlunsplit((parts.scheme, parts.netloc, path or "/v1", parts.query, ""))
+        return cls(base, model, variable or KEY_VARIABLE, options)
+
+    def __str__(self) -> str:
+        """Return the URL and the model."""
+        return f"{self.url}#{self.model}"
+
+    def ask(self, operation: str, content: Mapping[str, object]) -> Any:
+        """Return the JSON that the server answers.
+
+        Args:
+            operation: What is asked for, such as "embeddings" or "chat/completions".
+            content: The content of the request; the model is added.
+
+        Raises:
+            ServerError: The server cannot be reached, answers with an error or without JSON.
+            InputError: A variable was named for the key, and it is not set.
+        """
+        parts = urlsplit(self.url)
+        url = urlunsplit(parts._replace(path=f"{parts.path}/{operation}"))
+        headers = {}
+        secrets: tuple[str, ...] = ()
+        if self.key_variable != KEY_VARIABLE or os.environ.get(KEY_VARIABLE):
+            key = secret(self.key_variable)
+            headers["Authorization"] = f"Bearer {key}"
+            secrets = (key,)
+        request = HttpRequest("POST", url, headers, {"model": self.model, **content}, secrets)
+        return fetch_json(request, self.options)
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """Return the embedding of each text, all of one width.
+
+        Args:
+            texts: One batch, which is sent in one request.
+
+        Raises:
+            ServerError: As for :meth:`ask`, or the answer does not hold an embedding of each text.
+        """
+        answer = self.ask("embeddings", {"input": list(texts)})
+        try:
+            rows = sorted(answer["data"], key=lambda row: int(row["index"]))
+            vectors = [[float(number) for number in row["embedding"]] for row in rows]
+        except (KeyError, TypeError, ValueError):
+            raise ServerError(
+                f"{self} gave no embeddings (data, index and embedding in the answer); name a "
+                "server with OpenAI's /v1/embeddings"
+            ) from None
+        if len(vectors) != len(texts):
+            raise ServerError(
+                f"{self} gave {len(vectors)} embeddings for {len(texts)} texts; look at the log of "
+                "the server"
+            )
+        widths = {len(vector) for vector in vectors}
+        if len(widths) > 1:
+            numbers = ", ".join(map(str, sorted(widths)))
+            raise ServerError(
+                f"{self} gave embeddings of several dimensions ({numbers}); look at the server"
+            )
+        return vectors
+
+    def chat(self, messages: Sequence[Mapping[str, str]], **settings: object) -> str:
+        """Return the text that the model answers to a conversation.
+
+        Args:
+            messages: The conversation, each with a role and content.
+            **settings: Further fields of the request, such as ``temperature`` or ``max_tokens``.
+
+        Raises:
+            ServerError: As for :meth:`ask`, or the answer holds no text.
+        """
+        content = {"messages": [dict(message) for message in messages], **settings}
+        answer = self.ask("chat/completions", content)
+        try:
+            text = answer["choices"][0]["message"]["content"]
+        except (KeyError, IndexError, TypeError):
+            text = None
+        if not isinstance(text, str):
+            raise ServerError(
+                f"{self} gave no text (choices, message and content in the answer); name a server "
+                "with OpenAI's /v1/chat/completions"
+            )
+        return text
