@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -21,7 +21,12 @@ from beir_cocodr.records import (
     Json,
     Record,
     SharedCollection,
+    Tabular,
+    frame,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RECORD_FILE = "training.json"
 
@@ -118,12 +123,15 @@ def _without_names(parts: Sequence[CollectionProvenance]) -> list[Json]:
     return [part.to_json() | {"dataset": None} for part in parts]
 
 
+#: The fields of a training record that its table shows beside its stage, base and collections.
+_SUMMARY = ("steps", "training_loss", "seconds")
+
 #: Among the details of a training: (step, mean loss since the one before) of each line of its log.
 LOGGED = "logged_loss"
 
 
 @dataclass(frozen=True)
-class TrainingRecord(TrainingPlan):
+class TrainingRecord(Tabular, TrainingPlan):
     """The content of training.json: a plan, and the result of it.
 
     Attributes:
@@ -179,6 +187,20 @@ class TrainingRecord(TrainingPlan):
         """Return the records of all that the model was made from and its own, oldest first."""
         ancestors = self.parent.lineage() if self.parent else []
         return [*ancestors, self]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a row for each training of the lineage, oldest first."""
+        rows = []
+        for record in self.lineage():
+            row: Json = {
+                "stage": record.stage,
+                "base": record.base,
+                "collections": ", ".join(part.dataset for part in record.seen),
+            }
+            for name in _SUMMARY:
+                row[name] = getattr(record, name)
+            rows.append(row)
+        return frame(rows, ["stage", "base", "collections", *_SUMMARY])
 
 
 def _with_details(content: object) -> object:

@@ -6,16 +6,22 @@ damaged file, or one of another version, is one clear line instead of a ``KeyErr
 later.
 """
 
+from __future__ import annotations
+
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import Json as Json
 from beir_cocodr.io import parse_json, write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The packages that a number may depend on.
 _PACKAGES = (
@@ -104,6 +110,26 @@ class Record:
         except ValueError as error:
             raise InputError(f"{path}: is not JSON ({error}); write it again") from error
         return cls.from_json(content, path)
+
+
+class Tabular:
+    """Base of records that are tables: a pandas frame, which notebooks show as HTML."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the record as a table."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        html: str = self.to_frame().to_html()
+        return html
+
+
+def frame(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> pd.DataFrame:
+    """Return a pandas frame of rows, with these columns."""
+    import pandas as pd  # takes half a second, and most callers want no table
+
+    return pd.DataFrame(rows, columns=list(columns))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -192,3 +192,21 @@ def test_a_record_of_another_version_is_one_clear_error(content, message, tmp_pa
     (tmp_path / RECORD_FILE).write_text(json.dumps(content))
     with pytest.raises(InputError, match=rf"{RECORD_FILE}.*{message}"):
         read_record(tmp_path)
+
+
+def test_the_table_of_a_training_has_a_row_for_each_training_of_its_lineage(evaluated):
+    corpus = collection_provenance(evaluated, queries=False)
+    parent = TrainingRecord("coco", "minilm", seen=(corpus,), steps=8)
+    labelled = replace(corpus, dataset="scifact")
+    record = TrainingRecord(
+        "finetune", "runs/coco", seen=(labelled, corpus), steps=5, training_loss=0.25, parent=parent
+    )
+    table = record.to_frame()
+    assert table.stage.tolist() == ["coco", "finetune"]
+    assert table.base.tolist() == ["minilm", "runs/coco"]
+    assert table.collections.tolist() == [corpus.dataset, f"scifact, {corpus.dataset}"]
+    assert table.steps.tolist() == [8, 5]
+    assert table.training_loss.tolist()[1] == 0.25
+    html = record._repr_html_()
+    assert "<table" in html
+    assert "scifact" in html

@@ -7,9 +7,11 @@ import os
 import sys
 from contextlib import suppress
 from functools import cache
+from typing import Annotated
 
 import typer
 
+from beir_cocodr import load_plugin
 from beir_cocodr.cli import (
     first_steps,
     guide,
@@ -18,7 +20,6 @@ from beir_cocodr.cli import (
     search,
     serving,
     study,
-    tools,
     training,
 )
 from beir_cocodr.cli.flags import Command
@@ -42,6 +43,46 @@ study_app = typer.Typer(
 resample_app = typer.Typer(
     help="Make interpolation and extrapolation collections.", rich_markup_mode=None
 )
+
+#: Settings of a command that passes its words on to another tool.
+_PASSED_ON: dict[str, object] = {
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+}
+
+
+def irds(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            help="Run register FOLDER ID, register OUTPUT [ID], forget ID, or a command of "
+            "ir_datasets, such as list or export ID docs."
+        ),
+    ],
+) -> None:
+    """Run ir_datasets on this machine's collections.
+
+    These are the collections that register keeps and those that study resample writes.
+    """
+    load_plugin("irds commands")(arguments)
+
+
+def pyserini(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            help="Run this module with its options, such as search.faiss --index STORE --topics "
+            "T --output RUN."
+        ),
+    ],
+) -> None:
+    """Run Pyserini over stores of this package.
+
+    The command chooses a suitable Java. A store serves as an index, and --encoder beir-cocodr:MODEL
+    names an encoder of this package.
+    """
+    load_plugin("pyserini commands")(arguments)
+
 
 _COMMANDS: tuple[Command, ...] = (
     first_steps.quickstart,
@@ -90,8 +131,8 @@ app.callback()(guide.root)
 for _command in _COMMANDS:
     _register(app, _command)
 _register(app, serving.try_folder, "try")
-_register(app, tools.irds, settings=tools.PASSED_ON)
-_register(app, tools.pyserini, settings=tools.PASSED_ON)
+_register(app, irds, settings=_PASSED_ON)
+_register(app, pyserini, settings=_PASSED_ON)
 for _command in _STUDIES:
     _register(study_app, _command)
 for _command in _RESAMPLING:

@@ -18,7 +18,7 @@ from beir_cocodr.data.judgements import AnnotationCandidate
 from beir_cocodr.evaluation.chains import Chain
 from beir_cocodr.evaluation.few_labels import FewLabels
 from beir_cocodr.models.spec import DENSE
-from beir_cocodr.records import ContaminationStatement, Json, Record
+from beir_cocodr.records import ContaminationStatement, Json, Record, Tabular, frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,25 +95,6 @@ class _Comparison:
             elif name in _TURNED and value is not None:
                 turned[name] = _TURNED[name](value)
         return replace(self, **turned)
-
-
-class Tabular:
-    """Base of records that are tables: a pandas frame, which notebooks show as HTML."""
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the record as a table."""
-        raise NotImplementedError
-
-    def _repr_html_(self) -> str:
-        """Return the table for a notebook."""
-        html: str = self.to_frame().to_html()
-        return html
-
-
-def _frame(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> pd.DataFrame:
-    import pandas as pd  # takes half a second, and most callers want no table
-
-    return pd.DataFrame(rows, columns=list(columns))
 
 
 @dataclass(frozen=True)
@@ -240,7 +221,7 @@ class EvaluationRecord(Tabular, Record):
             A frame whose index is the labels and whose columns are the measures.
         """
         rows = [{"model": label, **result.measures} for label, result in self.models.items()]
-        return _frame(rows, ["model", *self.measures]).set_index("model")
+        return frame(rows, ["model", *self.measures]).set_index("model")
 
 
 @dataclass(frozen=True)
@@ -554,7 +535,7 @@ class ComparisonRecord(Tabular, Findings, Record):
                     "high": high,
                 }
             )
-        return _frame(rows, ["a", "b", "measure", "verdict", "difference", "low", "high"])
+        return frame(rows, ["a", "b", "measure", "verdict", "difference", "low", "high"])
 
 
 @dataclass(frozen=True)
@@ -626,5 +607,5 @@ class AdaptationRecord(Tabular, Record):
         """Return the measures of each model, or without labels the verdict on each pair."""
         tables = [table for table in (self.results, self.comparison) if table is not None]
         if not tables:
-            return _frame([], [])
+            return frame([], [])
         return tables[0].to_frame()

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 import beir_cocodr
-from beir_cocodr.cli import guide, tools
+from beir_cocodr.cli import guide
 from beir_cocodr.cli.__main__ import app, main
 from beir_cocodr.cli.noise import Noise
 
@@ -173,7 +173,7 @@ def test_of_several_processes_one_speaks(capsys, beir_folder, monkeypatch):
 def test_what_is_passed_on_is_left_as_it_is(capsys, monkeypatch):
     words = ["encode", "input", "--corpus", "docs.jsonl", "--ray"]  # of Pyserini's own
     passed = []
-    monkeypatch.setattr(tools, "load_plugin", lambda name: passed.extend)
+    monkeypatch.setattr("beir_cocodr.cli.__main__.load_plugin", lambda name: passed.extend)
     for name in ("pyserini", "irds"):
         assert run(capsys, name, *words)[0] == 0
     assert passed == words * 2
