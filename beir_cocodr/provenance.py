@@ -34,6 +34,7 @@ RECORD_FILE = "training.json"
 #: would otherwise take for evidence.
 SPANS = "spans"
 GENERATED_QUERIES = "generated queries"
+TERMS = "terms that occur together"
 
 
 def collection_provenance(collection: Collection, queries: bool) -> CollectionProvenance:
@@ -148,7 +149,8 @@ class TrainingRecord(Tabular, TrainingPlan):
         modules: see :func:`modules_of`.
         rehearsed: what the training practised on the collections in ``seen``: :data:`SPANS` if it
             learned to find a document by a part of it, :data:`GENERATED_QUERIES` if by queries
-            that were generated for it.
+            that were generated for it, and :data:`TERMS` if it was fitted on which terms occur in
+            the same documents, so that it finds a document by terms that were cut out of it.
         citations: keys of ``models/papers.bib``, or BibTeX entries, of the methods that were used.
     """
 

@@ -329,6 +329,7 @@ def _gatherer(
         samples=options.samples,
         seed=options.seed,
         drop_identical_ids=policy == "drop",
+        corpus_name=collection.name,
     )
 
 

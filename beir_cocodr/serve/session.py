@@ -504,14 +504,15 @@ class Session:
         ready = [column.name for column in self.columns.values() if column.searcher is not None]
         if self._gatherer is not None or len(ready) < 2:
             return
-        documents = load_collection(self.dataset, labels="none").documents
+        collection = load_collection(self.dataset, labels="none")
         # A folder of its own, so that the next attempt does not meet the files of a failed one.
         own_folder = Path(tempfile.mkdtemp(dir=folder))
         self._gatherer = Gatherer(
-            Resources(documents, own_folder, self.options, self._searcher.kept),
+            Resources(collection.documents, own_folder, self.options, self._searcher.kept),
             ready,
             samples=self.samples,
             drop_identical_ids=identical_ids(self.dataset) == "drop",
+            corpus_name=collection.name,
         )
 
     def _compare(self, output: Path | None = None) -> None:

@@ -11,9 +11,18 @@ from beir_cocodr.arrays import Ints
 from beir_cocodr.data.documents import hashes_of
 from beir_cocodr.errors import explained
 from beir_cocodr.io import parse_json
-from beir_cocodr.provenance import GENERATED_QUERIES, SPANS, training_lineage
+from beir_cocodr.provenance import (
+    GENERATED_QUERIES,
+    SPANS,
+    TERMS,
+    TrainingRecord,
+    training_lineage,
+)
 
 log = logging.getLogger(__name__)
+
+# The stage that fits on the terms of a corpus. Its first records did not say so.
+_FUSE = "fuse"
 
 
 @dataclass(frozen=True)
@@ -23,11 +32,13 @@ class Contamination:
     Attributes:
         spans: Models that learned to find documents of this corpus by spans of them.
         generated: Models that were trained on queries generated from this corpus.
+        terms: Models that were fitted on which terms occur together in documents of this corpus.
         hashes: (n,) sorted hashes of those queries, for :meth:`has`.
     """
 
     spans: frozenset[str] = frozenset()
     generated: frozenset[str] = frozenset()
+    terms: frozenset[str] = frozenset()
     hashes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def has(self, text: str) -> bool:
@@ -37,7 +48,11 @@ class Contamination:
         return position < len(self.hashes) and int(self.hashes[position]) == value
 
 
-def find_contamination(encoders: Mapping[str, str], corpus_sha256: str) -> Contamination:
+def find_contamination(
+    encoders: Mapping[str, str],
+    corpus_sha256: str,
+    corpus_name: str | None = None,
+) -> Contamination:
     """Read what models know about a corpus from their training.json, and from their ancestors'.
 
     A folder of generated queries that no longer exists is named in a warning.
@@ -45,30 +60,46 @@ def find_contamination(encoders: Mapping[str, str], corpus_sha256: str) -> Conta
     Args:
         encoders: Model to the name of the encoder in it.
         corpus_sha256: Content hash of the corpus.
+        corpus_name: Name of the collection. A record with this name and another hash is about an
+            earlier state of the same corpus, and counts as well.
 
     Raises:
         InputError: A training.json or a file of generated queries cannot be read.
     """
-    spans = set()
-    generated = set()
+    practised: dict[str, set[str]] = {SPANS: set(), GENERATED_QUERIES: set(), TERMS: set()}
     folders: dict[str, None] = {}
     for model, encoder in encoders.items():
         for record in training_lineage(encoder):
-            seen = [part for part in record.seen if part.corpus_sha256 == corpus_sha256]
-            if seen and SPANS in record.rehearsed:
-                spans.add(model)
-            if seen and GENERATED_QUERIES in record.rehearsed:
-                generated.add(model)
+            seen = [
+                part
+                for part in record.seen
+                if part.corpus_sha256 == corpus_sha256 or part.dataset == corpus_name
+            ]
+            if not seen:
+                continue
+            practices = _practices(record)
+            for practice in practices & practised.keys():
+                practised[practice].add(model)
+            if GENERATED_QUERIES in practices:
                 folders |= {part.dataset: None for part in seen if part.generation is not None}
     hashes = [Contamination().hashes]
     for folder in folders:
         queries = map(_normalized, _read_queries(Path(folder)))
         hashes.append(hashes_of(queries))
     return Contamination(
-        frozenset(spans),
-        frozenset(generated),
-        np.unique(np.concatenate(hashes)),
+        spans=frozenset(practised[SPANS]),
+        generated=frozenset(practised[GENERATED_QUERIES]),
+        terms=frozenset(practised[TERMS]),
+        hashes=np.unique(np.concatenate(hashes)),
     )
+
+
+def _practices(record: TrainingRecord) -> set[str]:
+    """Return what a training practised on the collections that it saw."""
+    practices = set(record.rehearsed)
+    if record.stage == _FUSE:
+        practices.add(TERMS)
+    return practices
 
 
 def _read_queries(folder: Path) -> Iterator[str]:

@@ -34,21 +34,19 @@ class DerivedQueries(Estimator):
         self,
         name: str,
         scores_of: Callable[[Evidence], Mapping[str, Doubles]],
-        trained_for: Callable[[Evidence], Collection[str]],
-        task: str,
+        practised: Callable[[Evidence], Mapping[str, Collection[str]]],
     ) -> None:
         """Create the estimator of one kind of such queries.
 
         Args:
             name: The name of its row.
             scores_of: Returns the (Q,) nDCG@10 of each model on these queries.
-            trained_for: Returns the models whose training practised such queries on this corpus.
-            task: What such a training practised; it completes "was trained ...".
+            practised: Returns the models that practised such queries on this corpus, by how they
+                did; a key completes "the one in front was ...".
         """
         super().__init__(name)
         self.scores_of = scores_of
-        self.trained_for = trained_for
-        self.task = task
+        self.practised = practised
 
     def scores(
         self,
@@ -67,8 +65,12 @@ class DerivedQueries(Estimator):
         b: str,
     ) -> str:
         """Return why a lead on these queries is no evidence."""
-        trained = self.trained_for(evidence)
-        return _rehearsal(self.scores_of(evidence), trained, self.task, a, b)
+        scores = self.scores_of(evidence)
+        for practice, models in self.practised(evidence).items():
+            objection = _rehearsal(scores, models, practice, a, b)
+            if objection:
+                return objection
+        return ""
 
 
 def held_out_crops(name: str) -> DerivedQueries:
@@ -76,8 +78,10 @@ def held_out_crops(name: str) -> DerivedQueries:
     return DerivedQueries(
         name,
         scores_of=lambda evidence: evidence.crops,
-        trained_for=lambda evidence: evidence.contamination.spans,
-        task="to find documents of this corpus by spans",
+        practised=lambda evidence: {
+            "fitted on the documents with their crops": evidence.contamination.terms,
+            "trained to find documents of this corpus by spans": evidence.contamination.spans,
+        },
     )
 
 
@@ -86,8 +90,9 @@ def generated_queries(name: str) -> DerivedQueries:
     return DerivedQueries(
         name,
         scores_of=lambda evidence: evidence.generated,
-        trained_for=lambda evidence: evidence.contamination.generated,
-        task="on queries generated from this corpus",
+        practised=lambda evidence: {
+            "trained on queries generated from this corpus": evidence.contamination.generated,
+        },
     )
 
 
@@ -202,20 +207,20 @@ def estimate_pair(
 
 def _rehearsal(
     scores: Mapping[str, Doubles],
-    trained: Collection[str],
-    task: str,
+    practised: Collection[str],
+    practice: str,
     a: str,
     b: str,
 ) -> str:
-    """Return why a lead is no evidence: just the model in front was trained for the task.
+    """Return why a lead is no evidence: just the model in front practised such queries.
 
-    To be behind in spite of such training is evidence.
+    To be behind in spite of such practice is evidence.
     """
-    if (a in trained) == (b in trained) or not len(scores[a]):
+    if (a in practised) == (b in practised) or not len(scores[a]):
         return ""
     lead = float((scores[b] - scores[a]).mean())
-    is_trained_ahead = lead > 0 if b in trained else lead < 0
-    return f"the one in front was trained {task}, the other was not" if is_trained_ahead else ""
+    is_ahead = lead > 0 if b in practised else lead < 0
+    return f"the one in front was {practice}, the other was not" if is_ahead else ""
 
 
 def _estimate(

@@ -22,7 +22,7 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     lexical_queries,
 )
 from beir_cocodr.evaluation.results import PseudoQueryFigures
-from beir_cocodr.models.spec import BM25, calibration_kind
+from beir_cocodr.models.spec import BM25, ModelSpec, calibration_kind
 from beir_cocodr.progress import step, steps
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranker, Ranking
@@ -102,6 +102,7 @@ class Gatherer:
         samples: int = 300,
         seed: int = 42,
         drop_identical_ids: bool = False,
+        corpus_name: str | None = None,
     ) -> None:
         """Load the models and draw the pseudo-queries.
 
@@ -112,6 +113,7 @@ class Gatherer:
             samples: Crops, and generated queries.
             seed: Seed of both.
             drop_identical_ids: Leave documents whose id is the query's out of the lists.
+            corpus_name: Name of the collection in the records of trainings.
 
         Raises:
             InputError: A model cannot be loaded, or the record of its training cannot be read.
@@ -129,10 +131,10 @@ class Gatherer:
         terms_folder.mkdir()
         # Names come first: an unknown one fails before a large corpus is read.
         self._rankers = {name: resources.ranker(name) for name in [*models, BM25]}
-        encoders = {name: resources.spec(name).encoder for name in models}
         self.contamination = find_contamination(
-            encoders,
+            {name: _origin(resources.spec(name)) for name in models},
             self.documents.content_hash,
+            corpus_name,
         )
         known = self.contamination.has
         self.crops, rest = hold_out_crops(
@@ -243,6 +245,14 @@ class Gatherer:
             "calibration_kind",
             kind,
         )
+
+
+def _origin(spec: ModelSpec) -> str:
+    """Return the name or the folder of a model's encoder, also of one that is loaded."""
+    if spec.loaded is None:
+        return spec.encoder
+    transformer = getattr(spec.loaded, "transformers_model", None)
+    return str(getattr(transformer, "name_or_path", "") or spec.encoder)
 
 
 def _ranked(

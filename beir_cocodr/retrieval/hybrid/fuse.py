@@ -22,6 +22,7 @@ from beir_cocodr.models.hybrid_encoder import HybridEncoder
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import BM25_WEIGHT, EncoderOptions, FuseOptions, ModelSpec
 from beir_cocodr.provenance import (
+    TERMS,
     TrainingPlan,
     TrainingRecord,
     collection_provenance,
@@ -190,6 +191,7 @@ def fuse_over(
             details=asdict(_details(fit, candidates, hybrid)),
             versions=versions(),
             parent=read_record(model_source(name)),
+            rehearsed=(TERMS,),
             citations=("robertson2009bm25",),
         )
         _save(hybrid, record, output)

@@ -281,6 +281,7 @@ OBJECTIVES: dict[str, Objective] = {
         help="a decoder rebuilds a window from the embedding of what is left of it",
         options=DenoisingOptions,
         columns={"damaged": "document", "original": "document"},
+        rehearses=(SPANS,),  # the embedding of a part has to give the whole
         citations=("wang2021tsdae",),
         view=View(damaged, options=("deletion",)),
     ),
@@ -299,6 +300,7 @@ OBJECTIVES: dict[str, Objective] = {
         help="a decoder rebuilds a query from its passage's embedding",
         options=CoTMAEOptions,
         columns=_CONTEXT_COLUMNS,
+        rehearses_mixed=(SPANS,),
         citations=("wu2023cotmae",),
         decoder=True,
         defaults=_PASSAGE | {"batch_size": 16_384, "learning_rate": 4e-4},

@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from beir_cocodr import FuseOptions, HybridEncoder, fuse
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.label_free.contamination import find_contamination
+from beir_cocodr.evaluation.label_free.contamination import Contamination, find_contamination
+from beir_cocodr.evaluation.label_free.estimates import (
+    estimate_pair,
+    features,
+    held_out_crops,
+)
+from beir_cocodr.evaluation.label_free.estimators import CROPS
+from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.label_free.pseudo_queries import hold_out_crops, lexical_queries
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
@@ -19,12 +28,14 @@ from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.provenance import (
     GENERATED_QUERIES,
     SPANS,
+    TERMS,
     TrainingRecord,
     collection_provenance,
     read_record,
     write_record,
 )
 from beir_cocodr.records import CollectionProvenance
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.training.held_out import labelled_provenance
 
 
@@ -120,3 +131,67 @@ def test_a_folder_that_is_gone_is_said_and_a_broken_one_refused(documents, tmp_p
     (tmp_path / "gone" / "queries.jsonl").write_text('{"_id": "1", "text": "x"}\n{"_id": "2"}\n')
     with pytest.raises(InputError, match=r"queries.jsonl:2 .*query"):
         find_contamination(encoders([gone]), documents.content_hash)
+
+
+def secretive_corpus(folder, documents=40):
+    """Documents of two sentences whose words occur nowhere else."""
+    folder.mkdir()
+    lines = []
+    for number in range(documents):
+        sentences = [
+            " ".join(f"{part}{number}x{word}" for word in range(12)).capitalize() + "."
+            for part in ("alder", "birch")
+        ]
+        text = " ".join(sentences)
+        lines.append(json.dumps({"_id": f"d{number}", "title": "", "text": text}))
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_what_fuse_was_fitted_on_counts_as_seen(tiny_cosine, tmp_path):
+    folder = secretive_corpus(tmp_path / "corpus")
+    fused = str(tmp_path / "fused")
+    fuse(str(tiny_cosine), str(folder), output=fused, options=FuseOptions(lexical="svd"))
+    exact = f"hybrid:{tiny_cosine}"
+    collection = load_collection(folder, labels="none")
+    resources = Resources(collection.documents, tmp_path)
+    resources.name_specs(
+        {"loaded": ModelSpec("loaded", "dense", "loaded", loaded=HybridEncoder(fused))}
+    )
+    gatherer = Gatherer(resources, [exact, fused, "loaded"], samples=40)
+    evidence = gatherer.gather({})
+    # The words of a crop are nowhere in what is searched, so only the fit can know its document.
+    assert evidence.crops[exact].mean() < 0.3 < 0.9 < evidence.crops[fused].mean()
+    for model in (fused, "loaded"):
+        crops = estimate_pair(evidence, exact, model)[0]
+        assert crops.estimator == CROPS
+        assert not crops.applies
+        assert "fitted on the documents" in crops.remark
+        assert features(evidence, exact, model)[CROPS] == 0
+        assert features(evidence, model, exact)[CROPS] == 0
+    # vector:M is fitted anew on the documents without their crops.
+    fitted = Gatherer(resources, [exact, f"vector:{tiny_cosine}"], samples=40).gather({})
+    assert fitted.crops[f"vector:{tiny_cosine}"].mean() < 0.3
+    assert estimate_pair(fitted, exact, f"vector:{tiny_cosine}")[0].applies
+
+
+def test_a_fusion_of_an_earlier_state_of_the_corpus_counts_too(beir_folder, documents, tmp_path):
+    seen = collection_provenance(load_collection(beir_folder, labels="none"), queries=False)
+    before = replace(seen, corpus_sha256="what it was")
+    fused = model(tmp_path / "fused", "fuse", [before], rehearsed=(TERMS,))
+    unsaid = model(tmp_path / "unsaid", "fuse", [seen])  # as the first versions wrote it
+    both = encoders([fused, unsaid])
+    assert find_contamination(both, documents.content_hash).terms == {unsaid}
+    assert find_contamination(both, documents.content_hash, seen.dataset).terms == {fused, unsaid}
+
+
+def test_training_by_spans_does_not_excuse_a_fit(tmp_path):
+    seen = Contamination(spans=frozenset(["spans"]), terms=frozenset(["fitted"]))
+    crops = {"spans": np.zeros(20), "fitted": np.ones(20)}
+    evidence = SimpleNamespace(crops=crops, contamination=seen)
+    estimator = held_out_crops(CROPS)
+    assert "fitted" in estimator.objection(evidence, "spans", "fitted")
+    behind = SimpleNamespace(
+        crops={"spans": np.ones(20), "fitted": np.zeros(20)}, contamination=seen
+    )
+    assert "spans" in estimator.objection(behind, "spans", "fitted")

@@ -61,7 +61,7 @@ def test_resumed_equals_uninterrupted(objective, beir_folder, tiny_mlm, tmp_path
     resumed = pretrain(model, data, output=tmp_path / "killed", options=options, resume=True)
     assert (resumed.resumed_from, resumed.steps, whole.steps) == ("checkpoint-4", 6, 6)
     assert whole.stage == resumed.stage == objective
-    by_spans = objective in ("coco", "cocondenser", "ict")
+    by_spans = objective in ("coco", "cocondenser", "ict", "tsdae")
     assert whole.rehearsed == resumed.rehearsed == (("spans",) if by_spans else ())
     files = ["model.safetensors"] + [f"{HEAD_FOLDER}/model.safetensors"] * (
         OBJECTIVES[objective].masked
