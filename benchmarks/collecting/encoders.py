@@ -1,0 +1,185 @@
+"""Encoders of the study: one pass over texts gives the vectors of several variants.
+
+The first variant of an encoder is the encoder itself, under the name "". Others are known defects
+of it: an earlier layer, or another way to pool.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from beir_cocodr.io import atomic_path
+
+Floats = npt.NDArray[np.float32]
+
+QUERY = "query"
+DOCUMENT = "document"
+
+# Texts of a file of vectors, which a killed run makes anew.
+_SHARD = 256
+_BATCH = 16
+
+# The name of the variant "" in files.
+_ITSELF = "itself"
+
+#: The query's prompt that no encoder here was trained with.
+WRONG_PREFIX = "Represent this document for classification: "
+
+
+class Encoder(Protocol):
+    """Anything that makes vectors of texts.
+
+    Attributes:
+        name: Its name in the study.
+        similarity: "cosine" or "dot".
+    """
+
+    name: str
+    similarity: str
+
+    def encode(self, texts: Sequence[str], role: str) -> dict[str, Floats]:
+        """Return variant to (N, d) vectors; a role is :data:`QUERY` or :data:`DOCUMENT`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Variants:
+    """What one pass of a transformer gives.
+
+    Attributes:
+        tokens: The most tokens of a text; None for the encoder's own number.
+        layers: Earlier layers whose states are averaged, too.
+        first_token: Also take the first token instead of the mean.
+        prefix: Also encode queries with a wrong prompt.
+    """
+
+    tokens: int | None = None
+    layers: tuple[int, ...] = ()
+    first_token: bool = False
+    prefix: bool = False
+
+
+class Transformer:
+    """A sentence-transformers model that averages tokens, loaded as the package loads it."""
+
+    similarity = "cosine"
+
+    def __init__(self, name: str, model: str, variants: Variants) -> None:
+        """Load an encoder.
+
+        Args:
+            name: Its name in the study.
+            model: Its name or folder.
+            variants: What it gives.
+        """
+        from beir_cocodr.models.checkpoints.loading import load_encoder
+
+        self.name = name
+        self.variants = variants
+        self._model: Any = load_encoder(model)
+        self._transformer = self._model[0].auto_model.eval()
+        self._query_prompt = self._model.text_format.query_prompt
+        self._document_prompt = self._model.text_format.document_prompt
+
+    def encode(self, texts: Sequence[str], role: str) -> dict[str, Floats]:
+        """Return variant to (N, d) unit vectors."""
+        prompt = self._query_prompt if role == QUERY else self._document_prompt
+        vectors = self._states([prompt + text for text in texts])
+        if self.variants.prefix:
+            vectors["prefix"] = vectors[""]
+            if role == QUERY:
+                vectors["prefix"] = self._states([WRONG_PREFIX + text for text in texts])[""]
+        return vectors
+
+    def _states(self, texts: list[str]) -> dict[str, Floats]:
+        import torch
+
+        tokens = self._model.tokenizer(
+            texts,
+            truncation=True,
+            max_length=self.variants.tokens or self._model.max_seq_length,
+            split_special_tokens=True,
+        )["input_ids"]
+        order = sorted(range(len(texts)), key=lambda row: -len(tokens[row]))
+        vectors: dict[str, Floats] = {}
+        for start in range(0, len(order), _BATCH):
+            rows = order[start : start + _BATCH]
+            ids = {"input_ids": [tokens[row] for row in rows]}
+            batch = self._model.tokenizer.pad(ids, return_tensors="pt")
+            with torch.inference_mode():
+                pooled = self._pooled(batch)
+            for name, values in pooled.items():
+                width = values.shape[1]
+                vectors.setdefault(name, np.zeros((len(texts), width), np.float32))[rows] = values
+        return vectors
+
+    def _pooled(self, batch: Any) -> dict[str, Floats]:
+        """Return variant to the (n, d) unit vectors of a batch."""
+        import torch
+
+        states = self._transformer(**batch, output_hidden_states=True).hidden_states
+        mask = batch["attention_mask"][..., None]
+        means = {"": states[-1]} | {f"layers-{layer}": states[layer] for layer in self._layers}
+        pooled = {name: (state * mask).sum(1) / mask.sum(1) for name, state in means.items()}
+        if self.variants.first_token:
+            pooled["first-token"] = states[-1][:, 0]
+        return {
+            name: torch.nn.functional.normalize(values, dim=1).numpy()
+            for name, values in pooled.items()
+        }
+
+    @property
+    def _layers(self) -> tuple[int, ...]:
+        return self.variants.layers
+
+
+@dataclass(frozen=True)
+class VectorFolder:
+    """The vectors of a collection's texts by one encoder, in files of some texts each.
+
+    Attributes:
+        folder: The folder.
+        encoder: The encoder.
+    """
+
+    folder: Path
+    encoder: Encoder
+
+    def vectors(self, label: str, texts: Sequence[str], role: str) -> dict[str, Floats]:
+        """Return variant to (N, d) vectors, encoding what has no file yet.
+
+        Args:
+            label: The name of the texts, for their files.
+            texts: The texts.
+            role: :data:`QUERY` or :data:`DOCUMENT`.
+        """
+        parts: dict[str, list[Floats]] = {}
+        for start in range(0, len(texts), _SHARD):
+            shard = list(texts[start : start + _SHARD])
+            for name, values in self._shard(f"{label}-{start:06}", shard, role).items():
+                parts.setdefault(name, []).append(values.astype(np.float32))
+        return {name: np.concatenate(values) for name, values in parts.items()}
+
+    def _shard(self, stem: str, texts: list[str], role: str) -> dict[str, Floats]:
+        digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+        file = self.folder / f"{stem}-{digest}.npz"
+        if not file.is_file():
+            self.folder.mkdir(
+                parents=True,
+                exist_ok=True,
+            )
+            encoded = self.encoder.encode(texts, role)
+            narrow = {
+                name or "itself": values.astype(np.float16) for name, values in encoded.items()
+            }
+            with atomic_path(file) as temporary, temporary.open("wb") as stream:
+                np.savez(stream, **narrow)
+        with np.load(file) as content:
+            return {"" if name == _ITSELF else name: content[name] for name in content.files}

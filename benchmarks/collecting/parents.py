@@ -1,0 +1,248 @@
+"""Labelled collections with their facts, cut to a size that many encoders can encode.
+
+A cut keeps all documents that are relevant to its queries, and a seeded sample of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.io import write_jsonl, write_qrels, write_text
+
+ENGLISH = "english"
+
+#: The folder of cut collections in the working folder, and the file of a collection's facts.
+FOLDER = "collections"
+_FACTS = "facts.json"
+
+# At most this share of a cut are documents that are relevant to its queries.
+_RELEVANT_SHARE = 0.8
+
+# In a pool of fewer documents, all rankings are nearly the same.
+_SMALLEST_POOL = 3
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about a collection beside its texts.
+
+    Attributes:
+        family: Collections of one family are left out together.
+        kind: What its documents are.
+        language: The analyzer of BM25 that reads it.
+        pooled: True if only the judged documents of a query can be ranked for it.
+    """
+
+    family: str
+    kind: str
+    language: str = ENGLISH
+    pooled: bool = False
+
+
+#: Facts of collections by name; any other collection is a family of its own.
+KNOWN = {
+    "aila-statutes": Facts("aila", "law"),
+    "anthropic-docs": Facts("product documentation", "product documentation"),
+    "birco-whatsthatbook": Facts("birco", "tip of the tongue", pooled=True),
+    "cacm": Facts("cacm", "science"),
+    "cisi": Facts("library science", "science"),
+    "climatefever-evidence": Facts("climatefever", "fact checking", pooled=True),
+    "cosqa-test500": Facts("cosqa", "code"),
+    "cranfield": Facts("cranfield", "science"),
+    "csfcube": Facts("csfcube", "science"),
+    "dbpedia-pool": Facts("dbpedia", "wiki entities"),
+    "financebench-pages": Facts("financebench", "finance"),
+    "legalquad-de": Facts("legalquad", "law", "german"),
+    "lisa": Facts("library science", "science"),
+    "liveqa-medquad": Facts("medicine", "medicine"),
+    "med": Facts("medicine", "medicine"),
+    "msmarco-pool": Facts("msmarco", "web passages"),
+    "nfcorpus": Facts("medicine", "medicine"),
+    "npl": Facts("npl", "science"),
+    "rgb-zh-refine": Facts("rgb", "news", "chinese"),
+    "scifact": Facts("medicine", "medicine"),
+    "time": Facts("time", "news"),
+    "xquad-ar": Facts("xquad", "wiki paragraphs", "arabic"),
+    "xquad-de": Facts("xquad", "wiki paragraphs", "german"),
+    "xquad-es": Facts("xquad", "wiki paragraphs", "spanish"),
+    "xquad-zh": Facts("xquad", "wiki paragraphs", "chinese"),
+}
+_API_DOCUMENTATION = Facts("apidocs", "API documentation")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of a collection is kept.
+
+    Attributes:
+        documents: The most documents.
+        queries: The most queries.
+        samples: The most queries of each kind that are made of documents.
+        seed: The seed of every choice.
+    """
+
+    documents: int = 1000
+    queries: int = 300
+    samples: int = 150
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A labelled collection that was cut.
+
+    Attributes:
+        name: Its name.
+        facts: Its facts.
+        folder: The folder of the cut, a BEIR folder.
+        total: The number of documents before the cut.
+    """
+
+    name: str
+    facts: Facts
+    folder: Path
+    total: int
+
+    def load(self) -> Collection:
+        """Load the cut collection."""
+        return load_collection(str(self.folder))
+
+
+def facts_of(name: str) -> Facts:
+    """Return the facts of a collection."""
+    if name.startswith("apidocs/"):
+        return _API_DOCUMENTATION
+    return KNOWN.get(name, Facts(name, "unknown"))
+
+
+def folder_name(name: str) -> str:
+    """Return a name that folders can have."""
+    return name.replace("/", "-")
+
+
+def cut_parent(name: str, source: str, work: Path, limits: Limits) -> Parent:
+    """Cut a collection into the working folder, unless it is there.
+
+    Args:
+        name: The collection's name.
+        source: What it is loaded from.
+        work: The working folder.
+        limits: How much of it is kept.
+    """
+    folder = work / FOLDER / folder_name(name)
+    facts = facts_of(name)
+    file = folder / _FACTS
+    if not file.is_file():
+        total = _write_cut(source, folder, limits, facts.pooled)
+        content = {"name": name, "total": total, "limits": asdict(limits)}
+        write_text(file, json.dumps(content))
+    return Parent(name, facts, folder, json.loads(file.read_text())["total"])
+
+
+def read_parents(work: Path) -> list[Parent]:
+    """Return the collections that were cut into a working folder, by name."""
+    parents = []
+    for file in sorted((work / FOLDER).glob(f"*/{_FACTS}")):
+        content = json.loads(file.read_text())
+        name = content["name"]
+        parents.append(Parent(name, facts_of(name), file.parent, content["total"]))
+    return parents
+
+
+def has_pools(parent: Parent) -> bool:
+    """Return true if the queries of a collection have judged documents that are not relevant."""
+    qrels = parent.load().qrels
+    with_pools = sum(len(grades) >= _SMALLEST_POOL for grades in qrels.values())
+    return 2 * with_pools >= len(qrels)
+
+
+def _write_cut(
+    source: str,
+    folder: Path,
+    limits: Limits,
+    pooled: bool,
+) -> int:
+    """Write a cut of a collection, and return the number of documents before it.
+
+    A pool is kept whole.
+    """
+    collection = load_collection(source)
+    lowest = 0 if pooled else 1
+    qrels = _chosen_qrels(collection, limits, lowest)
+    kept = _kept_documents(list(collection.documents), qrels, limits, lowest)
+    (folder / "qrels").mkdir(
+        parents=True,
+        exist_ok=True,
+    )
+    documents = []
+    for identifier in kept:
+        document = collection.documents[identifier]
+        documents.append({"_id": identifier, "title": document["title"], "text": document["text"]})
+    write_jsonl(folder / "corpus.jsonl", documents)
+    queries = [{"_id": query, "text": collection.queries[query]} for query in qrels]
+    write_jsonl(folder / "queries.jsonl", queries)
+    inside = set(kept)
+    rows = []
+    for query, grades in qrels.items():
+        rows += [(query, key, grade) for key, grade in grades.items() if key in inside]
+    write_qrels(folder / "qrels" / "test.tsv", rows)
+    return len(collection.documents)
+
+
+def _chosen_qrels(
+    collection: Collection,
+    limits: Limits,
+    lowest: int,
+) -> dict[str, Mapping[str, int]]:
+    """Return the judgements of a seeded sample of queries, in the collection's order.
+
+    Queries are drawn as long as their documents leave room for others.
+    """
+    known = set(collection.documents)
+    order = []
+    for query, grades in collection.qrels.items():
+        if query in collection.queries and _graded(grades, known, 1):
+            order.append(query)
+    random.Random(limits.seed).shuffle(order)
+    is_cut = len(known) > limits.documents
+    most = _RELEVANT_SHARE * limits.documents if is_cut else len(known)
+    chosen: set[str] = set()
+    kept: set[str] = set()
+    for query in order:
+        with_query = kept | _graded(collection.qrels[query], known, lowest)
+        if len(chosen) < limits.queries and len(with_query) <= most:
+            chosen.add(query)
+            kept = with_query
+    return {query: grades for query, grades in collection.qrels.items() if query in chosen}
+
+
+def _graded(grades: Mapping[str, int], known: set[str], lowest: int) -> set[str]:
+    """Return the known documents of a grade or a better one."""
+    return {key for key, grade in grades.items() if grade >= lowest and key in known}
+
+
+def _kept_documents(
+    documents: list[str],
+    qrels: Mapping[str, Mapping[str, int]],
+    limits: Limits,
+    lowest: int,
+) -> list[str]:
+    """Return the ids of all graded documents and of a seeded sample, in the corpus's order."""
+    known = set(documents)
+    kept: set[str] = set()
+    for grades in qrels.values():
+        kept |= _graded(grades, known, lowest)
+    others = [document for document in documents if document not in kept]
+    room = max(0, limits.documents - len(kept))
+    kept |= set(_sampled(others, room, limits.seed))
+    return [document for document in documents if document in kept]
+
+
+def _sampled(values: Iterable[str], size: int, seed: int) -> list[str]:
+    every = list(values)
+    return random.Random(seed).sample(every, min(size, len(every)))
