@@ -31,7 +31,7 @@ from beir_cocodr.evaluation.results import (
 from beir_cocodr.evaluation.runs import identical_ids, identity_of_model
 from beir_cocodr.io import file_sha256
 from beir_cocodr.models.spec import (
-    RETRIEVER,
+    BM25,
     RUN,
     ModelSpec,
     Options,
@@ -137,7 +137,8 @@ def compare(
     Args:
         models: models as for :func:`~beir_cocodr.evaluation.evaluate.evaluate`; with judgements
             also a single encoder, whose uses without training are compared
-            (:func:`~beir_cocodr.models.spec.ways_to_use`). Runs need labels.
+            (:func:`~beir_cocodr.models.spec.ways_to_use`). Without labels, a run is judged on
+            the queries of the collection that it answers.
         dataset: as for :func:`~beir_cocodr.data.collection.load_collection`.
         measures: with labels, names that ir-measures knows, or its measures; the first one decides.
         split: the split of the labels.
@@ -341,15 +342,20 @@ def _check_label_free(
 ) -> None:
     """Check that models can be compared without labels; say so where labels were expected."""
     for label, spec in specs.items():
-        if spec.kind == RUN:
+        if spec.kind == RUN and not collection.queries and not has_judged:
             raise InputError(
-                f"{label}: a run cannot be judged without labels, as nothing can be searched with "
-                "it; name models"
+                f"{label} is a run, and {collection.name} has no queries that it could answer; "
+                "give the collection its queries, or name a model"
             )
-        if spec.kind == RETRIEVER:
+        if label == BM25 and spec.kind != BM25:
             raise InputError(
-                f"{label} searches a corpus of its own, and without labels models also search a "
-                "changed copy of the corpus; give labels, or an encoder"
+                "without labels, the label bm25 is that of BM25, with which models are compared; "
+                "choose another label"
+            )
+        if spec.is_black_box:
+            log.warning(
+                "%s cannot be given a changed corpus, so held-out crops do not count for it",
+                label,
             )
     if task.options.labels is None and not has_judged:
         log.warning(

@@ -430,7 +430,7 @@ def _figures(
 
 
 def _run_file(spec: ModelSpec) -> str:
-    return spec.name if spec.kind == RUN and spec.loaded is None else ""
+    return spec.encoder if spec.kind == RUN and spec.loaded is None else ""
 
 
 def _rounded(scores: Mapping[str, Array]) -> dict[str, list[float]]:

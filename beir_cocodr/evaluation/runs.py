@@ -1,5 +1,6 @@
 """TREC run files: written, read in the order of the file, and read in rank order."""
 
+import logging
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -7,12 +8,19 @@ from dataclasses import dataclass
 from heapq import heappush, heappushpop
 from pathlib import Path
 
+import numpy as np
+
+from beir_cocodr.arrays import Bools
 from beir_cocodr.data.defects import raise_errors
+from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.files.readers import numbered_lines
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_writer, json_sha256
+from beir_cocodr.io import atomic_writer, file_sha256, json_sha256
 from beir_cocodr.models.spec import RUN, ModelSpec
-from beir_cocodr.retrieval.ranking import Hits, Results
+from beir_cocodr.records import Json
+from beir_cocodr.retrieval.ranking import Hits, Ranking, Results
+
+log = logging.getLogger(__name__)
 
 POLICIES = ("auto", "keep", "drop")
 
@@ -92,6 +100,8 @@ def file_names(
 
 def identity_of_model(spec: ModelSpec) -> str:
     """Return what tells a model from others of its label: its name, or a hash of an object."""
+    if spec.kind == RUN and spec.loaded is None:
+        return f"{spec.name} {file_sha256(Path(spec.encoder))}"
     if spec.loaded is None:
         return spec.name
     if spec.kind == RUN:
@@ -105,7 +115,65 @@ def identity_of_model(spec: ModelSpec) -> str:
 
 def run_results(spec: ModelSpec) -> Results:
     """Return the results of a run, which is a TREC file or {query id: {document id: score}}."""
-    return ranked_run(Path(spec.name)) if spec.loaded is None else ranked(spec.loaded)
+    return ranked_run(Path(spec.encoder)) if spec.loaded is None else ranked(spec.loaded)
+
+
+class RunRanker:
+    """A run as the ranker of the queries that it answers.
+
+    Args:
+        spec: the run.
+        documents: the corpus; documents of the run that it lacks are left out and counted.
+    """
+
+    def __init__(self, spec: ModelSpec, documents: Documents) -> None:
+        """Read the run."""
+        self.name = spec.name
+        self.documents = documents
+        self.results = run_results(spec)
+        self._described: Json = {}
+
+    def prepare(self) -> None:
+        """Do nothing: the run is complete."""
+
+    def answers(self, queries: Iterable[str]) -> Bools:
+        """Return (Q,) True for the queries that the run answers."""
+        return np.array([query in self.results for query in queries], bool)
+
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        """Return what the run has for query ids, and nothing for those that it lacks."""
+        candidates = []
+        unknown: dict[str, None] = {}
+        for query in queries:
+            hits = dict(self.results.get(query, ()))
+            rows = self.documents.rows(hits)
+            scores = np.array(list(hits.values()), np.float32)
+            candidates.append((rows[rows >= 0], scores[rows >= 0]))
+            unknown |= {id: None for id, row in zip(hits, rows, strict=True) if row < 0}
+        lacking = int((~self.answers(queries)).sum())
+        if unknown:
+            log.warning(
+                "%s: %d of its documents are not in the corpus, such as %r; they are left out",
+                self.name,
+                len(unknown),
+                next(iter(unknown)),
+            )
+        if lacking:
+            log.warning(
+                "%s does not answer %d of %d queries, which are left out where it is compared",
+                self.name,
+                lacking,
+                len(queries),
+            )
+        self._described = {
+            "queries_without_results": lacking,
+            "documents_not_in_the_corpus": len(unknown),
+        }
+        return Ranking.of_best(queries, candidates, self.documents.tie_ranks(), top_k)
+
+    def describe(self) -> Json:
+        """Return what the last search missed."""
+        return {"model": RUN, **self._described}
 
 
 #: Query id to {document id: score}, in the order of the file.

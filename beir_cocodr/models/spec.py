@@ -66,6 +66,7 @@ BM25 = "bm25"
 #: Kinds of models that are objects: a retriever of the user's own, and the results of a run.
 RETRIEVER = "retriever"
 RUN = "run"
+_RUN_PREFIX = f"{RUN}:"
 _LUCENE = "lucene-"
 
 
@@ -313,15 +314,16 @@ class ModelSpec:
     """A parsed model name, or a loaded object with a label.
 
     A name is ``bm25``, a name of :data:`RETRIEVERS`, an encoder M (an alias, a folder or a hub
-    name), a fusion such as ``hybrid:M`` (:data:`FUSIONS`), or one of :data:`HOSTED` such as
-    ``rerank:CROSS-ENCODER@M``. The prefix ``lucene-`` takes Lucene's BM25, alone or in a fusion.
+    name), a fusion such as ``hybrid:M`` (:data:`FUSIONS`), one of :data:`HOSTED` such as
+    ``rerank:CROSS-ENCODER@M``, or ``run:FILE`` for a TREC run. The prefix ``lucene-`` takes
+    Lucene's BM25, alone or in a fusion.
 
     Args:
         name: the name or label.
         kind: "bm25", "dense", "retriever", "run", or a name of :data:`FUSIONS`, :data:`HOSTED` or
             :data:`RETRIEVERS`.
-        encoder: M; the name itself where there is no encoder, and for a reranked model the encoder
-            of that model.
+        encoder: M; the file of a run; the name itself where there is no encoder, and for a reranked
+            model the encoder of that model.
         lucene: true if BM25 is Lucene's.
         bm25_weight: BM25's weight in a fusion; None leaves it to :class:`SearchOptions`.
         first: name of the model whose best documents are scored, if any.
@@ -359,6 +361,8 @@ class ModelSpec:
         if isinstance(name, ModelSpec):
             return name
         check_name("model name", name)
+        if name.startswith(_RUN_PREFIX):
+            return cls(name, RUN, name.removeprefix(_RUN_PREFIX))
         bare = name.removeprefix(_LUCENE)
         if bare == BM25:
             return cls(name, BM25, BM25, bare != name)
@@ -419,6 +423,16 @@ class ModelSpec:
             last = self.host.rstrip("/").rpartition("/")[2]
             return f"{self.kind}:{last}@{ModelSpec.parse(self.first).prefix}"
         return self.name.removesuffix(self.encoder)
+
+    @property
+    def is_black_box(self) -> bool:
+        """Return true for a system that searches an index of its own, or does not search at all.
+
+        It cannot be given a changed corpus.
+        """
+        if self.first and ModelSpec.parse(self.first).is_black_box:
+            return True
+        return self.kind in (RETRIEVER, RUN)
 
     def check(self) -> None:
         """Check that the name is complete, and that a fusion can use its BM25.

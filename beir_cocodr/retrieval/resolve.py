@@ -102,8 +102,7 @@ def resolve_model(
     if isinstance(model, ModelSpec):
         return model
     if isinstance(model, str | Path):
-        name = str(model)
-        return ModelSpec(name, RUN, name) if Path(name).is_file() else ModelSpec.parse(name)
+        return _resolve_name(str(model))
     name = label or type(model).__name__
     if hasattr(model, "mteb_model_meta"):
         model = load_plugin("mteb model")(model)
@@ -114,6 +113,19 @@ def resolve_model(
     if _is_run(model):
         return ModelSpec(label or RUN, RUN, label or RUN, loaded=model)
     raise InputError(f"{argument} is {kind_of(model)}; give {ACCEPTED}")
+
+
+def _resolve_name(name: str) -> ModelSpec:
+    """Return the spec of a name or a path; the path of a file is a run."""
+    if Path(name).is_file():
+        return ModelSpec(name, RUN, name)
+    spec = ModelSpec.parse(name)
+    if spec.kind == RUN and not Path(spec.encoder).is_file():
+        raise InputError(
+            f"{name!r}: there is no file {spec.encoder!r}; give a TREC run such as evaluate and "
+            "search write"
+        )
+    return spec
 
 
 def _is_one(models: Any) -> bool:

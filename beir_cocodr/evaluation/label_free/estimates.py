@@ -54,9 +54,11 @@ class DerivedQueries(Estimator):
         a: str,
         b: str,
     ) -> tuple[Doubles, Doubles]:
-        """Return the nDCG@10 on these queries."""
+        """Return the nDCG@10 on these queries; none of either if one model cannot be asked."""
         scores = self.scores_of(evidence)
-        return scores[a], scores[b]
+        if a in scores and b in scores:
+            return scores[a], scores[b]
+        return np.zeros(0), np.zeros(0)
 
     def objection(
         self,
@@ -66,6 +68,9 @@ class DerivedQueries(Estimator):
     ) -> str:
         """Return why a lead on these queries is no evidence."""
         scores = self.scores_of(evidence)
+        silent = [model for model in (a, b) if model not in scores]
+        if silent:
+            return f"{' and '.join(silent)} cannot be asked {self.name}"
         for practice, models in self.practised(evidence).items():
             objection = _rehearsal(scores, models, practice, a, b)
             if objection:
@@ -110,8 +115,8 @@ class AgreementWithBM25(Estimator):
         b: str,
     ) -> tuple[Doubles, Doubles]:
         """Return the overlap of the best ten with BM25's."""
-        lists = evidence.lists
-        return overlap(lists[a], lists[BM25]), overlap(lists[b], lists[BM25])
+        first, second, lexical = evidence.lists_of([a, b, BM25])
+        return overlap(first, lexical), overlap(second, lexical)
 
     def objection(
         self,
@@ -120,7 +125,10 @@ class AgreementWithBM25(Estimator):
         b: str,
     ) -> str:
         """Return why models of different kinds cannot be compared: BM25 agrees with itself."""
-        if evidence.kinds[a] == evidence.kinds[b]:
+        kind = evidence.kinds[a]
+        if kind is None:
+            return f"it is not known how {a} is made of BM25"
+        if kind == evidence.kinds[b]:
             return ""
         return "one of the two is made of BM25, or they are made of it in different ways"
 
@@ -153,8 +161,9 @@ class AgreementWithFusion(Estimator):
         b: str,
     ) -> tuple[Doubles, Doubles]:
         """Return the overlap of the best ten with the fusion's."""
-        lists = evidence.lists
-        fused = reciprocal_rank_fusion([lists[model] for model in sorted({a, b, BM25})])
+        models = sorted({a, b, BM25})
+        lists = dict(zip(models, evidence.lists_of(models), strict=True))
+        fused = reciprocal_rank_fusion(list(lists.values()))
         return overlap(lists[a], fused), overlap(lists[b], fused)
 
     def features(

@@ -11,8 +11,9 @@ from tempfile import mkdtemp
 
 import numpy as np
 
-from beir_cocodr.arrays import Doubles, Ints
+from beir_cocodr.arrays import Bools, Doubles, Ints
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.contamination import Contamination, find_contamination
 from beir_cocodr.evaluation.label_free.held_out_corpus import HeldOutResources
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
@@ -22,7 +23,8 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     lexical_queries,
 )
 from beir_cocodr.evaluation.results import PseudoQueryFigures
-from beir_cocodr.models.spec import BM25, ModelSpec, calibration_kind
+from beir_cocodr.evaluation.runs import RunRanker
+from beir_cocodr.models.spec import BM25, RUN, ModelSpec, calibration_kind
 from beir_cocodr.progress import step, steps
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranker, Ranking
@@ -37,8 +39,9 @@ class Evidence:
     """Searches of several models over one collection.
 
     Attributes:
-        crops: Model to (S,) nDCG@10 on held-out crops; BM25 is always included.
-        generated: The same on generated queries.
+        crops: Model to (S,) nDCG@10 on held-out crops; BM25 is always included, and a system that
+            cannot be given a changed corpus is not.
+        generated: The same on generated queries; a run, which has none of them, is not included.
         lists: Model to the (Q, 100) rows that it ranks for the agreement queries, -1 for no result.
         rankings: Model to its ranking for the agreement queries.
         queries: The agreement queries, id to text.
@@ -48,6 +51,8 @@ class Evidence:
         retrieval: Model to the description of its ranker.
         contamination: What the models were trained on of this corpus.
         kinds: Model to its kind in the calibration, None if it has none.
+        answered: Model to (Q,) True for the agreement queries that it answers, for a run; all
+            other models answer all.
     """
 
     crops: dict[str, Doubles]
@@ -61,6 +66,15 @@ class Evidence:
     retrieval: dict[str, Json]
     contamination: Contamination = field(default_factory=Contamination)
     kinds: Mapping[str, str | None] = field(default_factory=dict)
+    answered: Mapping[str, Bools] = field(default_factory=dict)
+
+    def lists_of(self, models: Sequence[str]) -> list[Ints]:
+        """Return the list of each model for the agreement queries that all of them answer."""
+        shared = np.ones(len(self.queries), bool)
+        for model in models:
+            if model in self.answered:
+                shared &= self.answered[model]
+        return [self.lists[model][shared] for model in models]
 
     def describe(self) -> dict[str, PseudoQueryFigures]:
         """Describe the pseudo-queries: counts, words taken verbatim, and BM25's nDCG@10."""
@@ -76,12 +90,12 @@ class _PseudoSearch:
     """A model's results on the pseudo-queries.
 
     Attributes:
-        generated: Its ranking for the generated queries.
-        crops: (S,) its nDCG@10 on the held-out crops.
+        generated: Its ranking for the generated queries; None for a run, which has none of them.
+        crops: (S,) its nDCG@10 on the held-out crops; None if it cannot search a changed corpus.
     """
 
-    generated: Ranking
-    crops: Doubles
+    generated: Ranking | None = None
+    crops: Doubles | None = None
 
 
 class Gatherer:
@@ -130,7 +144,7 @@ class Gatherer:
         held_out_folder.mkdir()
         terms_folder.mkdir()
         # Names come first: an unknown one fails before a large corpus is read.
-        self._rankers = {name: resources.ranker(name) for name in [*models, BM25]}
+        self._rankers = {name: self._ranker(name) for name in [*models, BM25]}
         self.contamination = find_contamination(
             {name: _origin(resources.spec(name)) for name in models},
             self.documents.content_hash,
@@ -168,14 +182,12 @@ class Gatherer:
         with steps({name: None for name in self._rankers if name not in self._pseudo}):
             for name, ranker in self._rankers.items():
                 ranking = self._search(name, ranker, asked if real else {})
-                rankings[name] = ranking if real else self._pseudo[name].generated
+                generated = self._pseudo[name].generated
+                rankings[name] = ranking if real or generated is None else generated
                 retrieval[name] = ranker.describe()
-        pseudo = {name: self._pseudo[name] for name in self._rankers}
         return Evidence(
-            crops={name: search.crops for name, search in pseudo.items()},
-            generated={
-                name: self.generated.score(search.generated.rows) for name, search in pseudo.items()
-            },
+            crops=self._crop_scores(),
+            generated=self._generated_scores(),
             lists={name: self._list(ranking) for name, ranking in rankings.items()},
             rankings=rankings,
             queries=asked,
@@ -185,7 +197,35 @@ class Gatherer:
             retrieval=retrieval,
             contamination=self.contamination,
             kinds={name: self._kind(name, ranker) for name, ranker in self._rankers.items()},
+            answered=self._answered(asked),
         )
+
+    def _ranker(self, name: str) -> Ranker:
+        """Return the ranker of a model, or what a run has ranked."""
+        spec = self.resources.spec(name)
+        return RunRanker(spec, self.documents) if spec.kind == RUN else self.resources.ranker(name)
+
+    def _crop_scores(self) -> dict[str, Doubles]:
+        """Return model to its scores on the held-out crops, for those that searched for them."""
+        searched = {name: self._pseudo[name].crops for name in self._rankers}
+        return {name: crops for name, crops in searched.items() if crops is not None}
+
+    def _generated_scores(self) -> dict[str, Doubles]:
+        """Return model to its scores on generated queries, for those that searched for them."""
+        searched = {name: self._pseudo[name].generated for name in self._rankers}
+        return {
+            name: self.generated.score(ranking.rows)
+            for name, ranking in searched.items()
+            if ranking is not None
+        }
+
+    def _answered(self, queries: Mapping[str, str]) -> dict[str, Bools]:
+        """Return run to (Q,) True for the queries that it answers."""
+        return {
+            name: ranker.answers(queries)
+            for name, ranker in self._rankers.items()
+            if isinstance(ranker, RunRanker)
+        }
 
     def _search(
         self,
@@ -195,6 +235,14 @@ class Gatherer:
     ) -> Ranking:
         """Search for real queries, and the first time for the pseudo-queries with them."""
         depth = LIST_DEPTH + 1 if self.drop else LIST_DEPTH
+        if isinstance(ranker, RunRanker):
+            if not ranker.answers(real).any():
+                raise InputError(
+                    f"{name} answers none of the {len(real)} queries that are searched for; give "
+                    "a run of the queries of the collection"
+                )
+            self._pseudo[name] = _PseudoSearch()
+            return ranker.search(dict(real), depth)
         wanted = {f"asked {query}": text for query, text in real.items()}
         is_first = name not in self._pseudo
         if is_first:
@@ -212,20 +260,19 @@ class Gatherer:
                 ranking.scores[count:],
                 ranking.rows[count:],
             )
-            over_rest = _ranked(
-                self._held_out.ranker(name),
-                self.crops.queries,
-                DEPTH,
-            )
-            self._pseudo[name] = _PseudoSearch(
-                generated,
-                self.crops.score(over_rest.rows),
-            )
+            self._pseudo[name] = _PseudoSearch(generated, self._search_crops(name))
         return Ranking(
             list(real),
             ranking.scores[:count],
             ranking.rows[:count],
         )
+
+    def _search_crops(self, name: str) -> Doubles | None:
+        """Return (S,) nDCG@10 on the crops; None for a system with an index of its own."""
+        if self.resources.spec(name).is_black_box:
+            return None
+        over_rest = _ranked(self._held_out.ranker(name), self.crops.queries, DEPTH)
+        return self.crops.score(over_rest.rows)
 
     def _list(self, ranking: Ranking) -> Ints:
         return _best_rows(ranking, self.documents, self.drop)

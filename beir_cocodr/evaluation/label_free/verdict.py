@@ -95,17 +95,15 @@ class Rule:
 
     def distance(self, a: str, b: str) -> float:
         """Return the mean rank distance of two models."""
-        distances = rank_distance(
-            self.evidence.lists[a],
-            self.evidence.lists[b],
-        )
+        first, second = self.evidence.lists_of([a, b])
+        distances = rank_distance(first, second)
         return float(distances.mean()) if len(distances) else 0.0
 
     def rank_alike(self, a: str, b: str) -> bool:
         """Return true if two models rank the same documents at the same ranks."""
-        first = self.evidence.lists[a][:, :DEPTH]
-        second = self.evidence.lists[b][:, :DEPTH]
-        return len(self.evidence.queries) >= FEWEST_QUERIES and bool((first == second).all())
+        first, second = self.evidence.lists_of([a, b])
+        is_same = first[:, :DEPTH] == second[:, :DEPTH]
+        return len(first) >= FEWEST_QUERIES and bool(is_same.all())
 
 
 def decide(

@@ -1,0 +1,189 @@
+"""Systems that cannot answer every query: black boxes, which have no crops, and runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.compare import CompareOptions, compare
+from beir_cocodr.evaluation.label_free.estimates import estimate_pair
+from beir_cocodr.evaluation.label_free.estimators import CROPS, GENERATED, WITH_BM25, WITH_FUSION
+from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.runs import write_run
+from beir_cocodr.models.spec import ModelSpec
+from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.resolve import resolve_models
+from beir_cocodr.retrieval.resources import Resources
+
+WITHOUT_LABELS = CompareOptions(labels=False, samples=20)
+
+
+class Engine:
+    """BM25 behind a method ``search``, which counts what it is asked."""
+
+    def __init__(self, documents):
+        self.documents = documents
+        self.bm25 = BM25(documents)
+        self.asked = []
+
+    def search(self, queries, top_k):
+        self.asked += queries.values()
+        results = self.bm25.search(queries, top_k).results(self.documents)
+        return {query: dict(hits) for query, hits in results.items()}
+
+
+@pytest.fixture
+def collection(distinct):
+    return load_collection(distinct)
+
+
+@pytest.fixture
+def engine(collection):
+    return Engine(collection.documents)
+
+
+def gathered(collection, models, folder, queries=None):
+    resources = Resources(collection.documents, folder)
+    resources.name_specs(resolve_models(models))
+    gatherer = Gatherer(resources, list(models), samples=20)
+    return gatherer.gather(collection.queries if queries is None else queries)
+
+
+def by_estimator(estimates):
+    return {estimate.estimator: estimate for estimate in estimates}
+
+
+def test_a_black_box_is_asked_everything_except_crops(collection, engine, clean, tmp_path):
+    evidence = gathered(collection, {"engine": engine, "encoder": clean}, tmp_path)
+    assert "engine" not in evidence.crops
+    assert set(engine.asked) == {*evidence.queries.values(), *evidence.generated_queries.texts}
+    # It is BM25, and so everything else is what BM25's would be.
+    np.testing.assert_array_equal(evidence.lists["engine"], evidence.lists["bm25"])
+    np.testing.assert_array_equal(evidence.generated["engine"], evidence.generated["bm25"])
+    estimates = by_estimator(estimate_pair(evidence, "engine", "encoder"))
+    asked = by_estimator(estimate_pair(evidence, "bm25", "encoder"))
+    crops = estimates[CROPS]
+    assert (crops.applies, crops.queries, crops.difference) == (False, 0, None)
+    assert crops.remark == "engine cannot be asked held-out crops"
+    assert estimates[GENERATED].difference == asked[GENERATED].difference
+    assert estimates[GENERATED].applies
+    assert estimates[WITH_FUSION].queries == 40
+
+
+def test_it_is_not_held_against_a_black_box_that_it_has_no_crops(collection, engine, clean):
+    record = compare(
+        {"engine": engine, "encoder": clean}, collection_triple(collection), options=WITHOUT_LABELS
+    )
+    [pair] = record.pairs
+    assert pair.features[CROPS] == 0
+    assert record.retrieval["engine"] == {"model": "Engine"}
+
+
+def collection_triple(collection):
+    documents = {id: document["text"] for id, document in collection.documents.items()}
+    return documents, collection.queries, collection.qrels
+
+
+@pytest.fixture
+def half(collection, engine, tmp_path):
+    """A run of BM25 that answers every second query, with one document that does not exist."""
+    ids = list(collection.queries)[::2]
+    run = engine.search({id: collection.queries[id] for id in ids}, 100)
+    results = {id: list(hits.items()) for id, hits in run.items()}
+    results[ids[0]].append(("nowhere", 0.001))
+    path = tmp_path / "half.run"
+    write_run(path, results, "half")
+    return path
+
+
+def test_a_run_is_judged_on_the_queries_that_it_answers(collection, half, clean, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        evidence = gathered(collection, {f"run:{half}": f"run:{half}", "encoder": clean}, tmp_path)
+    name = f"run:{half}"
+    assert name not in evidence.crops
+    assert name not in evidence.generated
+    estimates = by_estimator(estimate_pair(evidence, name, "encoder"))
+    assert estimates[CROPS].remark == f"{name} cannot be asked held-out crops"
+    assert estimates[GENERATED].remark == f"{name} cannot be asked generated queries"
+    # Half of 40 queries; on those the run is what the engine answers.
+    fusion = estimates[WITH_FUSION]
+    assert fusion.queries == 20
+    answered = {id: collection.queries[id] for id in list(collection.queries)[::2]}
+    (tmp_path / "again").mkdir()
+    models = {"engine": Engine(collection.documents), "encoder": clean}
+    on_those = gathered(collection, models, tmp_path / "again", answered)
+    same = by_estimator(estimate_pair(on_those, "engine", "encoder"))[WITH_FUSION]
+    assert (fusion.a, fusion.b) == (same.a, same.b)
+    assert evidence.retrieval[name]["queries_without_results"] == 20
+    assert evidence.retrieval[name]["documents_not_in_the_corpus"] == 1
+    assert "does not answer 20 of 40 queries" in caplog.text
+    assert "'nowhere'" in caplog.text
+
+
+def test_a_run_that_answers_all_is_no_different_from_its_model(collection, engine, tmp_path):
+    run = engine.search(collection.queries, 100)
+    record = compare(
+        {"copy": run, "bm25": "bm25"}, collection_triple(collection), options=WITHOUT_LABELS
+    )
+    [pair] = record.pairs
+    assert (pair.verdict, pair.distance, pair.interval) == ("no difference", 0, (0, 0))
+
+
+def test_agreement_with_bm25_does_not_count_where_nobody_knows_the_kind(
+    collection, engine, tmp_path
+):
+    models = {"engine": engine, "other": Engine(collection.documents)}
+    evidence = gathered(collection, models, tmp_path)
+    agreement = by_estimator(estimate_pair(evidence, "engine", "other"))[WITH_BM25]
+    assert not agreement.applies
+    assert "not known" in agreement.remark
+
+
+def test_a_run_needs_queries_that_it_answers(collection, half, tmp_path):
+    documents, queries, qrels = collection_triple(collection)
+    with pytest.raises(InputError, match="has no queries that it could answer"):
+        compare([f"run:{half}", "bm25"], documents, options=WITHOUT_LABELS)
+    others = {f"other-{id}": text for id, text in queries.items()}
+    judged = {f"other-{id}": grades for id, grades in qrels.items()}
+    with pytest.raises(InputError, match="answers none of the 40 queries"):
+        compare([f"run:{half}", "bm25"], (documents, others, judged), options=WITHOUT_LABELS)
+
+
+def test_a_run_that_does_not_exist_is_named():
+    with pytest.raises(InputError, match=r"run:nowhere\.run.*no file 'nowhere\.run'"):
+        resolve_models(["bm25", "run:nowhere.run"])
+
+
+def test_the_label_bm25_is_that_of_bm25(collection, engine, clean):
+    with pytest.raises(InputError, match="label bm25"):
+        compare(
+            {"bm25": engine, "encoder": clean},
+            collection_triple(collection),
+            options=WITHOUT_LABELS,
+        )
+
+
+def test_a_run_with_a_prefix_is_the_run_with_labels(distinct, half, tmp_path):
+    from beir_cocodr import evaluate
+
+    outputs = [tmp_path / "bare", tmp_path / "prefixed"]
+    bare = evaluate(str(half), str(distinct), output=outputs[0]).models[str(half)]
+    prefixed = evaluate(f"run:{half}", str(distinct), output=outputs[1]).models[f"run:{half}"]
+    assert prefixed.measures == bare.measures
+    assert prefixed.run == bare.run == str(half)
+    # Another run in the same file is another run.
+    half.write_text(half.read_text().replace("half", "other"))
+    with pytest.raises(InputError, match="another run"):
+        evaluate(f"run:{half}", str(distinct), output=outputs[1])
+
+
+def test_a_reranked_black_box_is_a_black_box():
+    parse = ModelSpec.parse
+    assert not parse("rerank:cross@bm25").is_black_box
+    assert parse("run:some.run").is_black_box
+    assert json.dumps(parse("run:some.run").encoder) == '"some.run"'
