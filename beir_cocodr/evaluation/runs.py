@@ -101,7 +101,7 @@ def file_names(
 def identity_of_model(spec: ModelSpec) -> str:
     """Return what tells a model from others of its label: its name, or a hash of an object."""
     if spec.kind == RUN and spec.loaded is None:
-        return f"{spec.name} {file_sha256(Path(spec.encoder))}"
+        return f"run {file_sha256(Path(spec.encoder))}"
     if spec.loaded is None:
         return spec.name
     if spec.kind == RUN:

@@ -178,7 +178,7 @@ def test_a_run_with_a_prefix_is_the_run_with_labels(distinct, half, tmp_path):
     assert prefixed.run == bare.run == str(half)
     # Another run in the same file is another run.
     half.write_text(half.read_text().replace("half", "other"))
-    with pytest.raises(InputError, match="another run"):
+    with pytest.raises(InputError, match="begun with other settings"):
         evaluate(f"run:{half}", str(distinct), output=outputs[1])
 
 
