@@ -41,7 +41,7 @@ from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.resampling import RestrainOptions
 from beir_cocodr.resampling.manifest import read_manifest
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES
+from beir_cocodr.resampling.regimes.architecture_rows import ARCHITECTURES
 from beir_cocodr.resampling.regimes.regimes import (
     RESULTS_FILE,
     RegimeOptions,

@@ -8,7 +8,7 @@ Source: MRL, Table 6; Hauff, Predicting the Effectiveness of Queries and Retriev
 chapter 2.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -192,12 +192,49 @@ def max_pmi(statistics: TermStatistics, terms: Ints) -> float:
     return float(np.log2(lift).max())
 
 
-PREDICTORS: Mapping[str, Callable[[TermStatistics, Ints], float]] = {
-    "AvgIDF": avg_idf,
-    "MaxSCQ": max_scq,
-    "MaxVAR": max_var,
-    "SCS": scs,
-    "MaxPMI": max_pmi,
+@dataclass(frozen=True)
+class Predictor:
+    """A predictor of query performance with its facts: a row of :data:`PREDICTORS`.
+
+    Args:
+        compute: Returns the value of a query from the statistics of the corpus and the (m,) columns
+            of the query's known terms, NaN where it is not defined.
+        help: What it measures, in a few words for the documentation.
+        citation: A BibTeX key of ``models/papers.bib``, a BibTeX entry, or "" for none.
+    """
+
+    compute: Callable[[TermStatistics, Ints], float]
+    help: str
+    citation: str = ""
+
+
+#: The predictors by name. Add a row of your own from a script.
+PREDICTORS: dict[str, Predictor] = {
+    "AvgIDF": Predictor(
+        avg_idf,
+        help="the mean rarity of the query's terms",
+        citation="cronentownsend2002clarity",
+    ),
+    "MaxSCQ": Predictor(
+        max_scq,
+        help="the largest similarity of a term to the collection",
+        citation="zhao2008qpp",
+    ),
+    "MaxVAR": Predictor(
+        max_var,
+        help="the largest deviation of a term's weight over its documents",
+        citation="zhao2008qpp",
+    ),
+    "SCS": Predictor(
+        scs,
+        help="the divergence of the query's terms from the collection",
+        citation="he2004predictors",
+    ),
+    "MaxPMI": Predictor(
+        max_pmi,
+        help="the largest mutual information of two terms of the query",
+        citation="hauff2010predicting",
+    ),
 }
 
 

@@ -250,10 +250,10 @@ def _evaluated(
 def _predicted(statistics: TermStatistics, terms: Mapping[str, Ints]) -> dict[str, Values]:
     """Return predictor to query id to value, from the columns of the queries' known terms."""
     values: dict[str, Values] = {}
-    for name, predict in PREDICTORS.items():
+    for name, predictor in PREDICTORS.items():
         rounded = {}
         for query, known in terms.items():
-            rounded[query] = round(predict(statistics, known), _DECIMALS)
+            rounded[query] = round(predictor.compute(statistics, known), _DECIMALS)
         values[name] = rounded
     return values
 

@@ -14,6 +14,7 @@ from beir_cocodr.report.terminal import print_record
 from beir_cocodr.resampling import RestrainOptions, ResttestOptions
 from beir_cocodr.resampling.manifest import Manifest
 from beir_cocodr.resampling.regimes import Recipe
+from beir_cocodr.resampling.regimes.architecture_rows import architecture_forms
 
 _Encoder = Annotated[
     str,
@@ -106,8 +107,8 @@ def evaluate(
     architecture: Annotated[
         list[str] | None,
         Option(
-            help="Train these architectures on every set, separated by commas: bm25, dense, "
-            "dense-hard, dense-distilled, splade, late-interaction, cross-encoder, or all."
+            help="Train these architectures on every set, separated by commas, or all: "
+            f"{architecture_forms()}."
         ),
     ] = None,
     model: Annotated[

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from beir_cocodr.analysis.predictors import PREDICTORS
+from beir_cocodr.analysis.predictors import PREDICTORS, Predictor
 from beir_cocodr.analysis.qpp import QPP, Correlation, QPPOptions, predictor_correlations, qpp
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
@@ -102,6 +102,15 @@ def test_holms_correction_is_over_predictors_of_one_coefficient():
             [getattr(row, f"{name}_p") for row in rows]
         )
         assert getattr(rows[-1], f"{name}_p_holm") is None
+
+
+def test_a_predictor_of_a_script_takes_part(beir_folder, monkeypatch):
+    size = Predictor(lambda statistics, terms: float(statistics.documents), help="the corpus")
+    monkeypatch.setitem(PREDICTORS, "size", size)
+    quality = {query: 0.5 for query in load_collection(beir_folder).queries}
+    prediction = qpp("bm25", beir_folder, per_query=quality)
+    assert prediction.values["size"] == dict.fromkeys(quality, 48.0)
+    assert [row.predictor for row in prediction.record.predictors] == list(PREDICTORS)
 
 
 def test_the_report_can_be_recomputed_from_the_written_values(report, beir_folder):

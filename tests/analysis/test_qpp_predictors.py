@@ -84,8 +84,8 @@ def test_predictors_equal_their_formulas(texts, query):
     terms = statistics.terms(query)[0]
     expected = slow(texts, query)
     assert set(expected) == set(PREDICTORS)
-    for name, predict in PREDICTORS.items():
-        result = predict(statistics, terms)
+    for name, predictor in PREDICTORS.items():
+        result = predictor.compute(statistics, terms)
         assert type(result) is float
         assert result == pytest.approx(expected[name], abs=1e-12, nan_ok=True), name
 
@@ -106,8 +106,8 @@ def test_an_example_by_hand():
 def test_a_query_without_known_terms_has_no_value():
     statistics = statistics_of(["wing", "flow"])
     for query in ("", "zebra"):
-        for predict in PREDICTORS.values():
-            assert math.isnan(predict(statistics, statistics.terms(query)[0]))
+        for predictor in PREDICTORS.values():
+            assert math.isnan(predictor.compute(statistics, statistics.terms(query)[0]))
 
 
 def test_mutual_information_needs_two_terms_in_one_document():

@@ -11,10 +11,14 @@ from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformer
 
 from beir_cocodr import COCODR, MRL, FuseOptions, HybridEncoder, fuse, load_encoder
+from beir_cocodr.analysis.predictors import PREDICTORS
+from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
 from beir_cocodr.models.card import papers, write_card
 from beir_cocodr.models.papers import PAPERS
+from beir_cocodr.models.spec import FUSIONS, HOSTED
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import CollectionProvenance
+from beir_cocodr.resampling.regimes.architecture_rows import ARCHITECTURES
 from beir_cocodr.training.distillation.teacher_rows import STUDENTS, TEACHERS
 from beir_cocodr.training.finetuning.loss_rows import DISTILLATION_LOSSES
 from beir_cocodr.training.finetuning.weightings import WEIGHTINGS
@@ -132,6 +136,14 @@ def test_every_method_is_cited():
         assert entry.startswith("@")
         fields = set(re.findall(r"^  (\w+) = ", entry, flags=re.MULTILINE))
         assert {"author", "title", "year"} <= fields
+
+
+@pytest.mark.parametrize("table", [FUSIONS, HOSTED, ESTIMATORS, ARCHITECTURES, PREDICTORS])
+def test_what_a_row_cites_is_among_the_papers(table):
+    cited = {row.citation for row in table.values() if row.citation}
+    assert cited
+    assert cited <= PAPERS.keys()
+    assert all(row.help for row in table.values())
 
 
 def test_papers_are_those_of_the_lineage_each_once_and_of_ones_own():

@@ -16,7 +16,8 @@ from conftest import write_beir
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.provenance import read_record
 from beir_cocodr.resampling.regimes import Recipe, host_architectures
-from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES, find_architectures
+from beir_cocodr.resampling.regimes.architecture_rows import ARCHITECTURES
+from beir_cocodr.resampling.regimes.architectures import find_architectures, load_architecture
 from beir_cocodr.resampling.regimes.rankers import load_ranker
 from beir_cocodr.resampling.regimes.starts import masked_language_model
 from beir_cocodr.resampling.regimes.tuned_bm25 import K1, B
@@ -239,7 +240,7 @@ def test_held_out_queries_are_not_trained_on(name, folder, recipe, tmp_path, mon
     monkeypatch.setattr(
         host_architectures, "run_stage", lambda stage, *rest, **more: stages.append(stage)
     )
-    ARCHITECTURES[name].train(str(folder), tmp_path / "m", recipe, 1, tmp_path / "shared")
+    load_architecture(name).train(str(folder), tmp_path / "m", recipe, 1, tmp_path / "shared")
     rest, held = hold_out(load_collection(folder, "train"), None, FinetuneOptions(held_out=0.2), 1)
     trained = {row["query"] for row in stages[0].dataset}
     assert trained == set(rest.queries.values())
@@ -347,7 +348,7 @@ def test_texts_are_trained_on_as_they_are_searched(name, folder, recipe, tmp_pat
     monkeypatch.setattr(
         host_architectures, "run_stage", lambda stage, *rest, **more: stages.append(stage)
     )
-    ARCHITECTURES[name].train(
+    load_architecture(name).train(
         str(data), tmp_path / "m", replace(recipe, negatives=1), 1, tmp_path / "shared"
     )
     [stage] = stages

@@ -1,18 +1,14 @@
-"""The retrieval architectures that are trained and evaluated in both regimes, by name."""
+"""Retrieval architectures: what they share, and those of this package's own encoders."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from beir_cocodr import load_object
 from beir_cocodr.errors import InputError
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.resampling.regimes.host_architectures import (
-    CrossEncoderReranker,
-    LateInteractionArchitecture,
-    Splade,
-    budgeted,
-)
-from beir_cocodr.resampling.regimes.tuned_bm25 import TunedBM25
+from beir_cocodr.resampling.regimes.architecture_rows import ARCHITECTURES
+from beir_cocodr.resampling.regimes.host_architectures import budgeted
 from beir_cocodr.training.distillation.distill import distill
 from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
@@ -22,8 +18,8 @@ class Architecture(Protocol):
     """Trains models that :func:`~beir_cocodr.resampling.regimes.rankers.load_ranker` takes.
 
     Attributes:
-        name: on the command line.
-        seeded: whether seeds make a difference.
+        name: The name of its row, as on the command line.
+        seeded: False if seeds make no difference, so that one is enough.
     """
 
     name: str
@@ -135,18 +131,10 @@ class DenseArchitecture:
         )
 
 
-_ALL: list[Architecture] = [
-    TunedBM25(),
-    DenseArchitecture("dense"),
-    DenseArchitecture("dense-hard"),
-    DenseArchitecture("dense-distilled"),
-    Splade(),
-    LateInteractionArchitecture(),
-    CrossEncoderReranker(),
-]
-
-#: The architectures by name.
-ARCHITECTURES = {architecture.name: architecture for architecture in _ALL}
+def load_architecture(name: str) -> Architecture:
+    """Return the architecture of a row of :data:`ARCHITECTURES`, built."""
+    architecture: Architecture = load_object(ARCHITECTURES[name].build)(name)
+    return architecture
 
 
 def find_architectures(names: Sequence[str]) -> list[Architecture]:
@@ -163,4 +151,4 @@ def find_architectures(names: Sequence[str]) -> list[Architecture]:
             )
         if names.count(name) > 1:
             raise InputError(f"architecture {name!r} is named twice; name each once")
-    return [ARCHITECTURES[name] for name in names]
+    return [load_architecture(name) for name in names]

@@ -74,19 +74,21 @@ class HostArchitecture:
     A subclass builds the model and its loss, and names the host's classes for :class:`Stage`.
 
     Attributes:
-        name: of the architecture.
-        seeded: whether seeds make a difference.
+        seeded: False if seeds make no difference.
         listwise: whether a query comes with a relevant document, BM25's negatives and their labels;
             otherwise the other documents of the batch are the negatives.
         trainer: the host's trainer, guarded.
         arguments: the host's arguments of that trainer.
     """
 
-    name: str
     seeded = True
     listwise = False
     trainer: type[GuardedTrainer]
     arguments: Any
+
+    def __init__(self, name: str) -> None:
+        """Take the name of its row."""
+        self.name = name
 
     def start(
         self,
@@ -237,7 +239,6 @@ class CrossEncoderReranker(HostArchitecture):
     Source: BERT reranker (Nogueira and Cho, 2019); Zhan et al., 2022, section 5.1.2.
     """
 
-    name = "cross-encoder"
     listwise = True
     trainer = _CrossEncoderTrainer
     arguments = st.CrossEncoderTrainingArguments
@@ -272,7 +273,6 @@ class LateInteractionArchitecture(HostArchitecture):
     Source: ColBERT (Khattab and Zaharia, 2020); Zhan et al., 2022, section 5.1.2.
     """
 
-    name = "late-interaction"
     trainer = _LateInteractionTrainer
     arguments = st.MultiVectorEncoderTrainingArguments
 
@@ -332,7 +332,6 @@ class Splade(HostArchitecture):
     Source: SPLADE v2 (Formal et al., 2021); Zhan et al., 2022, section 5.1.2.
     """
 
-    name = "splade"
     trainer = _SpladeTrainer
     arguments = st.SparseEncoderTrainingArguments
 

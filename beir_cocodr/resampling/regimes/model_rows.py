@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.resampling.regimes.architectures import ARCHITECTURES, Architecture
+from beir_cocodr.resampling.regimes.architectures import Architecture, load_architecture
 from beir_cocodr.resampling.regimes.units import TrainingUnit
 
 #: Placeholders in the path of given models.
@@ -62,7 +62,7 @@ def trained_row(
         own_recipe = recipe
         if architecture.name == "dense-distilled" and recipe.teacher == TEACHER:
             teacher = trained_row(
-                ARCHITECTURES[TEACHER],
+                load_architecture(TEACHER),
                 recipe,
                 [seed],
                 output,

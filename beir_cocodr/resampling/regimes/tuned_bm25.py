@@ -44,8 +44,11 @@ class TunedBM25:
     Source: Zhan et al., 2022, section 5.1.2 (grid search on the training data).
     """
 
-    name = "bm25"
     seeded = False
+
+    def __init__(self, name: str) -> None:
+        """Take the name of its row."""
+        self.name = name
 
     def train(
         self,
