@@ -149,7 +149,7 @@ def measure_before(work: Path) -> dict[str, Any]:
     searching = (processor_seconds() - started) / len(queries)
     write_text(work / "before.json", json.dumps(negatives))
     return {
-        "index_seconds": round(indexing, 1),
+        "index_seconds": round(indexing, 3),
         "query_ms": round(1000 * searching, 3),
         "queries": len(queries),
     }
@@ -191,15 +191,15 @@ def measure_now(work: Path, cores: int) -> dict[str, Any]:
     same = [pools[query].tolist() == rows for query, rows in expected.items() if rows]
     files = [file for file in cache.rglob("*") if file.is_file()]
     figures = {
-        "index_wall": round(index_wall, 1),
+        "index_wall": round(index_wall, 3),
         "queries": len(pools),
-        "search_wall": round(search_wall, 1),
+        "search_wall": round(search_wall, 3),
         "again_seconds": round(again, 2),
         "same_as_before": f"{sum(same)} of {len(same)}",
         "cache_mib": sum(file.stat().st_size for file in files) // MIB,
     }
     if cores == 1:  # With several, the seconds of the other processes are not known here.
-        figures["index_seconds"] = round(indexing, 1)
+        figures["index_seconds"] = round(indexing, 3)
         figures["query_ms"] = round(1000 * searching / len(pools), 3)
     return figures
 
@@ -302,7 +302,7 @@ def run_parts(options: argparse.Namespace) -> dict[str, Any]:
         parts[part] = runs[0]
         if part == "all":
             runs.sort(key=wall_seconds)
-            walls = [round(wall_seconds(run), 1) for run in runs]
+            walls = [round(wall_seconds(run), 3) for run in runs]
             parts[part] = runs[REPEATS // 2] | {"walls": walls}
     del parts["corpus"]
     return parts

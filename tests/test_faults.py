@@ -80,8 +80,14 @@ def test_every_command_has_scenarios():
 
     from beir_cocodr.cli.__main__ import app
 
-    found = typer.main.get_command(app)
-    studies = found.commands["study"].commands
-    names = {*found.commands, *studies} - {"study", "resample"}
-    names |= {f"resample {name}" for name in studies["resample"].commands}
+    names = set(commands_of(typer.main.get_command(app)))
     assert {scenario.command for scenario in SCENARIOS.values()} == names - PAGES - HOSTS
+
+
+def commands_of(group, prefix=""):
+    """Yield the names of all commands of a group, as they are typed."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands_of(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}"

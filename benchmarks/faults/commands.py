@@ -12,6 +12,8 @@ from dataclasses import dataclass
 TRAIN = "--batch-size 4 --seed 1 --set save_steps=1"
 _ADAPT = "adapt --corpus in/beir --source in/source --base in/model --stages finetune"
 _GENERATE = "generate-queries --dataset in/beir --per-passage 1 --shard-documents 8 --output"
+_OVERLAP = "study overlap --train in/source --test in/beir --no-picture --output out"
+_REGIMES = "study resample evaluate --folder in/sets --architecture bm25 --no-picture --output"
 _SHORT = f"--max-steps 1 {TRAIN} --output out"
 _STEPS = f"--max-steps 6 {TRAIN} --output out"
 _DISTILL = "--set m_bm25=2 --set m_hard=2 --set refresh_steps=2"
@@ -30,9 +32,9 @@ SETUP = [
     "distill --dataset in/beir --model in/bert --teacher bm25 --student mrl --max-steps 1 "
     f"{TRAIN} --set m_bm25=2 --set m_hard=2 --set held_out=0 --output in/mrl",
     f"{_ADAPT} --max-steps 1 --batch-size 4 --seed 1 --output in/adapted",
-    "resample restrain --train in/source --test in/beir --encoder in/model --size 4 "
+    "study resample restrain --train in/source --test in/beir --encoder in/model --size 4 "
     "--output in/sets",
-    "resample evaluate --folder in/sets --architecture bm25 --no-picture --output in/regimes",
+    f"{_REGIMES} in/regimes",
     # Generated for another corpus file, for adapt without labels.
     "generate-queries --dataset in/flat/corpus.tsv --per-passage 1 --shard-documents 8 "
     "--output in/fresh",
@@ -44,6 +46,8 @@ INTERRUPTED = (
     "in/interrupted/checkpoints/checkpoint-2/complete.json",
 )
 
+#: Commands that have commands of their own.
+GROUPS = {"study", "resample"}
 #: Commands that answer a page until they are interrupted; tests/serve breaks and kills them.
 PAGES = {"try", "serve"}
 #: Commands that run a host's own, which refuse in the host's words.
@@ -51,9 +55,11 @@ HOSTS = {"irds", "pyserini"}
 
 
 def _command_of(line: str) -> str:
-    """Return the command of a line, with its subcommand."""
+    """Return the command of a line, with the groups that it belongs to."""
     words = line.split()
-    count = 2 if words[0] == "resample" else 1
+    count = 1
+    while words[count - 1] in GROUPS:
+        count += 1
     return " ".join(words[:count])
 
 
@@ -75,7 +81,7 @@ class Scenario:
 
     @property
     def command(self) -> str:
-        """Return the command, with its subcommand."""
+        """Return the command, with the groups that it belongs to."""
         return _command_of(self.line)
 
     @property
@@ -103,7 +109,7 @@ class LongCommand:
 
     @property
     def command(self) -> str:
-        """Return the command, with its subcommand."""
+        """Return the command, with the groups that it belongs to."""
         return _command_of(self.line)
 
 
@@ -230,21 +236,21 @@ SCENARIOS = {
         weight=2,
     ),
     "restrain": Scenario(
-        "resample restrain --train in/source --test in/beir --encoder in/model --size 4 "
+        "study resample restrain --train in/source --test in/beir --encoder in/model --size 4 "
         "--output out/new",
         weight=4,
     ),
     "resttest": Scenario(
-        "resample resttest --train in/source --test in/beir --encoder in/model --buckets "
+        "study resample resttest --train in/source --test in/beir --encoder in/model --buckets "
         "2 --output out/new",
         weight=4,
     ),
     "regimes": Scenario(
-        "resample evaluate --folder in/sets --architecture bm25 --no-picture --output out",
+        f"{_REGIMES} out",
         weight=5,
     ),
     "regimes-again": Scenario(
-        "resample evaluate --folder in/sets --architecture bm25 --no-picture --output in/regimes",
+        f"{_REGIMES} in/regimes",
         weight=3,
     ),
     "export": Scenario(
@@ -253,35 +259,35 @@ SCENARIOS = {
         light=True,
     ),
     "overlap": Scenario(
-        "overlap --train in/source --test in/beir --no-picture --output out",
+        _OVERLAP,
         weight=5,
         light=True,
     ),
     "overlap-encoder": Scenario(
-        "overlap --train in/source --test in/beir --encoder in/model --no-picture --output out",
+        f"{_OVERLAP} --encoder in/model",
         weight=3,
     ),
     "shift": Scenario(
-        "shift --source in/source --target in/beir --results in/evaluated/results.json "
+        "study shift --source in/source --target in/beir --results in/evaluated/results.json "
         "--no-picture --output out",
         weight=6,
         light=True,
     ),
     "representation": Scenario(
-        "representation --dataset in/beir --model in/model --no-picture --output out",
+        "study representation --dataset in/beir --model in/model --no-picture --output out",
         weight=3,
     ),
     "source-clusters": Scenario(
-        "source-clusters --source in/source --target in/beir --before in/model --after "
+        "study source-clusters --source in/source --target in/beir --before in/model --after "
         "in/finetuned --clusters 3 --no-picture --output out",
         weight=3,
     ),
     "qpp": Scenario(
-        "qpp --dataset in/beir --model in/model --no-picture --output out",
+        "study qpp --dataset in/beir --model in/model --no-picture --output out",
         weight=3,
     ),
     "qpp-file": Scenario(
-        "qpp --dataset in/beir --model bm25 --per-query in/evaluated/bm25.per_query.tsv "
+        "study qpp --dataset in/beir --model bm25 --per-query in/evaluated/bm25.per_query.tsv "
         "--no-picture --output out",
         weight=4,
         light=True,
@@ -403,11 +409,11 @@ LONG = {
         again="--resume",
     ),
     "restrain": LongCommand(
-        "resample restrain --train in/source --test in/beir --encoder in/model --size 4 "
+        "study resample restrain --train in/source --test in/beir --encoder in/model --size 4 "
         "--output out/new",
     ),
     "regimes": LongCommand(
-        "resample evaluate --folder in/sets --architecture bm25,dense --start in/bert "
+        "study resample evaluate --folder in/sets --architecture bm25,dense --start in/bert "
         "--max-steps 2 --batch-size 4 --no-picture --output out",
     ),
     "evaluate": LongCommand(
@@ -418,7 +424,7 @@ LONG = {
         "compare bm25 in/model --dataset in/beir --no-labels --samples 8 --output out",
     ),
     "qpp": LongCommand(
-        "qpp --dataset in/beir --model in/model --no-picture --output out",
+        "study qpp --dataset in/beir --model in/model --no-picture --output out",
     ),
     "report": LongCommand(
         "report in/evaluated --output out/page.html",

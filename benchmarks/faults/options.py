@@ -298,13 +298,12 @@ def _options_of(command: str) -> list[Option]:
     """List the options and arguments of a command that take a value."""
     from beir_cocodr.cli.__main__ import app, resample_app, study_app
 
-    first, *rest = command.split()
-    registered = [*app.registered_commands, *study_app.registered_commands]
-    if rest:
-        registered = resample_app.registered_commands
-    name = rest[0] if rest else first
+    *groups, name = command.split()
+    group = {"study": study_app, "resample": resample_app}[groups[-1]] if groups else app
     [function] = [
-        one.callback for one in registered if one.callback.__name__.replace("_", "-") == name
+        registered.callback
+        for registered in group.registered_commands
+        if registered.callback.__name__.replace("_", "-") == name
     ]
     options = []
     for name, parameter in signature(function, eval_str=True).parameters.items():
