@@ -108,6 +108,14 @@ def compare(
         int, Option(help="Propose this many query-document pairs for labelling.")
     ] = 50,
     judgements: parameters.Judgements = None,
+    calibration: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="Without labels, judge by this calibration, fitted by "
+            "benchmarks/label_free_fitting.py. Default: the package's own.",
+        ),
+    ] = None,
     overwrite: parameters.Overwrite = False,
     *,
     search: SearchOptions,
@@ -135,6 +143,7 @@ def compare(
         seed=seed,
         wanted=wanted,
         judgements=judgements,
+        calibration=calibration,
         overwrite=overwrite,
     )
     record = run(

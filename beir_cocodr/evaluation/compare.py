@@ -24,6 +24,7 @@ from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, MeasureNames
 from beir_cocodr.evaluation.results import (
     AnnotationCandidates,
     Best,
+    Calibration,
     ComparisonRecord,
     Findings,
     indistinguishable,
@@ -72,6 +73,8 @@ class CompareOptions(Options):
         judgements: a file of some judged queries, see
             :func:`~beir_cocodr.data.judgements.load_judgements`; estimates without labels are
             joined with them, and the labels of the split are not used.
+        calibration: a calibration file for verdicts without labels, such as
+            ``benchmarks/label_free_fitting.py`` writes; by default that of the package.
         overwrite: replace the results of another run in the output folder, see
             :func:`~beir_cocodr.io.results_folder`.
     """
@@ -84,6 +87,7 @@ class CompareOptions(Options):
     wanted: int = option(50, min=0)
     against: str | None = None
     judgements: str | Path | None = None
+    calibration: str | Path | None = None
     overwrite: bool = False
 
 
@@ -252,6 +256,7 @@ def compare_collection(
         check_judgements_kept(Path(output) / LABELS_FILE, options.judgements)
     labelled = bool(collection.qrels) and options.labels is not False and judged is None
     options = replace(options, labels=labelled)
+    calibration = _read_calibration(options)
     if not labelled:
         _check_label_free(specs, collection, task, has_judged=judged is not None)
     with ExitStack() as stack:
@@ -269,13 +274,31 @@ def compare_collection(
         else:
             gatherer = gatherer or _gatherer(specs, collection, options, resources)
             findings, results = compare_label_free(
-                gatherer, collection, folder, options.queries, judged, options.against
+                gatherer,
+                collection,
+                folder,
+                options.queries,
+                judged,
+                options.against,
+                calibration,
             )
         candidates = _candidates(findings.ranking, results, collection, options, judged)
         record = _record(findings, specs, collection, replace(task, options=options), candidates)
         if folder is not None:
             _write(folder, record, judged)
     return record
+
+
+def _read_calibration(options: CompareOptions) -> Calibration | None:
+    """Read the user's calibration; None stands for that of the package."""
+    if options.calibration is None:
+        return None
+    if options.labels:
+        raise InputError(
+            f"{options.calibration}: a calibration is for verdicts without labels, and the models "
+            "are judged by labels; add --no-labels, or leave the calibration out"
+        )
+    return Calibration.read(Path(options.calibration))
 
 
 def _record(
@@ -390,6 +413,8 @@ def _settings(
     }
     if options.judgements is not None:
         settings["judgements"] = file_sha256(Path(options.judgements))
+    if options.calibration is not None:
+        settings["calibration"] = file_sha256(Path(options.calibration))
     return settings
 
 
@@ -464,8 +489,8 @@ def uses_of(encoder: str | ModelSpec, documents: int) -> dict[str, ModelSpec]:
     """Return the ways to search with an encoder without training, BM25 first.
 
     Args:
-        encoder: its name.
-        documents: the size of the corpus; a hybrid encoder is tried on small ones only.
+        encoder: The name of the encoder. Only a plain one can be fused into a hybrid encoder.
+        documents: The size of the corpus. A hybrid encoder is tried on small ones only.
 
     Raises:
         InputError: If the name is of no encoder.
@@ -476,14 +501,23 @@ def uses_of(encoder: str | ModelSpec, documents: int) -> dict[str, ModelSpec]:
             f"{spec.name} is not an encoder: name an encoder, whose uses are compared, or at "
             "least two models"
         )
+    # Only an encoder needs torch, which this imports.
+    from beir_cocodr.models.checkpoints.loading import is_plain
+
     specs = {name: ModelSpec.parse(name) for name in ways_to_use(spec.name)}
-    if documents <= MOST_FOR_VECTORS:
+    if not is_plain(spec.name):
+        log.info(
+            "vector:M is not compared, because only a plain encoder can be fused, and %s is none",
+            spec.name,
+        )
+    elif documents > MOST_FOR_VECTORS:
+        log.info(
+            "%d documents: vector:M is not compared, because fusing so many takes long; name a "
+            "model that fuse has made",
+            documents,
+        )
+    else:
         return specs
-    log.info(
-        "%d documents: vector:M is not compared, because fusing so many takes long; name a "
-        "model that fuse has made",
-        documents,
-    )
     return {name: use for name, use in specs.items() if use.kind != "vector"}
 
 

@@ -15,9 +15,10 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.judgement_log import log_judgement
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.compare import CompareOptions, compare
+from beir_cocodr.evaluation.compare import CompareOptions, compare, uses_of
 from beir_cocodr.evaluation.label_free import verdict as label_free
 from beir_cocodr.evaluation.results import ComparisonRecord, PseudoQueryFigures
+from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import ways_to_use
 from beir_cocodr.report.evaluation_tables import verdict_tables
 from beir_cocodr.report.html.headline import label_free_headline
@@ -203,6 +204,25 @@ def test_confidence_is_not_carried_to_what_is_unlike(distinct, clean, damaged, m
     assert "documents" in remark
     print_tables(*verdict_tables(report))
     assert "unlike" in capsys.readouterr().out
+
+
+def test_a_calibration_file_of_the_user_judges_in_place_of_the_packaged_one(
+    distinct, clean, damaged, tmp_path
+):
+    own = replace(calibrated_by_crops(), ranges={"documents": (1e5, 1e6)})
+    own.write(tmp_path / "own.json")
+    options = CompareOptions(labels=False, samples=40, calibration=tmp_path / "own.json")
+    report = compare([clean, damaged], str(distinct), options=options)
+    assert report.calibration.ranges == {"documents": (1e5, 1e6)}
+    assert report.pairs[0].rule == "unlike"
+    with pytest.raises(InputError, match=r"own\.json: .*--no-labels"):
+        compare([clean, damaged], str(distinct), options=replace(options, labels=True))
+    with pytest.raises(InputError, match=r"missing\.json: cannot be read"):
+        compare(
+            [clean, damaged],
+            str(distinct),
+            options=replace(options, calibration=tmp_path / "missing.json"),
+        )
 
 
 def write_run(path, ranked):
@@ -392,3 +412,21 @@ def test_one_encoder_stands_for_all_its_uses(distinct, clean, tmp_path):
         )
     with pytest.raises(InputError, match="bm25 is not an encoder"):
         compare(["bm25"], str(distinct), options=CompareOptions(judgements=tmp_path / "log"))
+
+
+def test_an_encoder_that_cannot_be_fused_is_compared_in_its_other_uses(
+    distinct, clean, tmp_path, caplog
+):
+    mrl = str(tmp_path / "mrl")
+    MRL(clean, seed=1).save_pretrained(mrl)
+    with caplog.at_level("INFO"):
+        uses = uses_of(mrl, documents=40)
+    assert set(uses) == set(ways_to_use(mrl)) - {f"vector:{mrl}"}
+    assert "only a plain encoder can be fused" in caplog.text
+    assert set(uses_of(clean, documents=40)) == set(ways_to_use(clean))
+
+    for query, relevant in list(load_collection(str(distinct)).qrels.items())[:3]:
+        for document in relevant:
+            log_judgement(tmp_path / "log", document, 1, "", query_id=query)
+    options = CompareOptions(samples=20, judgements=tmp_path / "log")
+    assert set(compare(mrl, str(distinct), options=options).models) == set(uses)

@@ -260,6 +260,7 @@ def compare_label_free(
     queries: int | None = None,
     judged: Judgements | None = None,
     reference: str | None = None,
+    calibration: records.Calibration | None = None,
 ) -> tuple[records.Findings, dict[str, Results]]:
     """Estimate how models differ, and judge for each pair whether b is better than a.
 
@@ -270,6 +271,7 @@ def compare_label_free(
         queries: The most real queries, evenly spaced (1,000).
         judged: Judged queries of the collection; they then adjust what is expected without them.
         reference: The model that a choice by judged queries is compared with; by default the first.
+        calibration: What the verdicts rest on; by default the packaged one.
 
     Returns:
         The findings, and each model's results for real queries.
@@ -280,7 +282,8 @@ def compare_label_free(
     documents = collection.documents
     if gatherer.documents.content_hash != documents.content_hash:
         raise InputError(f"{collection.name} has changed since it was read; start again")
-    calibration = load_calibration()
+    if calibration is None:
+        calibration = load_calibration()
     evidence = gatherer.gather(_queries(collection, queries, judged))
     figures = collection_figures(documents, evidence)
     likeness = compare_figures(figures, calibration.ranges)

@@ -74,13 +74,30 @@ def load_encoder(
 
 def _load_by_name(name: str, options: EncoderOptions) -> COCODR:
     source = model_source(name)
-    hub = {} if Path(source).is_dir() else reachable(source, {})
+    hub = _hub_options(source)
+    return _class_of(source, hub)(source, **options.overrides(), **hub)
+
+
+def is_plain(name: str) -> bool:
+    """Return true if a named encoder has no head of its own, which MRL and hybrid encoders have."""
+    source = model_source(name)
+    return _class_of(source, _hub_options(source)) is COCODR
+
+
+def _hub_options(source: str) -> dict[str, Any]:
+    return {} if Path(source).is_dir() else reachable(source, {})
+
+
+def _class_of(source: str, hub: dict[str, Any]) -> type[COCODR]:
+    """Return the class of a saved encoder, by the names of its modules."""
     modules_file = find_file(source, "modules.json", hub)
-    module_names = b""
-    if modules_file is not None and Path(modules_file).is_file():
-        module_names = Path(modules_file).read_bytes()
-    kind = next((kind for head, kind in _KINDS.items() if head.encode() in module_names), COCODR)
-    return kind(source, **options.overrides(), **hub)
+    if modules_file is None or not Path(modules_file).is_file():
+        return COCODR
+    module_names = Path(modules_file).read_text(encoding="utf-8")
+    for head, kind in _KINDS.items():
+        if head in module_names:
+            return kind
+    return COCODR
 
 
 def _adopt(model: object, options: EncoderOptions) -> COCODR:
