@@ -35,8 +35,8 @@ def recorded() -> list[dict[str, str | float]]:
 
 
 @pytest.fixture
-def same_figure(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """``same_figure(host, script, measure, there, here)``: both agree, with each other and with the
+def assert_same_figure(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``assert_same_figure(host, script, measure, there, here)``: both agree, with each other and with the
     documentation.
 
     What is recorded counts where host and torch have the versions that it was measured with.

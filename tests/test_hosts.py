@@ -39,7 +39,9 @@ def texts(beir_folder):
     }
 
 
-def test_information_retrieval_evaluator(texts, beir_folder, tiny_cosine, tmp_path, same_figure):
+def test_information_retrieval_evaluator(
+    texts, beir_folder, tiny_cosine, tmp_path, assert_same_figure
+):
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
@@ -63,7 +65,7 @@ def test_information_retrieval_evaluator(texts, beir_folder, tiny_cosine, tmp_pa
         .measures
     )
     for theirs, ours in (("cosine_mrr@10", "RR@10"), ("cosine_map@100", "AP@100")):
-        same_figure(
+        assert_same_figure(
             "sentence-transformers",
             "InformationRetrievalEvaluator",
             ours,
@@ -72,7 +74,7 @@ def test_information_retrieval_evaluator(texts, beir_folder, tiny_cosine, tmp_pa
         )
 
 
-def test_a_flat_index(texts, beir_folder, tiny_cosine, tmp_path, same_figure):
+def test_a_flat_index(texts, beir_folder, tiny_cosine, tmp_path, assert_same_figure):
     faiss = pytest.importorskip(
         "faiss", reason="faiss is not installed: pip install 'beir-cocodr[faiss-cpu]'"
     )
@@ -97,4 +99,4 @@ def test_a_flat_index(texts, beir_folder, tiny_cosine, tmp_path, same_figure):
         .models["m"]
         .measures
     )
-    same_figure("FAISS", "IndexFlatIP.search", "nDCG@10", there, here["nDCG@10"])
+    assert_same_figure("FAISS", "IndexFlatIP.search", "nDCG@10", there, here["nDCG@10"])

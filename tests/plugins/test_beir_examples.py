@@ -346,11 +346,11 @@ WORKING = [
 
 
 @pytest.mark.parametrize("name", WORKING)
-def test_scripts_that_work_in_beir_measure_the_same(name, scene, same_figure):
+def test_scripts_that_work_in_beir_measure_the_same(name, scene, assert_same_figure):
     ours, theirs = run(changed(name), scene)["FOUND"], run(SCRIPTS[name][0], scene)["FOUND"]
     assert ours == theirs
     measure = next(m for m in reversed(theirs[0]) if m in ("NDCG@10", "NDCG@5"))
-    same_figure("BEIR", name, measure, theirs[0][measure], ours[0][measure])
+    assert_same_figure("BEIR", name, measure, theirs[0][measure], ours[0][measure])
 
 
 def test_the_default_score_function_is_obeyed_for_a_model_of_another(scene, tiny_bert, caplog):
@@ -376,11 +376,11 @@ def test_the_default_score_function_is_obeyed_for_a_model_of_another(scene, tiny
     ],
 )
 def test_scripts_that_fail_in_beir_measure_what_its_exact_search_does(
-    name, scene, there, same_figure
+    name, scene, there, assert_same_figure
 ):
     found = run(changed(name), scene)["FOUND"]
     assert found == there
-    same_figure("BEIR", name, "NDCG@10", there[0]["NDCG@10"], found[0]["NDCG@10"])
+    assert_same_figure("BEIR", name, "NDCG@10", there[0]["NDCG@10"], found[0]["NDCG@10"])
 
 
 FAISS: dict[str, dict[str, Any]] = {
@@ -395,7 +395,7 @@ FAISS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", FAISS)
-def test_faiss_searches(kind, scene, there, same_figure):
+def test_faiss_searches(kind, scene, there, assert_same_figure):
     """dense/evaluate_faiss_dense.py, evaluate_dim_reduction.py and evaluate_bpr.py."""
     import faiss
 
@@ -410,7 +410,7 @@ def test_faiss_searches(kind, scene, there, same_figure):
     assert found["FOUND"][0]["NDCG@100"] == pytest.approx(there[0]["NDCG@100"], abs=0.15)
     if kind == "FlatIPFaissSearch":
         assert found["FOUND"] == there
-        same_figure(
+        assert_same_figure(
             "BEIR",
             "dense/evaluate_faiss_dense.py",
             "NDCG@10",
@@ -422,7 +422,7 @@ def test_faiss_searches(kind, scene, there, same_figure):
     assert Path(scene["OUT"], "my-index.ext.faiss").is_file()
 
 
-def test_a_learned_sparse_encoder(scene, tiny_mlm, same_figure):
+def test_a_learned_sparse_encoder(scene, tiny_mlm, assert_same_figure):
     found = run(changed("sparse/evaluate_splade.py"), scene, SPARSE=str(tiny_mlm))
     from sentence_transformers import SparseEncoder
 
@@ -436,10 +436,12 @@ def test_a_learned_sparse_encoder(scene, tiny_mlm, same_figure):
         expected[query] = {id: score for id, score in zip(corpus, row, strict=True) if score > 0}
         assert found["results"][query] == pytest.approx(expected[query], abs=1e-3)
     there = ndcg(found, expected)
-    same_figure("BEIR", "sparse/evaluate_splade.py", "NDCG@10", there, found["FOUND"][0]["NDCG@10"])
+    assert_same_figure(
+        "BEIR", "sparse/evaluate_splade.py", "NDCG@10", there, found["FOUND"][0]["NDCG@10"]
+    )
 
 
-def test_reranking_by_a_cross_encoder(scene, tiny_cross, same_figure):
+def test_reranking_by_a_cross_encoder(scene, tiny_cross, assert_same_figure):
     found = run(changed("reranking/evaluate_bm25_ce_reranking.py"), scene, CROSS=str(tiny_cross))
     corpus, queries, first = found["corpus"], found["queries"], found["first"]
     from sentence_transformers import CrossEncoder
@@ -455,7 +457,7 @@ def test_reranking_by_a_cross_encoder(scene, tiny_cross, same_figure):
         expected[query] = dict(zip(scores, model.predict(texts).tolist(), strict=True))
         assert scores == pytest.approx(expected[query], abs=1e-5)
     there = ndcg(found, expected)
-    same_figure(
+    assert_same_figure(
         "BEIR",
         "reranking/evaluate_bm25_ce_reranking.py",
         "NDCG@10",
@@ -464,12 +466,12 @@ def test_reranking_by_a_cross_encoder(scene, tiny_cross, same_figure):
     )
 
 
-def test_reranking_by_an_encoder(scene, there, same_figure):
+def test_reranking_by_an_encoder(scene, there, assert_same_figure):
     found = run(changed("reranking/evaluate_bm25_sbert_reranking.py"), scene)
     measured = {measure: score for part in found["FOUND"] for measure, score in part.items()}
     expected = {measure: score for part in there for measure, score in part.items()}
     assert measured.items() <= expected.items()  # of all documents, which is the exact search
-    same_figure(
+    assert_same_figure(
         "BEIR",
         "reranking/evaluate_bm25_sbert_reranking.py",
         "NDCG@10",

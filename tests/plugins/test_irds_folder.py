@@ -195,7 +195,9 @@ def test_they_are_read_as_any_other_id(beir_folder, name):
         assert ours.documents.content_hash == there.documents.content_hash
 
 
-def test_its_queries_and_judgements_give_our_figures(beir_folder, name, tmp_path, same_figure):
+def test_its_queries_and_judgements_give_our_figures(
+    beir_folder, name, tmp_path, assert_same_figure
+):
     register_folder(beir_folder, name)
     there = ir_datasets.load(f"{name}/test")
     judged = {query.query_id for query in there.queries_iter()}
@@ -213,7 +215,7 @@ def test_its_queries_and_judgements_give_our_figures(beir_folder, name, tmp_path
         .models["bm25"]
         .measures
     )
-    same_figure("ir_datasets", "load(ID).qrels_iter()", "nDCG@10", found, ours["nDCG@10"])
+    assert_same_figure("ir_datasets", "load(ID).qrels_iter()", "nDCG@10", found, ours["nDCG@10"])
 
 
 def test_a_corpus_that_changes_is_read_again(beir_folder, name, tmp_path):

@@ -64,12 +64,12 @@ def scores(model, task, **given):
 
 
 @pytest.mark.parametrize("name", ["cosine", "bare", "mrl", "fused", "bm25", "hybrid", "reranked"])
-def test_its_figures_are_ours(name, models, ours, beir_folder, same_figure):
+def test_its_figures_are_ours(name, models, ours, beir_folder, assert_same_figure):
     found = scores(plugin.load(models[name]), plugin.task(str(beir_folder)))
     assert found["ndcg_at_10"] > 0.1
     for theirs, measure in MEASURES.items():
         assert found[theirs] == pytest.approx(ours[name][measure], abs=1e-5), theirs
-    same_figure(
+    assert_same_figure(
         "MTEB", f"mteb.evaluate: {name}", "nDCG@10", found["ndcg_at_10"], ours[name]["nDCG@10"]
     )
 

@@ -69,7 +69,7 @@ def figures(run: Path, made: Path, model: str, beir_folder: Path) -> tuple[float
 
 @pytest.mark.parametrize("given", ["store", "encoder", "batches"])
 def test_a_store_is_searched_with_its_own_or_a_named_encoder(
-    given, made, beir_folder, tiny_cosine, tmp_path, capfd, same_figure
+    given, made, beir_folder, tiny_cosine, tmp_path, capfd, assert_same_figure
 ):
     index = [f"--index={made / 'store'}"] if given == "encoder" else ["--index", made / "store"]
     more = {
@@ -88,13 +88,13 @@ def test_a_store_is_searched_with_its_own_or_a_named_encoder(
         run,
         *more.get(given, []),
     )
-    same_figure(
+    assert_same_figure(
         "Pyserini", f"search.faiss: {given}", "nDCG@10", *figures(run, made, "dense", beir_folder)
     )
     assert "Pyserini has ended" in capfd.readouterr().err
 
 
-def test_lucene_indexes_and_searches(made, beir_folder, tmp_path, same_figure):
+def test_lucene_indexes_and_searches(made, beir_folder, tmp_path, assert_same_figure):
     (tmp_path / "texts").mkdir()
     with (tmp_path / "texts" / "corpus.jsonl").open("w") as file:
         for id, document in load_collection(beir_folder).documents.items():
@@ -112,7 +112,9 @@ def test_lucene_indexes_and_searches(made, beir_folder, tmp_path, same_figure):
     run = tmp_path / "run.txt"
     search = ["--topics", made / "topics.tsv", "--output", run, "--bm25", "--k1", 0.9, "--b", 0.4]
     command("search.lucene", "--index", tmp_path / "index", *search)
-    same_figure("Pyserini", "search.lucene", "nDCG@10", *figures(run, made, "lucene", beir_folder))
+    assert_same_figure(
+        "Pyserini", "search.lucene", "nDCG@10", *figures(run, made, "lucene", beir_folder)
+    )
 
 
 def test_bad_input_is_one_line(made, tmp_path, capsys):

@@ -54,7 +54,7 @@ def store(request, beir_folder, tiny_bert, tiny_cosine, tmp_path_factory):
 
 
 def test_an_experiment_has_our_figures(
-    beir_folder, tiny_cosine, topics, qrels, tmp_path, same_figure
+    beir_folder, tiny_cosine, topics, qrels, tmp_path, assert_same_figure
 ):
     names = {"bm25": "bm25", "dense": str(tiny_cosine), "hybrid": f"hybrid:{tiny_cosine}"}
     found = pt.Experiment(
@@ -77,7 +77,7 @@ def test_an_experiment_has_our_figures(
         )
         assert found.loc[name, "map"] == pytest.approx(ours[name].measures["AP"], abs=1e-6)
         there = found.loc[name, "ndcg_cut_10"]
-        same_figure(
+        assert_same_figure(
             "PyTerrier", f"pt.Experiment: {name}", "nDCG@10", there, ours[name].measures["nDCG@10"]
         )
 

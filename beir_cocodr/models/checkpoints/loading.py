@@ -93,9 +93,10 @@ def _class_of(source: str, hub: dict[str, Any]) -> type[COCODR]:
     modules_file = find_file(source, "modules.json", hub)
     if modules_file is None or not Path(modules_file).is_file():
         return COCODR
-    module_names = Path(modules_file).read_text(encoding="utf-8")
+    # Bytes: a damaged file is named when the model is loaded.
+    module_names = Path(modules_file).read_bytes()
     for head, kind in _KINDS.items():
-        if head in module_names:
+        if head.encode() in module_names:
             return kind
     return COCODR
 

@@ -56,7 +56,7 @@ def positive(collection):
 
 
 def test_gpls_folder_is_read_by_beir_and_by_us(
-    gpl, collection, beir_folder, tiny_cosine, same_figure
+    gpl, collection, beir_folder, tiny_cosine, assert_same_figure
 ):
     corpus, queries, qrels = GenericDataLoader(str(gpl), prefix="qgen").load(split="train")
     assert (queries, qrels) == (collection.queries, positive(collection))
@@ -64,7 +64,7 @@ def test_gpls_folder_is_read_by_beir_and_by_us(
         ours = load_collection(gpl, split)
         assert (dict(ours.documents), ours.queries, ours.qrels) == (corpus, queries, qrels)
     pairs = [sum(map(len, each.values())) for each in (qrels, ours.qrels)]
-    same_figure("GPL", 'GenericDataLoader(FOLDER, prefix="qgen")', "pairs", *pairs)
+    assert_same_figure("GPL", 'GenericDataLoader(FOLDER, prefix="qgen")', "pairs", *pairs)
     found = lines(gpl / "hard-negatives.jsonl")
     assert [row["qid"] for row in found] == list(queries)
     for row in found:
@@ -197,7 +197,7 @@ def test_rows_of_parquet_are_numbered_over_its_batches(collection, tmp_path):
 
 
 def test_tevatrons_lines_have_texts_and_are_read_back(
-    collection, beir_folder, gpl, tmp_path, same_figure
+    collection, beir_folder, gpl, tmp_path, assert_same_figure
 ):
     record = export(
         str(beir_folder), tmp_path / "t", options=ExportOptions(form="tevatron", negatives=4)
@@ -240,7 +240,7 @@ def test_tevatrons_lines_have_texts_and_are_read_back(
     }
     assert not (tmp_path / "back" / "corpus.jsonl").is_symlink()
     pairs = sum(len(row["positive_passages"]) for row in rows), sum(map(len, back.qrels.values()))
-    same_figure("Tevatron", 'load_dataset("json", data_files=FILE)', "pairs", *pairs)
+    assert_same_figure("Tevatron", 'load_dataset("json", data_files=FILE)', "pairs", *pairs)
 
 
 def test_columns_are_those_of_sentence_transformers(collection, beir_folder, tiny_cosine, tmp_path):
