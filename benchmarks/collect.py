@@ -15,7 +15,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,6 @@ from collecting.searched import LIST_DEPTH, Ranked, results_file, write_results
 from collecting.systems import (
     DEFECT_USES,
     DERIVED,
-    USES,
     HeldBM25,
     System,
     Vectors,
@@ -105,13 +104,9 @@ class Collecting:
                 results[system.name, name] = self._ranked(name, self.corpora[name].bm25)
             write_results(file, results)
 
-    def search(self, encoder: Encoder, with_defects: bool) -> None:
-        """Search by the systems of an encoder, unless there are results.
-
-        Args:
-            encoder: The encoder.
-            with_defects: Also derive defects from its vectors.
-        """
+    def search(self, encoder: Encoder) -> None:
+        """Search by the systems of an encoder, unless there are results."""
+        row = ENCODERS[encoder.name]
         file = results_file(self.work, self.parent.name, encoder.name)
         if file.is_file():
             return
@@ -119,22 +114,42 @@ class Collecting:
         vectors = VectorFolder(folder, encoder)
         documents = vectors.vectors("documents", self.texts, DOCUMENT)
         results: dict[tuple[str, str], Ranked] = {}
-        for name, queries in self.sets.items():
-            changed = self._changed(vectors, queries)
-            asked = vectors.vectors(f"{name}-asked", queries.texts, QUERY)
-            for variant, of_documents in documents.items():
-                held_out = of_documents
-                if changed:
-                    held_out = of_documents.copy()
-                    held_out[queries.rows] = changed[variant]
-                stored = Vectors(encoder.similarity, held_out, asked[variant])
-                label = f"{encoder.name}/{variant}" if variant else encoder.name
-                results |= self._uses(name, label, stored)
-                if with_defects and not variant:
-                    for defect in DERIVED:
-                        label = f"{encoder.name}/{defect}"
-                        results |= self._uses(name, label, stored.derive(defect))
+        for name in self.sets:
+            for variant, stored in self._stored(name, vectors, documents).items():
+                if variant:
+                    label = f"{row.base or encoder.name}/{variant}"
+                    results |= self._uses(name, label, stored, DEFECT_USES)
+                else:
+                    results |= self._uses(name, encoder.name, stored, row.uses)
         write_results(file, results)
+
+    def _stored(
+        self,
+        name: str,
+        vectors: VectorFolder,
+        documents: Mapping[str, Floats],
+    ) -> dict[str, Vectors]:
+        """Return variant and defect to the vectors with which one set of queries is searched for.
+
+        Args:
+            name: The set of queries.
+            vectors: The vectors of the encoder.
+            documents: Variant to the vectors of the corpus as it is.
+        """
+        queries = self.sets[name]
+        changed = self._changed(vectors, queries)
+        asked = vectors.vectors(f"{name}-asked", queries.texts, QUERY)
+        similarity = vectors.encoder.similarity
+        stored = {}
+        for variant, of_documents in documents.items():
+            held_out = of_documents
+            if changed:
+                held_out = of_documents.copy()
+                held_out[queries.rows] = changed[variant]
+            stored[variant] = Vectors(similarity, held_out, asked[variant])
+        if ENCODERS[vectors.encoder.name].derives:
+            stored |= {defect: stored[""].derive(defect) for defect in DERIVED}
+        return stored
 
     def _changed(self, vectors: VectorFolder, queries: QuerySet) -> dict[str, Floats]:
         """Return variant to the vectors of the documents that lost their queries."""
@@ -143,12 +158,18 @@ class Collecting:
         texts = list(map(TextFormat().document, queries.changed))
         return vectors.vectors(f"{queries.name}-changed", texts, DOCUMENT)
 
-    def _uses(self, name: str, label: str, vectors: Vectors) -> dict[tuple[str, str], Ranked]:
-        """Search one set of queries by all uses of an encoder or of a defect."""
+    def _uses(
+        self,
+        name: str,
+        label: str,
+        vectors: Vectors,
+        uses: Sequence[str],
+    ) -> dict[tuple[str, str], Ranked]:
+        """Search one set of queries by uses of an encoder or of a defect."""
         corpus = self.corpora[name]
         dense = dense_ranker(corpus.documents, vectors, self.sets[name].texts)
         results = {}
-        for use in DEFECT_USES if "/" in label else USES:
+        for use in uses:
             system = System.parse(use + label)
             results[system.name, name] = self._ranked(name, ranker(system, dense, corpus.bm25))
         return results
@@ -246,7 +267,7 @@ def collect(name: str, source: str, encoders: Sequence[Encoder], options: Any) -
             start = time.perf_counter()
             if not options.fast:
                 tell_cost(collecting, encoder, options.work)
-            collecting.search(encoder, ENCODERS[encoder.name].derives)
+            collecting.search(encoder)
             report(f"{name}, {encoder.name}: {time.perf_counter() - start:.0f} seconds")
 
 

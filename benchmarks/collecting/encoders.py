@@ -54,13 +54,13 @@ class Variants:
     """What one pass of a transformer gives.
 
     Attributes:
-        tokens: The most tokens of a text; None for the encoder's own number.
+        cuts: Encode only texts that are cut to these numbers of tokens.
         layers: Earlier layers whose states are averaged, too.
         first_token: Also take the first token instead of the mean.
         prefix: Also encode queries with a wrong prompt.
     """
 
-    tokens: int | None = None
+    cuts: tuple[int, ...] = ()
     layers: tuple[int, ...] = ()
     first_token: bool = False
     prefix: bool = False
@@ -91,27 +91,30 @@ class Transformer:
     def encode(self, texts: Sequence[str], role: str) -> dict[str, Floats]:
         """Return variant to (N, d) unit vectors."""
         prompt = self._query_prompt if role == QUERY else self._document_prompt
-        vectors = self._states([prompt + text for text in texts])
+        prompted = [prompt + text for text in texts]
+        if self.variants.cuts:
+            return {f"tokens-{cut}": self._states(prompted, cut)[""] for cut in self.variants.cuts}
+        vectors = self._states(prompted)
         if self.variants.prefix:
             vectors["prefix"] = vectors[""]
             if role == QUERY:
                 vectors["prefix"] = self._states([WRONG_PREFIX + text for text in texts])[""]
         return vectors
 
-    def _states(self, texts: list[str]) -> dict[str, Floats]:
+    def _states(self, texts: list[str], tokens: int | None = None) -> dict[str, Floats]:
         import torch
 
-        tokens = self._model.tokenizer(
+        numbers = self._model.tokenizer(
             texts,
             truncation=True,
-            max_length=self.variants.tokens or self._model.max_seq_length,
+            max_length=tokens or self._model.max_seq_length,
             split_special_tokens=True,
         )["input_ids"]
-        order = sorted(range(len(texts)), key=lambda row: -len(tokens[row]))
+        order = sorted(range(len(texts)), key=lambda row: -len(numbers[row]))
         vectors: dict[str, Floats] = {}
         for start in range(0, len(order), _BATCH):
             rows = order[start : start + _BATCH]
-            ids = {"input_ids": [tokens[row] for row in rows]}
+            ids = {"input_ids": [numbers[row] for row in rows]}
             batch = self._model.tokenizer.pad(ids, return_tensors="pt")
             with torch.inference_mode():
                 pooled = self._pooled(batch)
@@ -126,7 +129,9 @@ class Transformer:
 
         states = self._transformer(**batch, output_hidden_states=True).hidden_states
         mask = batch["attention_mask"][..., None]
-        means = {"": states[-1]} | {f"layers-{layer}": states[layer] for layer in self._layers}
+        means = {"": states[-1]} | {
+            f"layers-{layer}": states[layer] for layer in self.variants.layers
+        }
         pooled = {name: (state * mask).sum(1) / mask.sum(1) for name, state in means.items()}
         if self.variants.first_token:
             pooled["first-token"] = states[-1][:, 0]
@@ -134,10 +139,6 @@ class Transformer:
             name: torch.nn.functional.normalize(values, dim=1).numpy()
             for name, values in pooled.items()
         }
-
-    @property
-    def _layers(self) -> tuple[int, ...]:
-        return self.variants.layers
 
 
 @dataclass(frozen=True)
@@ -176,10 +177,8 @@ class VectorFolder:
                 exist_ok=True,
             )
             encoded = self.encoder.encode(texts, role)
-            narrow = {
-                name or "itself": values.astype(np.float16) for name, values in encoded.items()
-            }
+            named = {name or "itself": values for name, values in encoded.items()}
             with atomic_path(file) as temporary, temporary.open("wb") as stream:
-                np.savez(stream, **narrow)
+                np.savez_compressed(stream, **named)
         with np.load(file) as content:
             return {"" if name == _ITSELF else name: content[name] for name in content.files}

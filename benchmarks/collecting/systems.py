@@ -28,6 +28,9 @@ USES = ("", "hybrid@0.2:", "hybrid@0.3:", "hybrid@0.5:", "hybrid@1:", "rrf:", "r
 USES += ("feedback@0.5:",)
 DEFECT_USES = ("", "hybrid@0.5:")
 
+#: How a sparse encoder is used.
+SPLADE = "splade:"
+
 #: Defects that are derived from vectors.
 DERIVED = ("noise-0.4", "noise-0.8", "bits-4", "bits-8", "quarter", "shuffled", "missing")
 
@@ -237,7 +240,7 @@ def ranker(system: System, dense: Any, bm25: BM25) -> Ranker:
     """
     if system.use == BM25_NAME:
         return bm25
-    if system.use == DENSE:
+    if system.use in (DENSE, SPLADE.rstrip(":")):
         return dense  # type: ignore[no-any-return]
     settings = {} if system.weight is None else {"bm25_weight": system.weight}
     built: Ranker = load_object(FUSIONS[system.use].build)(dense, bm25, **settings)

