@@ -26,7 +26,7 @@ import numpy.typing as npt
 from collecting.encoder_table import ENCODERS, load_encoder
 from collecting.encoders import DOCUMENT, QUERY, Encoder, VectorFolder
 from collecting.parents import Limits, Parent, cut_parent, folder_name, has_pools
-from collecting.query_sets import QUERIES, QuerySet, query_sets
+from collecting.query_sets import QUERIES, SETS, QuerySet, query_sets
 from collecting.searched import LIST_DEPTH, Ranked, results_file, write_results
 from collecting.systems import (
     DEFECT_USES,
@@ -39,8 +39,10 @@ from collecting.systems import (
 )
 from harness.script import add_integers, add_work
 
+from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
+from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.retrieval.ranking import Ranker, Ranking
 
@@ -65,6 +67,7 @@ class Collecting:
         limits: Its limits.
         work: The working folder.
         folder: A folder for changed corpora, which the caller removes.
+        names: The sets of queries that encoders search for; BM25 searches for all.
     """
 
     def __init__(
@@ -73,13 +76,15 @@ class Collecting:
         limits: Limits,
         work: Path,
         folder: Path,
+        names: Sequence[str] = SETS,
     ) -> None:
         """Read the collection and its queries."""
         self.parent = parent
         self.work = work
         self.collection = parent.load()
         self.sets = query_sets(parent, limits)
-        analyzer = parent.facts.language
+        self.names = [name for name in self.sets if name in names]
+        analyzer = Language.parse(parent.facts.language).analyzer
         as_it_is = Corpus(self.collection.documents, HeldBM25(self.collection.documents, analyzer))
         self.corpora = {}
         for name, queries in self.sets.items():
@@ -114,7 +119,7 @@ class Collecting:
         vectors = VectorFolder(folder, encoder)
         documents = vectors.vectors("documents", self.texts, DOCUMENT)
         results: dict[tuple[str, str], Ranked] = {}
-        for name in self.sets:
+        for name in self.names:
             for variant, stored in self._stored(name, vectors, documents).items():
                 if variant:
                     label = f"{row.base or encoder.name}/{variant}"
@@ -231,7 +236,7 @@ def tell_cost(collecting: Collecting, encoder: Encoder, work: Path) -> float:
     """
     texts = len(collecting.texts)
     words = sum(len(text.split()) for text in collecting.texts)
-    for queries in collecting.sets.values():
+    for queries in (collecting.sets[name] for name in collecting.names):
         texts += len(queries.texts) + len(queries.changed)
     sample = collecting.texts[:: max(1, len(collecting.texts) // 16)][:16]
     start = time.perf_counter()
@@ -248,7 +253,13 @@ def tell_cost(collecting: Collecting, encoder: Encoder, work: Path) -> float:
 
 def collect(name: str, source: str, encoders: Sequence[Encoder], options: Any) -> None:
     """Search one collection by all encoders that have no results on it yet."""
-    limits = Limits(options.documents, options.queries, options.samples, options.seed)
+    limits = Limits(
+        options.documents,
+        options.characters,
+        options.queries,
+        options.samples,
+        options.seed,
+    )
     parent = cut_parent(name, source, options.work, limits)
     if parent.facts.pooled and not has_pools(parent):
         report(f"{name}: left out, because its judgements hold no pools")
@@ -261,7 +272,7 @@ def collect(name: str, source: str, encoders: Sequence[Encoder], options: Any) -
     if not missing and results_file(options.work, name, "bm25").is_file():
         return
     with tempfile.TemporaryDirectory() as folder:
-        collecting = Collecting(parent, limits, options.work, Path(folder))
+        collecting = Collecting(parent, limits, options.work, Path(folder), options.sets)
         collecting.search_bm25()
         for encoder in missing:
             start = time.perf_counter()
@@ -310,6 +321,13 @@ def parse_options() -> argparse.Namespace:
         help="Search by these encoders. Default: minilm.",
     )
     parser.add_argument(
+        "--sets",
+        nargs="*",
+        default=list(SETS),
+        choices=SETS,
+        help="Search by encoders for these sets of queries; fewer cost less. Default: all.",
+    )
+    parser.add_argument(
         "--models",
         type=Path,
         default=Path("models"),
@@ -322,7 +340,8 @@ def parse_options() -> argparse.Namespace:
         help="Measure no speeds before collections are encoded.",
     )
     integers = {
-        "--documents": (1000, "The most documents of a collection."),
+        "--documents": (3000, "The most documents of a collection."),
+        "--characters": (1_200_000, "The most characters of more than 1,000 documents."),
         "--queries": (300, "The most queries of a collection."),
         "--samples": (150, "Queries of each kind that are made of documents."),
         "--seed": (42, "The seed of every choice."),
@@ -331,15 +350,29 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def available_encoders(names: Sequence[str], models: Path) -> list[Encoder]:
+    """Load the encoders whose weights exist, and print which ones are left out."""
+    encoders = []
+    for name in names:
+        try:
+            encoders.append(load_encoder(name, models))
+        except InputError as error:
+            report(f"{error}")
+    return encoders
+
+
 def main() -> None:
     """Search all collections by all encoders."""
     import torch
 
     torch.set_num_threads(1)
     options = parse_options()
-    encoders = [load_encoder(name, options.models) for name in options.encoders]
+    encoders = available_encoders(options.encoders, options.models)
     for name, source in sources(options).items():
-        collect(name, source, encoders, options)
+        try:
+            collect(name, source, encoders, options)
+        except InputError as error:
+            report(f"{name}: left out, because {error}")
 
 
 if __name__ == "__main__":

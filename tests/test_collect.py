@@ -14,7 +14,16 @@ from collecting import encoder_table, encoders, parents
 from collecting.encoder_table import EncoderRow
 from collecting.encoders import DOCUMENT, QUERY, WRONG_PREFIX, Transformer, Variants
 from collecting.parents import Facts, Limits, cut_parent
-from collecting.query_sets import MATCHED, TITLES, make_query_sets, query_sets
+from collecting.query_sets import (
+    CROPS,
+    GENERATED,
+    MATCHED,
+    QUERIES,
+    SETS,
+    TITLES,
+    make_query_sets,
+    query_sets,
+)
 from collecting.searched import load_searched
 from collecting.systems import DERIVED, System, Vectors, quantize, unit
 
@@ -48,8 +57,8 @@ def tiny(monkeypatch, tiny_cosine):
 
 
 def options(work: Path, **changes: object) -> argparse.Namespace:
-    limits = {"documents": 80, "queries": 20, "samples": 40, "seed": 42}
-    return argparse.Namespace(work=work, fast=True, **limits | changes)
+    limits = {"documents": 80, "characters": 10**6, "queries": 20, "samples": 40, "seed": 42}
+    return argparse.Namespace(work=work, fast=True, sets=SETS, **limits | changes)
 
 
 def test_searches_are_those_of_the_package(collection, tiny, tiny_cosine, tmp_path):
@@ -182,6 +191,15 @@ def test_queries_are_cut_out_of_their_documents(tmp_path):
     assert starts == {"the title", "a heading"}
 
 
+def test_an_encoder_may_search_for_fewer_sets(collection, tiny, tmp_path):
+    changed = options(tmp_path)
+    changed.sets = [QUERIES, CROPS, GENERATED]
+    collect.collect("some", str(collection), [tiny], changed)
+    [searched] = load_searched(tmp_path)
+    assert list(searched.ndcg(MATCHED)) == ["bm25"]
+    assert set(searched.with_queries.crops) == set(searched.systems)
+
+
 def test_query_sets_are_kept(collection, tmp_path):
     parent = cut_parent("some", str(collection), tmp_path, LIMITS)
     first = query_sets(parent, LIMITS)
@@ -269,3 +287,22 @@ def test_a_collecting_reads_its_language(tmp_path, collection, monkeypatch):
     parent = cut_parent("german", str(collection), tmp_path, LIMITS)
     collecting = Collecting(parent, LIMITS, tmp_path, tmp_path)
     assert {corpus.bm25.analyzer for corpus in collecting.corpora.values()} == {"german"}
+
+
+def test_chinese_is_read_as_pairs_of_characters(tmp_path, collection, monkeypatch):
+    monkeypatch.setitem(parents.KNOWN, "chinese", Facts("chinese", "chinese", "chinese"))
+    parent = cut_parent("chinese", str(collection), tmp_path, LIMITS)
+    collecting = Collecting(parent, LIMITS, tmp_path, tmp_path)
+    assert {corpus.bm25.analyzer for corpus in collecting.corpora.values()} == {"words"}
+
+
+def test_an_encoder_without_weights_is_left_out_and_named(tmp_path, capsys):
+    assert collect.available_encoders(["glove"], tmp_path) == []
+    assert f"glove: {tmp_path}" in capsys.readouterr().err
+
+
+def test_a_long_collection_keeps_fewer_documents():
+    limits = Limits(documents=3000, characters=1_200_000)
+    assert limits.documents_of([100] * 5000) == 3000
+    assert limits.documents_of([500] * 5000) == 2400
+    assert limits.documents_of([10_000] * 5000) == 1000

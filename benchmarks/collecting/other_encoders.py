@@ -131,9 +131,9 @@ class Sparse:
             batch = self._tokenizer.pad(ids, return_tensors="pt")
             with torch.inference_mode():
                 logits = self._model(**batch).logits
-                activations = torch.log1p(torch.relu(logits))
-                activations *= batch["attention_mask"][..., None]
-                weights[rows] = activations.amax(dim=1).numpy()
+                is_padding = batch["attention_mask"][..., None] == 0
+                largest = logits.masked_fill_(is_padding, -torch.inf).amax(dim=1)
+                weights[rows] = torch.log1p(torch.relu(largest)).numpy()
         return {"": weights}
 
 

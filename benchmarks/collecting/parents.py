@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from beir_cocodr.data.collection import Collection, load_collection
@@ -19,6 +19,9 @@ ENGLISH = "english"
 #: The folder of cut collections in the working folder, and the file of a collection's facts.
 FOLDER = "collections"
 _FACTS = "facts.json"
+
+#: The fewest documents of a cut collection, if it has as many.
+FEWEST = 1000
 
 # At most this share of a cut are documents that are relevant to its queries.
 _RELEVANT_SHARE = 0.8
@@ -34,7 +37,7 @@ class Facts:
     Attributes:
         family: Collections of one family are left out together.
         kind: What its documents are.
-        language: The analyzer of BM25 that reads it.
+        language: The English name of its language.
         pooled: True if only the judged documents of a query can be ranked for it.
     """
 
@@ -81,15 +84,24 @@ class Limits:
 
     Attributes:
         documents: The most documents.
+        characters: Fewer documents are kept where together they would be longer than this, but no
+            fewer than :data:`FEWEST`.
         queries: The most queries.
         samples: The most queries of each kind that are made of documents.
         seed: The seed of every choice.
     """
 
-    documents: int = 1000
+    documents: int = 3000
+    characters: int = 1_200_000
     queries: int = 300
     samples: int = 150
     seed: int = 42
+
+    def documents_of(self, lengths: Sequence[int]) -> int:
+        """Return the most documents of a collection, by the characters of each of its documents."""
+        mean = sum(lengths) / max(1, len(lengths))
+        fitting = int(self.characters / max(1.0, mean))
+        return min(self.documents, max(FEWEST, fitting))
 
 
 @dataclass(frozen=True)
@@ -172,6 +184,8 @@ def _write_cut(
     A pool is kept whole.
     """
     collection = load_collection(source)
+    lengths = [len(document["text"]) for document in collection.documents.values()]
+    limits = replace(limits, documents=limits.documents_of(lengths))
     lowest = 0 if pooled else 1
     qrels = _chosen_qrels(collection, limits, lowest)
     kept = _kept_documents(list(collection.documents), qrels, limits, lowest)

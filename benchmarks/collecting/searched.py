@@ -176,8 +176,12 @@ class Searched:
         return self.ndcg(QUERIES)
 
     def ndcg(self, queries: str) -> dict[str, Doubles]:
-        """Return system to its (Q,) nDCG@10 on one set of queries."""
-        return {name: results.ndcg(name, queries) for name, results in self._results.items()}
+        """Return system to its (Q,) nDCG@10 on one set of queries, for those that searched it."""
+        return {
+            name: results.ndcg(name, queries)
+            for name, results in self._results.items()
+            if queries in results.systems[name]
+        }
 
     def ranked(self, system: str, queries: str) -> Ranked:
         """Return a system's results for one set of queries, read anew each time."""
