@@ -3,8 +3,8 @@
 Collections are those of ``--collections``, a folder of BEIR folders, and domains of apidocs. Each
 is cut to ``--documents``. Queries are its own, crops of its documents, crops as long as its
 queries, generated queries, and titles; systems are BM25, encoders, their fusions, and known
-defects. A killed run continues where it stopped; ``collecting.searched.load_searched`` reads the
-results:
+defects. The script first prints what the searches cost. A killed run continues where it stopped;
+``collecting.searched.load_searched`` reads the results:
 
     python benchmarks/collect.py --collections DIR --work runs/collect --encoders minilm
 """
@@ -15,201 +15,50 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from collecting.encoder_table import ENCODERS, load_encoder
-from collecting.encoders import DOCUMENT, QUERY, Encoder, VectorFolder
-from collecting.parents import Limits, Parent, cut_parent, folder_name, has_pools
-from collecting.query_sets import QUERIES, SETS, QuerySet, query_sets
-from collecting.searched import LIST_DEPTH, Ranked, results_file, write_results
-from collecting.systems import (
-    DEFECT_USES,
-    DERIVED,
-    HeldBM25,
-    System,
-    Vectors,
-    dense_ranker,
-    ranker,
-)
+from collecting.encoders import DOCUMENT, Encoder
+from collecting.parents import Limits, Parent, cut_parent, has_pools
+from collecting.query_sets import SETS, query_sets
+from collecting.searched import results_file
+from collecting.searches import CollectionSearch
 from harness.script import add_integers, add_work
 
-from beir_cocodr.data.analyzers import Language
-from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.measures import parse_measures, score_queries
-from beir_cocodr.retrieval.ranking import Ranker, Ranking
 
 DOMAINS = ("stdlib", "numpy", "pandas", "torch", "scipy", "sklearn")
 
-Floats = npt.NDArray[np.float32]
+# Texts that show how fast an encoder is.
+_SAMPLE = 16
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """A corpus in which some sets of queries are searched for, and BM25 over it."""
+class Task:
+    """A collection that encoders have not searched yet.
 
-    documents: Documents
-    bm25: HeldBM25
-
-
-class Collecting:
-    """The searches of one collection.
-
-    Args:
+    Attributes:
         parent: The collection.
-        limits: Its limits.
-        work: The working folder.
-        folder: A folder for changed corpora, which the caller removes.
-        names: The sets of queries that encoders search for; BM25 searches for all.
+        encoders: The encoders.
+        texts: The texts that each encodes, or that BM25 alone reads.
     """
 
-    def __init__(
-        self,
-        parent: Parent,
-        limits: Limits,
-        work: Path,
-        folder: Path,
-        names: Sequence[str] = SETS,
-    ) -> None:
-        """Read the collection and its queries."""
-        self.parent = parent
-        self.work = work
-        self.collection = parent.load()
-        self.sets = query_sets(parent, limits)
-        self.names = [name for name in self.sets if name in names]
-        analyzer = Language.parse(parent.facts.language).analyzer
-        as_it_is = Corpus(self.collection.documents, HeldBM25(self.collection.documents, analyzer))
-        self.corpora = {}
-        for name, queries in self.sets.items():
-            if queries.changed:
-                changed = queries.corpus(self.collection.documents, folder)
-                self.corpora[name] = Corpus(changed, HeldBM25(changed, analyzer))
-            else:
-                self.corpora[name] = as_it_is
+    parent: Parent
+    encoders: list[Encoder]
+    texts: list[str]
 
-    @cached_property
-    def texts(self) -> list[str]:
-        """Return the texts of the documents."""
-        return list(map(TextFormat().document, self.collection.documents.values()))
+    @property
+    def characters(self) -> int:
+        """Return the length of the texts."""
+        return sum(map(len, self.texts))
 
-    def search_bm25(self) -> None:
-        """Search by BM25, unless there are results."""
-        file = results_file(self.work, self.parent.name, "bm25")
-        if not file.is_file():
-            system = System.parse("bm25")
-            results = {}
-            for name in self.sets:
-                results[system.name, name] = self._ranked(name, self.corpora[name].bm25)
-            write_results(file, results)
 
-    def search(self, encoder: Encoder) -> None:
-        """Search by the systems of an encoder, unless there are results."""
-        row = ENCODERS[encoder.name]
-        file = results_file(self.work, self.parent.name, encoder.name)
-        if file.is_file():
-            return
-        folder = self.work / "vectors" / folder_name(self.parent.name) / folder_name(encoder.name)
-        vectors = VectorFolder(folder, encoder)
-        documents = vectors.vectors("documents", self.texts, DOCUMENT)
-        results: dict[tuple[str, str], Ranked] = {}
-        for name in self.names:
-            for variant, stored in self._stored(name, vectors, documents).items():
-                if variant:
-                    label = f"{row.base or encoder.name}/{variant}"
-                    results |= self._uses(name, label, stored, DEFECT_USES)
-                else:
-                    results |= self._uses(name, encoder.name, stored, row.uses)
-        write_results(file, results)
-
-    def _stored(
-        self,
-        name: str,
-        vectors: VectorFolder,
-        documents: Mapping[str, Floats],
-    ) -> dict[str, Vectors]:
-        """Return variant and defect to the vectors with which one set of queries is searched for.
-
-        Args:
-            name: The set of queries.
-            vectors: The vectors of the encoder.
-            documents: Variant to the vectors of the corpus as it is.
-        """
-        queries = self.sets[name]
-        changed = self._changed(vectors, queries)
-        asked = vectors.vectors(f"{name}-asked", queries.texts, QUERY)
-        similarity = vectors.encoder.similarity
-        stored = {}
-        for variant, of_documents in documents.items():
-            held_out = of_documents
-            if changed:
-                held_out = of_documents.copy()
-                held_out[queries.rows] = changed[variant]
-            stored[variant] = Vectors(similarity, held_out, asked[variant])
-        if ENCODERS[vectors.encoder.name].derives:
-            stored |= {defect: stored[""].derive(defect) for defect in DERIVED}
-        return stored
-
-    def _changed(self, vectors: VectorFolder, queries: QuerySet) -> dict[str, Floats]:
-        """Return variant to the vectors of the documents that lost their queries."""
-        if not queries.changed:
-            return {}
-        texts = list(map(TextFormat().document, queries.changed))
-        return vectors.vectors(f"{queries.name}-changed", texts, DOCUMENT)
-
-    def _uses(
-        self,
-        name: str,
-        label: str,
-        vectors: Vectors,
-        uses: Sequence[str],
-    ) -> dict[tuple[str, str], Ranked]:
-        """Search one set of queries by uses of an encoder or of a defect."""
-        corpus = self.corpora[name]
-        dense = dense_ranker(corpus.documents, vectors, self.sets[name].texts)
-        results = {}
-        for use in uses:
-            system = System.parse(use + label)
-            results[system.name, name] = self._ranked(name, ranker(system, dense, corpus.bm25))
-        return results
-
-    def _ranked(self, name: str, searcher: Ranker) -> Ranked:
-        """Search one set of queries, within their pools where they have some."""
-        queries = self.sets[name]
-        is_pooled = self.parent.facts.pooled and name == QUERIES
-        depth = len(self.collection.documents) if is_pooled else LIST_DEPTH
-        ranking = searcher.search(queries.queries, depth)
-        if is_pooled:
-            ranking = self._within_pools(ranking)
-        if name == QUERIES:
-            [measure] = parse_measures("nDCG@10")
-            qrels = {query: self.collection.qrels[query] for query in queries.ids}
-            results = ranking.results(self.collection.documents, False, 10)
-            ndcg = score_queries([measure], qrels, results)[str(measure)]
-        else:
-            ndcg = queries.pseudo().score(ranking.rows)
-        return Ranked(ranking.rows, ranking.scores, ndcg)
-
-    def _within_pools(self, ranking: Ranking) -> Ranking:
-        """Keep the documents that are judged for a query; the others move up."""
-        documents = self.collection.documents
-        is_judged = np.zeros(ranking.rows.shape, bool)
-        for number, query in enumerate(ranking.queries):
-            pool = documents.rows(list(self.collection.qrels[query]))
-            is_judged[number] = np.isin(ranking.rows[number], pool)
-        order = np.argsort(~is_judged, axis=1, kind="stable")[:, :LIST_DEPTH]
-        rows = np.where(is_judged, ranking.rows, -1)
-        return Ranking(
-            ranking.queries,
-            np.take_along_axis(ranking.scores, order, axis=1),
-            np.take_along_axis(rows, order, axis=1),
-        )
+def report(text: str) -> None:
+    """Print a line with the time."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def sources(options: argparse.Namespace) -> dict[str, str]:
@@ -223,63 +72,140 @@ def sources(options: argparse.Namespace) -> dict[str, str]:
     return {name: source for name, source in names.items() if name not in options.leave_out}
 
 
-def report(text: str) -> None:
-    """Print a line with the time."""
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
-
-def tell_cost(collecting: Collecting, encoder: Encoder, work: Path) -> float:
-    """Print what a collection costs an encoder, by its speed on 32 of the documents.
-
-    Returns:
-        The hours.
-    """
-    texts = len(collecting.texts)
-    words = sum(len(text.split()) for text in collecting.texts)
-    for queries in (collecting.sets[name] for name in collecting.names):
-        texts += len(queries.texts) + len(queries.changed)
-    sample = collecting.texts[:: max(1, len(collecting.texts) // 16)][:16]
-    start = time.perf_counter()
-    encoder.encode(sample, DOCUMENT)
-    speed = len(sample) / (time.perf_counter() - start)
-    hours = texts / speed / 3600
-    report(
-        f"{collecting.parent.name}, {encoder.name}: {len(collecting.texts)} documents of "
-        f"{words / len(collecting.texts):.0f} words, {texts} texts at most, {speed:.1f} a second, "
-        f"{hours:.2f} hours"
-    )
-    return hours
-
-
-def collect(name: str, source: str, encoders: Sequence[Encoder], options: Any) -> None:
-    """Search one collection by all encoders that have no results on it yet."""
-    limits = Limits(
+def limits_of(options: argparse.Namespace) -> Limits:
+    """Return the limits of all collections."""
+    return Limits(
         options.documents,
         options.characters,
         options.queries,
         options.samples,
         options.seed,
     )
-    parent = cut_parent(name, source, options.work, limits)
+
+
+def available_encoders(names: Sequence[str], models: Path) -> list[Encoder]:
+    """Load the encoders whose weights exist, and print which ones are left out."""
+    encoders = []
+    for name in names:
+        try:
+            encoders.append(load_encoder(name, models))
+        except InputError as error:
+            report(str(error))
+    return encoders
+
+
+def plan(
+    name: str,
+    source: str,
+    encoders: Sequence[Encoder],
+    options: argparse.Namespace,
+) -> Task | None:
+    """Return what is left to do on a collection, or nothing.
+
+    A collection whose queries are judged in pools needs judgements of documents that are not
+    relevant; without them it is left out.
+    """
+    parent = cut_parent(name, source, options.work, limits_of(options))
     if parent.facts.pooled and not has_pools(parent):
         report(f"{name}: left out, because its judgements hold no pools")
-        return
-    missing = [
-        encoder
-        for encoder in encoders
-        if not results_file(options.work, name, encoder.name).is_file()
-    ]
-    if not missing and results_file(options.work, name, "bm25").is_file():
-        return
+        return None
+    pending = []
+    for encoder in encoders:
+        if not results_file(options.work, name, encoder.name).is_file():
+            pending.append(encoder)
+    if not pending and results_file(options.work, name, "bm25").is_file():
+        return None
+    documents = parent.load().documents
+    texts = list(map(TextFormat().document, documents.values()))
+    for queries in query_sets(parent, limits_of(options)).values():
+        if queries.name in options.sets:
+            texts += queries.texts
+            texts += map(TextFormat().document, queries.changed)
+    return Task(parent, pending, texts)
+
+
+def report_cost(tasks: Iterable[Task]) -> None:
+    """Print what each encoder has to do, and the hours that it takes by its speed on few texts."""
+    by_encoder: dict[str, list[Task]] = {}
+    encoders = {}
+    for task in tasks:
+        for encoder in task.encoders:
+            by_encoder.setdefault(encoder.name, []).append(task)
+            encoders[encoder.name] = encoder
+    total = 0.0
+    for name, pending in by_encoder.items():
+        texts = [text for task in pending for text in task.texts]
+        characters = sum(task.characters for task in pending)
+        sample = texts[:: max(1, len(texts) // _SAMPLE)][:_SAMPLE]
+        start = time.perf_counter()
+        encoders[name].encode(sample, DOCUMENT)
+        speed = len(sample) / (time.perf_counter() - start)
+        hours = len(texts) / speed / 3600
+        total += hours
+        report(
+            f"{name}: {len(pending)} collections, {len(texts):,} texts of about "
+            f"{characters // 4:,} tokens, {speed:.1f} texts a second, {hours:.1f} hours of encoding"
+        )
+    report(f"all encoders: {total:.1f} hours of encoding; what is encoded already costs nothing")
+
+
+def collect(task: Task, options: argparse.Namespace) -> None:
+    """Search one collection by all encoders that have no results on it yet."""
+    limits = limits_of(options)
+    name = task.parent.name
     with tempfile.TemporaryDirectory() as folder:
-        collecting = Collecting(parent, limits, options.work, Path(folder), options.sets)
-        collecting.search_bm25()
-        for encoder in missing:
+        searches = CollectionSearch(
+            task.parent,
+            limits,
+            options.work,
+            Path(folder),
+            options.sets,
+        )
+        searches.search_bm25()
+        for encoder in task.encoders:
             start = time.perf_counter()
-            if not options.fast:
-                tell_cost(collecting, encoder, options.work)
-            collecting.search(encoder)
+            searches.search(encoder)
             report(f"{name}, {encoder.name}: {time.perf_counter() - start:.0f} seconds")
+
+
+def collect_all(encoders: Sequence[Encoder], options: argparse.Namespace) -> None:
+    """Plan all searches, print their cost, and search."""
+    tasks = []
+    for name, source in sources(options).items():
+        try:
+            task = plan(name, source, encoders, options)
+        except InputError as error:
+            report(f"{name}: left out, because {error}")
+            continue
+        if task is not None:
+            tasks.append(task)
+    if not options.fast:
+        report_cost(tasks)
+    for task in tasks:
+        collect(task, options)
+
+
+def add_choices(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose collections, encoders and queries."""
+    choices = {
+        "--domains": (list(DOMAINS), None, "Also search these domains of apidocs. Default: all."),
+        "--only": ([], None, "Search these collections, in this order. Default: all."),
+        "--leave-out": ([], None, "Leave out these collections."),
+        "--encoders": (["minilm"], list(ENCODERS), "Search by these encoders. Default: minilm."),
+        "--sets": (
+            list(SETS),
+            SETS,
+            "Search by encoders for these sets of queries; fewer cost less. Default: all.",
+        ),
+    }
+    for name, (default, allowed, text) in choices.items():
+        parser.add_argument(
+            name,
+            nargs="*",
+            default=default,
+            choices=allowed,
+            help=text,
+        )
 
 
 def parse_options() -> argparse.Namespace:
@@ -295,38 +221,7 @@ def parse_options() -> argparse.Namespace:
         metavar="DIR",
         help="Search the BEIR folders of this folder.",
     )
-    parser.add_argument(
-        "--domains",
-        nargs="*",
-        default=DOMAINS,
-        help="Also search these domains of apidocs. Default: all six.",
-    )
-    parser.add_argument(
-        "--only",
-        nargs="*",
-        default=[],
-        help="Search these collections, in this order. Default: all.",
-    )
-    parser.add_argument(
-        "--leave-out",
-        nargs="*",
-        default=[],
-        help="Leave out these collections.",
-    )
-    parser.add_argument(
-        "--encoders",
-        nargs="*",
-        default=["minilm"],
-        choices=list(ENCODERS),
-        help="Search by these encoders. Default: minilm.",
-    )
-    parser.add_argument(
-        "--sets",
-        nargs="*",
-        default=list(SETS),
-        choices=SETS,
-        help="Search by encoders for these sets of queries; fewer cost less. Default: all.",
-    )
+    add_choices(parser)
     parser.add_argument(
         "--models",
         type=Path,
@@ -337,7 +232,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--fast",
         action="store_true",
-        help="Measure no speeds before collections are encoded.",
+        help="Start without measuring how fast encoders are.",
     )
     integers = {
         "--documents": (3000, "The most documents of a collection."),
@@ -350,29 +245,13 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def available_encoders(names: Sequence[str], models: Path) -> list[Encoder]:
-    """Load the encoders whose weights exist, and print which ones are left out."""
-    encoders = []
-    for name in names:
-        try:
-            encoders.append(load_encoder(name, models))
-        except InputError as error:
-            report(f"{error}")
-    return encoders
-
-
 def main() -> None:
     """Search all collections by all encoders."""
     import torch
 
     torch.set_num_threads(1)
     options = parse_options()
-    encoders = available_encoders(options.encoders, options.models)
-    for name, source in sources(options).items():
-        try:
-            collect(name, source, encoders, options)
-        except InputError as error:
-            report(f"{name}: left out, because {error}")
+    collect_all(available_encoders(options.encoders, options.models), options)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from pathlib import Path
 import collect
 import numpy as np
 import pytest
-from collect import Collecting
 from collecting import encoder_table, encoders, parents
 from collecting.encoder_table import EncoderRow
 from collecting.encoders import DOCUMENT, QUERY, WRONG_PREFIX, Transformer, Variants
@@ -25,6 +24,7 @@ from collecting.query_sets import (
     query_sets,
 )
 from collecting.searched import load_searched
+from collecting.searches import CollectionSearch
 from collecting.systems import DERIVED, System, Vectors, quantize, unit
 
 from beir_cocodr.data.collection import load_collection
@@ -58,11 +58,18 @@ def tiny(monkeypatch, tiny_cosine):
 
 def options(work: Path, **changes: object) -> argparse.Namespace:
     limits = {"documents": 80, "characters": 10**6, "queries": 20, "samples": 40, "seed": 42}
-    return argparse.Namespace(work=work, fast=True, sets=SETS, **limits | changes)
+    return argparse.Namespace(**{"work": work, "fast": True, "sets": SETS} | limits | changes)
+
+
+def search(name: str, folder: Path, encoders: list[Transformer], chosen: argparse.Namespace):
+    """Search one collection under a name."""
+    task = collect.plan(name, str(folder), encoders, chosen)
+    if task is not None:
+        collect.collect(task, chosen)
 
 
 def test_searches_are_those_of_the_package(collection, tiny, tiny_cosine, tmp_path):
-    collect.collect("some", str(collection), [tiny], options(tmp_path / "work"))
+    search("some", collection, [tiny], options(tmp_path / "work"))
     [searched] = load_searched(tmp_path / "work")
     cut = searched.parent.load()
     with Resources.temporary(cut.documents, SearchOptions()) as resources:
@@ -85,7 +92,7 @@ def test_searches_are_those_of_the_package(collection, tiny, tiny_cosine, tmp_pa
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(collection, tiny, tmp_path, monkeypatch):
-    collect.collect("some", str(collection), [tiny], options(tmp_path / "whole"))
+    search("some", collection, [tiny], options(tmp_path / "whole"))
     encode = type(tiny).encode
     calls = []
 
@@ -102,11 +109,11 @@ def test_a_killed_run_resumes_to_the_same_bytes(collection, tiny, tmp_path, monk
     with monkeypatch.context() as patch:
         patch.setattr(type(tiny), "encode", dying)
         with pytest.raises(KeyboardInterrupt):
-            collect.collect("some", str(collection), [tiny], options(tmp_path / "killed"))
+            search("some", collection, [tiny], options(tmp_path / "killed"))
         assert load_searched(tmp_path / "killed") == []
         calls.clear()
         patch.setattr(type(tiny), "encode", counted)
-        collect.collect("some", str(collection), [tiny], options(tmp_path / "killed"))
+        search("some", collection, [tiny], options(tmp_path / "killed"))
     of_whole = list((tmp_path / "whole" / "vectors").rglob("*.npz"))
     assert len(calls) == len(of_whole) - 3  # three files were written before the kill
     for name in ("bm25", "tiny"):
@@ -128,7 +135,7 @@ def test_judged_pools_are_searched_alone(collection, tiny, tmp_path, monkeypatch
         lines += [f"{query}\t{document}\t0" for document in added]
         pool |= set(added)
     qrels.write_text("\n".join(lines) + "\n")
-    collect.collect("pooled", str(collection), [tiny], options(tmp_path / "work"))
+    search("pooled", collection, [tiny], options(tmp_path / "work"))
     [searched] = load_searched(tmp_path / "work")
     ids = list(searched.parent.load().documents)
     for name in searched.systems:
@@ -142,7 +149,7 @@ def test_judged_pools_are_searched_alone(collection, tiny, tmp_path, monkeypatch
 
 def test_a_pooled_collection_without_pools_is_left_out(collection, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(parents.KNOWN, "pooled", Facts("pooled", "pooled", pooled=True))
-    collect.collect("pooled", str(collection), [], options(tmp_path))
+    search("pooled", collection, [], options(tmp_path))
     assert "pooled: left out" in capsys.readouterr().err
     assert not (tmp_path / "searched").exists()
 
@@ -194,7 +201,7 @@ def test_queries_are_cut_out_of_their_documents(tmp_path):
 def test_an_encoder_may_search_for_fewer_sets(collection, tiny, tmp_path):
     changed = options(tmp_path)
     changed.sets = [QUERIES, CROPS, GENERATED]
-    collect.collect("some", str(collection), [tiny], changed)
+    search("some", collection, [tiny], changed)
     [searched] = load_searched(tmp_path)
     assert list(searched.ndcg(MATCHED)) == ["bm25"]
     assert set(searched.with_queries.crops) == set(searched.systems)
@@ -285,15 +292,15 @@ def test_names_of_systems_say_what_they_are():
 def test_a_collecting_reads_its_language(tmp_path, collection, monkeypatch):
     monkeypatch.setitem(parents.KNOWN, "german", Facts("german", "german", "german"))
     parent = cut_parent("german", str(collection), tmp_path, LIMITS)
-    collecting = Collecting(parent, LIMITS, tmp_path, tmp_path)
-    assert {corpus.bm25.analyzer for corpus in collecting.corpora.values()} == {"german"}
+    searches = CollectionSearch(parent, LIMITS, tmp_path, tmp_path)
+    assert {corpus.bm25.analyzer for corpus in searches.corpora.values()} == {"german"}
 
 
 def test_chinese_is_read_as_pairs_of_characters(tmp_path, collection, monkeypatch):
     monkeypatch.setitem(parents.KNOWN, "chinese", Facts("chinese", "chinese", "chinese"))
     parent = cut_parent("chinese", str(collection), tmp_path, LIMITS)
-    collecting = Collecting(parent, LIMITS, tmp_path, tmp_path)
-    assert {corpus.bm25.analyzer for corpus in collecting.corpora.values()} == {"words"}
+    searches = CollectionSearch(parent, LIMITS, tmp_path, tmp_path)
+    assert {corpus.bm25.analyzer for corpus in searches.corpora.values()} == {"words"}
 
 
 def test_an_encoder_without_weights_is_left_out_and_named(tmp_path, capsys):
@@ -306,3 +313,22 @@ def test_a_long_collection_keeps_fewer_documents():
     assert limits.documents_of([100] * 5000) == 3000
     assert limits.documents_of([500] * 5000) == 2400
     assert limits.documents_of([10_000] * 5000) == 1000
+
+
+def test_costs_are_printed_before_the_searches(collection, tiny, tmp_path, capsys):
+    chosen = options(tmp_path / "work", fast=False, only=[], leave_out=[], domains=[])
+    chosen.collections = collection.parent
+    collect.collect_all([tiny], chosen)
+    lines = capsys.readouterr().err.splitlines()
+    cost = next(i for i, line in enumerate(lines) if "hours of encoding" in line)
+    search_line = next(i for i, line in enumerate(lines) if "source, tiny" in line)
+    assert cost < search_line
+    texts = sum(len(one.texts) + len(one.changed) for one in queries_of(tmp_path / "work"))
+    assert f"tiny: 1 collections, {80 + texts} texts" in lines[cost]
+    collect.collect_all([tiny], chosen)
+    assert not [line for line in capsys.readouterr().err.splitlines() if "source, tiny" in line]
+
+
+def queries_of(work: Path):
+    [searched] = load_searched(work)
+    return searched.query_sets.values()

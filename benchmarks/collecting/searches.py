@@ -1,0 +1,198 @@
+"""The searches of one collection: BM25, and every use and defect of an encoder, for all queries.
+
+Rankings are made by the package's own searches over stored vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from beir_cocodr.data.analyzers import Language
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.text import TextFormat
+from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH
+from beir_cocodr.evaluation.measures import parse_measures, score_queries
+from beir_cocodr.retrieval.ranking import Ranker, Ranking
+from collecting.encoder_table import ENCODERS
+from collecting.encoders import DOCUMENT, QUERY, Encoder, VectorFolder
+from collecting.parents import Limits, Parent, folder_name
+from collecting.query_sets import QUERIES, SETS, QuerySet, query_sets
+from collecting.searched import Ranked, results_file, write_results
+from collecting.systems import (
+    DEFECT_USES,
+    DERIVED,
+    HeldBM25,
+    System,
+    Vectors,
+    dense_ranker,
+    ranker,
+)
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus in which some sets of queries are searched for, and BM25 over it."""
+
+    documents: Documents
+    bm25: HeldBM25
+
+
+class CollectionSearch:
+    """Searches of one collection, whose results are written to the working folder.
+
+    Args:
+        parent: The collection.
+        limits: Its limits.
+        work: The working folder.
+        folder: A folder for changed corpora, which the caller removes.
+        names: The sets of queries that encoders search for; BM25 searches for all.
+    """
+
+    def __init__(
+        self,
+        parent: Parent,
+        limits: Limits,
+        work: Path,
+        folder: Path,
+        names: Sequence[str] = SETS,
+    ) -> None:
+        """Read the collection and its queries."""
+        self.parent = parent
+        self.work = work
+        self.collection = parent.load()
+        self.sets = query_sets(parent, limits)
+        self.names = [name for name in self.sets if name in names]
+        analyzer = Language.parse(parent.facts.language).analyzer
+        as_it_is = Corpus(self.collection.documents, HeldBM25(self.collection.documents, analyzer))
+        self.corpora = {}
+        for name, queries in self.sets.items():
+            if queries.changed:
+                changed = queries.corpus(self.collection.documents, folder)
+                self.corpora[name] = Corpus(changed, HeldBM25(changed, analyzer))
+            else:
+                self.corpora[name] = as_it_is
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Return the texts of the documents."""
+        return list(map(TextFormat().document, self.collection.documents.values()))
+
+    def search_bm25(self) -> None:
+        """Search by BM25, unless there are results."""
+        file = results_file(self.work, self.parent.name, "bm25")
+        if not file.is_file():
+            system = System.parse("bm25")
+            results = {}
+            for name in self.sets:
+                results[system.name, name] = self._ranked(name, self.corpora[name].bm25)
+            write_results(file, results)
+
+    def search(self, encoder: Encoder) -> None:
+        """Search by the systems of an encoder, unless there are results."""
+        row = ENCODERS[encoder.name]
+        file = results_file(self.work, self.parent.name, encoder.name)
+        if file.is_file():
+            return
+        folder = self.work / "vectors" / folder_name(self.parent.name) / folder_name(encoder.name)
+        vectors = VectorFolder(folder, encoder)
+        documents = vectors.vectors("documents", self.texts, DOCUMENT)
+        results: dict[tuple[str, str], Ranked] = {}
+        for name in self.names:
+            for variant, stored in self._stored(name, vectors, documents).items():
+                if variant:
+                    label = f"{row.base or encoder.name}/{variant}"
+                    results |= self._uses(name, label, stored, DEFECT_USES)
+                else:
+                    results |= self._uses(name, encoder.name, stored, row.uses)
+        write_results(file, results)
+
+    def _stored(
+        self,
+        name: str,
+        vectors: VectorFolder,
+        documents: Mapping[str, Floats],
+    ) -> dict[str, Vectors]:
+        """Return variant and defect to the vectors with which one set of queries is searched for.
+
+        Args:
+            name: The set of queries.
+            vectors: The vectors of the encoder.
+            documents: Variant to the vectors of the corpus as it is.
+        """
+        queries = self.sets[name]
+        changed = self._changed(vectors, queries)
+        asked = vectors.vectors(f"{name}-asked", queries.texts, QUERY)
+        similarity = vectors.encoder.similarity
+        stored = {}
+        for variant, of_documents in documents.items():
+            held_out = of_documents
+            if changed:
+                held_out = of_documents.copy()
+                held_out[queries.rows] = changed[variant]
+            stored[variant] = Vectors(similarity, held_out, asked[variant])
+        if ENCODERS[vectors.encoder.name].derives:
+            stored |= {defect: stored[""].derive(defect) for defect in DERIVED}
+        return stored
+
+    def _changed(self, vectors: VectorFolder, queries: QuerySet) -> dict[str, Floats]:
+        """Return variant to the vectors of the documents that lost their queries."""
+        if not queries.changed:
+            return {}
+        texts = list(map(TextFormat().document, queries.changed))
+        return vectors.vectors(f"{queries.name}-changed", texts, DOCUMENT)
+
+    def _uses(
+        self,
+        name: str,
+        label: str,
+        vectors: Vectors,
+        uses: Sequence[str],
+    ) -> dict[tuple[str, str], Ranked]:
+        """Search one set of queries by uses of an encoder or of a defect."""
+        corpus = self.corpora[name]
+        dense = dense_ranker(corpus.documents, vectors, self.sets[name].texts)
+        results = {}
+        for use in uses:
+            system = System.parse(use + label)
+            results[system.name, name] = self._ranked(name, ranker(system, dense, corpus.bm25))
+        return results
+
+    def _ranked(self, name: str, searcher: Ranker) -> Ranked:
+        """Search one set of queries, within their pools where they have some."""
+        queries = self.sets[name]
+        is_pooled = self.parent.facts.pooled and name == QUERIES
+        depth = len(self.collection.documents) if is_pooled else LIST_DEPTH
+        ranking = searcher.search(queries.queries, depth)
+        if is_pooled:
+            ranking = self._within_pools(ranking)
+        if name == QUERIES:
+            [measure] = parse_measures("nDCG@10")
+            qrels = {query: self.collection.qrels[query] for query in queries.ids}
+            results = ranking.results(self.collection.documents, False, 10)
+            ndcg = score_queries([measure], qrels, results)[str(measure)]
+        else:
+            ndcg = queries.pseudo().score(ranking.rows)
+        return Ranked(ranking.rows, ranking.scores, ndcg)
+
+    def _within_pools(self, ranking: Ranking) -> Ranking:
+        """Keep the documents that are judged for a query; the others move up."""
+        documents = self.collection.documents
+        is_judged = np.zeros(ranking.rows.shape, bool)
+        for number, query in enumerate(ranking.queries):
+            pool = documents.rows(list(self.collection.qrels[query]))
+            is_judged[number] = np.isin(ranking.rows[number], pool)
+        order = np.argsort(~is_judged, axis=1, kind="stable")[:, :LIST_DEPTH]
+        rows = np.where(is_judged, ranking.rows, -1)
+        return Ranking(
+            ranking.queries,
+            np.take_along_axis(ranking.scores, order, axis=1),
+            np.take_along_axis(rows, order, axis=1),
+        )
