@@ -21,7 +21,7 @@ class EncoderRow:
         folder: That folder, below the folder of all weights; "" if the package has the encoder.
         uses: How it is used, see :data:`~collecting.systems.USES`.
         derives: True if defects are derived from its vectors.
-        base: The encoder of which all its variants are defects, if it gives nothing else.
+        base: The encoder whose defects its variants are, if it gives defects alone.
     """
 
     build: Callable[[str, Path], Encoder]

@@ -93,12 +93,20 @@ class Transformer:
         prompt = self._query_prompt if role == QUERY else self._document_prompt
         prompted = [prompt + text for text in texts]
         if self.variants.cuts:
-            return {f"tokens-{cut}": self._states(prompted, cut)[""] for cut in self.variants.cuts}
+            return self._cut(prompted)
         vectors = self._states(prompted)
         if self.variants.prefix:
             vectors["prefix"] = vectors[""]
             if role == QUERY:
-                vectors["prefix"] = self._states([WRONG_PREFIX + text for text in texts])[""]
+                wrong = [WRONG_PREFIX + text for text in texts]
+                vectors["prefix"] = self._states(wrong)[""]
+        return vectors
+
+    def _cut(self, texts: list[str]) -> dict[str, Floats]:
+        """Return the vectors of texts that are cut to numbers of tokens."""
+        vectors = {}
+        for tokens in self.variants.cuts:
+            vectors[f"tokens-{tokens}"] = self._states(texts, tokens)[""]
         return vectors
 
     def _states(self, texts: list[str], tokens: int | None = None) -> dict[str, Floats]:
@@ -111,7 +119,7 @@ class Transformer:
             split_special_tokens=True,
         )["input_ids"]
         order = sorted(range(len(texts)), key=lambda row: -len(numbers[row]))
-        vectors: dict[str, Floats] = {}
+        parts: dict[str, list[Floats]] = {}
         for start in range(0, len(order), _BATCH):
             rows = order[start : start + _BATCH]
             ids = {"input_ids": [numbers[row] for row in rows]}
@@ -119,9 +127,9 @@ class Transformer:
             with torch.inference_mode():
                 pooled = self._pooled(batch)
             for name, values in pooled.items():
-                width = values.shape[1]
-                vectors.setdefault(name, np.zeros((len(texts), width), np.float32))[rows] = values
-        return vectors
+                parts.setdefault(name, []).append(values)
+        back = np.argsort(order)
+        return {name: np.concatenate(values)[back] for name, values in parts.items()}
 
     def _pooled(self, batch: Any) -> dict[str, Floats]:
         """Return variant to the (n, d) unit vectors of a batch."""
@@ -129,16 +137,18 @@ class Transformer:
 
         states = self._transformer(**batch, output_hidden_states=True).hidden_states
         mask = batch["attention_mask"][..., None]
-        means = {"": states[-1]} | {
-            f"layers-{layer}": states[layer] for layer in self.variants.layers
-        }
-        pooled = {name: (state * mask).sum(1) / mask.sum(1) for name, state in means.items()}
+        averaged = {"": states[-1]}
+        for layer in self.variants.layers:
+            averaged[f"layers-{layer}"] = states[layer]
+        pooled = {}
+        for name, state in averaged.items():
+            pooled[name] = (state * mask).sum(1) / mask.sum(1)
         if self.variants.first_token:
             pooled["first-token"] = states[-1][:, 0]
-        return {
-            name: torch.nn.functional.normalize(values, dim=1).numpy()
-            for name, values in pooled.items()
-        }
+        vectors = {}
+        for name, values in pooled.items():
+            vectors[name] = torch.nn.functional.normalize(values, dim=1).numpy()
+        return vectors
 
 
 @dataclass(frozen=True)
@@ -164,7 +174,8 @@ class VectorFolder:
         parts: dict[str, list[Floats]] = {}
         for start in range(0, len(texts), _SHARD):
             shard = list(texts[start : start + _SHARD])
-            for name, values in self._shard(f"{label}-{start:06}", shard, role).items():
+            vectors = self._shard(f"{label}-{start:06}", shard, role)
+            for name, values in vectors.items():
                 parts.setdefault(name, []).append(values.astype(np.float32))
         return {name: np.concatenate(values) for name, values in parts.items()}
 
@@ -172,13 +183,15 @@ class VectorFolder:
         digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
         file = self.folder / f"{stem}-{digest}.npz"
         if not file.is_file():
-            self.folder.mkdir(
-                parents=True,
-                exist_ok=True,
-            )
-            encoded = self.encoder.encode(texts, role)
-            named = {name or "itself": values for name, values in encoded.items()}
-            with atomic_path(file) as temporary, temporary.open("wb") as stream:
-                np.savez_compressed(stream, **named)
+            self._write(file, self.encoder.encode(texts, role))
         with np.load(file) as content:
-            return {"" if name == _ITSELF else name: content[name] for name in content.files}
+            return {name.removeprefix(_ITSELF): content[name] for name in content.files}
+
+    def _write(self, file: Path, vectors: dict[str, Floats]) -> None:
+        self.folder.mkdir(
+            parents=True,
+            exist_ok=True,
+        )
+        arrays: dict[str, Any] = {name or _ITSELF: values for name, values in vectors.items()}
+        with atomic_path(file) as temporary, temporary.open("wb") as stream:
+            np.savez_compressed(stream, **arrays)

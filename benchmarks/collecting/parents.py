@@ -24,7 +24,7 @@ _FACTS = "facts.json"
 FEWEST = 1000
 
 # At most this share of a cut are documents that are relevant to its queries.
-_RELEVANT_SHARE = 0.8
+_RELEVANT_SHARE = 0.5
 
 # In a pool of fewer documents, all rankings are nearly the same.
 _SMALLEST_POOL = 3
@@ -218,21 +218,27 @@ def _chosen_qrels(
     Queries are drawn as long as their documents leave room for others.
     """
     known = set(collection.documents)
-    order = []
-    for query, grades in collection.qrels.items():
-        if query in collection.queries and _graded(grades, known, 1):
-            order.append(query)
-    random.Random(limits.seed).shuffle(order)
-    is_cut = len(known) > limits.documents
-    most = _RELEVANT_SHARE * limits.documents if is_cut else len(known)
+    most = len(known)
+    if most > limits.documents:
+        most = int(_RELEVANT_SHARE * limits.documents)
     chosen: set[str] = set()
     kept: set[str] = set()
-    for query in order:
+    for query in _drawn_queries(collection, known, limits.seed):
         with_query = kept | _graded(collection.qrels[query], known, lowest)
         if len(chosen) < limits.queries and len(with_query) <= most:
             chosen.add(query)
             kept = with_query
     return {query: grades for query, grades in collection.qrels.items() if query in chosen}
+
+
+def _drawn_queries(collection: Collection, known: set[str], seed: int) -> list[str]:
+    """Return the queries that have a relevant document, in a random order."""
+    queries = []
+    for query, grades in collection.qrels.items():
+        if query in collection.queries and _graded(grades, known, 1):
+            queries.append(query)
+    random.Random(seed).shuffle(queries)
+    return queries
 
 
 def _graded(grades: Mapping[str, int], known: set[str], lowest: int) -> set[str]:

@@ -10,7 +10,7 @@ import json
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,8 @@ _FILE = "query-sets.json"
 _SCRIPTS = "\u3040-\u30ff\u3400-\u9fff"
 _UNIT = re.compile(rf"[{_SCRIPTS}]|[^\s{_SCRIPTS}]+")
 
-# A heading is a line of this many units, with at least as many units below it as are given.
+# The fewest units of a query, the range of those of a heading, and the fewest of the text below it.
+_SHORTEST = 2
 _HEADING = (2, 14)
 _BELOW = 20
 
@@ -54,8 +55,25 @@ _BELOW = 20
 _FEWEST = 30
 _LOOKS = 20
 
-#: Cuts a query out of a document, and returns it with the rest, or nothing.
-Cut = Callable[[dict[str, str]], tuple[str, dict[str, str]] | None]
+#: A document: its title and text.
+Document = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A query that was cut out of a document.
+
+    Attributes:
+        query: The query.
+        rest: The document without it.
+    """
+
+    query: str
+    rest: Document
+
+
+#: Cuts a query out of a document, if it can.
+Cut = Callable[[Document], Piece | None]
 
 
 @dataclass(frozen=True)
@@ -76,7 +94,7 @@ class QuerySet:
     texts: list[str]
     rows: Ints
     verbatim: float | None
-    changed: list[dict[str, str]]
+    changed: list[Document]
 
     @property
     def queries(self) -> dict[str, str]:
@@ -110,8 +128,10 @@ def query_sets(parent: Parent, limits: Limits) -> dict[str, QuerySet]:
     """Return the sets of queries of a collection by name, from its file if it has one."""
     file = parent.folder / _FILE
     if not file.is_file():
-        sets = make_query_sets(parent.load(), limits)
-        write_text(file, json.dumps([_plain(one) for one in sets], ensure_ascii=False))
+        plain = []
+        for queries in make_query_sets(parent.load(), limits):
+            plain.append(vars(queries) | {"rows": queries.rows.tolist()})
+        write_text(file, json.dumps(plain, ensure_ascii=False))
     loaded = {}
     for content in json.loads(file.read_text()):
         rows = np.array(content["rows"], np.int64)
@@ -119,33 +139,51 @@ def query_sets(parent: Parent, limits: Limits) -> dict[str, QuerySet]:
     return loaded
 
 
-def _plain(queries: QuerySet) -> dict[str, object]:
-    return vars(queries) | {"rows": queries.rows.tolist()}
-
-
 def make_query_sets(collection: Collection, limits: Limits) -> list[QuerySet]:
     """Make all sets of queries that a collection can give."""
     documents = collection.documents
-    own = {query: collection.queries[query] for query in collection.qrels}
-    no_rows = np.zeros(0, np.int64)
-    sets = [QuerySet(QUERIES, list(own), list(own.values()), no_rows, None, [])]
-    with tempfile.TemporaryDirectory() as folder:
-        crops, rest = hold_out_crops(documents, Path(folder), limits.samples, limits.seed)
-        changed = rest.take(crops.rows)
-        parts = [{"title": one["title"], "text": one["text"]} for one in changed]
-        sets.append(_of_pseudo(CROPS, crops, parts))
-        generated = lexical_queries(documents, Path(folder), limits.samples, limits.seed)
-        sets.append(_of_pseudo(GENERATED, generated, []))
+    real = _real_queries(collection)
     rng = np.random.default_rng(limits.seed + 1)
-    lengths = np.array([len(_UNIT.findall(text)) for text in own.values()])
+    lengths = np.array([_units(text) for text in real.texts])
+    sets = [real, *_package_queries(documents, limits)]
     sets.append(_cut_out(MATCHED, documents, _matched_cut(lengths, rng), limits, rng))
     sets.append(_cut_out(TITLES, documents, _title_cut(documents), limits, rng))
-    return [one for one in sets if one.name == QUERIES or len(one.texts) >= _FEWEST]
+    return [queries for queries in sets if queries is real or len(queries.texts) >= _FEWEST]
 
 
-def _of_pseudo(name: str, made: PseudoQueries, changed: list[dict[str, str]]) -> QuerySet:
-    ids = list(made.queries)
-    return QuerySet(name, ids, made.texts, made.rows, made.verbatim, changed)
+def _real_queries(collection: Collection) -> QuerySet:
+    ids = list(collection.qrels)
+    return QuerySet(
+        name=QUERIES,
+        ids=ids,
+        texts=[collection.queries[query] for query in ids],
+        rows=np.zeros(0, np.int64),
+        verbatim=None,
+        changed=[],
+    )
+
+
+def _package_queries(documents: Documents, limits: Limits) -> list[QuerySet]:
+    """Return the crops and the generated queries of the package itself."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        crops, rest = hold_out_crops(documents, folder, limits.samples, limits.seed)
+        changed = []
+        for document in rest.take(crops.rows):
+            changed.append({"title": document["title"], "text": document["text"]})
+        generated = lexical_queries(documents, folder, limits.samples, limits.seed)
+    return [_of_package(CROPS, crops, changed), _of_package(GENERATED, generated, [])]
+
+
+def _of_package(name: str, pseudo: PseudoQueries, changed: list[Document]) -> QuerySet:
+    return QuerySet(
+        name=name,
+        ids=list(pseudo.queries),
+        texts=pseudo.texts,
+        rows=pseudo.rows,
+        verbatim=pseudo.verbatim,
+        changed=changed,
+    )
 
 
 def _cut_out(
@@ -156,27 +194,32 @@ def _cut_out(
     rng: np.random.Generator,
 ) -> QuerySet:
     """Cut one query out of each of some documents in a random order."""
-    texts = []
+    pieces = []
     rows = []
-    changed = []
-    for row in rng.permutation(len(documents))[: _LOOKS * limits.samples].tolist():
-        if len(texts) == limits.samples:
+    order = rng.permutation(len(documents))
+    for row in order[: _LOOKS * limits.samples].tolist():
+        if len(rows) == limits.samples:
             break
         [document] = documents.take(np.array([row]))
-        parts = cut(document)
-        if parts is not None:
-            texts.append(parts[0])
+        piece = cut(document)
+        if piece is not None:
+            pieces.append(piece)
             rows.append(row)
-            changed.append(parts[1])
-    indexed = [TextFormat().document(document) for document in changed]
+    texts = [piece.query for piece in pieces]
+    indexed = [TextFormat().document(piece.rest) for piece in pieces]
     return QuerySet(
         name=name,
-        ids=[str(number) for number in range(len(texts))],
+        ids=list(map(str, range(len(texts)))),
         texts=texts,
         rows=np.array(rows, np.int64),
         verbatim=verbatim_share(texts, indexed),
-        changed=changed,
+        changed=[piece.rest for piece in pieces],
     )
+
+
+def _units(text: str) -> int:
+    """Count the words of a text, and the characters of scripts without spaces."""
+    return len(_UNIT.findall(text))
 
 
 def _matched_cut(lengths: Ints, rng: np.random.Generator) -> Cut:
@@ -185,54 +228,55 @@ def _matched_cut(lengths: Ints, rng: np.random.Generator) -> Cut:
     A span is at most half of its document.
     """
 
-    def cut(document: dict[str, str]) -> tuple[str, dict[str, str]] | None:
+    def cut(document: Document) -> Piece | None:
         text = document["text"]
         units = list(_UNIT.finditer(text))
         length = min(int(rng.choice(lengths)), len(units) // 2)
-        if length < 2:
+        if length < _SHORTEST:
             return None
         first = int(rng.integers(len(units) - length + 1))
+        last = first + length - 1
         start = units[first].start()
-        end = units[first + length - 1].end()
-        rest = f"{text[:start].rstrip()} {text[end:].lstrip()}".strip()
-        return text[start:end], {"title": document["title"], "text": rest}
+        end = units[last].end()
+        before = text[:start].rstrip()
+        after = text[end:].lstrip()
+        rest = f"{before} {after}".strip()
+        return Piece(text[start:end], {"title": document["title"], "text": rest})
 
     return cut
 
 
 def _title_cut(documents: Documents) -> Cut:
-    """Return what takes a document's title as a query, or a heading in its text.
+    """Return what takes a document's title as a query, or a heading where it has no title.
 
     Titles that several documents have are no queries.
     """
     counts = Counter(document["title"].strip() for document in documents.values())
 
-    def cut(document: dict[str, str]) -> tuple[str, dict[str, str]] | None:
+    def cut(document: Document) -> Piece | None:
         title = document["title"].strip()
         text = document["text"]
-        if title:
-            if counts[title] > 1 or len(_UNIT.findall(title)) < 2:
-                return None
-            rest = text.replace(title, " ").strip()
-            is_long = len(_UNIT.findall(rest)) >= _BELOW
-            return (title, {"title": "", "text": rest}) if is_long else None
-        for heading, rest in _headings(text):
-            return heading, {"title": "", "text": rest}
+        if not title:
+            return _cut_heading(text)
+        rest = text.replace(title, " ").strip()
+        is_query = counts[title] == 1 and _units(title) >= _SHORTEST
+        if is_query and _units(rest) >= _BELOW:
+            return Piece(title, {"title": "", "text": rest})
         return None
 
     return cut
 
 
-def _headings(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a text that look like headings, with the text without each."""
+def _cut_heading(text: str) -> Piece | None:
+    """Cut out the first line that looks like a heading."""
     lines = text.split("\n")
     fewest, most = _HEADING
     for number, line in enumerate(lines):
         heading = line.strip().lstrip("#").strip()
-        units = len(_UNIT.findall(heading))
-        rest = "\n".join(lines[:number] + lines[number + 1 :])
-        below = "\n".join(lines[number + 1 :])
+        below = lines[number + 1 :]
+        is_short = fewest <= _units(heading) <= most
         ends_open = heading[-1:].isalnum()
-        is_short = fewest <= units <= most
-        if is_short and ends_open and len(_UNIT.findall(below)) >= _BELOW:
-            yield heading, rest.replace(heading, " ")
+        if is_short and ends_open and _units("\n".join(below)) >= _BELOW:
+            rest = "\n".join(lines[:number] + below)
+            return Piece(heading, {"title": "", "text": rest.replace(heading, " ")})
+    return None

@@ -41,7 +41,7 @@ class Ranked:
 
     Attributes:
         rows: (Q, 100) rows of documents, best first, -1 for no result.
-        scores: (Q, 100) their scores, of which three digits are kept.
+        scores: (Q, 100) their scores, rounded to three digits.
         ndcg: (Q,) nDCG@10, by labels or by the document that a query was made of.
     """
 
@@ -146,7 +146,7 @@ class Searched:
 
     @property
     def family(self) -> str:
-        """Return the family, all of which is left out together."""
+        """Return the family, whose collections are left out together."""
         return self.facts.family
 
     @property
