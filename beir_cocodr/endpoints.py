@@ -107,7 +107,7 @@ class _Failure:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A handler that follows no redirect, so that no key travels to another host."""
 
-    def redirect_request(self, *arguments: Any) -> None:
+    def redirect_request(self, *arguments: object) -> None:
         """Return None, which makes the redirect an error."""
 
 

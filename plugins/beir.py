@@ -95,10 +95,10 @@ def _best(results: Results, top_k: int) -> Rankings:
 
 
 def _texts_of(
-    texts: Mapping[str, Any],
+    texts: Mapping[str, object],
     ids: Sequence[str],
     kind: str,
-) -> list[Any]:
+) -> list[object]:
     """Return the texts of ids.
 
     Raises:
@@ -154,7 +154,7 @@ class EvaluateRetrieval(evaluation.EvaluateRetrieval):  # type: ignore[misc]
     def _document_vectors(
         self,
         search: ExactSearch,
-        documents: Mapping[str, Any],
+        documents: Mapping[str, object],
         ids: Sequence[str],
     ) -> torch.Tensor:
         """Encode documents to (n, d), a chunk at a time."""
@@ -180,7 +180,7 @@ class Rerank(reranking.Rerank):  # type: ignore[misc]
         self,
         model: Any,
         batch_size: int = 128,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Load the cross-encoder if it is a name."""
         if isinstance(model, str):
@@ -257,7 +257,7 @@ class ModelSearch:
         queries: Mapping[str, str],
         top_k: int,
         score_function: str | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Results:
         """Search as BEIR's searches do; the document with the query's id is left out.
 

@@ -43,7 +43,7 @@ class _WorkingSearch:
         queries: Mapping[str, str],
         top_k: int,
         score_function: str | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> dict[str, dict[str, float]]:
         """Index the corpus if that is not done, and search it.
 
@@ -85,20 +85,20 @@ class _WorkingSearch:
         vectors: Floats,
         top_k: int,
         count: int,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> tuple[Floats, Ints]:
         """Return (Q, k) scores, larger for nearer documents, and rows."""
         scores, rows = self.faiss_index.search(vectors, top_k, **kwargs)
         is_distance = self.faiss_index.index.metric_type == faiss.METRIC_L2
         return -scores if is_distance else scores, rows
 
-    def encode(self, *args: Any, **kwargs: Any) -> None:
+    def encode(self, *args: object, **kwargs: object) -> None:
         """Refuse: the index has its own files."""
         raise InputError(
             "a FAISS search keeps its index with save and load; use ExactSearch to encode to files"
         )
 
-    def search_from_files(self, *args: Any, **kwargs: Any) -> dict[str, dict[str, float]]:
+    def search_from_files(self, *args: object, **kwargs: object) -> dict[str, dict[str, float]]:
         """Refuse: the index has its own files."""
         raise InputError(
             "a FAISS search keeps its index with save and load; use ExactSearch to search files"

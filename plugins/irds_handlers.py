@@ -40,7 +40,7 @@ class FolderDocs(BaseDocs):
         """Return the file of the documents."""
         return FileSource.of_folder(str(self._folder), self._folder, "test").corpus
 
-    def docs_iter(self) -> Iterator[Any]:
+    def docs_iter(self) -> Iterator[object]:
         """Return an iterator that can be sliced."""
         return iter(self.docs_store())
 
@@ -88,7 +88,7 @@ class FolderQueries(BaseQueries):
         """Return the file."""
         return self._path
 
-    def queries_iter(self) -> Iterator[Any]:
+    def queries_iter(self) -> Iterator[object]:
         """Yield the queries."""
         wanted = None if self._wanted is None else self._wanted()
         report = StrictReport(str(self._path.parent))
@@ -150,7 +150,7 @@ class _FolderDocstore(Docstore):
         super().__init__(BeirTitleDoc, field, options)
         self._documents = documents
 
-    def get_many_iter(self, doc_ids: Iterable[str]) -> Iterator[Any]:
+    def get_many_iter(self, doc_ids: Iterable[str]) -> Iterator[object]:
         """Return the documents of some ids, without those that are unknown."""
         rows = self._documents.rows(doc_ids)
         return map(_host_document, self._documents.take(rows[rows >= 0]))
@@ -166,7 +166,7 @@ class _FolderDocstore(Docstore):
         """Return the number of documents."""
         return len(self._documents)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         """Return an iterator that can be sliced."""
         return _DocumentIterator(self._documents, slice(0, len(self._documents), 1))
 

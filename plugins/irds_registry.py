@@ -36,8 +36,8 @@ class Entry:
         counts: "docs", "queries" or "qrels" to their number, where the handlers do not count.
     """
 
-    handlers: Sequence[Any]
-    documentation: Mapping[str, Any]
+    handlers: Sequence[object]
+    documentation: Mapping[str, object]
     counts: Mapping[str, int] = field(default_factory=dict)
 
 

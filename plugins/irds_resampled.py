@@ -149,7 +149,7 @@ def _labels(
     output: Path,
     source: manifests.SourceRecord,
     part: manifests.SplitRecord,
-) -> list[Any]:
+) -> list[object]:
     """Return the queries and judgements of one side of a set."""
     folder = output / part.folder
     file = folder / "qrels" / f"{part.split}.tsv"

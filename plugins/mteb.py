@@ -112,7 +112,7 @@ class Search:
         self.mteb_model_meta = _meta(model, options, revision=revision, model_type=[kind])
         self._documents: Documents | None = None
 
-    def index(self, corpus: Any, **kwargs: Any) -> None:
+    def index(self, corpus: Any, **kwargs: object) -> None:
         """Take a corpus, a ``Dataset`` with id, text and perhaps title."""
         self._folder = tempfile.TemporaryDirectory(
             prefix="beir-cocodr-", ignore_cleanup_errors=True
@@ -129,7 +129,7 @@ class Search:
         top_k: int,
         encode_kwargs: Any,
         top_ranked: Any = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> dict[str, dict[str, float]]:
         """Search for the queries of a task.
 
@@ -400,7 +400,7 @@ def task(
         ignore_identical_ids = identical_ids(dataset) == "drop"
         metadata = task_metadata
 
-        def load_data(self, *args: Any, **kwargs: Any) -> None:
+        def load_data(self, *args: object, **kwargs: object) -> None:
             self.dataset = {"default": {split: _host_data(collection)}}
             self.data_loaded = True
 
@@ -465,7 +465,7 @@ def _load(
 def _meta(
     model: str,
     options: SearchOptions,
-    **known: Any,
+    **known: object,
 ) -> ModelMeta:
     """Return what MTEB records of a model; the fields that nobody knows are empty."""
     known["name"] = mteb_name(model)

@@ -371,7 +371,7 @@ def _is_module(name: str) -> bool:
 def _query_encoder(
     encoder_dir: str,
     device: str | None = None,
-    **others: Any,
+    **others: object,
 ) -> Any:
     """Return the query encoder of a name after ``--encoder``; Pyserini calls it.
 

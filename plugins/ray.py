@@ -63,7 +63,7 @@ class ShardWorker:
     def ready(self) -> None:
         """Answer once the actor is running."""
 
-    def work(self, task: Any) -> tuple[Any, str]:
+    def work(self, task: object) -> tuple[Any, str]:
         """Return the result of a task, and the id of the node that did it."""
         ray: Any = import_module("ray")
         if self._do is None:
@@ -109,10 +109,10 @@ class RayPool:
 
     def share_out(
         self,
-        tasks: Sequence[Any],
+        tasks: Sequence[object],
         start: Start,
         devices: Sequence[str],
-    ) -> Iterator[Any]:
+    ) -> Iterator[object]:
         """Share tasks out among actors, as beir_cocodr.retrieval.vectors.pool.share_out does.
 
         An actor that died is replaced, and its unfinished tasks are done again on whichever node
@@ -149,7 +149,7 @@ class _Run:
         self,
         pool: RayPool,
         start: Start,
-        tasks: Sequence[Any],
+        tasks: Sequence[object],
     ) -> None:
         self.ray: Any = import_module("ray")
         self.pool = pool
@@ -158,7 +158,7 @@ class _Run:
         self.done = 0
         self.start = self.ray.put(start)  # once for all actors
         self.calls: dict[Any, tuple[Any, Any]] = {}
-        self.actors: list[Any] = []
+        self.actors: list[object] = []
         self.actor_class = self.ray.remote(ShardWorker).options(
             num_cpus=pool.cpus,
             num_gpus=pool.gpus,
@@ -174,7 +174,7 @@ class _Run:
         self.actors.append(actor)
         self.calls[actor.ready.remote()] = (actor, _READY)
 
-    def results(self) -> Iterator[Any]:
+    def results(self) -> Iterator[object]:
         """Yield results as they come, and replace actors that die."""
         exceptions = self.ray.exceptions
         # An object is lost with the node that held it.
@@ -212,7 +212,7 @@ class _Run:
     def _replace(
         self,
         actor: Any,
-        task: Any,
+        task: object,
         error: Exception,
         deaths: int,
     ) -> None:

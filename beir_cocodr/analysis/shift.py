@@ -157,13 +157,13 @@ class Unigrams:
         return np.append(here, [only_here, 0]), np.append(there, [0, only_there])
 
 
-def _count(texts: Any) -> Any:
+def _count(texts: object) -> Any:
     words = pc.split_pattern_regex(pc.utf8_lower(texts), pattern=_BETWEEN_WORDS)
     counts = pc.value_counts(pc.list_flatten(words))
     return _table(counts.field("values"), counts.field("counts"))
 
 
-def _merge(parts: list[Any]) -> Any:
+def _merge(parts: list[object]) -> Any:
     if not parts:
         return _table(pa.array([], pa.large_string()), pa.array([], pa.int64()))
     # One thread, so that the order of words, and thereby all else, does not depend on the machine.

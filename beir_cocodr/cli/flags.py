@@ -172,7 +172,7 @@ def _extended(
         parameters += [flag.replace(kind=Parameter.KEYWORD_ONLY) for flag in replacing]
 
     @wraps(command)
-    def extended(**values: Any) -> None:
+    def extended(**values: object) -> None:
         built = build(**{name: values.pop(flag.name) for name, flag in flags.items()})
         if built is not None:
             command(**values, **{into: built})

@@ -219,7 +219,7 @@ class Documents(Mapping[str, dict[str, str]]):
         """
         return self._tie_ranks
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle the path, or the table where there is no path."""
         if self.path is None:
             return Documents, (self.table, self.content_hash)

@@ -130,7 +130,7 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
         loss: Tensor = super().forward(parts, labels)  # type: ignore[arg-type]
         return loss
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Json:  # type: ignore[override]
+    def state_dict(self, *args: object, **kwargs: object) -> Json:  # type: ignore[override]
         """Return the decoder's parameters that it does not share with the encoder."""
         return {name: parameter.detach() for name, parameter in self._decoder_parameters()}
 

@@ -135,5 +135,5 @@ def _without_folders(name: str) -> str:
     return path.name if path.is_absolute() or path.exists() else name
 
 
-def _read(file: Path, default: Any) -> Any:
+def _read(file: Path, default: object) -> Any:
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else default

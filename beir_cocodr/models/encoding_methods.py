@@ -28,7 +28,7 @@ class EncodingMethods:
         self,
         queries: Sequence[str],
         batch_size: int = 32,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Encode (Q,) texts to (Q, d)."""
         encode = getattr(self.model, "encode_query", self.model.encode)
@@ -38,7 +38,7 @@ class EncodingMethods:
         self,
         corpus: Sequence[dict[str, str]],
         batch_size: int = 32,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Encode (N,) documents to (N, d)."""
         encode = getattr(self.model, "encode_document", self.model.encode)
@@ -49,7 +49,7 @@ class EncodingMethods:
 def _call_with_known(
     encode: Callable[..., Any],
     texts: list[str],
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Any:
     """Call a method with those keyword arguments that its signature has."""
     parameters = signature(encode).parameters

@@ -226,7 +226,7 @@ class HybridHead(SavedModule):
         return sums.reshape(count, self.hashed)
 
     def forward(
-        self, features: Features, task: str | None = None, parts: bool = False, **kwargs: Any
+        self, features: Features, task: str | None = None, parts: bool = False, **kwargs: object
     ) -> Features:
         """Set ``sentence_embedding`` to (B, d + r + hashed) float32 vectors.
 
@@ -295,7 +295,7 @@ class HybridHead(SavedModule):
         return self.dimension + self.components + self.hashed
 
     def save(
-        self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any
+        self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object
     ) -> None:
         """Write the head and its vocabulary to a folder."""
         super().save(output_path, *args, safe_serialization=safe_serialization, **kwargs)
@@ -404,7 +404,7 @@ class HybridEncoder(TwoSidedEncoder):
         model_name_or_path: str | Path | None = None,
         *,
         head: HybridHead | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Load a hybrid encoder, or fuse a dense encoder with a fitted head.
 

@@ -86,7 +86,7 @@ class MRL(TwoSidedEncoder):
         normalize_mean: bool | None = None,
         formula: Formula | None = None,
         seed: int = 0,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Load a saved MRL, or put a new head on an encoder."""
         super().__init__(model_name_or_path, **kwargs)
@@ -204,7 +204,7 @@ def _change_formula(head: MRLHead, chosen: Mapping[str, Any]) -> None:
     head.formula = chosen.get("formula", head.formula)
 
 
-def _new_head(model: COCODR, chosen: Mapping[str, Any]) -> MRLHead:
+def _new_head(model: COCODR, chosen: Mapping[str, object]) -> MRLHead:
     """Return a head for an encoder, with defaults that suit what follows its transformer."""
     kinds = [type(module) for module in model]
     if kinds not in ([Transformer, Pooling], [Transformer, Pooling, Normalize]):
@@ -232,7 +232,7 @@ def _new_head(model: COCODR, chosen: Mapping[str, Any]) -> MRLHead:
     return MRLHead(hidden_size=width, **settings)
 
 
-def _check_options(width: int, options: Mapping[str, Any]) -> None:
+def _check_options(width: int, options: Mapping[str, object]) -> None:
     """Check those of a head's options that are there."""
     limits = {
         "k": Limits(min=1, max=width),

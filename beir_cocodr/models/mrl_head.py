@@ -98,7 +98,7 @@ class MRLHead(SavedModule):
         features: Features,
         task: str | None = None,
         flatten: bool = True,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Features:
         """Set ``sentence_embedding`` in the features.
 

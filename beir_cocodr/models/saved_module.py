@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from sentence_transformers.base.modules import Module
 
@@ -14,7 +14,7 @@ from beir_cocodr.models.checkpoints.hub import places_in
 class SavedModule(Module):
     """A module that is saved as the arguments of its constructor and its weights."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         """Declare the parameters of the constructor as the host's ``config_keys``."""
         super().__init_subclass__(**kwargs)
         parameters = list(signature(cls.__init__).parameters)
@@ -23,9 +23,9 @@ class SavedModule(Module):
     def save(
         self,
         output_path: str,
-        *args: Any,
+        *args: object,
         safe_serialization: bool = True,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Save the module to a folder; the host calls it."""
         self.save_config(output_path)
@@ -35,8 +35,8 @@ class SavedModule(Module):
     def load(
         cls,
         model_name_or_path: str,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> Self:
         """Load the module of a model; the host calls it."""
         places = places_in(kwargs)
@@ -48,7 +48,7 @@ class SavedModule(Module):
         return module
 
     @classmethod
-    def of_settings(cls, settings: Mapping[str, Any]) -> Self:
+    def of_settings(cls, settings: Mapping[str, object]) -> Self:
         """Return a new module with the settings that one was saved with."""
         return cls(**settings)
 

@@ -46,7 +46,7 @@ class EncoderRanker:
         # BEIR's own models declare no similarity, and BEIR compares them by dot product.
         declared = getattr(encoder, "similarity_fn_name", None)
         self._similarity = self._search.similarity(None if declared else "dot")
-        self._embeddings: list[Any] = []
+        self._embeddings: list[object] = []
 
     def prepare(self) -> None:
         """Encode the corpus; a second call costs nothing."""

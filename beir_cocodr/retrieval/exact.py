@@ -89,7 +89,7 @@ class ExactSearch:
         show_progress_bar: bool = True,
         convert_to_tensor: bool = True,
         store: str | Path | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Load the model if it is a name."""
         if batch_size < 1 or corpus_chunk_size < 1:
@@ -116,7 +116,7 @@ class ExactSearch:
         return_sorted: bool = False,
         *,
         ignore_identical_ids: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> dict[str, dict[str, float]]:
         """Encode and search.
 
@@ -251,7 +251,7 @@ class ExactSearch:
         overwrite: bool = False,
         query_filename: str = "queries.pkl",
         corpus_filename: str = "corpus.*.pkl",
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Encode to files that :meth:`search_from_files` reads, as BEIR's ``encode_and_retrieve``.
 
@@ -288,7 +288,7 @@ class ExactSearch:
         encoder = self._encoder()
         query_file = EmbeddingFile(folder / query_filename, list(texts), encoder, 0, parts)
         self._write(query_file, list(texts.values()), "queries", overwrite)
-        chunks: Iterator[Sequence[Any]] = source.chunks(size)
+        chunks: Iterator[Sequence[object]] = source.chunks(size)
         for number, chunk in enumerate(chunks):
             path = folder / corpus_filename.replace("*", str(number))
             rows = range(len(source))[number * size :][:size]
@@ -303,7 +303,7 @@ class ExactSearch:
         score_function: str | None = None,
         *,
         ignore_identical_ids: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> dict[str, dict[str, float]]:
         """Search the files of :meth:`encode`.
 
@@ -341,7 +341,7 @@ class ExactSearch:
     def _write(
         self,
         file: EmbeddingFile,
-        texts: Sequence[Any],
+        texts: Sequence[object],
         kind: Kind,
         overwrite: bool,
     ) -> None:
@@ -403,7 +403,7 @@ class ExactSearch:
         similarity: Similarity = asked
         return similarity
 
-    def vectors(self, texts: Sequence[Any], kind: Kind) -> Tensor:
+    def vectors(self, texts: Sequence[object], kind: Kind) -> Tensor:
         """Encode texts to (n, d), whether the model returns a tensor, an array or a list."""
         encode = self.model.encode_queries if kind == "queries" else self.model.encode_corpus
         encoded = encode(
@@ -551,6 +551,6 @@ def rank(
     return Ranking(queries, scores.cpu().numpy(), rows.cpu().numpy())
 
 
-def _warn_ignored(kwargs: Mapping[str, Any]) -> None:
+def _warn_ignored(kwargs: Mapping[str, object]) -> None:
     if kwargs:
         logger.warning("ExactSearch ignores the arguments %s", ", ".join(sorted(kwargs)))

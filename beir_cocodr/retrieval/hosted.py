@@ -105,7 +105,7 @@ class HostRetriever:
             return nullcontext()
         return torch.autocast(torch.device(self.model.device).type, torch.bfloat16)
 
-    def encode(self, encode: Any, texts: Sequence[object], **settings: Any) -> Any:
+    def encode(self, encode: Any, texts: Sequence[object], **settings: object) -> Any:
         """Call one of the model's methods on texts, or on pairs of them."""
         arguments: dict[str, Any] = {
             "batch_size": self.options.batch_size,

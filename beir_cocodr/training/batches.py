@@ -19,7 +19,7 @@ from beir_cocodr.arrays import Ints
 from beir_cocodr.retrieval.vectors.pool import available_cores
 
 #: Draws the columns of rows that are known by a number.
-Draw = Callable[[dict[str, list[int]]], Mapping[str, Any]]
+Draw = Callable[[dict[str, list[int]]], Mapping[str, object]]
 
 
 class EpochClock(TrainerCallback):
@@ -45,7 +45,7 @@ class _PicklableDraw:
     def __init__(self, draw: Draw) -> None:
         self.draw = draw
 
-    def __call__(self, rows: dict[str, list[int]]) -> Mapping[str, Any]:
+    def __call__(self, rows: dict[str, list[int]]) -> Mapping[str, object]:
         return self.draw(rows)
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
@@ -149,7 +149,7 @@ class _CountingReader:
         self.read = read
         self.lost = multiprocessing.Value("q", 0)
 
-    def __call__(self, *args: Any, **settings: Any) -> Any:
+    def __call__(self, *args: object, **settings: object) -> Any:
         before = self.model.texts_cut
         features = self.read(*args, **settings)
         if get_worker_info() is not None:

@@ -297,7 +297,7 @@ class FinetuneOptions(HeldOut, TrainingOptions):
         "export and GPL write it, columns of texts, or a TREC run.",
     )
     mining: MiningOptions = MiningOptions()
-    targets: tuple[Any, ...] = ()
+    targets: tuple[object, ...] = ()
     measures: Any = None
 
     def __post_init__(self) -> None:

@@ -167,8 +167,8 @@ def stage_options(
     stage: str,
     preset: str | None,
     assignments: Sequence[str] = (),
-    defaults: Mapping[str, Any] | None = None,
-    **overrides: Any,
+    defaults: Mapping[str, object] | None = None,
+    **overrides: object,
 ) -> T:
     """Return a stage's options from four layers.
 
@@ -201,7 +201,7 @@ def stage_options(
     return options_of(kind, dict(defaults or {}) | preset_settings | present, of_preset)
 
 
-def _for_all_processes(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _for_all_processes(settings: Mapping[str, object]) -> dict[str, Any]:
     """Return a preset's settings with the batches of all processes, as torchrun counts them."""
     processes = int(os.environ.get("WORLD_SIZE", 1))
     return {
@@ -251,7 +251,7 @@ class AdaptStage(Row):
     folder: str
     title: str
     options: type[TrainingOptions] | type[FuseOptions]
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     needs_queries: bool = False
     needs_source: bool = False
 

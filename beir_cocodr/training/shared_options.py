@@ -146,7 +146,7 @@ class TrainingOptions(Budget):
             )
 
     @classmethod
-    def of(cls, **settings: Any) -> Self:
+    def of(cls, **settings: object) -> Self:
         """Return options from settings by name, each put where it belongs.
 
         A setting is a field of this class, or of the own options of a row that is chosen.
@@ -184,7 +184,7 @@ class TrainingOptions(Budget):
         fits = self.batch_size // world_size() <= self.mini_batch_size
         return None if fits else self.mini_batch_size
 
-    def with_overrides(self, **overrides: Any) -> Self:
+    def with_overrides(self, **overrides: object) -> Self:
         """Return a copy with those overrides that are not None, each put where it belongs.
 
         A row that is chosen anew has the defaults of its own options.
@@ -227,7 +227,7 @@ def options_of(
     return _with_row_options(kind(**direct), left, optional)
 
 
-def _present_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _present_names(settings: Mapping[str, object]) -> dict[str, Any]:
     return {FORMER_NAMES.get(name, name): value for name, value in settings.items()}
 
 
@@ -262,7 +262,9 @@ def _nested_options(kind: type[Options]) -> dict[str, type[Options]]:
     return {name: hints[name] for name in names if is_dataclass(hints[name])}
 
 
-def _check_all_placed(options: Options, left: Mapping[str, Any], optional: frozenset[str]) -> None:
+def _check_all_placed(
+    options: Options, left: Mapping[str, object], optional: frozenset[str]
+) -> None:
     known = {option_field.name for _, option_field in setting_fields(type(options))}
     former = {new: old for old, new in FORMER_NAMES.items()}
     for name in left:

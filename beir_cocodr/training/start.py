@@ -113,5 +113,5 @@ def load_collections(
     datasets: Any, split: str = "test", labels: Labels = "required"
 ) -> list[Collection]:
     """Load one dataset, or each of a list of them."""
-    several: Sequence[Any] = datasets if isinstance(datasets, list) else [datasets]
+    several: Sequence[object] = datasets if isinstance(datasets, list) else [datasets]
     return [load_collection(dataset, split, labels=labels) for dataset in several]

@@ -28,7 +28,7 @@ class NotLiteral(Exception):
     """The expression needs values that only exist when the module runs."""
 
 
-def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
+def evaluate(node: ast.expr, names: Mapping[str, object]) -> Any:
     """Return the value of an expression of string constants, as far as the source alone gives it.
 
     Constants, tuples, dictionaries, ``+``, ``%``, f-strings, ``str.format``, the plain string
@@ -67,7 +67,7 @@ def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 def _dictionary(
     node: ast.Dict,
-    names: Mapping[str, Any],
+    names: Mapping[str, object],
 ) -> dict[Any, Any]:
     result: dict[Any, Any] = {}
     for key, value in zip(node.keys, node.values, strict=True):
@@ -81,7 +81,7 @@ def _dictionary(
 def _of_type(
     kind: type[T],
     node: ast.expr,
-    names: Mapping[str, Any],
+    names: Mapping[str, object],
 ) -> T:
     value = evaluate(node, names)
     if not isinstance(value, kind):
@@ -89,7 +89,7 @@ def _of_type(
     return value
 
 
-def _piece(node: ast.expr, names: Mapping[str, Any]) -> str:
+def _piece(node: ast.expr, names: Mapping[str, object]) -> str:
     if not isinstance(node, ast.FormattedValue):
         return str(evaluate(node, names))
     if node.conversion != -1 or node.format_spec is not None:
@@ -111,7 +111,7 @@ def _binary(
         raise NotLiteral(str(error)) from error
 
 
-def _call(node: ast.Call, names: Mapping[str, Any]) -> str:
+def _call(node: ast.Call, names: Mapping[str, object]) -> str:
     function = node.func
     name = _called(node)
     if name in _TEXT_FUNCTIONS and len(node.args) == 1:
@@ -131,7 +131,7 @@ def _call(node: ast.Call, names: Mapping[str, Any]) -> str:
 def _format(
     template: str,
     node: ast.Call,
-    names: Mapping[str, Any],
+    names: Mapping[str, object],
 ) -> str:
     known = _format_arguments(node, names)
     pieces: list[str] = []
@@ -151,7 +151,7 @@ def _format(
 
 def _format_arguments(
     node: ast.Call,
-    names: Mapping[str, Any],
+    names: Mapping[str, object],
 ) -> Json:
     """Return the known arguments of ``str.format`` by name or number."""
     known: Json = {}

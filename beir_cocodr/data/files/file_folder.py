@@ -396,7 +396,7 @@ def _records(
 def _split(
     items: Sequence[_Item],
     reading: Reading,
-) -> Iterator[list[Any]]:
+) -> Iterator[list[object]]:
     """Split items into passages; what is short, or no text, stays as it is."""
     from beir_cocodr.data.passages import split_passages
     from beir_cocodr.data.text import word_counter

@@ -481,7 +481,7 @@ def record_rows(
 
 def _row(
     line: int,
-    record: Mapping[str, Any],
+    record: Mapping[str, object],
     columns: Columns,
 ) -> RawRecord:
     texts = [record.get(name) for name in columns.texts]

@@ -108,7 +108,7 @@ def local_folder(name: str) -> Path | None:
     return Path(cached).parent if isinstance(cached, str) else None
 
 
-def settings_folder(name: str, places: Mapping[str, Any]) -> Path | None:
+def settings_folder(name: str, places: Mapping[str, object]) -> Path | None:
     """Return the folder of a model's settings; those on the hub are downloaded first.
 
     A host that downloads a model reads its settings at once: they are checked before that, in the

@@ -111,7 +111,7 @@ def loading(
     noun: str = "model",
     trusted: bool = False,
     known: Collection[str] = (),
-    hub: Mapping[str, Any] = {},
+    hub: Mapping[str, object] = {},
 ) -> Iterator[None]:
     """Let hosts load models in this block completely or not at all.
 
@@ -168,9 +168,9 @@ def _checked_reports(model_name: str, task: Task) -> Iterator[None]:
     def checked(
         cls: type,
         /,
-        *args: Any,
+        *args: object,
         output_loading_info: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         # The check raises for mismatches, and names the tensors.
         kwargs |= {"ignore_mismatched_sizes": True, "output_loading_info": True}

@@ -233,7 +233,7 @@ def _rules_sha256(rules: str) -> str:
     return json_sha256(content)
 
 
-def _module_settings(module: Any) -> list[Any]:
+def _module_settings(module: Any) -> list[object]:
     """Return the class of a module, its settings, and its configuration."""
     settings = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
     known_settings = {

@@ -293,7 +293,7 @@ def _check_settings(file: Path, types: _Types) -> None:
 
 def _check_types(
     file: Path,
-    content: Mapping[str, Any],
+    content: Mapping[str, object],
     types: _Types,
 ) -> None:
     """Check the types of settings; those that are missing are checked in complete files alone."""
@@ -330,7 +330,7 @@ def _check_architecture(file: Path, config: Mapping[str, Any]) -> None:
             )
 
 
-def _check_sizes(file: Path, config: Mapping[str, Any]) -> None:
+def _check_sizes(file: Path, config: Mapping[str, object]) -> None:
     """Check that no size is beyond that of any model."""
     for name, value in config.items():
         if type(value) is int and value > _MOST and _SIZES.search(name):

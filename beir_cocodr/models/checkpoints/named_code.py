@@ -149,7 +149,7 @@ def check_named_code(folder: Path) -> None:
                 )
 
 
-def _items(content: Any) -> Iterator[tuple[str, Any]]:
+def _items(content: object) -> Iterator[tuple[str, Any]]:
     """Iterate over the keys and values of all objects in parsed JSON, at any depth."""
     remaining = [content]
     while remaining:

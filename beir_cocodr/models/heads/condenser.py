@@ -128,7 +128,7 @@ class CondenserHead(SavedModule):
         }
 
     @classmethod
-    def of_settings(cls, settings: Mapping[str, Any]) -> Self:
+    def of_settings(cls, settings: Mapping[str, object]) -> Self:
         """Return a new head with the settings that one was saved with."""
         shape, others = TransformerShape.split(settings)
         return cls(shape, **others)

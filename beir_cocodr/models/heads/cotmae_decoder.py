@@ -180,7 +180,7 @@ class CoTMAEDecoder(SavedModule):
         }
 
     @classmethod
-    def of_settings(cls, settings: Mapping[str, Any]) -> Self:
+    def of_settings(cls, settings: Mapping[str, object]) -> Self:
         """Return a new decoder with the settings that one was saved with."""
         shape, others = TransformerShape.split(settings)
         return cls(shape, **others)

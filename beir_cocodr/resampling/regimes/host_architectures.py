@@ -212,8 +212,8 @@ def _lists(pairs: TrainingPairs, read: Callable[[str], str]) -> Dataset:
         read: converts a text before it is tokenized.
     """
 
-    def draw(batch: dict[str, list[int]]) -> dict[str, list[Any]]:
-        columns: dict[str, list[Any]] = {"query": [], "documents": [], "label": []}
+    def draw(batch: dict[str, list[int]]) -> dict[str, list[object]]:
+        columns: dict[str, list[object]] = {"query": [], "documents": [], "label": []}
         for pair in batch["pair"]:
             documents = pairs.collection.documents.take(pairs.rows(pair))
             texts = [read(pairs.text_format.document(document)) for document in documents]

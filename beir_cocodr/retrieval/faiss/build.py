@@ -151,7 +151,10 @@ def check_queries(queries: Array, width: int) -> Array:
 
 
 def build_parts(
-    vectors: Embeddings, options: FaissOptions, queries: Array | None, key: Mapping[str, Any] | None
+    vectors: Embeddings,
+    options: FaissOptions,
+    queries: Array | None,
+    key: Mapping[str, object] | None,
 ) -> tuple[IndexParts, Array]:
     """Build an index without measuring it.
 
@@ -374,7 +377,7 @@ def _write_files(folder: Path, parts: IndexParts) -> None:
 
 
 def read_parts(
-    folder: Path, key: Mapping[str, Any] | None = None, verify: bool = True
+    folder: Path, key: Mapping[str, object] | None = None, verify: bool = True
 ) -> IndexParts:
     """Read an index that :func:`write_parts` wrote.
 
@@ -429,7 +432,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     return dict(settings)
 
 
-def _check_key(folder: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def _check_key(folder: Path, saved: Mapping[str, object], wanted: Mapping[str, object]) -> None:
     comparable = {name: saved.get(name) for name in wanted}
     check_same_run(f"the index in {folder}", comparable, wanted, "build it again")
 

@@ -100,7 +100,7 @@ class FaissIndex:
         vectors: Vectors,
         options: FaissOptions | None = None,
         queries: Array | None = None,
-        key: Mapping[str, Any] | None = None,
+        key: Mapping[str, object] | None = None,
     ) -> Self:
         """Index a corpus block by block, and measure its recall of exact search.
 
@@ -194,7 +194,7 @@ class FaissIndex:
 
     @classmethod
     def load(
-        cls, folder: str | Path, key: Mapping[str, Any] | None = None, verify: bool = True
+        cls, folder: str | Path, key: Mapping[str, object] | None = None, verify: bool = True
     ) -> Self:
         """Read an index that :meth:`save` wrote.
 

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 #: How tasks are shared out: :func:`share_out`, or a function of the same arguments elsewhere.
 ShareOut = Callable[
-    [Sequence[Any], Callable[[str], Callable[[Any], Any]], Sequence[str]], Iterator[Any]
+    [Sequence[object], Callable[[str], Callable[[Any], Any]], Sequence[str]], Iterator[object]
 ]
 
 # How often processes may die before a task is finished in between.
@@ -136,7 +136,7 @@ def _do_here(
     tasks: Sequence[Task],
     start: Callable[[str], Callable[[Task], Any]],
     seconds: float,
-) -> Iterator[Any]:
+) -> Iterator[object]:
     """Do tasks in this process, or, if they take long, on the CPU cores that it may use."""
     cores = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     processes = min(cores, len(tasks))
@@ -219,7 +219,7 @@ def _initialize(
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _work(task: Any) -> Any:
+def _work(task: object) -> Any:
     global _do
     if _do is None:  # not before, because what fails here reaches the caller as it is
         _do = _start(_device)

@@ -61,7 +61,7 @@ class NonFiniteScores(InputError):
             "their texts, and encode in float32 if the model runs in half precision"
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Return how to make the exception anew in another process."""
         # By default it would be made from its message alone.
         return NonFiniteScores, (self.documents, self.queries)

@@ -207,12 +207,12 @@ class ListExamples:
         slots = np.arange(self.rounds.steps * self.rounds.options.batch_size)
         return drawn_dataset("slot", slots, self._draw)
 
-    def _draw(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+    def _draw(self, batch: dict[str, list[int]]) -> dict[str, list[object]]:
         current = self.rounds.current
         assert current is not None  # the trainer starts an epoch before it draws
         texts = list(self.rounds.task.train.values())
         names = list(self.column_tasks)
-        columns: dict[str, list[Any]] = {name: [] for name in names}
+        columns: dict[str, list[object]] = {name: [] for name in names}
         for slot in batch["slot"]:
             documents = self._documents(np.asarray(current.lists[slot]))
             row = [texts[current.queries[slot]], *documents]

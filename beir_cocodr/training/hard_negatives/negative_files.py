@@ -114,7 +114,7 @@ def _lines_of_ids(path: Path, collection: Collection) -> Iterator[Line]:
         yield query, np.array(merged(rows), np.int64)
 
 
-def _ids(entries: list[Any]) -> list[str]:
+def _ids(entries: list[object]) -> list[str]:
     return [_id(entry) for entry in entries]
 
 
@@ -158,7 +158,7 @@ def _text_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 def _negative_texts(record: dict[str, Any]) -> list[Any]:
     """Return the negatives of a row, from one column or several."""
-    texts: list[Any] = []
+    texts: list[object] = []
     for name, value in record.items():
         if not name.startswith("negative"):
             continue

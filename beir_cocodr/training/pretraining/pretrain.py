@@ -240,7 +240,7 @@ def _encoder_dropout(model: Any, keep: bool) -> Iterator[None]:
         yield
         return
 
-    def hold(module: Any, inputs: Any) -> None:
+    def hold(module: Any, inputs: object) -> None:
         model.transformers_model.eval()
 
     # The first module has the hook, because it calls the backbone's forward method directly.
