@@ -44,7 +44,8 @@ def former_signature(
 
     Args:
         order: the present names of the former positional parameters, in the former order. A name
-            may be dotted, as ``options.top_k`` for a field of the parameter ``options``.
+            may be dotted, as ``options.top_k`` for a field of the parameter ``options``; unless
+            ``renamed`` has it, ``top_k`` was its keyword.
         swapped: a function of the first two positional arguments that is true if they are in the
             former order. Without it only the number of arguments and their names tell.
         **renamed: former keyword name to present name, which may be dotted.
@@ -68,7 +69,9 @@ def former_signature(
         ...
         TypeError: train() takes only model, dataset by position; write train('minilm', 'scifact')
     """
-    former = Former(order, renamed, swapped)
+    moved = {name.partition(".")[2]: name for name in order if "." in name}
+    kept = {old: new for old, new in moved.items() if new not in renamed.values()}
+    former = Former(order, kept | renamed, swapped)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)

@@ -17,23 +17,8 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from harness.script import (
-    add_collections,
-    add_seeds,
-    add_work,
-    option_parser,
-    origin,
-    settings_of,
-    write_results,
-)
-from harness.study import (
-    Rows,
-    describe_targets,
-    judge,
-    judge_targets,
-    load_targets,
-    seconds_of_cells,
-)
+from harness.script import add_integers, write_results
+from harness.study import Rows, TargetStudy, describe_targets, study_parser
 
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.training.finetuning.finetune import finetune
@@ -85,37 +70,17 @@ FAMILIES = {
 }
 
 
-class Study:
+class Study(TargetStudy):
     """All models and evaluations, each computed once."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.work = options.work
-        self.targets = load_targets(
-            TARGETS,
-            options.collections,
-            self.work,
-            options.documents,
-        )
 
     def rows(self) -> Rows:
         """Evaluate the base and every arm on every target."""
-        rows: Rows = {"base": {}} | {arm: {} for arm in ARMS}
-        seeds = self.options.seeds
-        for target in self.targets:
-            base = self.judge("minilm", "base", target)
-            rows["base"][target] = [base] * len(seeds)
-        for seed in seeds:
+        rows: Rows = {}
+        self.judge_untrained(rows, "base", "minilm")
+        for seed in self.options.seeds:
             for name, arm in ARMS.items():
-                model = self.finetune(
-                    seed,
-                    name,
-                    arm.after_coco,
-                    {"weighting": arm.weighting},
-                )
-                for target in self.targets:
-                    cell = self.judge(model, f"{name}-{seed}", target)
-                    rows[name].setdefault(target, []).append(cell)
+                model = self.finetune(seed, name, arm.after_coco, {"weighting": arm.weighting})
+                self.judge_trained(rows, name, seed, model)
         return rows
 
     def sensitivity(self) -> list[dict[str, Any]]:
@@ -150,7 +115,7 @@ class Study:
                 "seed": seed,
                 "target": TARGETS[0],
             }
-            points.append(point | cell["measures"])
+            points.append(point | cell.measures)
         return points
 
     def finetune(
@@ -171,12 +136,12 @@ class Study:
             **settings,
         )
         start = self.pretrain(seed) if after_coco else "minilm"
-        folder = self.work / "models" / f"{name}-{seed}"
+        folder = self.model_folder(name, seed)
         finetune(
             start,
             SOURCE,
             output=folder,
-            options=options.with_overrides(encoder=ENCODER),
+            options=options.with_overrides(encoder=self.encoder),
             resume=True,
         )
         return str(folder)
@@ -189,32 +154,16 @@ class Study:
             learning_rate=LEARNING_RATE,
             seed=seed,
         )
-        folder = self.work / "models" / f"coco-{seed}"
+        folder = self.model_folder("coco", seed)
         datasets = [SOURCE, *self.targets.values()]
         pretrain(
             "minilm",
             datasets,
             output=folder,
-            options=options.with_overrides(encoder=ENCODER),
+            options=options.with_overrides(encoder=self.encoder),
             resume=True,
         )
         return str(folder)
-
-    def judge(
-        self,
-        model: str,
-        name: str,
-        target: str,
-    ) -> dict[str, Any]:
-        """Evaluate a model on a target."""
-        folder = self.work / "results" / name / target.replace("/", "-")
-        return judge(
-            model,
-            self.targets[target],
-            folder,
-            self.options.queries,
-            ENCODER,
-        )
 
 
 def describe(results: dict[str, Any]) -> str:
@@ -227,64 +176,36 @@ def describe(results: dict[str, Any]) -> str:
 
 
 def parse_options() -> argparse.Namespace:
-    parser = option_parser(__doc__, "ablation")
-    add_seeds(parser)
-    add_work(parser, "runs/benchmark-ablation")
-    add_collections(parser)
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=40,
-        help="Steps of each training.",
-    )
-    parser.add_argument(
-        "--pretrain-batch",
-        type=int,
-        default=32,
-        help="Documents of a COCO step.",
-    )
-    parser.add_argument(
-        "--batch",
-        type=int,
-        default=16,
-        help="Triplets of a fine-tuning step.",
-    )
-    parser.add_argument(
-        "--clusters",
-        type=int,
-        default=16,
-        help="Clusters K of the queries.",
-    )
-    parser.add_argument(
-        "--queries",
-        type=int,
-        default=200,
-        help="The most queries of a target.",
-    )
-    parser.add_argument(
-        "--documents",
-        type=int,
-        default=2500,
-        help="The most documents of a test collection.",
-    )
+    parser = study_parser(__doc__, "ablation")
+    sizes = {
+        "--steps": (40, "Steps of each training."),
+        "--pretrain-batch": (32, "Documents of a COCO step."),
+        "--batch": (16, "Triplets of a fine-tuning step."),
+        "--clusters": (16, "Clusters K of the queries."),
+        "--queries": (200, "The most queries of a target."),
+        "--documents": (2500, "The most documents of a test collection."),
+    }
+    add_integers(parser, sizes)
     parser.add_argument(
         "--sensitivity-clusters",
         type=int,
         nargs="*",
         default=[4, 50],
+        help="Other numbers of clusters K for the sensitivity.",
     )
     parser.add_argument(
         "--sensitivity-tau",
         type=float,
         nargs="*",
         default=[10, 100, 1000],
+        help="Other values of tau for the sensitivity.",
     )
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse_options()
-    study = Study(options)
+    study = Study(options, TARGETS, ENCODER)
     rows = study.rows()
     sensitivity = study.sensitivity()
     fixed = {
@@ -292,12 +213,7 @@ def main() -> None:
         "learning_rate": LEARNING_RATE,
         **ENCODER.overrides(),
     }
-    results = origin() | {
-        "seconds_of_all_cells": round(seconds_of_cells(options.work)),
-        "settings": settings_of(options) | fixed,
-        "targets": judge_targets(rows, FAMILIES),
-        "sensitivity": sensitivity,
-    }
+    results = study.results(rows, FAMILIES, fixed) | {"sensitivity": sensitivity}
     write_results(options.results, results)
     print(describe(results))
 

@@ -19,24 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness.script import (
-    add_collections,
-    add_seeds,
-    add_work,
-    option_parser,
-    origin,
-    read_json,
-    settings_of,
-    write_results,
-)
-from harness.study import (
-    Rows,
-    describe_targets,
-    judge,
-    judge_targets,
-    load_targets,
-    seconds_of_cells,
-)
+from harness.script import add_integers, read_json, write_results
+from harness.study import Rows, TargetStudy, describe_targets, study_parser
 
 from beir_cocodr.analysis.predictors import variance_predictors
 from beir_cocodr.analysis.qpp import qpp
@@ -58,32 +42,17 @@ FAMILIES = {
 }
 
 
-class Study:
+class Study(TargetStudy):
     """All models and evaluations, each computed once."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.work = options.work
-        self.targets = load_targets(
-            TARGETS,
-            options.collections,
-            self.work,
-            options.documents,
-        )
 
     def rows(self) -> Rows:
         """Evaluate the base, the untrained MRL and both students on every target."""
-        rows: Rows = {row: {} for row in ROWS}
-        seeds = self.options.seeds
-        for row, model in (("base", "minilm"), ("mrl untrained", self.untrained())):
-            for target in self.targets:
-                rows[row][target] = [self.judge(model, row, target)] * len(seeds)
-        for seed in seeds:
+        rows: Rows = {}
+        self.judge_untrained(rows, "base", "minilm")
+        self.judge_untrained(rows, "mrl untrained", self.untrained())
+        for seed in self.options.seeds:
             for student in STUDENTS:
-                model = self.distill(seed, student, student)
-                for target in self.targets:
-                    cell = self.judge(model, f"{student}-{seed}", target)
-                    rows[student].setdefault(target, []).append(cell)
+                self.judge_trained(rows, student, seed, self.distill(seed, student, student))
         return rows
 
     def betas(self) -> list[dict[str, Any]]:
@@ -109,7 +78,7 @@ class Study:
                         "beta": beta,
                         "seed": seed,
                         "target": target,
-                        **cell["measures"],
+                        **cell.measures,
                     }
                 )
         return points
@@ -120,16 +89,15 @@ class Study:
         for target, collection in self.targets.items():
             correlations[target] = []
             for seed in self.options.seeds:
-                model = str(self.work / "models" / f"mrl-{seed}")
+                model = str(self.model_folder("mrl", seed))
                 cell = self.judge(model, f"mrl-{seed}", target)
-                quality = dict(zip(cell["query_ids"], cell["per_query"], strict=True))
-                variance = variance_predictors(model, collection, encoder=ENCODER)
+                variance = variance_predictors(model, collection, encoder=self.encoder)
                 folder = self.work / "qpp" / f"{target.replace('/', '-')}-{seed}"
                 prediction = qpp(
                     model,
                     collection,
                     output=folder,
-                    per_query=quality,
+                    per_query=cell.per_query,
                     predictors=variance,
                 )
                 rows = {row.predictor: asdict(row) for row in prediction.record.predictors}
@@ -162,13 +130,13 @@ class Study:
             m_hard=4,
             seed=seed,
         )
-        folder = self.work / "models" / f"{name}-{seed}"
+        folder = self.model_folder(name, seed)
         distill(
             "minilm",
             SOURCE,
             teacher=TEACHER,
             output=folder,
-            options=options.with_overrides(encoder=ENCODER),
+            options=options.with_overrides(encoder=self.encoder),
             resume=True,
         )
         return str(folder)
@@ -176,31 +144,15 @@ class Study:
     def untrained(self) -> str:
         """Save the MRL that the first seed starts from, and return its folder."""
         seed = self.options.seeds[0]
-        folder = self.work / "models" / f"untrained-{seed}"
+        folder = self.model_folder("untrained", seed)
         if not (folder / "modules.json").is_file():
             model = MRL(
                 model_source("minilm"),
                 seed=seed,
-                **ENCODER.overrides(),
+                **self.encoder.overrides(),
             )
             model.save_pretrained(str(folder))
         return str(folder)
-
-    def judge(
-        self,
-        model: str,
-        name: str,
-        target: str,
-    ) -> dict[str, Any]:
-        """Evaluate a model on a target."""
-        folder = self.work / "results" / name.replace(" ", "-") / target.replace("/", "-")
-        return judge(
-            model,
-            self.targets[target],
-            folder,
-            self.options.queries,
-            ENCODER,
-        )
 
 
 def describe_training(folder: Path) -> dict[str, Any]:
@@ -230,26 +182,19 @@ def _correlation(value: float | None) -> str:
 
 
 def parse_options() -> argparse.Namespace:
-    parser = option_parser(__doc__, "mrl")
-    add_seeds(parser)
-    add_work(parser, "runs/benchmark-mrl")
-    add_collections(parser)
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=40,
-        help="Steps of each distillation.",
-    )
-    parser.add_argument(
-        "--batch",
-        type=int,
-        default=8,
-        help="Queries of a step, each with a list of 8 documents.",
-    )
+    parser = study_parser(__doc__, "mrl")
+    sizes = {
+        "--steps": (40, "Steps of each distillation."),
+        "--batch": (8, "Queries of a step, each with a list of 8 documents."),
+        "--queries": (200, "The most queries of a target."),
+        "--documents": (1000, "The most documents of a test collection."),
+    }
+    add_integers(parser, sizes)
     parser.add_argument(
         "--learning-rate",
         type=float,
         default=2e-5,
+        help="The learning rate. Default: 2e-5.",
     )
     parser.add_argument(
         "--betas",
@@ -258,24 +203,12 @@ def parse_options() -> argparse.Namespace:
         default=[0.25, 10],
         help="Values of beta beside 1.",
     )
-    parser.add_argument(
-        "--queries",
-        type=int,
-        default=200,
-        help="The most queries of a target.",
-    )
-    parser.add_argument(
-        "--documents",
-        type=int,
-        default=1000,
-        help="The most documents of a test collection.",
-    )
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse_options()
-    study = Study(options)
+    study = Study(options, TARGETS, ENCODER)
     rows = study.rows()
     betas = study.betas()
     predictors = study.predictors()
@@ -285,11 +218,8 @@ def main() -> None:
         "teacher": TEACHER,
         **ENCODER.overrides(),
     }
-    results = origin() | {
-        "seconds_of_all_cells": round(seconds_of_cells(options.work)),
-        "settings": settings_of(options) | fixed,
+    results = study.results(rows, FAMILIES, fixed) | {
         "training": {folder.name: describe_training(folder) for folder in trained},
-        "targets": judge_targets(rows, FAMILIES),
         "beta": betas,
         "query_performance": predictors,
     }

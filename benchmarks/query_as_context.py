@@ -23,24 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness.script import (
-    add_collections,
-    add_integers,
-    add_seeds,
-    add_work,
-    option_parser,
-    origin,
-    settings_of,
-    write_results,
-)
-from harness.study import (
-    Rows,
-    describe_targets,
-    judge,
-    judge_targets,
-    load_targets,
-    seconds_of_cells,
-)
+from harness.script import add_integers, write_results
+from harness.study import Rows, TargetStudy, describe_targets, judge_targets, study_parser
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.generation.generate import generate_queries
@@ -84,38 +68,29 @@ FAMILIES = {
 }
 
 
-class Study:
+class Study(TargetStudy):
     """All models and evaluations, each computed once."""
 
+    in_bfloat16 = True
+
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.work = options.work
-        self.encoder = EncoderOptions(document_length=options.document_length)
-        self.targets = load_targets(
-            TARGETS,
-            options.collections,
-            self.work,
-            options.documents,
-        )
+        """Generate the queries that pre-training reads."""
+        super().__init__(options, TARGETS, EncoderOptions(document_length=options.document_length))
         self.generated = self.generate_for_targets(options.passage_tokens)
 
     def rows(self) -> Rows:
         """Evaluate every row on every target."""
-        rows: Rows = {row: {} for row in ROWS}
-        seeds = self.options.seeds
-        for target in self.targets:
-            rows["base"][target] = [self.judge("minilm", "base", target)] * len(seeds)
-        for seed in seeds:
-            models = {"source": self.finetune(seed, "source", "minilm")}
+        rows: Rows = {}
+        self.judge_untrained(rows, "base", "minilm")
+        for seed in self.options.seeds:
+            self.judge_trained(rows, "source", seed, self.finetune(seed, "source", "minilm"))
             for arm in ARMS:
-                models[arm] = self.finetune(seed, arm, self.pretrain_arm(seed, arm))
-            for row, model in models.items():
-                for target in self.targets:
-                    cell = self.judge(model, f"{row}-{seed}", target)
-                    rows[row].setdefault(target, []).append(cell)
+                model = self.finetune(seed, arm, self.pretrain_arm(seed, arm))
+                self.judge_trained(rows, arm, seed, model)
+            distilled = rows.setdefault(DISTILLED, {})
             for target in self.targets:
                 cell = self.judge(self.distill(seed, target), f"{DISTILLED}-{seed}", target)
-                rows[DISTILLED].setdefault(target, []).append(cell)
+                distilled.setdefault(target, []).append(cell)
         return rows
 
     def sweep(self) -> Rows:
@@ -164,7 +139,7 @@ class Study:
             per_passage=count,
             seed=seed,
         )
-        folder = self.work / "models" / f"C{count}-{seed}"
+        folder = self.model_folder(f"C{count}", seed)
         datasets = [self.targets[target]]
         pretrain(
             "minilm",
@@ -253,7 +228,7 @@ class Study:
 
     def pretrain_arm(self, seed: int, arm: str) -> str:
         """Pre-train an arm, and return the folder of the model."""
-        folder = self.work / "models" / f"{arm}-pretrained-{seed}"
+        folder = self.model_folder(f"{arm}-pretrained", seed)
         self.pretrain(
             seed,
             ARMS[arm],
@@ -309,7 +284,7 @@ class Study:
             loss="triplet",
             weighting="erm",
         )
-        folder = self.work / "models" / f"{name}-{seed}"
+        folder = self.model_folder(name, seed)
         finetune(
             start,
             SOURCE,
@@ -338,7 +313,7 @@ class Study:
             tokenizer="minilm",
         )
         queries = self.generate(self.targets[target], name, generation)
-        folder = self.work / "models" / f"{name}-{seed}"
+        folder = self.model_folder(name, seed)
         distill(
             "minilm",
             queries,
@@ -348,23 +323,6 @@ class Study:
             resume=True,
         )
         return str(folder)
-
-    def judge(
-        self,
-        model: str,
-        name: str,
-        target: str,
-    ) -> dict[str, Any]:
-        """Evaluate a model on a target."""
-        folder = self.work / "results" / name / target.replace("/", "-")
-        return judge(
-            model,
-            self.targets[target],
-            folder,
-            self.options.queries,
-            self.encoder,
-            in_bfloat16=True,
-        )
 
 
 def against_the_first(rows: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
@@ -414,10 +372,7 @@ def describe(results: dict[str, Any]) -> str:
 
 
 def parse_options() -> argparse.Namespace:
-    parser = option_parser(__doc__, "query_as_context")
-    add_seeds(parser)
-    add_work(parser, "runs/benchmark-query-as-context")
-    add_collections(parser)
+    parser = study_parser(__doc__, "query_as_context")
     sizes = {
         "--steps": (40, "Steps of pre-training."),
         "--pretrain-batch": (16, "Passages or documents of a pre-training step."),
@@ -456,12 +411,9 @@ def main() -> None:
         "documents_encoded_in": "bfloat16",
     }
     swept = judge_targets(sweep, against_the_first(sweep)) if sweep else {}
-    results = origin() | {
-        "seconds_of_all_cells": round(seconds_of_cells(options.work)),
-        "settings": settings_of(options) | fixed,
+    results = study.results(rows, FAMILIES, fixed) | {
         "generated": {name: count_generated(path) for name, path in study.generated.items()},
         "pairs": pairs,
-        "targets": judge_targets(rows, FAMILIES),
         "queries_per_passage": swept,
     }
     write_results(options.results, results)

@@ -23,7 +23,6 @@ def looks_swapped(first: object, second: object) -> bool:
     swapped=looks_swapped,
     base="model",
     corpus="dataset",
-    epochs="options.epochs",
     seed="options.seed",
 )
 def train(

@@ -110,15 +110,7 @@ class CompareOptions(Options):
         "options.judgements",
     ),
     swapped=lambda first, second: is_dataset(first) and not is_dataset(second),
-    labels="options.labels",
     policy="options.identical_ids",
-    queries="options.queries",
-    samples="options.samples",
-    seed="options.seed",
-    wanted="options.wanted",
-    against="options.against",
-    overwrite="options.overwrite",
-    judgements="options.judgements",
 )
 def compare(
     models: Models,

@@ -141,10 +141,6 @@ class EvaluationTask:
     ),
     swapped=lambda first, second: is_dataset(first) and not is_dataset(second),
     policy="options.identical_ids",
-    top_k="options.top_k",
-    queries="options.queries",
-    overwrite="options.overwrite",
-    judgements="options.judgements",
 )
 def evaluate(
     models: Models,

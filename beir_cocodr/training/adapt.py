@@ -140,8 +140,6 @@ class AdaptOptions(Options):
     order=("dataset", "source", "model", "output", "options.stages", "options.split"),
     corpus="dataset",
     base="model",
-    stages="options.stages",
-    split="options.split",
     source_split="options.source_split",
     measures="options.measures",
     generated="options.generated",

@@ -1,16 +1,17 @@
 """An experiment over seeds: its targets, its cells, their spread, and paired tests.
 
-A cell is one trained model or one evaluation. It is kept in the working folder of the script and
-not computed again, so that an interrupted experiment continues where it stopped.
+A cell is one model's evaluation on one target. Models and cells are kept in the working folder of
+the script and not computed again, so that an interrupted experiment continues where it stopped.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,38 @@ from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from harness.page import markdown_table
-from harness.script import read_json
+from harness.script import (
+    add_collections,
+    add_seeds,
+    add_work,
+    option_parser,
+    origin,
+    read_json,
+    settings_of,
+)
 
 COLLECTIONS = ("cranfield", "cisi", "npl", "time")
 
+
+@dataclass(frozen=True)
+class Cell:
+    """The evaluation of one model on one target.
+
+    Attributes:
+        measures: The mean of each measure.
+        per_query: nDCG@10 of each query.
+        queries: The number of queries.
+        documents: The number of documents.
+    """
+
+    measures: dict[str, float]
+    per_query: dict[str, float]
+    queries: int
+    documents: int
+
+
 #: The cells of every row on every target: row to target to one cell for each seed.
-Rows = dict[str, dict[str, list[dict[str, Any]]]]
+Rows = dict[str, dict[str, list[Cell]]]
 
 #: A question of an experiment to the pairs (a, b) of rows that answer it.
 Families = Mapping[str, list[tuple[str, str]]]
@@ -83,64 +110,145 @@ def cut_collection(
     write_text(folder / "qrels" / "test.tsv", qrels)
 
 
-def judge(
-    model: str,
-    collection: str,
-    folder: Path,
-    queries: int,
-    encoder: EncoderOptions,
-    *,
-    in_bfloat16: bool = False,
-) -> dict[str, Any]:
-    """Evaluate a model on a collection, unless a folder has the results already.
+def study_parser(description: str | None, results: str) -> argparse.ArgumentParser:
+    """Create the parser of a script that trains models over seeds and judges them on targets.
 
     Args:
-        model: The model's name or folder.
-        collection: The dataset.
-        folder: The folder of the evaluation.
-        queries: The most queries to evaluate.
-        encoder: Options of the encoder.
-        in_bfloat16: Encode documents in bfloat16.
-
-    Returns:
-        The mean ``measures``, nDCG@10 ``per_query`` of the ``query_ids``, and the numbers of
-        ``queries`` and ``documents``.
+        description: The docstring of the script.
+        results: The name of its results file, after which the working folder is named too.
     """
-    file = folder / "results.json"
-    if not file.is_file():
+    parser = option_parser(description, results)
+    add_seeds(parser)
+    add_work(parser, f"runs/benchmark-{results.replace('_', '-')}")
+    add_collections(parser)
+    return parser
+
+
+class TargetStudy:
+    """The base of a study of models on several targets; each cell is computed once.
+
+    Attributes:
+        options: The options of the script: ``work``, ``collections``, ``seeds``, and the most
+            ``documents`` and ``queries`` of a target.
+        encoder: The options with which models are trained and judged.
+        targets: The datasets by their names.
+    """
+
+    #: Encode the documents of targets in bfloat16.
+    in_bfloat16 = False
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        targets: Sequence[str],
+        encoder: EncoderOptions,
+    ) -> None:
+        """Cut the collections, unless they are cut already."""
+        self.options = options
+        self.work: Path = options.work
+        self.encoder = encoder
+        self.targets = load_targets(targets, options.collections, self.work, options.documents)
+
+    def model_folder(self, name: str, seed: int) -> Path:
+        """Return the folder of a model."""
+        return self.work / "models" / f"{name}-{seed}"
+
+    def judge(
+        self,
+        model: str,
+        name: str,
+        target: str,
+    ) -> Cell:
+        """Evaluate a model on a target, unless its results are in the working folder.
+
+        Args:
+            model: The model's name or folder.
+            name: The name of its results.
+            target: The name of the target.
+        """
+        folder = self.work / "results" / name.replace(" ", "-") / target.replace("/", "-")
+        if not (folder / "results.json").is_file():
+            self._evaluate(model, self.targets[target], folder)
+        return read_cell(folder)
+
+    def _evaluate(
+        self,
+        model: str,
+        dataset: str,
+        folder: Path,
+    ) -> None:
         stores: tuple[Path, ...] = ()
-        if in_bfloat16:
+        if self.in_bfloat16:
             stores = (folder / "store",)
             encode(
-                collection,
+                dataset,
                 model,
                 stores[0],
                 EncodeOptions(backend="bf16"),
-                encoder=encoder,
+                encoder=self.encoder,
             )
-        search = SearchOptions(
-            encoder,
-            progress=True,
-            stores=stores,
-        )
         evaluate(
             {"model": model},
-            collection,
+            dataset,
             output=folder,
-            search=search,
-            options=EvaluateOptions(queries=queries),
+            search=SearchOptions(self.encoder, progress=True, stores=stores),
+            options=EvaluateOptions(queries=self.options.queries),
         )
         shutil.rmtree(folder / "store", ignore_errors=True)
-    record = EvaluationRecord.read(file)
+
+    def judge_untrained(
+        self,
+        rows: Rows,
+        row: str,
+        model: str,
+    ) -> None:
+        """Add a row of a model that seeds do not change."""
+        cells = rows.setdefault(row, {})
+        for target in self.targets:
+            cells[target] = [self.judge(model, row, target)] * len(self.options.seeds)
+
+    def judge_trained(
+        self,
+        rows: Rows,
+        row: str,
+        seed: int,
+        model: str,
+    ) -> None:
+        """Add the cells of a model that was trained with a seed."""
+        cells = rows.setdefault(row, {})
+        for target in self.targets:
+            cells.setdefault(target, []).append(self.judge(model, f"{row}-{seed}", target))
+
+    def results(
+        self,
+        rows: Rows,
+        families: Families,
+        settings: Mapping[str, object],
+    ) -> dict[str, Any]:
+        """Return what the results files of such studies begin with.
+
+        Args:
+            rows: The cells.
+            families: The pairs of rows to compare.
+            settings: What is fixed in the script, beside its options.
+        """
+        return origin() | {
+            "seconds_of_all_cells": round(seconds_of_cells(self.work)),
+            "settings": settings_of(self.options) | dict(settings),
+            "targets": judge_targets(rows, families),
+        }
+
+
+def read_cell(folder: Path) -> Cell:
+    """Read the evaluation of one model from a folder that ``evaluate`` wrote."""
+    record = EvaluationRecord.read(folder / "results.json")
     result = record.models["model"]
-    per_query = read_per_query(folder / str(result.per_query), "nDCG@10")
-    return {
-        "measures": result.measures,
-        "per_query": list(per_query.values()),
-        "query_ids": list(per_query),
-        "queries": record.queries,
-        "documents": record.documents,
-    }
+    return Cell(
+        measures=result.measures,
+        per_query=read_per_query(folder / str(result.per_query), "nDCG@10"),
+        queries=record.queries,
+        documents=record.documents,
+    )
 
 
 def read_per_query(path: Path, measure: str) -> dict[str, float]:
@@ -174,11 +282,11 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def spread_of_measures(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def spread_of_measures(cells: Sequence[Cell]) -> dict[str, Any]:
     """Return the spread of every measure over the cells of the seeds."""
     spreads = {}
-    for measure in cells[0]["measures"]:
-        spreads[measure] = spread([cell["measures"][measure] for cell in cells])
+    for measure in cells[0].measures:
+        spreads[measure] = spread([cell.measures[measure] for cell in cells])
     return spreads
 
 
@@ -188,7 +296,7 @@ def judge_targets(rows: Rows, families: Families) -> dict[str, Any]:
     The tests compare nDCG@10 of the queries, averaged over seeds.
 
     Args:
-        rows: The cells, as :func:`judge` returns them.
+        rows: The cells.
         families: The pairs of rows to compare.
     """
     summaries = {}
@@ -196,12 +304,12 @@ def judge_targets(rows: Rows, families: Families) -> dict[str, Any]:
         scores = {}
         spreads = {}
         for row, targets in rows.items():
-            per_query = [cell["per_query"] for cell in targets[target]]
+            per_query = [list(cell.per_query.values()) for cell in targets[target]]
             scores[row] = {"nDCG@10": np.mean(per_query, axis=0)}
             spreads[row] = spread_of_measures(targets[target])
         summaries[target] = {
-            "queries": cells[0]["queries"],
-            "documents": cells[0]["documents"],
+            "queries": cells[0].queries,
+            "documents": cells[0].documents,
             "rows": spreads,
             "comparisons": [asdict(test) for test in paired_tests(scores, families)],
         }
