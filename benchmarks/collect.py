@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collecting.encoder_table import ENCODERS, load_encoder
-from collecting.encoders import DOCUMENT, Encoder
+from collecting.encoders import DOCUMENT, Encoder, Transformer
 from collecting.parents import Limits, Parent, cut_parent, has_pools
 from collecting.query_sets import SETS, query_sets
 from collecting.searched import results_file
@@ -43,11 +43,13 @@ class Task:
     Attributes:
         parent: The collection.
         encoders: The encoders.
+        fitted: The encoders whose fitted hybrid encoders have not searched it yet.
         texts: The texts that each encodes, or that BM25 alone reads.
     """
 
     parent: Parent
     encoders: list[Encoder]
+    fitted: list[Transformer]
     texts: list[str]
 
     @property
@@ -110,10 +112,14 @@ def plan(
         report(f"{name}: left out, because its judgements hold no pools")
         return None
     pending = []
+    fitted = []
     for encoder in encoders:
         if not results_file(options.work, name, encoder.name).is_file():
             pending.append(encoder)
-    if not pending and results_file(options.work, name, "bm25").is_file():
+        can_fit = options.fitted and isinstance(encoder, Transformer)
+        if can_fit and not results_file(options.work, name, f"{encoder.name}-fitted").is_file():
+            fitted.append(encoder)
+    if not pending and not fitted and results_file(options.work, name, "bm25").is_file():
         return None
     documents = parent.load().documents
     texts = list(map(TextFormat().document, documents.values()))
@@ -121,7 +127,7 @@ def plan(
         if queries.name in options.sets:
             texts += queries.texts
             texts += map(TextFormat().document, queries.changed)
-    return Task(parent, pending, texts)
+    return Task(parent, pending, fitted, texts)
 
 
 def report_cost(tasks: Iterable[Task]) -> None:
@@ -166,6 +172,10 @@ def collect(task: Task, options: argparse.Namespace) -> None:
             start = time.perf_counter()
             searches.search(encoder)
             report(f"{name}, {encoder.name}: {time.perf_counter() - start:.0f} seconds")
+        for encoder in task.fitted:
+            start = time.perf_counter()
+            searches.search_fitted(encoder)
+            report(f"{name}, vector:{encoder.name}: {time.perf_counter() - start:.0f} seconds")
 
 
 def collect_all(encoders: Sequence[Encoder], options: argparse.Namespace) -> None:
@@ -228,6 +238,11 @@ def parse_options() -> argparse.Namespace:
         default=Path("models"),
         metavar="DIR",
         help="Read the weights of encoders from this folder. Default: models.",
+    )
+    parser.add_argument(
+        "--fitted",
+        action="store_true",
+        help="Also search by the hybrid encoder that fuse makes of each encoder.",
     )
     parser.add_argument(
         "--fast",

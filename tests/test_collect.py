@@ -58,7 +58,9 @@ def tiny(monkeypatch, tiny_cosine):
 
 def options(work: Path, **changes: object) -> argparse.Namespace:
     limits = {"documents": 80, "characters": 10**6, "queries": 20, "samples": 40, "seed": 42}
-    return argparse.Namespace(**{"work": work, "fast": True, "sets": SETS} | limits | changes)
+    return argparse.Namespace(
+        **{"work": work, "fast": True, "sets": SETS, "fitted": False} | limits | changes
+    )
 
 
 def search(name: str, folder: Path, encoders: list[Transformer], chosen: argparse.Namespace):
@@ -327,6 +329,24 @@ def test_costs_are_printed_before_the_searches(collection, tiny, tmp_path, capsy
     assert f"tiny: 1 collections, {80 + texts} texts" in lines[cost]
     collect.collect_all([tiny], chosen)
     assert not [line for line in capsys.readouterr().err.splitlines() if "source, tiny" in line]
+
+
+def test_a_fitted_hybrid_encoder_is_searched_as_by_the_package(
+    collection, tiny, tiny_cosine, tmp_path
+):
+    search("some", collection, [tiny], options(tmp_path / "work", fitted=True))
+    [searched] = load_searched(tmp_path / "work")
+    cut = searched.parent.load()
+    model = f"vector:{tiny_cosine}"
+    with Resources.temporary(cut.documents, SearchOptions()) as resources:
+        evidence = Gatherer(resources, [model], samples=40).gather(
+            {query: cut.queries[query] for query in cut.qrels}
+        )
+    np.testing.assert_array_equal(
+        searched.with_queries.lists["vector:tiny"][:, : len(cut.documents)],
+        evidence.lists[model],
+    )
+    np.testing.assert_allclose(searched.with_queries.crops["vector:tiny"], evidence.crops[model])
 
 
 def queries_of(work: Path):

@@ -67,7 +67,11 @@ class Variants:
 
 
 class Transformer:
-    """A sentence-transformers model that averages tokens, loaded as the package loads it."""
+    """A sentence-transformers model that averages tokens, loaded as the package loads it.
+
+    Attributes:
+        model: The model.
+    """
 
     similarity = "cosine"
 
@@ -83,10 +87,10 @@ class Transformer:
 
         self.name = name
         self.variants = variants
-        self._model: Any = load_encoder(model)
-        self._transformer = self._model[0].auto_model.eval()
-        self._query_prompt = self._model.text_format.query_prompt
-        self._document_prompt = self._model.text_format.document_prompt
+        self.model: Any = load_encoder(model)
+        self._transformer = self.model[0].auto_model.eval()
+        self._query_prompt = self.model.text_format.query_prompt
+        self._document_prompt = self.model.text_format.document_prompt
 
     def encode(self, texts: Sequence[str], role: str) -> dict[str, Floats]:
         """Return variant to (N, d) unit vectors."""
@@ -112,10 +116,10 @@ class Transformer:
     def _states(self, texts: list[str], tokens: int | None = None) -> dict[str, Floats]:
         import torch
 
-        numbers = self._model.tokenizer(
+        numbers = self.model.tokenizer(
             texts,
             truncation=True,
-            max_length=tokens or self._model.max_seq_length,
+            max_length=tokens or self.model.max_seq_length,
             split_special_tokens=True,
         )["input_ids"]
         order = sorted(range(len(texts)), key=lambda row: -len(numbers[row]))
@@ -123,7 +127,7 @@ class Transformer:
         for start in range(0, len(order), _BATCH):
             rows = order[start : start + _BATCH]
             ids = {"input_ids": [numbers[row] for row in rows]}
-            batch = self._model.tokenizer.pad(ids, return_tensors="pt")
+            batch = self.model.tokenizer.pad(ids, return_tensors="pt")
             with torch.inference_mode():
                 pooled = self._pooled(batch)
             for name, values in pooled.items():

@@ -20,9 +20,9 @@ from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.retrieval.ranking import Ranker, Ranking
 from collecting.encoder_table import ENCODERS
-from collecting.encoders import DOCUMENT, QUERY, Encoder, VectorFolder
+from collecting.encoders import DOCUMENT, QUERY, Encoder, Transformer, VectorFolder
 from collecting.parents import Limits, Parent, folder_name
-from collecting.query_sets import QUERIES, SETS, QuerySet, query_sets
+from collecting.query_sets import QUERIES, SETS, query_sets
 from collecting.searched import Ranked, results_file, write_results
 from collecting.systems import (
     DEFECT_USES,
@@ -31,6 +31,7 @@ from collecting.systems import (
     System,
     Vectors,
     dense_ranker,
+    fitting_ranker,
     ranker,
 )
 
@@ -39,8 +40,15 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus in which some sets of queries are searched for, and BM25 over it."""
+    """A corpus in which some sets of queries are searched for.
 
+    Attributes:
+        label: Its name.
+        documents: Its documents.
+        bm25: BM25 over them.
+    """
+
+    label: str
     documents: Documents
     bm25: HeldBM25
 
@@ -71,14 +79,14 @@ class CollectionSearch:
         self.sets = query_sets(parent, limits)
         self.names = [name for name in self.sets if name in names]
         analyzer = Language.parse(parent.facts.language).analyzer
-        as_it_is = Corpus(self.collection.documents, HeldBM25(self.collection.documents, analyzer))
+        documents = self.collection.documents
+        as_it_is = Corpus("as it is", documents, HeldBM25(documents, analyzer))
         self.corpora = {}
         for name, queries in self.sets.items():
+            self.corpora[name] = as_it_is
             if queries.changed:
-                changed = queries.corpus(self.collection.documents, folder)
-                self.corpora[name] = Corpus(changed, HeldBM25(changed, analyzer))
-            else:
-                self.corpora[name] = as_it_is
+                changed = queries.corpus(documents, folder)
+                self.corpora[name] = Corpus(name, changed, HeldBM25(changed, analyzer))
 
     @cached_property
     def texts(self) -> list[str]:
@@ -101,8 +109,7 @@ class CollectionSearch:
         file = results_file(self.work, self.parent.name, encoder.name)
         if file.is_file():
             return
-        folder = self.work / "vectors" / folder_name(self.parent.name) / folder_name(encoder.name)
-        vectors = VectorFolder(folder, encoder)
+        vectors = self._vector_folder(encoder)
         documents = vectors.vectors("documents", self.texts, DOCUMENT)
         results: dict[tuple[str, str], Ranked] = {}
         for name in self.names:
@@ -114,6 +121,57 @@ class CollectionSearch:
                     results |= self._uses(name, encoder.name, stored, row.uses)
         write_results(file, results)
 
+    def search_fitted(self, encoder: Transformer) -> None:
+        """Search by the hybrid encoder that is fitted to each corpus, unless there are results.
+
+        The encoder's vectors are those of :meth:`search`. Where queries are cut out of documents,
+        the fit sees the corpus without them.
+        """
+        file = results_file(self.work, self.parent.name, f"{encoder.name}-fitted")
+        if file.is_file():
+            return
+        vectors = self._vector_folder(encoder)
+        documents = vectors.vectors("documents", self.texts, DOCUMENT)
+        system = System.parse(f"vector:{encoder.name}")
+        rankers: dict[str, Ranker] = {}
+        results: dict[tuple[str, str], Ranked] = {}
+        for name in self.names:
+            corpus = self.corpora[name]
+            if corpus.label not in rankers:
+                held_out = self._held_out(name, vectors, documents)[""]
+                dense = fitting_ranker(corpus.documents, encoder.model, held_out)
+                rankers[corpus.label] = ranker(system, dense, corpus.bm25)
+            results[system.name, name] = self._ranked(name, rankers[corpus.label])
+        write_results(file, results)
+
+    def _vector_folder(self, encoder: Encoder) -> VectorFolder:
+        folders = self.work / "vectors" / folder_name(self.parent.name)
+        return VectorFolder(folders / folder_name(encoder.name), encoder)
+
+    def _held_out(
+        self,
+        name: str,
+        vectors: VectorFolder,
+        documents: Mapping[str, Floats],
+    ) -> dict[str, Floats]:
+        """Return variant to the vectors of the corpus in which one set of queries is searched for.
+
+        Args:
+            name: The set of queries.
+            vectors: The vectors of the encoder.
+            documents: Variant to the vectors of the corpus as it is.
+        """
+        queries = self.sets[name]
+        if not queries.changed:
+            return dict(documents)
+        texts = list(map(TextFormat().document, queries.changed))
+        changed = vectors.vectors(f"{name}-changed", texts, DOCUMENT)
+        held_out = {}
+        for variant, as_it_is in documents.items():
+            held_out[variant] = as_it_is.copy()
+            held_out[variant][queries.rows] = changed[variant]
+        return held_out
+
     def _stored(
         self,
         name: str,
@@ -122,32 +180,16 @@ class CollectionSearch:
     ) -> dict[str, Vectors]:
         """Return variant and defect to the vectors with which one set of queries is searched for.
 
-        Args:
-            name: The set of queries.
-            vectors: The vectors of the encoder.
-            documents: Variant to the vectors of the corpus as it is.
+        The arguments are those of :meth:`_held_out`.
         """
-        queries = self.sets[name]
-        changed = self._changed(vectors, queries)
-        asked = vectors.vectors(f"{name}-asked", queries.texts, QUERY)
-        similarity = vectors.encoder.similarity
+        asked = vectors.vectors(f"{name}-asked", self.sets[name].texts, QUERY)
+        encoder = vectors.encoder
         stored = {}
-        for variant, of_documents in documents.items():
-            held_out = of_documents
-            if changed:
-                held_out = of_documents.copy()
-                held_out[queries.rows] = changed[variant]
-            stored[variant] = Vectors(similarity, held_out, asked[variant])
-        if ENCODERS[vectors.encoder.name].derives:
+        for variant, held_out in self._held_out(name, vectors, documents).items():
+            stored[variant] = Vectors(encoder.similarity, held_out, asked[variant])
+        if ENCODERS[encoder.name].derives:
             stored |= {defect: stored[""].derive(defect) for defect in DERIVED}
         return stored
-
-    def _changed(self, vectors: VectorFolder, queries: QuerySet) -> dict[str, Floats]:
-        """Return variant to the vectors of the documents that lost their queries."""
-        if not queries.changed:
-            return {}
-        texts = list(map(TextFormat().document, queries.changed))
-        return vectors.vectors(f"{queries.name}-changed", texts, DOCUMENT)
 
     def _uses(
         self,

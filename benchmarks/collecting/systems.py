@@ -230,6 +230,17 @@ def dense_ranker(documents: Documents, vectors: Vectors, texts: Sequence[str]) -
     return Dense(encoder, documents, documents.path.parent, given=embeddings)
 
 
+def fitting_ranker(documents: Documents, model: Any, vectors: Floats) -> Any:
+    """Return the package's dense search with a loaded encoder, whose (N, d) vectors exist."""
+    import torch
+
+    from beir_cocodr.retrieval.store.embeddings import MemoryEmbeddings
+    from beir_cocodr.retrieval.vectors.dense import Dense
+
+    embeddings = MemoryEmbeddings(torch.from_numpy(vectors))
+    return Dense(model, documents, documents.path.parent, given=embeddings)
+
+
 def ranker(system: System, dense: Any, bm25: BM25) -> Ranker:
     """Return the package's ranker of a system.
 
