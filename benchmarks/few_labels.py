@@ -15,6 +15,7 @@ The script prints the means of all choices, and writes ``benchmarks/results/few_
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import tempfile
 import time
@@ -53,7 +54,11 @@ from beir_cocodr.evaluation.few_labels import (
 )
 from beir_cocodr.evaluation.label_free.evidence import Evidence, Gatherer
 from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
-from beir_cocodr.evaluation.label_free.verdict import expected_values, load_calibration
+from beir_cocodr.evaluation.label_free.verdict import (
+    decide,
+    expected_values,
+    load_calibration,
+)
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.io import write_text
 from beir_cocodr.models.spec import ways_to_use
@@ -114,13 +119,11 @@ def _search(
         )
         evidence = gatherer.gather(queries)
     figures = collection_figures(collection.documents, evidence)
-    alike = compare_figures(figures, calibration.ranges)
-    expected = expected_values(
-        evidence,
-        models,
-        calibration,
-        alike,
-    )
+    alike = compare_figures(figures, calibration.figures)
+    pairs = [
+        decide(evidence, a, b, calibration, alike) for a, b in itertools.combinations(models, 2)
+    ]
+    expected = expected_values(models, pairs)
     results, scores = _score(collection, evidence, models)
     return {
         "documents": len(collection.documents),

@@ -15,34 +15,51 @@ import importlib.util
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, stats
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.calibration import (
+    Calibration,
+    DifferenceModel,
+    ExpectedDifference,
+    KindPrior,
+    PairFeatures,
+    Precedent,
+    Spread,
+    kind_pair,
+)
+from beir_cocodr.evaluation.few_labels import LEVEL, NORMAL
 from beir_cocodr.evaluation.label_free.agreement import rank_distance
 from beir_cocodr.evaluation.label_free.estimates import features
 from beir_cocodr.evaluation.label_free.evidence import Evidence
-from beir_cocodr.evaluation.results import Calibration, DifferenceModel
+from beir_cocodr.evaluation.label_free.likeness import spread_figures, unlikeness
 
 Floats = npt.NDArray[np.float64]
+Kinds = tuple[str | None, str | None]
 
-#: A difference beyond this is large.
+#: Differences beyond these are large and very large.
 LARGE = 0.03
+VERY_LARGE = 0.05
 #: A difference within this is none.
 MARGIN = 0.01
-#: The fewest queries on which two models can be called equal.
-MANY_QUERIES = 300
-#: The share of differences that intervals hold.
-LEVEL = 0.9
+#: A labelled difference beyond so many standard errors is significant.
+_SIGNIFICANT = 1.96
 
-_NORMAL = float(stats.norm.ppf(0.5 + LEVEL / 2))
-_RIDGE = 1e-3
+# Families that count for what is common to all kinds, beside those of a pair of kinds.
+_SHRINKAGE = 2.0
+# Added to the rank distance of a pair, so that no scale is 0.
+_FLOOR = 0.02
+# The share of correlations between features that is kept.
+_CORRELATED = 0.8
+# Ridge of the slopes, as a share of the variance of differences.
+_RIDGE = 0.1
+# Candidates of the widening with distance; it is never 0.
+_WIDENINGS = (0.02, 0.05, 0.1, 0.2, 0.4)
 
 
 @dataclass(frozen=True)
@@ -51,49 +68,281 @@ class LabelledPairs:
 
     Attributes:
         name: The collection's name.
-        parent: The collection from which it was resampled, or itself.
+        family: The family of collections that is left out with it.
         models: (m,) names of a and b.
-        names: (p,) names of the features.
-        features: (m, p) values of the features.
+        kinds: (m,) kinds of a and b.
+        features: (m,) features of each pair; absent evidence is missing.
         distances: (m,) rank distances.
         differences: (m,) mean differences b − a by labels.
         errors: (m,) their standard errors over queries.
-        queries: The number of queries.
+        figures: Figures of the collection, which say how like others it is.
+        damaged: (m,) true where one of the two models has a planted defect.
     """
 
     name: str
-    parent: str
+    family: str
     models: list[tuple[str, str]]
-    names: list[str]
-    features: Floats
+    kinds: list[Kinds]
+    features: list[dict[str, float]]
     distances: Floats
     differences: Floats
     errors: Floats
-    queries: int
+    figures: dict[str, float] = field(default_factory=dict)
+    damaged: npt.NDArray[np.bool_] | None = None
 
-    @property
-    def share(self) -> float:
-        """Return the weight of a pair.
-
-        M models have M − 1 independent differences among their M (M − 1) / 2 pairs.
-        """
-        models = {name for pair in self.models for name in pair}
-        return (len(models) - 1) / len(self.models)
+    def take(self, rows: npt.NDArray[np.bool_]) -> LabelledPairs:
+        """Return some of the pairs."""
+        chosen = np.flatnonzero(rows).tolist()
+        return replace(
+            self,
+            models=[self.models[row] for row in chosen],
+            kinds=[self.kinds[row] for row in chosen],
+            features=[self.features[row] for row in chosen],
+            distances=self.distances[rows],
+            differences=self.differences[rows],
+            errors=self.errors[rows],
+            damaged=None if self.damaged is None else self.damaged[rows],
+        )
 
 
 @dataclass(frozen=True)
-class Information:
-    """What one collection says about the coefficients, with V without their variance.
+class _Rows:
+    """The pairs of all collections in one table, in units of their scale and one order of kinds.
 
     Attributes:
-        square: (p, p) X'V⁻¹X.
-        cross: (p,) X'V⁻¹y.
-        constant: The part of the log-likelihood without coefficients.
+        kinds: (n,) pairs of kinds.
+        families: (n,) families.
+        collections: (n,) names of collections.
+        weights: (n,) weights: each family has 1, shared equally among its collections.
+        differences: (n,) labelled differences in nDCG@10.
+        scaled: (n,) the same in units of the scale.
+        features: (n, p) features in these units, NaN where evidence is absent.
+        names: (p,) names of the features.
     """
 
-    square: Floats
-    cross: Floats
-    constant: float
+    kinds: npt.NDArray[np.str_]
+    families: npt.NDArray[np.str_]
+    collections: npt.NDArray[np.str_]
+    weights: Floats
+    differences: Floats
+    scaled: Floats
+    features: Floats
+    names: list[str]
+
+
+def fit(
+    collections: Sequence[LabelledPairs],
+    quantile: float = NORMAL,
+    widening: float = _WIDENINGS[0],
+) -> DifferenceModel:
+    """Fit the hierarchical model of differences by moments, in which every family weighs the same.
+
+    Means and deviations of a pair of kinds are shrunk towards what all kinds have in common, by
+    the number of families that have such pairs. Slopes and noise are common to all kinds.
+
+    Args:
+        collections: The labelled pairs, of at least three families.
+        quantile: The quantile of the intervals.
+        widening: How fast intervals widen with the distance of a collection.
+    """
+    if len({pairs.family for pairs in collections}) < 3:
+        raise InputError(
+            "a calibration needs labelled collections of at least three families; name more"
+        )
+    rows = _table(collections)
+    residuals = rows.scaled.copy()
+    surprises = rows.features.copy()
+    sizes: dict[str, int] = {}
+    means: dict[str, float] = {}
+    expected: dict[str, Floats] = {}
+    for kinds in dict.fromkeys(rows.kinds.tolist()):
+        chosen = rows.kinds == kinds
+        sizes[kinds] = len(set(rows.families[chosen].tolist()))
+        means[kinds], expected[kinds] = _means(rows, chosen, kinds, sizes[kinds])
+        residuals[chosen] -= means[kinds]
+        surprises[chosen] -= expected[kinds]
+    common = float(np.average(residuals**2, weights=rows.weights))
+    slopes = _slopes(residuals, surprises, rows.weights)
+    noise = _noise(surprises - residuals[:, None] * slopes, rows.weights)
+    priors = {}
+    for kinds, families in sizes.items():
+        chosen = rows.kinds == kinds
+        variance = np.average(residuals[chosen] ** 2, weights=_equal_families(rows, chosen))
+        shrunk = (families * variance + _SHRINKAGE * common) / (families + _SHRINKAGE)
+        unsure = np.sqrt(np.diag(noise) / (families + _SHRINKAGE))
+        priors[kinds] = KindPrior(
+            mean=means[kinds],
+            deviation=float(np.sqrt(shrunk * (1 + 1 / (families + _SHRINKAGE)))),
+            features=dict(zip(rows.names, expected[kinds].tolist(), strict=True)),
+            deviations=dict(zip(rows.names, unsure.tolist(), strict=True)),
+            precedent=_precedent(rows, chosen, kinds),
+        )
+    return DifferenceModel(
+        slopes=dict(zip(rows.names, slopes.tolist(), strict=True)),
+        noise=noise.tolist(),
+        priors=priors,
+        others=_others(rows, means, expected, slopes),
+        floor=_FLOOR,
+        widening=widening,
+        quantile=quantile,
+    )
+
+
+def _table(collections: Sequence[LabelledPairs]) -> _Rows:
+    """Return the pairs of calibrated kinds of all collections."""
+    names: dict[str, None] = {}
+    for pairs in collections:
+        for values in pairs.features:
+            names |= dict.fromkeys(values)
+    members = Counter(pairs.family for pairs in collections)
+    lines = []
+    for pairs in collections:
+        weight = 1 / members[pairs.family] / max(1, len(pairs.kinds))
+        for row, (a, b) in enumerate(pairs.kinds):
+            if a is not None and b is not None:
+                lines.append(_line(pairs, row, weight, list(names)))
+    return _Rows(
+        kinds=np.array([line.kinds for line in lines]),
+        families=np.array([line.family for line in lines]),
+        collections=np.array([line.collection for line in lines]),
+        weights=np.array([line.weight for line in lines]),
+        differences=np.array([line.difference for line in lines]),
+        scaled=np.array([line.difference / line.scale for line in lines]),
+        features=np.array([line.features for line in lines]).reshape(len(lines), len(names)),
+        names=list(names),
+    )
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A pair as a line of the table, turned so that its kinds are in the order of the alphabet."""
+
+    kinds: str
+    family: str
+    collection: str
+    weight: float
+    difference: float
+    scale: float
+    features: list[float]
+
+
+def _line(
+    pairs: LabelledPairs,
+    row: int,
+    weight: float,
+    names: Sequence[str],
+) -> _Line:
+    a, b = pairs.kinds[row]
+    sign = 1 if str(a) <= str(b) else -1
+    scale = float(np.sqrt(pairs.distances[row] + _FLOOR))
+    values = pairs.features[row]
+    return _Line(
+        kinds=kind_pair(*sorted([a, b], key=str)),
+        family=pairs.family,
+        collection=pairs.name,
+        weight=weight,
+        difference=sign * float(pairs.differences[row]),
+        scale=scale,
+        features=[sign * values.get(name, np.nan) / scale for name in names],
+    )
+
+
+def _equal_families(rows: _Rows, chosen: npt.NDArray[np.bool_]) -> Floats:
+    """Return weights of the chosen rows by which every family has the same sum."""
+    weights = rows.weights[chosen]
+    families, places = np.unique(rows.families[chosen], return_inverse=True)
+    sums = np.bincount(places, weights, len(families))
+    shares: Floats = weights / sums[places]
+    return shares
+
+
+def _means(
+    rows: _Rows,
+    chosen: npt.NDArray[np.bool_],
+    kinds: str,
+    families: int,
+) -> tuple[float, Floats]:
+    """Return the expected difference and features of a pair of kinds, shrunk towards 0.
+
+    Two models of one kind may come in either order, so that nothing is expected of them.
+    """
+    count = len(rows.names)
+    first, second = kinds.split(", ")
+    if first == second:
+        return 0.0, np.zeros(count)
+    weights = _equal_families(rows, chosen)
+    shrinkage = families / (families + _SHRINKAGE)
+    mean = shrinkage * float(np.average(rows.scaled[chosen], weights=weights))
+    values = rows.features[chosen]
+    is_seen = ~np.isnan(values)
+    sums = weights @ np.where(is_seen, values, 0.0)
+    totals = np.maximum(weights @ is_seen, 1e-12)
+    return mean, shrinkage * sums / totals
+
+
+def _slopes(residuals: Floats, surprises: Floats, weights: Floats) -> Floats:
+    """Return the slopes of the features in the difference, by ridge regression."""
+    is_seen = ~np.isnan(surprises)
+    products = residuals[:, None] * np.where(is_seen, surprises, 0.0)
+    squares = weights * residuals**2 @ is_seen
+    ridge = _RIDGE * float(np.average(residuals**2, weights=weights)) * weights @ is_seen
+    slopes: Floats = (weights @ products) / (squares + ridge)
+    return slopes
+
+
+def _noise(errors: Floats, weights: Floats) -> Floats:
+    """Return the covariance of the errors of features, with smaller correlations."""
+    is_seen = ~np.isnan(errors)
+    values = np.where(is_seen, errors, 0.0)
+    sums = (values * weights[:, None]).T @ values
+    totals = (is_seen * weights[:, None]).T @ is_seen
+    covariance = sums / np.maximum(totals, 1e-12)
+    diagonal = np.diag(np.diag(covariance))
+    shrunk = _CORRELATED * covariance + (1 - _CORRELATED) * diagonal
+    values, axes = np.linalg.eigh(shrunk)
+    return (axes * np.maximum(values, 1e-6)) @ axes.T
+
+
+def _others(
+    rows: _Rows,
+    means: Mapping[str, float],
+    expected: Mapping[str, Floats],
+    slopes: Floats,
+) -> KindPrior:
+    """Return the prior of pairs of other kinds: no direction, and what kinds differ by."""
+    biases = []
+    for kinds, values in expected.items():
+        first, second = kinds.split(", ")
+        if first != second:
+            biases.append(values - slopes * means[kinds])
+    deviations = np.sqrt(np.mean(np.square(biases), axis=0)) if biases else np.zeros(len(slopes))
+    return KindPrior(
+        mean=0.0,
+        deviation=float(np.sqrt(np.average(rows.scaled**2, weights=rows.weights))),
+        deviations=dict(zip(rows.names, deviations.tolist(), strict=True)),
+    )
+
+
+def _precedent(
+    rows: _Rows,
+    chosen: npt.NDArray[np.bool_],
+    kinds: str,
+) -> Precedent | None:
+    """Count in how many collections the second kind was better; None within a kind."""
+    first, second = kinds.split(", ")
+    if first == second:
+        return None
+    averages = []
+    for name in dict.fromkeys(rows.collections[chosen].tolist()):
+        averages.append(float(rows.differences[chosen & (rows.collections == name)].mean()))
+    return Precedent(
+        collections=len(averages),
+        better=sum(average > 0 for average in averages),
+        average=float(np.mean(averages)),
+    )
+
+
+# Honest widths: collections that are left out with their family.
 
 
 @dataclass(frozen=True)
@@ -102,27 +351,26 @@ class Predicted:
 
     Attributes:
         pairs: The pairs.
-        expected: (m,) expected differences.
-        deviations: (m,) their standard deviations.
-        quantile: How many deviations an interval has to either side.
+        differences: (m,) the posterior of each.
     """
 
     pairs: LabelledPairs
-    expected: Floats
-    deviations: Floats
-    quantile: float
+    differences: list[ExpectedDifference]
+
+    @property
+    def expected(self) -> Floats:
+        """Return the (m,) expected differences."""
+        return np.array([difference.mean for difference in self.differences])
 
     @property
     def half_widths(self) -> Floats:
-        """Return half the widths of the intervals."""
-        return self.quantile * self.deviations
+        """Return half the (m,) widths of the intervals."""
+        return NORMAL * np.array([difference.deviation for difference in self.differences])
 
     @property
     def covered(self) -> npt.NDArray[np.bool_]:
-        """Return where the interval, widened by the labels' own error, holds their difference."""
-        own_error = _NORMAL * self.pairs.errors
-        widths = np.sqrt(self.half_widths**2 + own_error**2)
-        return np.abs(self.pairs.differences - self.expected) <= widths
+        """Return where the interval holds the labelled difference."""
+        return np.abs(self.pairs.differences - self.expected) <= self.half_widths
 
     @property
     def decided(self) -> npt.NDArray[np.bool_]:
@@ -135,206 +383,151 @@ class Predicted:
         return np.abs(self.expected) + self.half_widths <= MARGIN
 
 
-def fit(
-    collections: Sequence[LabelledPairs],
-    quantile: float = _NORMAL,
-    bootstraps: int = 200,
-) -> DifferenceModel:
-    """Fit the model of differences by maximum marginal likelihood.
-
-    y = x·β_c + e, β_c ~ N(β, diag(t²)), e ~ N(0, s² distance + f² + standard error²). All parents
-    have the same weight. The uncertainty of β is the covariance of its bootstrap over parents,
-    added to the variance between collections.
+def predict(
+    model: DifferenceModel,
+    pairs: LabelledPairs,
+    figures: Mapping[str, Spread],
+) -> Predicted:
+    """Predict the differences of the pairs of a collection.
 
     Args:
-        collections: The labelled pairs, of at least three parents.
-        quantile: The quantile of the intervals.
-        bootstraps: Samples of the bootstrap.
+        model: The model.
+        pairs: The pairs.
+        figures: Spread of the figures over the collections of the fit.
     """
-    if len({pairs.parent for pairs in collections}) < 3:
-        raise InputError(
-            "a calibration needs at least three labelled parents; name more collections"
-        )
-    count = collections[0].features.shape[1]
-    weights = _parent_weights(pairs.parent for pairs in collections)
-    theta = _maximise_likelihood(collections, weights, count)
-    informations = [_information(pairs, theta) for pairs in collections]
-    mean, _ = _solve(informations, weights, theta)
-    rng = np.random.default_rng(42)
-    parents = sorted({pairs.parent for pairs in collections})
-    drawn = []
-    for _ in range(bootstraps):
-        times = Counter(rng.choice(parents, len(parents)).tolist())
-        drawn_weights = []
-        for weight, pairs in zip(weights, collections, strict=True):
-            drawn_weights.append(weight * times[pairs.parent])
-        drawn.append(_solve(informations, drawn_weights, theta)[0])
-    between = np.diag(np.exp(2 * theta[:count]))
-    covariance = between + np.cov(np.array(drawn), rowvar=False)
-    coefficients = dict(zip(collections[0].names, mean.tolist(), strict=True))
-    within, floor = np.exp(theta[count:]).tolist()
-    return DifferenceModel(
-        coefficients,
-        covariance.tolist(),
-        within,
-        floor,
-        quantile,
-    )
-
-
-def _maximise_likelihood(
-    collections: Sequence[LabelledPairs],
-    weights: Sequence[float],
-    count: int,
-) -> Floats:
-    """Return the logarithms of t (p,), s and f."""
-    start = np.concatenate([np.full(count, np.log(0.1)), np.log([0.05, 0.015])])
-    bounds = [(-7.0, 2.0)] * count + [(-5.0, 1.0), (-7.0, -3.5)]
-
-    def loss(theta: Floats) -> float:
-        informations = [_information(pairs, theta) for pairs in collections]
-        _, likelihood = _solve(informations, weights, theta)
-        return -likelihood
-
-    result = optimize.minimize(
-        loss,
-        start,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options={"maxiter": 25},
-    )
-    theta: Floats = result.x
-    return theta
-
-
-def _parent_weights(parents: Iterable[str]) -> list[float]:
-    """Weight collections so that their parents have the same weight."""
-    names = list(parents)
-    sizes = Counter(names)
-    return [1 / sizes[name] for name in names]
-
-
-def _information(pairs: LabelledPairs, theta: Floats) -> Information:
-    count = pairs.features.shape[1]
-    within, floor = np.exp(2 * theta[count:])
-    variance = within * pairs.distances + floor + pairs.errors**2
-    scaled = pairs.features * (pairs.share / variance)[:, None]
-    logarithms = np.log(variance) + pairs.differences**2 / variance
-    return Information(
-        square=scaled.T @ pairs.features,
-        cross=scaled.T @ pairs.differences,
-        constant=-0.5 * pairs.share * float(logarithms.sum()),
-    )
-
-
-def _solve(
-    informations: Sequence[Information],
-    weights: Sequence[float],
-    theta: Floats,
-) -> tuple[Floats, float]:
-    """Return mean coefficients by generalised least squares, and the marginal log-likelihood there.
-
-    The inverses are by Woodbury's identity.
-    """
-    count = len(informations[0].cross)
-    deviations = np.exp(theta[:count])
-    left = _RIDGE * np.eye(count)
-    right = np.zeros(count)
-    kept = []
-    determinants = []
-    for one, weight in zip(informations, weights, strict=True):
-        inner = np.eye(count) + deviations[:, None] * one.square * deviations
-        inverse = deviations[:, None] * np.linalg.inv(inner) * deviations
-        left = left + weight * (one.square - one.square @ inverse @ one.square)
-        right = right + weight * (one.cross - one.square @ inverse @ one.cross)
-        kept.append(inverse)
-        determinants.append(float(np.linalg.slogdet(inner)[1]))
-    mean = np.linalg.solve(left, right)
-    total = -0.5 * _RIDGE * float(mean @ mean)
-    for one, weight, inverse, determinant in zip(
-        informations,
-        weights,
-        kept,
-        determinants,
-        strict=True,
+    distance = unlikeness(pairs.figures, figures)
+    asked = []
+    for kinds, values, apart in zip(
+        pairs.kinds, pairs.features, pairs.distances.tolist(), strict=True
     ):
-        rest = one.cross - one.square @ mean
-        quadratic = -2 * mean @ one.cross + mean @ one.square @ mean - rest @ inverse @ rest
-        total += weight * (one.constant - 0.5 * (determinant + float(quadratic)))
-    return mean, total
+        asked.append(PairFeatures(kinds, values, apart, distance))
+    return Predicted(pairs, model.predict_all(asked))
 
 
-def predict(model: DifferenceModel, pairs: LabelledPairs) -> Predicted:
-    """Predict the differences of the pairs of a collection."""
-    expected = []
-    deviations = []
-    for row, distance in zip(pairs.features.tolist(), pairs.distances.tolist(), strict=True):
-        features = dict(zip(pairs.names, row, strict=True))
-        mean, deviation = model.predict(features, distance)
-        expected.append(mean)
-        deviations.append(deviation)
-    return Predicted(
-        pairs,
-        np.array(expected),
-        np.array(deviations),
-        model.quantile,
-    )
+def calibrate(collections: Sequence[LabelledPairs]) -> tuple[DifferenceModel, dict[str, Spread]]:
+    """Fit a model whose intervals hold on families that are left out.
+
+    Every family is left out once. The widening is that under which the differences are likeliest,
+    and the quantile is that of weighted split conformal prediction.
+
+    Args:
+        collections: The labelled pairs, of at least four families.
+
+    Returns:
+        The model, and the spread of the collections' figures.
+    """
+    fits = {}
+    for family in dict.fromkeys(pairs.family for pairs in collections):
+        others = [pairs for pairs in collections if pairs.family != family]
+        fits[family] = (fit(others), spread_figures_of(others))
+    best_likelihood = -np.inf
+    for candidate in _WIDENINGS:
+        predictions = []
+        for pairs in collections:
+            model, figures = fits[pairs.family]
+            predictions.append(predict(replace(model, widening=candidate), pairs, figures))
+        scores = [_scores(predicted) for predicted in predictions]
+        likelihood = _likelihood(predictions, scores)
+        if likelihood > best_likelihood:
+            best_likelihood = likelihood
+            widening = candidate
+            families = [pairs.family for pairs in collections]
+            quantile = conformal_quantile(scores, families)
+    return fit(collections, quantile, widening), spread_figures_of(collections)
 
 
-def leave_parents_out(
-    collections: Sequence[LabelledPairs], unseen: Sequence[LabelledPairs] = ()
-) -> tuple[list[Predicted], list[Predicted]]:
-    """Predict every collection by a model that saw neither its parent nor the parent's samples.
+def spread_figures_of(collections: Sequence[LabelledPairs]) -> dict[str, Spread]:
+    """Return the spread of the figures of collections, in which every family weighs the same."""
+    members = Counter(pairs.family for pairs in collections)
+    weights = [1 / members[pairs.family] for pairs in collections]
+    return spread_figures([pairs.figures for pairs in collections], weights)
 
-    The quantile of a parent is the one at which the collections of the other parents, each left
-    out, are covered.
+
+def _scores(predicted: Predicted) -> Floats:
+    """Return by how many deviations the labelled differences miss the expected ones."""
+    deviations = np.array([difference.deviation for difference in predicted.differences])
+    return np.abs(predicted.pairs.differences - predicted.expected) / deviations
+
+
+def _likelihood(predictions: Sequence[Predicted], scores: Sequence[Floats]) -> float:
+    """Return the mean log-likelihood up to a common factor of all deviations."""
+    families = [predicted.pairs.family for predicted in predictions]
+    weights = np.concatenate(conformal_weights(scores, families))
+    widths = np.concatenate([predicted.half_widths for predicted in predictions])
+    squares = np.concatenate(scores) ** 2
+    common = np.average(squares, weights=weights)
+    return float(-np.average(np.log(widths), weights=weights) - 0.5 * np.log(common))
+
+
+def conformal_weights(scores: Sequence[Floats], families: Sequence[str]) -> list[Floats]:
+    """Return the weights of scores: each family has 1, shared equally among its pairs."""
+    sizes: Counter[str] = Counter()
+    for family, of_collection in zip(families, scores, strict=True):
+        sizes[family] += len(of_collection)
+    weights = []
+    for family, of_collection in zip(families, scores, strict=True):
+        weights.append(np.full(len(of_collection), 1 / max(1, sizes[family])))
+    return weights
+
+
+def conformal_quantile(
+    scores: Sequence[Floats],
+    families: Sequence[str],
+    level: float = LEVEL,
+) -> float:
+    """Return the quantile of scores by weighted split conformal prediction over families.
+
+    The mass of one further family lies at infinity. With fewer than nine families the quantile
+    would be infinite at the level 0.9, and the largest score is returned.
+
+    Args:
+        scores: Scores of the pairs of each collection, from fits without its family.
+        families: The families of the collections.
+        level: The share of pairs of a new family that are to be covered.
+
+    References:
+        Tibshirani, Foygel Barber, Candes and Ramdas, 2019; Dunn, Wasserman and Ramdas, 2023.
+    """
+    weights = np.concatenate(conformal_weights(scores, families))
+    values = np.concatenate(scores)
+    order = np.argsort(values, kind="stable")
+    mass = np.cumsum(weights[order])
+    needed = level * (len(set(families)) + 1)
+    position = int(np.searchsorted(mass, needed - 1e-9))
+    return float(values[order][min(position, len(values) - 1)])
+
+
+def leave_families_out(
+    collections: Sequence[LabelledPairs],
+    judged: Sequence[LabelledPairs] | None = None,
+) -> list[Predicted]:
+    """Predict every collection by a model of which nothing was fitted to its family.
+
+    Priors, slopes, widths, widening and quantile are all fitted to the other families.
 
     Args:
         collections: The collections to which models are fitted.
-        unseen: Collections to which none is fitted.
-
-    Returns:
-        The predictions of both.
+        judged: The collections to predict; by default the same.
     """
-    parents = list(dict.fromkeys(pairs.parent for pairs in collections))
+    judged = collections if judged is None else judged
     models = {}
-    for parent in parents:
-        models[parent] = fit([pairs for pairs in collections if pairs.parent != parent])
-    left_out = [predict(models[pairs.parent], pairs) for pairs in collections]
-    quantiles = {}
-    for parent in parents:
-        others = [predicted for predicted in left_out if predicted.pairs.parent != parent]
-        quantiles[parent] = fit_quantile(others)
-    judged = [predict(models[pairs.parent], pairs) for pairs in unseen]
-
-    def with_quantiles(predictions: list[Predicted]) -> list[Predicted]:
-        return [replace(one, quantile=quantiles[one.pairs.parent]) for one in predictions]
-
-    return with_quantiles(left_out), with_quantiles(judged)
-
-
-def fit_quantile(predictions: Sequence[Predicted]) -> float:
-    """Return the least quantile at which :data:`LEVEL` of the pairs are covered.
-
-    It is between the normal distribution's and twice that. All parents have the same weight.
-    """
-    weights = _parent_weights(predicted.pairs.parent for predicted in predictions)
-    for multiple in np.arange(1.0, 2.01, 0.02):
-        quantile = _NORMAL * multiple
-        shares = [replace(one, quantile=quantile).covered.mean() for one in predictions]
-        if np.average(shares, weights=weights) >= LEVEL:
-            break
-    return float(_NORMAL * multiple)
+    for family in dict.fromkeys(pairs.family for pairs in judged):
+        models[family] = calibrate([pairs for pairs in collections if pairs.family != family])
+    predictions = []
+    for pairs in judged:
+        model, figures = models[pairs.family]
+        predictions.append(predict(model, pairs, figures))
+    return predictions
 
 
 def count_trust(
-    predictions: Iterable[Predicted], choose: Callable[[str, str], bool] | None = None
+    predictions: Iterable[Predicted], choose: Callable[[Kinds], bool] | None = None
 ) -> dict[str, int]:
     """Count how often intervals hold and decide, as a calibration records it.
 
     Args:
         predictions: The predictions.
-        choose: Picks pairs by the names of a and b. Default: all pairs.
+        choose: Picks pairs by the kinds of a and b. Default: all pairs.
     """
     counts: Counter[str] = Counter()
     for predicted in predictions:
@@ -342,21 +535,22 @@ def count_trust(
         if choose is None:
             chosen = np.ones(len(pairs.models), bool)
         else:
-            chosen = np.array([choose(a, b) for a, b in pairs.models])
+            chosen = np.array([choose(kinds) for kinds in pairs.kinds], bool)
         counts.update(_count(predicted, chosen))
     return dict(counts)
 
 
-def _count(predicted: Predicted, chosen: Any) -> dict[str, int]:
+def _count(predicted: Predicted, chosen: npt.NDArray[np.bool_]) -> dict[str, int]:
     pairs = predicted.pairs
-    true = pairs.differences
-    size = np.abs(true)
+    size = np.abs(pairs.differences)
     decided = predicted.decided & chosen
-    is_right = np.sign(predicted.expected) == np.sign(true)
-    is_large = chosen & (size > LARGE) & (size > stats.norm.ppf(0.975) * pairs.errors)
-    is_equal = chosen & (size <= MARGIN) & (pairs.queries >= MANY_QUERIES)
+    is_right = np.sign(predicted.expected) == np.sign(pairs.differences)
+    is_significant = size > _SIGNIFICANT * pairs.errors
+    is_large = chosen & (size > LARGE) & is_significant
+    is_very_large = chosen & (size > VERY_LARGE) & is_significant
+    is_equal = chosen & (size <= MARGIN)
     nothing = predicted.no_difference & chosen & ~predicted.decided
-    is_different = size > MARGIN + _NORMAL * pairs.errors
+    is_different = size > MARGIN + NORMAL * pairs.errors
     return {
         "pairs": int(chosen.sum()),
         "covered": int((predicted.covered & chosen).sum()),
@@ -364,6 +558,8 @@ def _count(predicted: Predicted, chosen: Any) -> dict[str, int]:
         "right": int((decided & is_right).sum()),
         "large": int(is_large.sum()),
         "large_decided": int((is_large & predicted.decided).sum()),
+        "very_large": int(is_very_large.sum()),
+        "very_large_decided": int((is_very_large & predicted.decided).sum()),
         "equal": int(is_equal.sum()),
         "equal_decided": int((is_equal & predicted.decided).sum()),
         "no_difference": int(nothing.sum()),
@@ -376,8 +572,8 @@ def reliability(predictions: Sequence[Predicted], bins: int = 10) -> list[dict[s
 
     Each pair counts in both directions.
     """
-    chances = [stats.norm.cdf(one.expected / one.deviations) for one in predictions]
-    chance = np.concatenate(chances)
+    chances = [difference.chance for one in predictions for difference in one.differences]
+    chance = np.array(chances)
     true = np.concatenate([one.pairs.differences for one in predictions])
     chance = np.concatenate([chance, 1 - chance])
     is_better = np.concatenate([true > 0, true < 0])
@@ -418,12 +614,11 @@ def collect_pairs(
     encoder: str,
     samples: int,
     seed: int,
-) -> tuple[dict[str, LabelledPairs], dict[str, float], str]:
+) -> tuple[dict[str, LabelledPairs], str]:
     """Search a labelled collection by all uses of an encoder.
 
     Returns:
-        The pairs with the collection's queries and without, its figures, and the checksum of its
-        documents.
+        The pairs with the collection's queries and without, and the checksum of its documents.
     """
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.evaluation.label_free.evidence import Gatherer
@@ -446,35 +641,48 @@ def collect_pairs(
     for model in models:
         results = with_queries.rankings[model].results(documents, False, 10)
         scores[model] = score_queries([measure], collection.qrels, results)[str(measure)]
-    pairs = {
-        GIVEN_QUERIES: pairs_of(dataset, with_queries, scores),
-        CORPUS_ALONE: pairs_of(dataset, alone, scores),
-    }
-    return pairs, collection_figures(documents, with_queries), documents.content_hash
+    pairs = {}
+    for regime, evidence in ((GIVEN_QUERIES, with_queries), (CORPUS_ALONE, alone)):
+        figures = collection_figures(documents, evidence)
+        pairs[regime] = pairs_of(dataset, dataset, evidence, scores, figures)
+    return pairs, documents.content_hash
 
 
-def pairs_of(dataset: str, evidence: Evidence, scores: dict[str, Floats]) -> LabelledPairs:
-    """Return all pairs of models, what was seen of them, and what labels tell."""
+def pairs_of(
+    name: str,
+    family: str,
+    evidence: Evidence,
+    scores: Mapping[str, Floats],
+    figures: dict[str, float],
+) -> LabelledPairs:
+    """Return all pairs of models, what was seen of them, and what labels tell.
+
+    Args:
+        name: The collection's name.
+        family: The family of collections that is left out with it.
+        evidence: What was seen of the models.
+        scores: Model to its nDCG@10 of every query by labels.
+        figures: Figures of the collection.
+    """
     pairs = list(itertools.combinations(scores, 2))
-    values = [features(evidence, a, b) for a, b in pairs]
     gaps = [scores[b] - scores[a] for a, b in pairs]
     lists = evidence.lists
     return LabelledPairs(
-        name=dataset,
-        parent=dataset,
+        name=name,
+        family=family,
         models=pairs,
-        names=list(values[0]),
-        features=np.array([list(of_pair.values()) for of_pair in values]),
+        kinds=[(evidence.kinds[a], evidence.kinds[b]) for a, b in pairs],
+        features=[features(evidence, a, b) for a, b in pairs],
         distances=np.array([rank_distance(lists[a], lists[b]).mean() for a, b in pairs]),
         differences=np.array([gap.mean() for gap in gaps]),
         errors=np.array([gap.std(ddof=1) / np.sqrt(len(gap)) for gap in gaps]),
-        queries=len(gaps[0]),
+        figures=figures,
     )
 
 
 def refit(options: argparse.Namespace) -> Calibration:
     """Fit the model of differences to collections, and count how often it holds on each."""
-    from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES, SAME_KIND
+    from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES
 
     if len(options.dataset) < 4:
         raise InputError(
@@ -482,52 +690,74 @@ def refit(options: argparse.Namespace) -> Calibration:
             "is judged by a fit to the others"
         )
     by_regime: dict[str, list[LabelledPairs]] = {GIVEN_QUERIES: [], CORPUS_ALONE: []}
-    every_figure: list[dict[str, float]] = []
-    corpora = []
+    corpora = {}
     for dataset in options.dataset:
-        pairs, figures, corpus = collect_pairs(
+        pairs, corpora[dataset] = collect_pairs(
             dataset, options.model, options.samples, options.seed
         )
         for regime, of_regime in pairs.items():
             by_regime[regime].append(of_regime)
-        every_figure.append(figures)
-        corpora.append(corpus)
         print(f"{dataset}: {len(pairs[GIVEN_QUERIES].models)} pairs of models", flush=True)
+    return calibration_of(by_regime, corpora, leave_families_out(by_regime[GIVEN_QUERIES]))
+
+
+def calibration_of(
+    by_regime: Mapping[str, Sequence[LabelledPairs]],
+    corpora: Mapping[str, str],
+    left_out: Sequence[Predicted],
+) -> Calibration:
+    """Return the calibration that is fitted to all collections.
+
+    Args:
+        by_regime: "given queries" and "corpus alone" to the pairs of the collections.
+        corpora: Collection to the content hash of its documents.
+        left_out: The collections with queries, each predicted without its family.
+    """
+    from beir_cocodr.evaluation.label_free.verdict import (
+        DIFFERENT_KINDS,
+        GIVEN_QUERIES,
+        SAME_KIND,
+        is_same_kind,
+    )
+
     models = {}
-    trust = {}
     for regime, collections in by_regime.items():
-        left_out, _ = leave_parents_out(collections)
-        models[regime] = fit(collections, fit_quantile(left_out))
-        trust[regime] = count_trust(left_out)
+        models[regime], _ = calibrate(collections)
     return Calibration(
-        collections=list(options.dataset),
-        corpora=corpora,
-        trust={SAME_KIND: trust[GIVEN_QUERIES]},
+        collections=list(corpora),
+        corpora=list(corpora.values()),
+        trust={
+            SAME_KIND: count_trust(left_out, is_same_kind),
+            DIFFERENT_KINDS: count_trust(left_out, lambda kinds: not is_same_kind(kinds)),
+        },
         date=datetime.date.today().isoformat(),
         models=models,
         margin=MARGIN,
-        ranges={
-            name: (
-                min(figures[name] for figures in every_figure),
-                max(figures[name] for figures in every_figure),
-            )
-            for name in every_figure[0]
-        },
+        figures=spread_figures_of(by_regime[GIVEN_QUERIES]),
+        reliability=reliability(left_out),
     )
 
 
 def describe_fit(calibration: Calibration) -> str:
-    """Return the coefficients and the counts that the script prints."""
+    """Return the priors, slopes and counts that the script prints."""
     lines = []
     for regime, model in calibration.models.items():
-        lines.append(f"{regime}: difference in nDCG@10 for each unit of a feature")
-        deviations = np.sqrt(np.diag(np.array(model.covariance)))
-        for (name, weight), deviation in zip(model.weights.items(), deviations, strict=True):
-            lines.append(f"  {name}: {weight:+.3f} (deviation {deviation:.3f})")
-    for counts in calibration.trust.values():
-        held = f"the interval holds {counts['covered']} of {counts['pairs']} pairs"
-        right = f"the sign is right in {counts['right']} of {counts['decided']} decided ones"
-        lines.append(f"with each collection left out once, {held}, {right}")
+        lines.append(f"{regime}:")
+        for kinds, prior in model.priors.items():
+            if prior.precedent is not None:
+                precedent = prior.precedent
+                lines.append(
+                    f"  {kinds}: the second is better in {precedent.better} of "
+                    f"{precedent.collections} collections, by {precedent.average:+.3f} on average"
+                )
+        for name, slope in model.slopes.items():
+            lines.append(f"  {name}: {slope:+.3f} for each unit of difference")
+    counts: Counter[str] = Counter()
+    for of_group in calibration.trust.values():
+        counts.update(of_group)
+    held = f"the interval holds {counts['covered']} of {counts['pairs']} pairs"
+    right = f"the sign is right in {counts['right']} of {counts['decided']} decided ones"
+    lines.append(f"with each collection left out once, {held}, {right}")
     return "\n".join(lines)
 
 

@@ -79,14 +79,34 @@ def damaged(clean: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return changed(clean, tmp_path_factory.mktemp("damaged"), change)
 
 
-def calibrated_by_crops(floor=0.05, **trust):
-    """A calibration by which the lead on held-out crops is the difference, for any collection."""
-    from beir_cocodr.evaluation.label_free.estimators import CROPS
-    from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES
-    from beir_cocodr.evaluation.results import Calibration, DifferenceModel
+KINDS = ("bm25", "dense", "feedback", "hybrid", "rm3")
 
-    weights = {CROPS: 1.0, "is bm25": 0.0, "is hybrid": 0.0, "is feedback": 0.0}
-    model = DifferenceModel(weights, np.zeros((4, 4)).tolist(), 0.0, floor, 1.645)
+
+def model_by_crops(deviation=0.05, vague=1e3):
+    """A model by which the lead on held-out crops is the difference, whatever usually wins."""
+    from itertools import combinations_with_replacement
+
+    from beir_cocodr.evaluation.calibration import DifferenceModel, KindPrior, kind_pair
+    from beir_cocodr.evaluation.label_free.estimators import CROPS
+
+    prior = KindPrior(0.0, vague)
+    return DifferenceModel(
+        slopes={CROPS: 1.0},
+        noise=[[deviation**2]],
+        priors={kind_pair(a, b): prior for a, b in combinations_with_replacement(KINDS, 2)},
+        others=prior,
+        floor=1.0,
+        widening=0.1,
+        quantile=1.645,
+    )
+
+
+def calibrated_by_crops(deviation=0.05, **trust):
+    """A calibration by which the lead on held-out crops is the difference, for any collection."""
+    from beir_cocodr.evaluation.calibration import Calibration
+    from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES
+
+    model = model_by_crops(deviation)
     models = {GIVEN_QUERIES: model, CORPUS_ALONE: model}
     counts = {
         "pairs": 9,

@@ -6,18 +6,14 @@ They are written as results.json, comparison.json and adapt.json. Tests and esti
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from beir_cocodr.data.judgements import AnnotationCandidate
+from beir_cocodr.evaluation.calibration import Calibration, Precedent
 from beir_cocodr.evaluation.chains import Chain
 from beir_cocodr.evaluation.few_labels import FewLabels
-from beir_cocodr.models.spec import DENSE
 from beir_cocodr.records import ContaminationStatement, Json, Record, Tabular, frame
 
 if TYPE_CHECKING:
@@ -29,11 +25,14 @@ TRAINED_ON = "queries_trained_on"
 #: The largest p value, after Holm's correction, that is not called significant.
 LEVEL = 0.05
 
-#: What a verdict without labels rests on: the calibration; judged queries too; or nothing, because
-#: the collection or a model is unlike those of the calibration.
+#: What a verdict without labels rests on: the calibration; judged queries too; or little more than
+#: what usually wins, because there is no evidence or the calibration has no models of a kind.
 CALIBRATED = "calibrated"
 JUDGED = "judged"
-UNLIKE = "unlike"
+PRIOR = "prior"
+
+# A chance so near to one half prefers neither model.
+_NO_BET = 0.05
 
 #: Ends of an interval.
 Interval = tuple[float, float]
@@ -75,6 +74,7 @@ _TURNED: dict[str, Callable[[Any], object]] = {
     "verdict": _opposite,
     "features": _negatives,
     "estimates": _all_turned,
+    "precedent": Precedent.turned,
 }
 
 # Fields that exchange their values.
@@ -269,13 +269,20 @@ class PairVerdict(_Comparison):
         family: "models of one kind" or "models of different kinds".
         verdict: "better", "worse", "no difference" or "cannot tell".
         probability: P(b is better than a).
-        rule: "calibrated", "judged" with judged queries, or "unlike" where the collection or a
-            model is unlike those of the calibration.
+        rule: "calibrated", "judged" with judged queries, or "prior" where nothing may be decided,
+            because no estimator applies or the calibration has no models of a kind.
         score: evidence for b, from −1 to 1.
+        reason: the estimate, and what it rests on.
         trust: how often such verdicts are right, in words.
         distance: how differently the two models rank, from 0 to 1, see
             :func:`~beir_cocodr.evaluation.label_free.agreement.rank_distance`.
         estimate, interval: difference in nDCG@10, b − a, and its 90% interval.
+        prior_share: share of the answer that is what usually wins, rather than evidence of this
+            corpus.
+        precedent: how often b's kind was better on labelled collections; None where there is no
+            such pair, or both are of one kind.
+        answer: follows from the rest: the verdict, or else the better bet, as a sentence without a
+            full stop, which is the same wherever it is shown.
     """
 
     a: str
@@ -292,95 +299,48 @@ class PairVerdict(_Comparison):
     distance: float
     estimate: float
     interval: Interval
+    prior_share: float = 0.0
+    precedent: Precedent | None = None
+    answer: str = ""
 
+    def __post_init__(self) -> None:
+        """Derive the answer."""
+        object.__setattr__(self, "answer", self._describe())
 
-@dataclass(frozen=True)
-class DifferenceModel:
-    """A model of the difference in nDCG@10 of two models, from features that need no labels.
+    @property
+    def better_bet(self) -> str | None:
+        """Return the model that is more likely to be better; None where neither is."""
+        if abs(self.probability - 0.5) < _NO_BET:
+            return None
+        return self.b if self.probability > 0.5 else self.a
 
-    The difference is β·x + error, with coefficients β that differ from collection to collection (a
-    random-effects model): β ~ N(``weights``, ``covariance``), error ~ N(0, ``within``² · distance +
-    ``floor``²).
+    def _describe(self) -> str:
+        expected = f"{abs(self.estimate):.3f} nDCG@10 is expected"
+        if self.verdict in ("better", "worse"):
+            ahead, behind = (self.b, self.a) if self.verdict == "better" else (self.a, self.b)
+            chance = max(self.probability, 1 - self.probability)
+            return f"{ahead} is better than {behind}: {expected}, with a chance of {chance:.0%}"
+        if self.verdict == "no difference":
+            return f"{self.a} and {self.b} are as good as each other"
+        bet = self.better_bet
+        if bet is None:
+            return f"No verdict from this corpus; neither {self.a} nor {self.b} is the better bet"
+        pair = self if bet == self.b else self.turned()
+        text = f"No verdict from this corpus; {bet} is the better bet"
+        return text + pair.describe_precedent() + f" (chance {pair.probability:.0%})"
 
-    Attributes:
-        weights: feature to its mean coefficient.
-        covariance: (p, p) covariance of a new collection's coefficients: between collections, and
-            of the mean.
-        within, floor: deviations of pairs in one collection.
-        quantile: half-width of a 90% interval in standard deviations, as it is needed for
-            collections that are left out of the fit.
-    """
-
-    weights: dict[str, float]
-    covariance: list[list[float]]
-    within: float
-    floor: float
-    quantile: float
-
-    def knows(self, kind: str) -> bool:
-        """Return true if models of a kind took part in the fit."""
-        return kind == DENSE or f"is {kind}" in self.weights
-
-    def predict(self, features: Mapping[str, float], distance: float) -> tuple[float, float]:
-        """Return the expected difference and its standard deviation for a new collection."""
-        values = np.array([features[name] for name in self.weights])
-        mean = values @ list(self.weights.values())
-        coefficient_variance = max(float(values @ np.array(self.covariance) @ values), 0.0)
-        variance = coefficient_variance + self.within**2 * distance + self.floor**2
-        return float(mean), math.sqrt(variance)
-
-
-@dataclass(frozen=True)
-class Calibration(Record):
-    """The fit that the label-free rule rests on, and how often it was right.
-
-    Attributes:
-        models: "given queries" for collections with queries, "corpus alone" for those without.
-        margin: the largest difference that counts as none.
-        ranges: figure of a collection to its range over the calibration, see
-            :func:`~beir_cocodr.evaluation.label_free.likeness.compare_figures`.
-        collections, corpora: names of the labelled collections, and content hashes of their
-            documents.
-        trust: family of pairs to counts of pairs: ``pairs``, ``covered`` by their interval,
-            ``decided``, ``right`` of these, ``large`` (labels show a difference beyond 0.03),
-            ``large_decided``, ``equal`` (at least 300 queries, within the margin),
-            ``equal_decided``; each collection was judged by a model fitted without it and without
-            everything resampled from it.
-        weights, threshold: read from comparisons that were written before there were intervals.
-        reliability: bins of pairs, each in both directions, by the chance that b is better:
-            ``predicted``, the share in which labels put b in front (``observed``), and the number
-            of ``pairs``.
-    """
-
-    collections: list[str]
-    corpora: list[str]
-    trust: dict[str, dict[str, int]]
-    date: str
-    models: dict[str, DifferenceModel] = field(default_factory=dict)
-    margin: float = 0.01
-    ranges: dict[str, Interval] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)
-    threshold: float | None = None
-    reliability: list[dict[str, float]] = field(default_factory=list)
-
-    def statement(self, family: str, corpus_sha256: str | None = None) -> str:
-        """Return how far to trust a verdict, for a person."""
-        counts = Counter(self.trust.get(family))
-        text = (
-            f"For {family}, on {len(self.collections)} labelled collections and parts of them, "
-            "each judged by a model fitted without it: "
-            f"the 90% interval held the labelled difference in {counts['covered']} of "
-            f"{counts['pairs']} pairs, the sign was right in {counts['right']} of "
-            f"{counts['decided']} decided pairs; of {counts['large']} pairs that labels tell apart "
-            f"by more than 0.03 it decided {counts['large_decided']}, of {counts['equal']} that "
-            f"are equal within {self.margin:g} on at least 300 queries {counts['equal_decided']} "
-            f"({self.date})."
+    def describe_precedent(self) -> str:
+        """Return how often models such as b were better, as the end of a sentence."""
+        if self.precedent is None or not self.precedent.collections:
+            return ", by the evidence of this corpus alone"
+        precedent = self.precedent
+        count = f"{precedent.better} of {precedent.collections} labelled collections"
+        if precedent.average > 0:
+            return f": in {count} it was better, by {precedent.average:.2f} on average"
+        return (
+            f" here, by the evidence of this corpus: in only {count} it was better, and "
+            f"{-precedent.average:.2f} worse on average"
         )
-        if corpus_sha256 in self.corpora:
-            text += (
-                " This collection is one of them, so the verdict here is not an independent test."
-            )
-        return text
 
 
 @dataclass(frozen=True)
@@ -389,11 +349,14 @@ class Likeness:
 
     Attributes:
         figures: figures of the collection, by name.
-        remarks: the figures outside of the calibration's range, in words; none where it is alike.
+        remarks: the figures that are unusual there, in words.
+        distance: distance from the collections of the calibration, about 1 for one of them, see
+            :func:`~beir_cocodr.evaluation.label_free.likeness.unlikeness`.
     """
 
     figures: dict[str, float]
     remarks: list[str]
+    distance: float = 0.0
 
 
 def indistinguishable(best: str, pairs: Sequence[PairedTest] | Sequence[PairVerdict]) -> list[str]:
@@ -407,11 +370,24 @@ def indistinguishable(best: str, pairs: Sequence[PairedTest] | Sequence[PairVerd
 
 @dataclass(frozen=True)
 class Best:
-    """The model to prefer, why, and the models that may be as good."""
+    """The model to prefer, why, and the models that may be as good.
+
+    Attributes:
+        model: the model with the highest value, or without labels the highest expected value.
+        reason: why, as sentences for a person.
+        indistinguishable: the models that no verdict sets apart from it.
+        probability: without labels, the chance that it is better than its closest rival.
+    """
 
     model: str
     reason: str
     indistinguishable: list[str]
+    probability: float | None = None
+
+    @property
+    def decided(self) -> bool:
+        """Return true if labels chose the model, or verdicts set it apart from all others."""
+        return self.probability is None or not self.indistinguishable
 
 
 @dataclass(frozen=True)
@@ -555,6 +531,9 @@ class Recommendation:
         ranking: without labels, the labels, best estimates first.
         calibrated: without labels, true if the rule is calibrated for these models.
         trust: without labels, how often such verdicts are right.
+        probability: without labels, the chance that the model is better than the base; None for the
+            base itself.
+        decided: false if the model is only the best bet.
     """
 
     model: str
@@ -567,6 +546,8 @@ class Recommendation:
     ranking: list[str] | None = None
     calibrated: bool | None = None
     trust: list[str] = field(default_factory=list)
+    probability: float | None = None
+    decided: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

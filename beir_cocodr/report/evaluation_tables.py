@@ -222,7 +222,8 @@ def print_adaptation(record: AdaptationRecord, as_json: bool) -> None:
         print(f"- {reason}")
     for trust in recommendation.trust:
         print(f"How far to trust this: {trust}")
-    print(f"Recommended: {recommendation.model} ({record.path})")
+    bet = "" if recommendation.decided else ", as the best bet"
+    print(f"Recommended: {recommendation.model} ({record.path}){bet}")
 
 
 def verdict_tables(record: ComparisonRecord) -> list[Table]:
@@ -256,9 +257,10 @@ def _tested_verdicts(record: ComparisonRecord) -> Table:
 
 
 def _estimated_verdicts(record: ComparisonRecord) -> Table:
-    rows = [
-        [pair.a, pair.b, pair.verdict, *_expected(pair), pair.reason] for pair in record.estimated
-    ]
+    rows = []
+    for pair in record.estimated:
+        reason = f"{pair.answer}. Estimate: {pair.reason}."
+        rows.append([pair.a, pair.b, pair.verdict, *_expected(pair), reason])
     remarks = [record.best.reason, *dict.fromkeys(pair.trust for pair in record.estimated)]
     remarks += describe_likeness(record.likeness)
     way = "without labels" if record.few_labels is None else "judged queries and estimates"

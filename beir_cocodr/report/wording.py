@@ -32,10 +32,6 @@ def collection_name(dataset: str) -> str:
     return path.name or dataset
 
 
-#: The rule of verdicts on collections that are unlike those of the calibration: their estimates are
-#: not counted.
-UNLIKE = "unlike"
-
 #: Meanings of the terms on the page, by a pattern. Braces are replaced by the measure's depth.
 _TERMS = {
     r"nDCG(@(\d+))?": "how close relevant documents are to the top of the first {}; 1 is best",
@@ -53,6 +49,8 @@ _TERMS = {
     r"Chance to be better": "probability that the model is better, estimated without labels by the "
     "calibration",
     r"Estimated nDCG@10": "difference that is expected without labels, with its 90% interval",
+    r"Share of what is usual": "share of the estimate that is what usually wins on labelled "
+    "collections, and not evidence of this corpus",
     r"Held-out crops": "a passage is cut out of a document and must retrieve the rest of it",
     r"Generated queries": "queries generated from a document must retrieve it",
     r"(?i:agreement.*)": "how far the lists of the two models agree",
@@ -143,7 +141,8 @@ def describe_likeness(likeness: Likeness | None) -> Iterator[str]:
         return
     figures = ", ".join(f"{name} {value:,.3g}" for name, value in likeness.figures.items())
     if likeness.remarks:
-        end = f"it is unlike them ({'; '.join(likeness.remarks)}), so nothing is decided"
+        unusual = "; ".join(likeness.remarks)
+        end = f"it is unusual among them ({unusual}), and intervals are wider for that"
     else:
         end = "it is like them in all of these"
     yield f"This collection beside those of the calibration: {figures}; {end}."

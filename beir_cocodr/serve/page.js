@@ -332,7 +332,7 @@ function progress({ queries, fewest, more, open: undecided }) {
 const WORDS = { better: "is better than", worse: "is worse than", "no difference": "is as good as", "cannot tell": "may be better or worse than" };
 const SVG = "http://www.w3.org/2000/svg";
 
-function comparison({ a, b, verdict, estimate, interval }, most) {
+function comparison({ a, b, verdict, estimate, interval, answer }, most) {
   const svg = document.createElementNS(SVG, "svg");
   const at = (value) => 100 + (95 * Math.max(-most, Math.min(most, value))) / most;
   const line = (name, values) => {
@@ -352,7 +352,8 @@ function comparison({ a, b, verdict, estimate, interval }, most) {
   const kind = ["better", "worse"].includes(verdict) ? verdict : "open";
   return make("div", { class: `comparison ${kind}` },
     make("p", {}, make("b", { title: b }, short(b)), " ", make("b", { class: "word" }, WORDS[verdict]), " ", make("b", { title: a }, short(a))),
-    svg, make("p", { class: "muted figures", title: "difference in nDCG@10, with a 90% interval" }, figures));
+    svg, make("p", { class: "muted figures", title: "difference in nDCG@10, with a 90% interval" }, figures),
+    verdict === "cannot tell" ? make("p", { class: "muted" }, `${answer}.`) : "");
 }
 
 async function report() {

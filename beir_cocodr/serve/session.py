@@ -93,6 +93,7 @@ class ShownPair:
     verdict: str
     estimate: float
     interval: "Interval"
+    answer: str
     reason: str
 
 
@@ -129,7 +130,15 @@ class ShownVerdict:
         """Return the verdict of a comparison without labels."""
         few = record.few_labels
         pairs = [
-            ShownPair(pair.a, pair.b, pair.verdict, pair.estimate, pair.interval, pair.reason)
+            ShownPair(
+                a=pair.a,
+                b=pair.b,
+                verdict=pair.verdict,
+                estimate=pair.estimate,
+                interval=pair.interval,
+                answer=pair.answer,
+                reason=pair.reason,
+            )
             for pair in record.estimated
         ]
         return cls(

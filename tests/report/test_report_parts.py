@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from beir_cocodr.evaluation.measures import paired_tests
 from beir_cocodr.evaluation.recommendation import TRAINING, USE
+from beir_cocodr.evaluation.calibration import Precedent
 from beir_cocodr.evaluation.results import (
     AnnotationCandidates,
     Best,
@@ -207,30 +208,38 @@ def test_a_calibrated_verdict_is_turned_with_its_pair(first, expected):
     assert found.notes == ["t"]
 
 
-def test_an_estimate_that_does_not_count_is_marked_so_at_the_top():
+def test_without_a_verdict_the_better_bet_is_named_with_its_basis():
     crops = Estimate(
         "held-out crops", 0.1, 0.3, 0.2, (0.1, 0.4), 0.5, 9, 0, 1, 10, False, "trained on them"
     )
     pair = PairVerdict(
-        "a",
-        "b",
-        "f",
-        "cannot tell",
-        0.9,
-        "unlike",
-        0.8,
-        "r",
-        "t",
-        {},
-        [crops],
-        0.5,
-        0.2,
-        (0.1, 0.3),
+        a="a",
+        b="b",
+        family="f",
+        verdict="cannot tell",
+        probability=0.9,
+        rule="calibrated",
+        score=0.8,
+        reason="r",
+        trust="t",
+        features={},
+        estimates=[crops],
+        distance=0.5,
+        estimate=0.05,
+        interval=(-0.02, 0.12),
+        prior_share=0.75,
+        precedent=Precedent(25, 21, 0.05),
     )
     found = label_free_headline(comparison_of(pair, ["a", "b"]), {"a": "A", "b": "B"})
+    assert found.sentence == (
+        "No verdict from this corpus; B is the better bet: in 21 of 25 labelled collections it was "
+        "better, by 0.05 on average (chance 90%)."
+    )
     assert ("Held-out crops", "+0.200 (+0.100 to +0.400), not counted") in found.facts
-    assert ("Estimated nDCG@10", "+0.200 (90% +0.100 to +0.300), not counted") in found.facts
-    assert "not counted" in found.sentence
+    assert ("Estimated nDCG@10", "+0.050 (90% −0.020 to +0.120)") in found.facts
+    assert ("Share of what is usual", "75%") in found.facts
+    turned = label_free_headline(comparison_of(pair, ["b", "a"]), {"a": "A", "b": "B"})
+    assert turned.sentence == found.sentence
 
 
 def comparison_of(pair: PairVerdict, models: list[str]) -> ComparisonRecord:

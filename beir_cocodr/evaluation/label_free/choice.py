@@ -27,9 +27,9 @@ def recommend_label_free(
 ) -> records.Recommendation:
     """Name one model and the reasons, from estimates.
 
-    The rule is that of :func:`~beir_cocodr.evaluation.recommendation.recommend`, with verdicts
-    without labels in place of tests. Among the models that may be chosen, the best one by estimates
-    that is better than the base alone is taken, and the base otherwise.
+    A trained encoder may be chosen in a mode only if the verdict on it is better than the base in
+    the same mode. Among these and the untrained models the one with the highest expected value is
+    taken, unless the base alone is more likely to be better.
 
     Args:
         comparison: The record of a comparison of the candidates without labels, in which the uses
@@ -52,6 +52,8 @@ def recommend_label_free(
         ranking=choice.ranking,
         calibrated=comparison.estimated[0].rule == CALIBRATED,
         trust=choice.trust(),
+        probability=choice.probability(chosen),
+        decided=choice.is_decided(chosen),
     )
 
 
@@ -131,9 +133,19 @@ class _Choice:
             if chain.stages and by_use[chain.encoder.label].get(chain.mode) == BETTER:
                 allowed.add(chain.label)
         for label in self.ranking:
-            if label in allowed and self.pairs[BASE, label].verdict == BETTER:
+            if label == BASE:
+                break
+            if label in allowed and self.pairs[BASE, label].probability > 0.5:
                 return label
         return BASE
+
+    def is_decided(self, chosen: str) -> bool:
+        """Return true if the verdict on the chosen model is better than the base alone."""
+        return chosen != BASE and self.pairs[BASE, chosen].verdict == BETTER
+
+    def probability(self, chosen: str) -> float | None:
+        """Return the chance that the chosen model is better than the base; None for the base."""
+        return None if chosen == BASE else self.pairs[BASE, chosen].probability
 
     def trust(self) -> list[str]:
         """Return the statements on how often such verdicts are right."""
@@ -172,18 +184,24 @@ class _Choice:
         """Say why a model was chosen."""
         if chosen == BASE:
             return (
-                "Among the models that may be chosen, the rule finds none better than "
+                "Among the models that may be chosen, none is expected to be better than "
                 f"{BASE} alone, so keep it."
             )
         pair = self.pairs[BASE, chosen]
         low, high = pair.interval
-        gain = f"{pair.estimate:+.3f} nDCG@10, 90% {low:+.3f} to {high:+.3f}"
+        gain = (
+            f"{pair.estimate:+.3f} nDCG@10 against {BASE} alone, 90% {low:+.3f} to {high:+.3f}, "
+            f"with a chance of {pair.probability:.0%} to be better"
+        )
+        best = "it has the highest expected nDCG@10 of the models that may be chosen"
+        if not self.is_decided(chosen):
+            return (
+                f"{chosen} is the best bet, without a verdict: {best} ({gain}; "
+                f"{pair.prior_share:.0%} of this is what usually wins){_usually(pair)}."
+            )
         trained = any(chain.stages for chain in self.chains if chain.label == chosen)
         same_use = ", and than the base used in the same way" if trained else ""
-        return (
-            f"Use {chosen}: it has the best estimates of the models that the rule finds better "
-            f"than {BASE} alone ({gain}){same_use}."
-        )
+        return f"Use {chosen}: {best}, and is better than {BASE} alone{same_use} ({gain})."
 
     def _sample_reason(self) -> str:
         left_out = sum(
@@ -204,6 +222,12 @@ class _Choice:
             f"Labels would tell more: the {len(wanted.pairs)} pairs in {LABELS_FILE} are those "
             f"that tell most between {between}."
         )
+
+
+def _usually(pair: records.PairVerdict) -> str:
+    if pair.precedent is None:
+        return ""
+    return pair.describe_precedent()
 
 
 def _describe_estimate(estimate: records.Estimate) -> str:

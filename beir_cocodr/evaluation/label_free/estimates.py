@@ -16,7 +16,7 @@ from beir_cocodr.evaluation.label_free.estimators import (
 from beir_cocodr.evaluation.label_free.evidence import Evidence
 from beir_cocodr.evaluation.measures import interval
 from beir_cocodr.evaluation.results import Estimate
-from beir_cocodr.models.spec import BM25, calibrated_kinds
+from beir_cocodr.models.spec import BM25
 from beir_cocodr.retrieval.ranking import overlap
 
 #: Features of the agreement with BM25: the difference of s, and that of 4 s (1 - s).
@@ -139,9 +139,11 @@ class AgreementWithBM25(Estimator):
         b: str,
     ) -> dict[str, float]:
         """Return the differences of s and of 4 s (1 - s); they count for all pairs."""
-        agreements = [
-            float(shares.mean()) if len(shares) else 0.0 for shares in self.scores(evidence, a, b)
-        ]
+        agreements = []
+        for shares in self.scores(evidence, a, b):
+            if not len(shares):
+                return {}
+            agreements.append(float(shares.mean()))
         first, second = agreements
         middle = [4 * share * (1 - share) for share in agreements]
         return {LEXICAL: second - first, MIDDLE: middle[1] - middle[0]}
@@ -188,15 +190,11 @@ def features(
 ) -> dict[str, float]:
     """Return what the difference of two models is predicted from; exchanging a and b negates all.
 
-    These are the features of the estimators, and for each kind 1 if b is of it and -1 if a is.
+    Evidence that is absent, or does not count for the pair, has no feature.
     """
     values: dict[str, float] = {}
     for estimator in load_estimators():
         values |= estimator.features(evidence, a, b)
-    for kind in calibrated_kinds():
-        of_b = float(evidence.kinds[b] == kind)
-        of_a = float(evidence.kinds[a] == kind)
-        values[f"is {kind}"] = of_b - of_a
     return values
 
 

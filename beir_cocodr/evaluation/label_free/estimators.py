@@ -61,11 +61,11 @@ class Estimator(ABC):
     ) -> dict[str, float]:
         """Return what the calibration predicts a difference from; exchanging a and b negates it.
 
-        By default this is the lead of b, and 0 where it is no evidence.
+        By default this is the lead of b, and nothing where it is no evidence.
         """
         first, second = self.scores(evidence, a, b)
         if len(first) < FEWEST_QUERIES or self.objection(evidence, a, b):
-            return {self.name: 0.0}
+            return {}
         return {self.name: float((second - first).mean())}
 
 

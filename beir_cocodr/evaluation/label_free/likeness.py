@@ -1,26 +1,30 @@
 """Likeness of a collection to those that the label-free rule was calibrated on."""
 
+import math
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import words
+from beir_cocodr.evaluation.calibration import Spread
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.label_free.evidence import Evidence
-from beir_cocodr.evaluation.results import Interval, Likeness
+from beir_cocodr.evaluation.results import Likeness
 from beir_cocodr.models.spec import BM25
 
 # The most documents, and queries, whose words are counted.
 _LOOKED_AT = 500
 
-# How far a figure may lie beyond its range over the calibration: counts by a factor, shares by a
-# difference. The number of documents matters least.
-_FACTORS = {
-    "documents": 10.0,
-    "words a document": 1.5,
-    "words a query": 1.5,
-}
-_SHARE_MARGIN = 0.05
+# Figures that are compared by their logarithms; the others are shares.
+_COUNTS = ("documents", "words a document", "words a query")
+
+# A figure beyond so many deviations from the mean is named.
+_UNUSUAL = 2.0
+
+# No figure is taken for known to less than this, so that one script is not infinitely far away.
+_LEAST_DEVIATION = 0.1
 
 
 def collection_figures(documents: Documents, evidence: Evidence) -> dict[str, float]:
@@ -67,19 +71,63 @@ def _mean_words(texts: Sequence[str]) -> float:
     return sum(len(words(text)) for text in texts) / max(1, len(texts))
 
 
-def compare_figures(figures: Mapping[str, float], ranges: Mapping[str, Interval]) -> Likeness:
-    """Compare a collection's figures with their ranges over the calibration, with some margin."""
+def spread_figures(
+    collections: Sequence[Mapping[str, float]],
+    weights: Sequence[float],
+) -> dict[str, Spread]:
+    """Return the weighted mean and deviation of each figure over collections, where they have it.
+
+    Counts are taken as logarithms. A deviation is at least :data:`_LEAST_DEVIATION`.
+    """
+    names = dict.fromkeys(name for figures in collections for name in figures)
+    spreads = {}
+    for name in names:
+        values = []
+        shares = []
+        for figures, weight in zip(collections, weights, strict=True):
+            if name in figures:
+                values.append(_position(name, figures[name]))
+                shares.append(weight)
+        mean = float(np.average(values, weights=shares))
+        variance = float(np.average(np.square(np.array(values) - mean), weights=shares))
+        spreads[name] = Spread(mean, max(math.sqrt(variance), _LEAST_DEVIATION))
+    return spreads
+
+
+def _position(name: str, value: float) -> float:
+    return math.log(max(value, 1.0)) if name in _COUNTS else value
+
+
+def unlikeness(figures: Mapping[str, float], spreads: Mapping[str, Spread]) -> float:
+    """Return the distance of a collection from those of the calibration.
+
+    It is the root mean square of the figures in deviations from their mean, so that it is about 1
+    for a collection of the calibration, and 0 without figures.
+    """
+    squares = [_deviations(name, value, spreads) ** 2 for name, value in figures.items()]
+    return math.sqrt(sum(squares) / max(1, len(squares)))
+
+
+def _deviations(name: str, value: float, spreads: Mapping[str, Spread]) -> float:
+    if name not in spreads:
+        return 0.0
+    spread = spreads[name]
+    return (_position(name, value) - spread.mean) / spread.deviation
+
+
+def compare_figures(figures: Mapping[str, float], spreads: Mapping[str, Spread]) -> Likeness:
+    """Compare a collection's figures with those of the calibration, and name the unusual ones."""
     remarks = []
     for name, value in figures.items():
-        if name not in ranges:
-            continue
-        low, high = ranges[name]
-        if name in _FACTORS:
-            least = low / _FACTORS[name]
-            most = high * _FACTORS[name]
-        else:
-            least = low - _SHARE_MARGIN
-            most = high + _SHARE_MARGIN
-        if not least <= value <= most:
-            remarks.append(f"{name} {value:,.3g}, there {low:,.3g} to {high:,.3g}")
-    return Likeness(dict(figures), remarks)
+        if abs(_deviations(name, value, spreads)) > _UNUSUAL:
+            low, high = _usual_range(name, spreads[name])
+            remarks.append(f"{name} {value:,.3g}, there mostly {low:,.3g} to {high:,.3g}")
+    return Likeness(dict(figures), remarks, unlikeness(figures, spreads))
+
+
+def _usual_range(name: str, spread: Spread) -> tuple[float, float]:
+    low = spread.mean - _UNUSUAL * spread.deviation
+    high = spread.mean + _UNUSUAL * spread.deviation
+    if name in _COUNTS:
+        return math.exp(low), math.exp(high)
+    return max(low, 0.0), min(high, 1.0)

@@ -7,12 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from scipy import special
 
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.judgements import Judgements
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation import results as records
+from beir_cocodr.evaluation.calibration import (
+    Calibration,
+    DifferenceModel,
+    ExpectedDifference,
+    PairFeatures,
+    Precedent,
+)
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.few_labels import (
     NORMAL,
@@ -28,12 +34,7 @@ from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
 from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, Gatherer
 from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH
-from beir_cocodr.evaluation.results import (
-    CALIBRATED,
-    JUDGED,
-    UNLIKE,
-    Interval,
-)
+from beir_cocodr.evaluation.results import CALIBRATED, JUDGED, PRIOR, Interval
 from beir_cocodr.evaluation.runs import file_names, write_run
 from beir_cocodr.retrieval.ranking import Results
 
@@ -59,10 +60,13 @@ MOST_QUERIES = 1_000
 
 _ALIKE = records.Likeness({}, [])
 
+# With a larger share of the prior, too little was seen of the corpus to decide.
+_MOST_PRIOR = 0.9
 
-def load_calibration() -> records.Calibration:
+
+def load_calibration() -> Calibration:
     """Read the packaged calibration, which benchmarks/verdict.py writes."""
-    return records.Calibration.read(CALIBRATION_FILE)
+    return Calibration.read(CALIBRATION_FILE)
 
 
 @dataclass(frozen=True)
@@ -72,17 +76,32 @@ class Rule:
     Attributes:
         evidence: What was seen of the models.
         calibration: What the rule rests on.
-        likeness: Whether the collection is like those of the calibration.
+        likeness: How the collection compares with those of the calibration.
     """
 
     evidence: Evidence
-    calibration: records.Calibration
+    calibration: Calibration
     likeness: records.Likeness = _ALIKE
 
     @property
-    def model(self) -> records.DifferenceModel:
+    def model(self) -> DifferenceModel:
         """Return the calibration's model for collections with queries, or for those without."""
         return self.calibration.models[GIVEN_QUERIES if self.evidence.real else CORPUS_ALONE]
+
+    def expected(self, a: str, b: str) -> ExpectedDifference:
+        """Return the posterior of the difference of model b and model a."""
+        kinds = (self.evidence.kinds[a], self.evidence.kinds[b])
+        pair = PairFeatures(
+            kinds=kinds,
+            features=features(self.evidence, a, b),
+            distance=self.distance(a, b),
+            unlikeness=self.likeness.distance,
+        )
+        return self.model.predict(pair)
+
+    def precedent(self, a: str, b: str) -> Precedent | None:
+        """Return how often models of b's kind were better than those of a's."""
+        return self.model.prior(self.evidence.kinds[a], self.evidence.kinds[b]).precedent
 
     def is_calibrated(self, model: str) -> bool:
         """Return true if the calibration has models of a model's kind."""
@@ -105,78 +124,92 @@ class Rule:
         is_same = first[:, :DEPTH] == second[:, :DEPTH]
         return len(first) >= FEWEST_QUERIES and bool(is_same.all())
 
+    def objection(
+        self,
+        estimates: Sequence[records.Estimate],
+        expected: ExpectedDifference,
+        a: str,
+        b: str,
+    ) -> str:
+        """Return why nothing may be decided on a pair, or "" if something may."""
+        uncalibrated = self.uncalibrated(a, b)
+        if not any(estimate.applies for estimate in estimates):
+            return "no estimator applies"
+        if uncalibrated:
+            return f"the calibration has no models of the kind of {uncalibrated[0]}"
+        if expected.prior_share > _MOST_PRIOR:
+            return "this corpus says too little"
+        return ""
+
+
+def is_same_kind(kinds: tuple[str | None, str | None]) -> bool:
+    """Return true if two models are of one kind."""
+    a, b = kinds
+    return a == b
+
 
 def decide(
     evidence: Evidence,
     a: str,
     b: str,
-    calibration: records.Calibration,
+    calibration: Calibration,
     likeness: records.Likeness = _ALIKE,
     corpus_sha256: str | None = None,
 ) -> records.PairVerdict:
     """Judge b against a from an estimate of their difference in nDCG@10 and its 90% interval.
 
-    The verdict is "better" or "worse" if the interval excludes 0, "no difference" if it lies within
-    the calibration's margin, and "cannot tell" otherwise. If the collection is unlike those of the
-    calibration, or the calibration has no model of the kind of a or b, nothing is decided, except
-    between two models that rank alike. A statement says how far to trust the verdict; it depends
-    on whether the corpus was one of the calibration's.
+    The estimate joins what usually wins with the evidence of this corpus. The verdict is "better"
+    or "worse" if the interval excludes 0, "no difference" if it lies within the calibration's
+    margin, and "cannot tell" otherwise. The interval widens with the distance of the collection
+    from those of the calibration. If no estimator applies, or the calibration has no model of the
+    kind of a or b, nothing is decided, except between two models that rank alike. A statement says
+    how far to trust the verdict; it depends on whether the corpus was one of the calibration's.
 
     Args:
         evidence: What was seen of the models.
         a: The first model.
         b: The second model.
         calibration: What the rule rests on.
-        likeness: Whether the collection is like those of the calibration.
+        likeness: How the collection compares with those of the calibration.
         corpus_sha256: Content hash of the corpus.
     """
     rule = Rule(evidence, calibration, likeness)
     estimates = estimate_pair(evidence, a, b)
-    values = features(evidence, a, b)
-    distance = rule.distance(a, b)
     alike = rule.rank_alike(a, b)
-    mean, deviation = (0.0, 0.0) if alike else rule.model.predict(values, distance)
-    half_width = rule.model.quantile * deviation
-    interval = (mean - half_width, mean + half_width)
-    uncalibrated = rule.uncalibrated(a, b)
-    described = _describe_interval(mean, interval)
-    if not any(estimate.applies for estimate in estimates):
-        verdict = CANNOT_TELL
-        reason = "no estimator applies"
-    elif alike:
+    expected = ExpectedDifference(0.0, 0.0, 0.0) if alike else rule.expected(a, b)
+    objection = "" if alike else rule.objection(estimates, expected, a, b)
+    if objection:
+        expected = expected.holding_zero()
+    if alike:
         verdict = NO_DIFFERENCE
         reason = "both rank the same documents at the same ranks"
-    elif uncalibrated:
+    elif objection:
         verdict = CANNOT_TELL
-        reason = f"{described}, but the calibration has no model of the kind of {uncalibrated[0]}"
-    elif likeness.remarks:
-        verdict = CANNOT_TELL
-        reason = f"{described}, but the collection is unlike those of the calibration"
+        reason = f"{_describe_interval(expected.mean, expected.interval)}, but {objection}"
     else:
-        verdict, reason = _by_interval(mean, interval, calibration.margin)
-    family = SAME_KIND if evidence.kinds[a] == evidence.kinds[b] else DIFFERENT_KINDS
-    chance = _chance(mean, deviation)
+        verdict, reason = _by_interval(expected.mean, expected.interval, calibration.margin)
+    if not alike:
+        reason += f"; {expected.prior_share:.0%} of the estimate is what usually wins"
+    kinds = (evidence.kinds[a], evidence.kinds[b])
+    family = SAME_KIND if is_same_kind(kinds) else DIFFERENT_KINDS
     return records.PairVerdict(
         a=a,
         b=b,
         family=family,
         verdict=verdict,
-        probability=chance,
-        rule=UNLIKE if likeness.remarks or uncalibrated else CALIBRATED,
-        score=2 * chance - 1,
+        probability=expected.chance,
+        rule=PRIOR if objection else CALIBRATED,
+        score=2 * expected.chance - 1,
         reason=reason,
         trust=calibration.statement(family, corpus_sha256),
-        features=values,
+        features=features(evidence, a, b),
         estimates=estimates,
-        distance=distance,
-        estimate=mean,
-        interval=interval,
+        distance=rule.distance(a, b),
+        estimate=expected.mean,
+        interval=expected.interval,
+        prior_share=expected.prior_share,
+        precedent=rule.precedent(a, b),
     )
-
-
-def _chance(mean: float, deviation: float) -> float:
-    """Return the probability that a normal variable is above 0; 0.5 without a deviation."""
-    return float(special.ndtr(mean / deviation)) if deviation else 0.5
 
 
 def _describe_interval(mean: float, interval: Interval) -> str:
@@ -202,41 +235,34 @@ def _by_interval(
 
 
 def expected_values(
-    evidence: Evidence,
     models: Sequence[str],
-    calibration: records.Calibration,
-    likeness: records.Likeness = _ALIKE,
+    pairs: Sequence[records.PairVerdict],
 ) -> Expected:
-    """Return what the calibration expects of several models, to be joined with judged queries.
+    """Return what the verdicts expect of several models, to be joined with judged queries.
 
-    Deviations are those of :func:`decide`. Where the collection or a model is unlike those of the
-    calibration, the squares of expected differences join the variances, so that no difference is
-    certain without judgements.
+    Args:
+        models: The models.
+        pairs: The verdicts on all pairs of them, without judged queries.
     """
-    rule = Rule(evidence, calibration, likeness)
+    numbers = {model: number for number, model in enumerate(models)}
     size = len(models)
     means = np.zeros((size, size))
     variances = np.zeros((size, size))
     distances = np.zeros((size, size))
-    for (i, a), (j, b) in itertools.combinations(enumerate(models), 2):
-        distance = rule.distance(a, b)
-        mean, deviation = rule.model.predict(
-            features(
-                evidence,
-                a,
-                b,
-            ),
-            distance,
-        )
-        means[i, j] = mean
-        means[j, i] = -mean
-        variances[[i, j], [j, i]] = (deviation * rule.model.quantile / NORMAL) ** 2
-        distances[[i, j], [j, i]] = distance
-    values = means.mean(axis=0)
-    unlike = np.array([bool(likeness.remarks) or not rule.is_calibrated(model) for model in models])
-    squares = np.subtract.outer(values, values) ** 2
-    variances += np.where(np.logical_or.outer(unlike, unlike), squares, 0.0)
-    return Expected(values, variances, distances)
+    for pair in pairs:
+        i = numbers[pair.a]
+        j = numbers[pair.b]
+        means[i, j] = pair.estimate
+        means[j, i] = -pair.estimate
+        variances[[i, j], [j, i]] = _deviation(pair) ** 2
+        distances[[i, j], [j, i]] = pair.distance
+    return Expected(means.mean(axis=0), variances, distances)
+
+
+def _deviation(pair: records.PairVerdict) -> float:
+    """Return the deviation of the expected difference of a pair."""
+    low, high = pair.interval
+    return (high - low) / 2 / NORMAL
 
 
 def rank_by_lead(models: Sequence[str], leads: Mapping[tuple[str, str], float]) -> list[str]:
@@ -286,7 +312,7 @@ def compare_label_free(
         calibration = load_calibration()
     evidence = gatherer.gather(_queries(collection, queries, judged))
     figures = collection_figures(documents, evidence)
-    likeness = compare_figures(figures, calibration.ranges)
+    likeness = compare_figures(figures, calibration.figures)
     pairs = [
         decide(evidence, a, b, calibration, likeness, documents.content_hash)
         for a, b in itertools.combinations(gatherer.models, 2)
@@ -294,12 +320,7 @@ def compare_label_free(
     results = _write_runs(gatherer, evidence, folder) if evidence.real else {}
     few_labels = None
     if judged:
-        expected = expected_values(
-            evidence,
-            gatherer.models,
-            calibration,
-            likeness,
-        )
+        expected = expected_values(gatherer.models, pairs)
         few_labels, posterior = judge(
             judged,
             results,
@@ -314,13 +335,11 @@ def compare_label_free(
             posterior,
             calibration.margin,
         )
-    ranking = rank_by_lead(
-        gatherer.models,
-        {(pair.a, pair.b): pair.estimate for pair in pairs},
-    )
+    leads = {(pair.a, pair.b): pair.estimate for pair in pairs}
+    ranking = undefeated_first(rank_by_lead(gatherer.models, leads), pairs)
     findings = records.Findings(
         ranking=ranking,
-        best=_best(ranking[0], pairs),
+        best=_best(ranking, pairs),
         samples=gatherer.samples,
         seed=gatherer.seed,
         pseudo_queries=evidence.describe(),
@@ -375,14 +394,50 @@ def _write_runs(
     return results
 
 
-def _best(model: str, pairs: Sequence[records.PairVerdict]) -> records.Best:
+def _best(ranking: Sequence[str], pairs: Sequence[records.PairVerdict]) -> records.Best:
+    """Return the model with the highest expected value, how sure that is, and what it rests on."""
+    model = ranking[0]
+    against = [
+        pair if pair.b == model else pair.turned() for pair in pairs if model in _sides(pair)
+    ]
+    closest = min(against, key=lambda pair: pair.probability)
     as_good = records.indistinguishable(model, pairs)
-    but = f", but cannot be told from {', '.join(as_good)}" if as_good else ""
-    return records.Best(
-        model,
-        f"{model} has the best estimates{but}.",
-        as_good,
+    reason = f"{closest.answer}."
+    if len(ranking) > 2:
+        reason = f"{model} has the highest expected nDCG@10 of {len(ranking)} models. {reason}"
+    if as_good:
+        reason += f" {_basis(closest)}"
+    return records.Best(model, reason, as_good, closest.probability)
+
+
+def _sides(pair: records.PairVerdict) -> tuple[str, str]:
+    return pair.a, pair.b
+
+
+def _basis(pair: records.PairVerdict) -> str:
+    """Say what an estimate rests on."""
+    if pair.verdict == NO_DIFFERENCE:
+        return "Their difference does not matter."
+    judged = " and judged queries" if pair.rule == JUDGED else ""
+    return (
+        f"{pair.prior_share:.0%} of this estimate is what usually wins, the rest is evidence of "
+        f"this corpus{judged}."
     )
+
+
+def undefeated_first(
+    ranking: Sequence[str],
+    pairs: Sequence[records.PairVerdict],
+) -> list[str]:
+    """Return a ranking whose first model is not expected to lose against any other.
+
+    Pairs are judged each by itself, so that their mean leads may contradict one of them.
+    """
+    defeated = {
+        pair.a if pair.better_bet == pair.b else pair.b for pair in pairs if pair.better_bet
+    }
+    first = next((model for model in ranking if model not in defeated), ranking[0])
+    return [first, *(model for model in ranking if model != first)]
 
 
 def _judged_pairs(
@@ -409,25 +464,29 @@ def _with_judgements(
 ) -> records.PairVerdict:
     """Return the verdict by the estimate that joins judged queries with what was expected.
 
-    If the collection is unlike those of the calibration, the judged queries alone decide.
+    Where nothing may be decided without labels, the judged queries alone decide.
     """
     if pair.estimate == 0 and pair.interval == (0, 0):  # both rank alike
         return pair
     mean, deviation = difference
-    interval = (mean - NORMAL * deviation, mean + NORMAL * deviation)
+    before = _deviation(pair)
+    share = pair.prior_share * min(1.0, (deviation / before) ** 2) if before else 0.0
+    joined = ExpectedDifference(mean, deviation, share)
+    estimate = joined.mean
+    interval = joined.interval
     gain = few_labels.pairs[pair.a][pair.b]
-    if pair.rule == UNLIKE:
-        mean = gain.difference
+    if pair.rule == PRIOR:
+        estimate = gain.difference
         interval = gain.interval or (-1.0, 1.0)
-    chance = _chance(mean, deviation)
-    verdict, reason = _by_interval(mean, interval, margin)
+    verdict, reason = _by_interval(estimate, interval, margin)
     return replace(
         pair,
         verdict=verdict,
-        probability=chance,
+        probability=joined.chance,
         rule=JUDGED,
-        score=2 * chance - 1,
+        score=2 * joined.chance - 1,
         reason=f"{reason}; {describe_gain(gain, few_labels.queries)}",
-        estimate=mean,
+        estimate=estimate,
         interval=interval,
+        prior_share=joined.prior_share,
     )

@@ -17,7 +17,7 @@ from beir_cocodr.evaluation.results import (
     Recommendation,
 )
 from beir_cocodr.report.html.results_folder import LabelledEvaluation, ResultsFolder
-from beir_cocodr.report.wording import UNLIKE, capitalized, collection_name, p_value, signed, span
+from beir_cocodr.report.wording import capitalized, collection_name, p_value, signed, span
 
 BETTER = "better"
 CANNOT_TELL = "cannot tell"
@@ -78,11 +78,19 @@ def headline_of(output: ResultsFolder, names: Names) -> Headline:
 
 @dataclass(frozen=True)
 class _Recommended:
-    """The model to use: its label, its name, and the reason in a sentence."""
+    """The model to use.
+
+    Attributes:
+        label: its label.
+        model: its name.
+        reason: why, in sentences.
+        decided: false if it is only the best bet.
+    """
 
     label: str
     model: str
     reason: str
+    decided: bool = True
 
 
 _CODE = """from beir_cocodr import Searcher
@@ -105,8 +113,9 @@ def recommended_use(output: ResultsFolder, names: Names) -> Advice | None:
     dataset = output.judged.dataset
     command = ["beir-cocodr", "search", "--dataset", dataset, "--model", choice.model, "a question"]
     arguments = [json.dumps(name, ensure_ascii=False) for name in (dataset, choice.model)]
+    title = "Use" if choice.decided else "Best bet:"
     return Advice(
-        f"Use {names.get(choice.label, choice.label)}",
+        f"{title} {names.get(choice.label, choice.label)}",
         choice.reason,
         [shlex.join(command)],
         _CODE.format(*arguments),
@@ -116,10 +125,16 @@ def recommended_use(output: ResultsFolder, names: Names) -> Advice | None:
 def _choice(output: ResultsFolder, names: Names) -> _Recommended | None:
     if output.adaptation is not None:
         recommendation = output.adaptation.recommendation
-        return _Recommended(recommendation.model, output.adaptation.path, recommendation.choice)
+        return _Recommended(
+            recommendation.model,
+            output.adaptation.path,
+            recommendation.choice,
+            recommendation.decided,
+        )
     if output.comparison is not None:
         best = output.comparison.best
-        return _Recommended(best.model, best.model, _with_names(best.reason, names))
+        reason = _with_names(best.reason, names)
+        return _Recommended(best.model, best.model, reason, best.decided)
     if output.evaluation is not None:
         return _best_of(output.evaluation, names)
     return None
@@ -327,23 +342,20 @@ def _label_free_sentence(pair: PairVerdict, names: Names, collection: str, way: 
     a = names[pair.a]
     b = names[pair.b]
     if pair.verdict == CANNOT_TELL:
-        verdict = f"By {way}, {b} may be better or worse than {a} on {collection}"
-    elif pair.verdict == NO_DIFFERENCE:
+        return f"{_with_names(pair.answer, names)}."
+    if pair.verdict == NO_DIFFERENCE:
         verdict = f"By {way}, {b} is as good as {a} on {collection} for all practical purposes"
     else:
         verdict = f"By {way}, {b} is {pair.verdict} than {a} on {collection}"
-    reason = f"{signed(pair.estimate)} nDCG@10 is expected, 90% interval {span(pair.interval)}"
-    if pair.rule == UNLIKE:
-        reason += "; this is not counted, because the collection is unlike those of the calibration"
-    return f"{verdict}: {reason}."
+    expected = f"{signed(pair.estimate)} nDCG@10 is expected, 90% interval {span(pair.interval)}"
+    return f"{verdict}: {expected}."
 
 
 def _label_free_facts(pair: PairVerdict) -> list[tuple[str, str]]:
-    counts = ", not counted" if pair.rule == UNLIKE else ""
-    expected = f"{signed(pair.estimate)} (90% {span(pair.interval)}){counts}"
     facts = [
-        ("Estimated nDCG@10", expected),
+        ("Estimated nDCG@10", f"{signed(pair.estimate)} (90% {span(pair.interval)})"),
         ("Chance to be better", f"{pair.probability:.2f}"),
+        ("Share of what is usual", f"{pair.prior_share:.0%}"),
     ]
     for estimate in pair.estimates:
         if estimate.difference is not None:

@@ -21,7 +21,6 @@ from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import CollectionProvenance
 from beir_cocodr.report.html.results_folder import CurvePoint, LabelledEvaluation, Trained
 from beir_cocodr.report.wording import (
-    UNLIKE,
     capitalized,
     describe_likeness,
     describe_pseudo_queries,
@@ -287,8 +286,7 @@ def _verdict_notes(comparison: ComparisonRecord, pairs: Sequence[PairVerdict]) -
 
 
 def _expected_cell(pair: PairVerdict) -> TableCell:
-    sub = "not counted" if pair.rule == UNLIKE else span(pair.interval, none="")
-    return _difference_cell(pair.estimate, sub, pair.verdict)
+    return _difference_cell(pair.estimate, span(pair.interval, none=""), pair.verdict)
 
 
 #: Marks of an estimate by the side of 0 on which its interval lies.

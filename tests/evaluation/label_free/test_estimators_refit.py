@@ -10,7 +10,7 @@ from conftest import write_beir
 
 from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
 from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES
-from beir_cocodr.evaluation.results import Calibration
+from beir_cocodr.evaluation.calibration import Calibration
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "custom_estimator.py"
 
@@ -28,7 +28,7 @@ def test_a_refit_learns_the_feature_of_a_new_estimator(tiny_cosine, tmp_path, mo
     calibration = Calibration.read(output)
     assert calibration.models.keys() == {GIVEN_QUERIES, CORPUS_ALONE}
     for model in calibration.models.values():
-        assert "score gap" in model.weights
+        assert "score gap" in model.slopes
         assert model.knows("hybrid")
     assert calibration.collections == datasets
     printed = capsys.readouterr().out

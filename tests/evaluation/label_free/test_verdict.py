@@ -1,4 +1,4 @@
-"""From estimates to verdicts, and what a calibration learns and claims."""
+"""From estimates to verdicts, and the answers where there is none."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from graded import calibrated_by_crops, model_by_crops
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from label_free_fitting import (
-    LabelledPairs,
-    count_trust,
-    fit,
-    leave_parents_out,
-    predict,
-    reliability,
-)
 from scipy import stats
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.calibration import (
+    Calibration,
+    DifferenceModel,
+    KindPrior,
+    PairFeatures,
+    Precedent,
+)
 from beir_cocodr.evaluation.label_free.agreement import rank_distance
 from beir_cocodr.evaluation.label_free.contamination import Contamination
 from beir_cocodr.evaluation.label_free.estimates import LEXICAL, MIDDLE, estimate_pair, features
@@ -28,13 +27,12 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
 from beir_cocodr.evaluation.label_free.verdict import (
     CORPUS_ALONE,
     GIVEN_QUERIES,
-    SAME_KIND,
     decide,
     expected_values,
-    load_calibration,
     rank_by_lead,
+    undefeated_first,
 )
-from beir_cocodr.evaluation.results import Calibration, DifferenceModel, Likeness
+from beir_cocodr.evaluation.results import Likeness
 from beir_cocodr.models.spec import FUSIONS, Fusion, ModelSpec, calibration_kind
 
 NOTHING = PseudoQueries([], np.zeros(0, np.int64), None, {})
@@ -62,15 +60,26 @@ def evidence(models, size=40, seed=0):
     return Evidence(*scores, lists, {}, QUERIES, True, NOTHING, NOTHING, {}, kinds=kinds(models))
 
 
-def calibrated(weights, within=0.0, floor=0.01, quantile=1.645):
-    weights = {"is bm25": 0.0, "is hybrid": 0.0, "is feedback": 0.0} | weights
+FUSED = Precedent(25, 21, 0.05)
+
+
+def calibrated(deviation=0.05, widening=0.1):
+    """Crops tell the difference, and fusions are better than encoders in 21 of 25 collections."""
     model = DifferenceModel(
-        weights, np.zeros((len(weights),) * 2).tolist(), within, floor, quantile
+        slopes={CROPS: 1.0, LEXICAL: 0.2, MIDDLE: 0.1},
+        noise=np.diag([deviation**2, 1.0, 1.0]).tolist(),
+        priors={
+            "bm25, dense": KindPrior(0.02, 0.3),
+            "bm25, hybrid": KindPrior(0.06, 0.2),
+            "dense, dense": KindPrior(0.0, 0.2),
+            "dense, hybrid": KindPrior(0.05, 0.1, precedent=FUSED),
+        },
+        others=KindPrior(0.0, 0.3),
+        floor=0.0,
+        widening=widening,
+        quantile=1.645,
     )
     return Calibration(["c"], [], {}, "2026-01-01", {GIVEN_QUERIES: model, CORPUS_ALONE: model})
-
-
-WEIGHTS = {CROPS: 0.3, LEXICAL: 0.2, MIDDLE: 0.1, "is bm25": -0.1, "is hybrid": 0.05}
 
 
 @settings(max_examples=12, deadline=None)
@@ -78,7 +87,7 @@ WEIGHTS = {CROPS: 0.3, LEXICAL: 0.2, MIDDLE: 0.1, "is bm25": -0.1, "is hybrid": 
 def test_exchanging_the_models_turns_the_verdict_round(seed, pair):
     a, b = pair
     seen = evidence(dict.fromkeys([a, b, "bm25"]), seed=seed)
-    first, second = (decide(seen, *names, calibrated(WEIGHTS)) for names in ((a, b), (b, a)))
+    first, second = (decide(seen, *names, calibrated()) for names in ((a, b), (b, a)))
     for one, other in zip(first.estimates, second.estimates, strict=True):
         assert (one.wins, one.ties, one.losses) == (other.losses, other.ties, other.wins)
         assert one.effect == pytest.approx(-other.effect)
@@ -91,54 +100,117 @@ def test_exchanging_the_models_turns_the_verdict_round(seed, pair):
     assert first.probability == pytest.approx(1 - second.probability)
 
 
+def with_lead(lead, b="y"):
+    """Evidence in which crops alone differ, on lists without a common document."""
+    models = ["x", b, "bm25"]
+    crops = {"x": np.zeros(40), b: np.full(40, lead), "bm25": np.zeros(40)}
+    lists = {
+        name: np.tile(np.arange(20) + 20 * number, (40, 1)) for number, name in enumerate(models)
+    }
+    return replace(evidence(models), crops=crops, lists=lists)
+
+
 @pytest.mark.parametrize(
-    ("lead", "deviation", "remarks", "verdict"),
+    ("lead", "deviation", "distance", "verdict"),
     [
-        (0.5, 0.1, [], "better"),
-        (-0.5, 0.1, [], "worse"),
-        (0.1, 0.1, [], "cannot tell"),
-        (0.004, 0.003, [], "no difference"),
-        (0.004, 0.006, [], "cannot tell"),  # up to 0.014, beyond the margin of 0.01
-        (-0.004, 0.006, [], "cannot tell"),
-        (0.5, 0.1, ["words a document"], "cannot tell"),
+        (0.5, 0.1, 0.0, "better"),
+        (-0.5, 0.1, 0.0, "worse"),
+        (0.1, 0.1, 0.0, "cannot tell"),
+        (0.004, 0.003, 0.0, "no difference"),
+        (0.004, 0.006, 0.0, "cannot tell"),  # up to 0.014, beyond the margin of 0.01
+        (-0.004, 0.006, 0.0, "cannot tell"),
+        (0.5, 0.1, 10.0, "cannot tell"),  # so far away that the interval is wide
     ],
 )
-def test_the_interval_decides_and_not_where_the_collection_is_unlike(
-    lead, deviation, remarks, verdict
-):
-    seen = evidence(["x", "y", "bm25"])
-    crops = {"x": np.zeros(40), "y": np.full(40, lead), "bm25": np.zeros(40)}
-    found = decide(
-        replace(seen, crops=crops),
-        "x",
-        "y",
-        calibrated({CROPS: 1.0}, 0, deviation),
-        Likeness({}, remarks),
+def test_the_interval_decides(lead, deviation, distance, verdict):
+    calibration = replace(
+        calibrated_by_crops(),
+        models={GIVEN_QUERIES: replace(model_by_crops(deviation), floor=0.0)},
     )
+    found = decide(with_lead(lead), "x", "y", calibration, Likeness({}, [], distance))
+    deviation *= 1 + 0.1 * distance**2
+    assert found.distance == 1
     assert found.verdict == verdict
-    assert found.estimate == pytest.approx(lead)
+    assert found.estimate == pytest.approx(lead, rel=1e-3)
     assert found.interval == pytest.approx((lead - 1.645 * deviation, lead + 1.645 * deviation))
-    assert found.probability == pytest.approx(stats.norm.cdf(lead / deviation))
+    assert found.probability == pytest.approx(stats.norm.cdf(lead / deviation), abs=1e-3)
+
+
+def test_a_verdict_joins_the_prior_of_its_kinds_with_the_features():
+    seen = evidence(["x", "hybrid:x", "bm25"])
+    calibration = calibrated()
+    found = decide(seen, "x", "hybrid:x", calibration, Likeness({}, [], 1.5))
+    values = features(seen, "x", "hybrid:x")
+    pair = PairFeatures(("dense", "hybrid"), values, found.distance, 1.5)
+    expected = calibration.models[GIVEN_QUERIES].predict(pair)
+    assert (found.estimate, found.interval) == (expected.mean, expected.interval)
+    assert (found.prior_share, found.probability) == (expected.prior_share, expected.chance)
+    assert found.precedent == FUSED
+    assert f"{expected.prior_share:.0%} of the estimate is what usually wins" in found.reason
+
+
+def test_without_evidence_the_better_bet_is_what_usually_wins():
+    few = evidence(["x", "hybrid:x", "bm25"], size=4)
+    lists = {name: rows[:0] for name, rows in few.lists.items()}
+    few = replace(few, lists=lists, queries={})
+    found = decide(few, "x", "hybrid:x", calibrated())
+    assert (found.verdict, found.rule, found.prior_share) == ("cannot tell", "prior", 1)
+    assert "no estimator applies" in found.reason
+    seen = decide(evidence(["x", "hybrid:x", "bm25"], size=4), "x", "hybrid:x", calibrated())
+    assert seen.answer.startswith(
+        "No verdict from this corpus; hybrid:x is the better bet: in 21 of 25 labelled collections "
+        "it was better, by 0.05 on average (chance "
+    )
+    assert seen.turned().answer == seen.answer
+
+
+def test_an_answer_against_what_usually_wins_says_so():
+    found = decide(evidence(["x", "hybrid:x", "bm25"]), "x", "hybrid:x", calibrated())
+    against = replace(found, verdict="cannot tell", probability=0.2, estimate=-0.04)
+    assert "; x is the better bet here, by the evidence of this corpus: in only 4 of 25" in (
+        against.answer
+    )
+    neither = replace(against, probability=0.52)
+    assert neither.answer.endswith("neither x nor hybrid:x is the better bet")
+    worse = replace(against, verdict="worse", probability=0.01)
+    assert worse.answer == (
+        "x is better than hybrid:x: 0.040 nDCG@10 is expected, with a chance of 99%"
+    )
+    assert worse.turned().answer == worse.answer
 
 
 @pytest.mark.parametrize("name", ["rerank:folder@bm25", "splade:folder", "colbert:folder"])
 def test_nothing_is_decided_on_a_model_of_a_kind_that_the_calibration_has_not(name):
-    seen = evidence(["x", name, "bm25"])
-    crops = {"x": np.zeros(40), name: np.full(40, 0.5), "bm25": np.zeros(40)}
-    model = calibrated({CROPS: 1.0}, 0, 0.1)
-    for pair in (("x", name), (name, "x")):
-        found = decide(replace(seen, crops=crops), *pair, model)
-        assert (found.verdict, found.rule) == ("cannot tell", "unlike")
+    seen = with_lead(0.5, name)
+    pairs = [("x", name), ("x", "bm25"), (name, "bm25")]
+    verdicts = [decide(seen, *pair, calibrated_by_crops()) for pair in pairs]
+    for found in (verdicts[0], decide(seen, name, "x", calibrated_by_crops())):
+        low, high = found.interval
+        assert (found.verdict, found.rule) == ("cannot tell", "prior")
         assert name in found.reason
-    expected = expected_values(replace(seen, crops=crops), ["x", "bm25", name], model)
-    assert expected.variances[0, 2] > 0.5**2 / 2 > expected.variances[0, 1]
+        assert low <= 1e-9
+        assert high >= -1e-9
+    assert verdicts[0].better_bet == name
+    expected = expected_values(["x", name, "bm25"], verdicts)
+    assert expected.variances[0, 1] > 0.3**2 > expected.variances[0, 2]
 
 
-def test_two_that_rank_alike_do_not_differ_even_where_nothing_is_known_of_the_collection():
+def test_nothing_is_decided_by_what_usually_wins_alone():
+    prior = KindPrior(0.5, 0.05)
+    model = replace(model_by_crops(deviation=10.0), priors={"dense, hybrid": prior})
+    calibration = replace(calibrated_by_crops(), models={GIVEN_QUERIES: model})
+    found = decide(with_lead(0.3, "hybrid:x"), "x", "hybrid:x", calibration)
+    assert (found.verdict, found.rule) == ("cannot tell", "prior")
+    assert found.prior_share > 0.99
+    assert found.interval[0] == pytest.approx(0)
+    assert found.better_bet == "hybrid:x"
+
+
+def test_two_that_rank_alike_do_not_differ_however_far_the_collection_is():
     seen = evidence(["x", "bm25"])
     for part in (seen.crops, seen.generated, seen.lists, seen.kinds):
         part["y"] = part["x"]
-    found = decide(seen, "x", "y", calibrated(WEIGHTS), Likeness({}, ["documents"]))
+    found = decide(seen, "x", "y", calibrated(), Likeness({}, ["documents"], 99.0))
     assert (found.verdict, found.estimate, found.interval, found.distance) == (
         "no difference",
         0,
@@ -152,17 +224,7 @@ def test_two_that_rank_alike_do_not_differ_even_where_nothing_is_known_of_the_co
     )
     lists = {name: rows[:3] for name, rows in few.lists.items()}
     few = replace(few, lists=lists, queries={"1": "a"})
-    assert decide(few, "x", "y", calibrated(WEIGHTS)).verdict == "cannot tell"
-
-
-def test_a_prediction_is_that_of_a_linear_model_with_random_coefficients():
-    rng = np.random.default_rng(0)
-    root = rng.normal(size=(2, 2))
-    model = DifferenceModel({"f": 0.4, "g": -1.0}, (root @ root.T).tolist(), 0.2, 0.1, 1.645)
-    mean, deviation = model.predict({"g": 0.5, "f": 2.0, "other": 9.0}, 0.25)
-    drawn = (np.array([0.4, -1.0]) + rng.normal(size=(400_000, 2)) @ root.T) @ [2.0, 0.5]
-    drawn += rng.normal(size=400_000) * np.sqrt(0.2**2 * 0.25 + 0.1**2)
-    assert (mean, deviation) == pytest.approx((drawn.mean(), drawn.std()), rel=0.02)
+    assert decide(few, "x", "y", calibrated()).verdict == "cannot tell"
 
 
 def test_a_lead_that_was_rehearsed_is_no_evidence():
@@ -170,7 +232,7 @@ def test_a_lead_that_was_rehearsed_is_no_evidence():
     behind, ahead = sorted(("x", "y"), key=lambda name: seen.crops[name].mean())
     assert features(seen, behind, ahead)[CROPS] > 0
     trained = replace(seen, contamination=Contamination(spans=frozenset([ahead])))
-    assert features(trained, behind, ahead)[CROPS] == 0
+    assert CROPS not in features(trained, behind, ahead)
     trained = replace(seen, contamination=Contamination(spans=frozenset([behind])))
     assert features(trained, behind, ahead)[CROPS] > 0
 
@@ -234,21 +296,11 @@ def test_agreement_with_bm25_is_no_evidence_between_kinds():
 def test_a_fusion_of_ones_own_is_judged_by_the_kind_in_its_row(monkeypatch):
     row = Fusion("somewhere:Mine", "a fusion", calibration_kind="hybrid")
     monkeypatch.setitem(FUSIONS, "mine", row)
-    seen = evidence(["x", "mine:x", "bm25"])
-    crops = {"x": np.zeros(40), "mine:x": np.full(40, 0.5), "bm25": np.zeros(40)}
-    known = decide(replace(seen, crops=crops), "x", "mine:x", calibrated({CROPS: 1.0}, 0, 0.1))
-    assert (known.verdict, known.features["is hybrid"]) == ("better", 1)
+    known = decide(with_lead(0.5, "mine:x"), "x", "mine:x", calibrated_by_crops())
+    assert (known.verdict, known.rule) == ("better", "calibrated")
     monkeypatch.setitem(FUSIONS, "mine", replace(row, calibration_kind="of its own"))
-    seen = evidence(["x", "mine:x", "bm25"])
-    other = decide(replace(seen, crops=crops), "x", "mine:x", calibrated({CROPS: 1.0}, 0, 0.1))
-    assert (other.verdict, other.rule) == ("cannot tell", "unlike")
-
-
-def test_kinds_are_features_that_turn_round():
-    seen = evidence(["x", "y", "bm25"])
-    assert features(seen, "x", "bm25")["is bm25"] == 1
-    assert features(seen, "bm25", "x")["is bm25"] == -1
-    assert features(seen, "x", "y")["is bm25"] == 0
+    other = decide(with_lead(0.5, "mine:x"), "x", "mine:x", calibrated_by_crops())
+    assert (other.verdict, other.rule) == ("cannot tell", "prior")
 
 
 def test_ranking_by_lead_sorts_by_wins_and_keeps_the_order_of_ties():
@@ -259,118 +311,12 @@ def test_ranking_by_lead_sorts_by_wins_and_keeps_the_order_of_ties():
     assert rank_by_lead("xyz", pairs(0, 0, 0)) == ["x", "y", "z"]
 
 
-def planted(parents=4, each=2, models=7, between=0.0, noise=0.02, seed=0):
-    """Collections whose coefficient of the first feature is 0.5 or about that, and of the second
-    0.
-    """
-    rng = np.random.default_rng(seed)
-    made = []
-    for parent in range(parents):
-        slope = 0.5 + between * rng.normal()
-        for number in range(each):
-            values, wrong = rng.normal(size=(models, 2)), noise * rng.normal(size=models)
-            places = [(i, j) for i in range(models) for j in range(i + 1, models)]
-            x = np.array([values[j] - values[i] for i, j in places])
-            true = slope * x[:, 0] + np.array([wrong[j] - wrong[i] for i, j in places])
-            names = [(f"m{i}", f"m{j}") for i, j in places]
-            errors, distances = np.full(len(x), 1e-3), np.ones(len(x))
-            made.append(
-                LabelledPairs(
-                    f"c{parent}.{number}",
-                    f"c{parent}",
-                    names,
-                    ["f", "g"],
-                    x,
-                    distances,
-                    true,
-                    errors,
-                    300,
-                )
-            )
-    return made
-
-
-def test_the_fit_finds_what_was_planted():
-    model = fit(planted())
-    assert model.weights == pytest.approx({"f": 0.5, "g": 0.0}, abs=0.02)
-    assert np.hypot(model.within, model.floor) == pytest.approx(0.02 * np.sqrt(2), rel=0.25)
-    assert np.sqrt(model.covariance[0][0]) < 0.02
-    vary = fit(planted(parents=16, each=1, between=0.2))
-    assert np.sqrt(vary.covariance[0][0]) == pytest.approx(0.2, rel=0.4)
-
-
-def test_intervals_cover_collections_that_were_left_out_as_often_as_they_claim():
-    counts = count_trust(leave_parents_out(planted(parents=8, each=1, between=0.1, seed=3))[0])
-    assert 0.8 <= counts["covered"] / counts["pairs"] <= 0.99
-    assert counts["right"] >= 0.97 * counts["decided"] > 0
-    assert counts["large_decided"] > counts["large"] / 2
-
-
-def test_no_label_of_a_parent_has_a_part_in_its_own_predictions():
-    collections = planted()
-    turned = [
-        replace(c, differences=-c.differences) if c.parent == "c0" else c for c in collections
-    ]
-    pairs = list(zip(leave_parents_out(collections)[0], leave_parents_out(turned)[0], strict=True))
-    for one, other in pairs:
-        if one.pairs.parent == "c0":
-            assert np.array_equal(one.expected, other.expected)
-            assert np.array_equal(one.deviations, other.deviations)
-    assert any(not np.array_equal(one.expected, other.expected) for one, other in pairs)
-
-
-def test_counts_and_reliability_by_hand():
-    model = DifferenceModel({"f": 1.0}, [[0.0]], 0.0, 0.01, 1.645)
-    given = np.array([0.1, -0.1, 0.05, 0.0, 0.1, 0.001])
-    true = np.array([0.1, 0.1, 0.005, 0.009, 0.02, 0.2])
-    pairs = LabelledPairs(
-        "c",
-        "c",
-        [("x", str(i)) for i in range(6)],
-        ["f"],
-        given[:, None],
-        np.ones(6),
-        true,
-        np.full(6, 1e-6),
-        300,
-    )
-    counts = count_trust([predict(model, pairs)])
-    wanted = {
-        "pairs": 6,
-        "covered": 2,
-        "decided": 4,
-        "right": 3,
-        "large": 3,
-        "large_decided": 2,
-        "equal": 2,
-    }
-    assert {name: counts[name] for name in wanted} == wanted
-    assert (counts["equal_decided"], counts["no_difference"]) == (1, 0)
-    few = count_trust([predict(model, replace(pairs, queries=299))])
-    assert few["equal"] == 0
-    rows = reliability([predict(model, pairs)])
-    assert sum(row["pairs"] for row in rows) == pytest.approx(6, abs=1)
-    told = Calibration(["c1", "c2"], ["abc"], {SAME_KIND: counts}, "2026-01-01").statement(
-        SAME_KIND, "abc"
-    )
-    for part in (
-        "in 2 of 6 pairs",
-        "right in 3 of 4 decided",
-        "it decided 2",
-        "not an independent test",
-    ):
-        assert part in told
-
-
-def test_too_little_to_calibrate_on():
-    with pytest.raises(InputError, match="three"):
-        fit(planted(parents=2))
-
-
-def test_calibration_files(tmp_path):
-    found = load_calibration()  # the packaged one, which knows collections with queries and without
-    assert {GIVEN_QUERIES, CORPUS_ALONE} <= found.models.keys()
-    assert len(found.corpora) == len(found.collections)
-    file = tmp_path / "calibration.json"
-    found.write(file)
-    assert Calibration.read(file) == found
+def test_the_first_of_a_ranking_is_expected_to_lose_against_none():
+    seen = evidence(["x", "hybrid:x", "bm25"])
+    names = [("x", "hybrid:x"), ("x", "bm25"), ("hybrid:x", "bm25")]
+    pairs = [decide(seen, a, b, calibrated()) for a, b in names]
+    chances = (0.2, 0.3, 0.9)  # x is the better bet against both
+    bets = [replace(one, probability=p) for one, p in zip(pairs, chances, strict=True)]
+    assert undefeated_first(["bm25", "x", "hybrid:x"], bets) == ["x", "bm25", "hybrid:x"]
+    circle = [replace(one, probability=p) for one, p in zip(pairs, (0.9, 0.1, 0.9), strict=True)]
+    assert undefeated_first(["bm25", "x", "hybrid:x"], circle) == ["bm25", "x", "hybrid:x"]

@@ -1,0 +1,309 @@
+"""The calibration of verdicts without labels: what usually wins, and what evidence adds to that.
+
+The difference in nDCG@10 of a pair of models has a prior by their kinds, from labelled collections.
+The features of the pair, which need no labels, are evidence that depends linearly on the
+difference. The posterior joins both in closed form, and without evidence it is the prior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+from typing import Self
+
+import numpy as np
+
+from beir_cocodr.arrays import Doubles
+from beir_cocodr.evaluation.few_labels import NORMAL
+from beir_cocodr.records import Record
+
+
+def kind_pair(a: str | None, b: str | None) -> str:
+    """Return the name of a pair of kinds in the calibration, such as "bm25, dense"."""
+    return f"{a}, {b}"
+
+
+@dataclass(frozen=True)
+class Precedent:
+    """How often models of one kind beat those of another on labelled collections.
+
+    Attributes:
+        collections: Labelled collections with such pairs.
+        better: Collections in which the models b were better on average.
+        average: Mean over the collections of the difference in nDCG@10, b − a.
+    """
+
+    collections: int
+    better: int
+    average: float
+
+    def turned(self) -> Self:
+        """Return the same precedent of a against b."""
+        return type(self)(self.collections, self.collections - self.better, -self.average)
+
+
+@dataclass(frozen=True)
+class KindPrior:
+    """What is expected of a pair of kinds before anything is seen of the corpus.
+
+    All figures are in units of the pair's scale, see :meth:`DifferenceModel.scale`.
+
+    Attributes:
+        mean: Expected difference, b − a.
+        deviation: Its standard deviation over collections.
+        features: Feature to its expected value.
+        deviations: Feature to the deviation of that expectation, for kinds of which little is
+            known; a feature that is missing has none.
+        precedent: How often b was better on labelled collections.
+    """
+
+    mean: float
+    deviation: float
+    features: dict[str, float] = field(default_factory=dict)
+    deviations: dict[str, float] = field(default_factory=dict)
+    precedent: Precedent | None = None
+
+    def turned(self) -> Self:
+        """Return the same prior of a against b."""
+        return type(self)(
+            mean=-self.mean,
+            deviation=self.deviation,
+            features={name: -value for name, value in self.features.items()},
+            deviations=self.deviations,
+            precedent=None if self.precedent is None else self.precedent.turned(),
+        )
+
+
+@dataclass(frozen=True)
+class PairFeatures:
+    """What was seen of a pair of models without labels.
+
+    Attributes:
+        kinds: Kinds of a and b; None for a model without one.
+        features: Feature to its value; exchanging a and b negates all. Absent evidence is missing.
+        distance: Mean rank distance of the two models.
+        unlikeness: Distance of the collection from those of the calibration.
+    """
+
+    kinds: tuple[str | None, str | None]
+    features: Mapping[str, float]
+    distance: float
+    unlikeness: float = 0.0
+
+
+@dataclass(frozen=True)
+class ExpectedDifference:
+    """The posterior of a difference in nDCG@10, b − a.
+
+    Attributes:
+        mean: Its mean.
+        deviation: Its standard deviation, calibrated on collections that were left out.
+        prior_share: The share of the prior in the precision, 1 without evidence.
+    """
+
+    mean: float
+    deviation: float
+    prior_share: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the 90% interval."""
+        half_width = NORMAL * self.deviation
+        return self.mean - half_width, self.mean + half_width
+
+    def holding_zero(self) -> ExpectedDifference:
+        """Return the same with a deviation so large that the interval holds 0.
+
+        How far evidence misleads is unknown where nothing may be decided.
+        """
+        least = abs(self.mean) / NORMAL
+        return replace(self, deviation=max(self.deviation, least))
+
+    @property
+    def chance(self) -> float:
+        """Return the probability that b is better; 0.5 without a deviation."""
+        if not self.deviation:
+            return 0.5
+        return NormalDist().cdf(self.mean / self.deviation)
+
+
+@dataclass(frozen=True)
+class DifferenceModel:
+    """A hierarchical model of the difference in nDCG@10 of two models, b − a.
+
+    In units of the pair's scale, the difference u of a pair of kinds is distributed over
+    collections as N(``mean``, ``deviation``²), and its features as
+    x = ``features`` + ``slopes`` (u − ``mean``) + ε with ε ~ N(0, ``noise``). On a collection at
+    the distance d from those of the fit, the variance of the prior is multiplied by
+    1 + ``widening`` d², and that of ε by its square: far away the answer is the prior's.
+
+    Attributes:
+        slopes: Feature to its slope.
+        noise: (p, p) covariance of the features of a known difference.
+        priors: Pair of kinds, see :func:`kind_pair`, to its prior; each pair in one order.
+        others: The prior of all other pairs.
+        floor: The scale of a pair is the root of its rank distance plus this.
+        widening: How fast intervals widen with the distance of a collection.
+        quantile: Half-width of a 90% interval in standard deviations, as collections that are left
+            out of the fit need it.
+    """
+
+    slopes: dict[str, float]
+    noise: list[list[float]]
+    priors: dict[str, KindPrior]
+    others: KindPrior
+    floor: float
+    widening: float
+    quantile: float
+
+    def knows(self, kind: str) -> bool:
+        """Return true if models of a kind took part in the fit."""
+        return any(kind in pair.split(", ") for pair in self.priors)
+
+    def prior(self, a: str | None, b: str | None) -> KindPrior:
+        """Return the prior of a pair of kinds."""
+        if kind_pair(a, b) in self.priors:
+            return self.priors[kind_pair(a, b)]
+        if kind_pair(b, a) in self.priors:
+            return self.priors[kind_pair(b, a)].turned()
+        return self.others
+
+    def scale(self, distance: float) -> float:
+        """Return the scale of a pair: the less two models rank alike, the more they may differ."""
+        return math.sqrt(distance + self.floor)
+
+    def predict(self, pair: PairFeatures) -> ExpectedDifference:
+        """Return the posterior of a pair's difference on a collection that was not fitted."""
+        return self.predict_all([pair])[0]
+
+    def predict_all(self, pairs: Sequence[PairFeatures]) -> list[ExpectedDifference]:
+        """Return the posteriors of several pairs."""
+        gains: dict[tuple[object, ...], _Gain] = {}
+        expected = []
+        for pair in pairs:
+            names = tuple(name for name in self.slopes if name in pair.features)
+            key = (pair.kinds, names, pair.unlikeness)
+            if key not in gains:
+                gains[key] = self._gain(pair, names)
+            expected.append(self._posterior(pair, names, gains[key]))
+        return expected
+
+    def _posterior(
+        self,
+        pair: PairFeatures,
+        names: Sequence[str],
+        gain: _Gain,
+    ) -> ExpectedDifference:
+        scale = self.scale(pair.distance)
+        prior = gain.prior
+        surprise = [pair.features[name] / scale - prior.features.get(name, 0.0) for name in names]
+        shift = float(gain.weights @ surprise) if names else 0.0
+        deviation = self.quantile / NORMAL / math.sqrt(gain.precision)
+        return ExpectedDifference(
+            mean=scale * (prior.mean + shift),
+            deviation=scale * deviation,
+            prior_share=gain.prior_share,
+        )
+
+    def _gain(self, pair: PairFeatures, names: Sequence[str]) -> _Gain:
+        prior = self.prior(*pair.kinds)
+        widening = 1 + self.widening * pair.unlikeness**2
+        prior_precision = 1 / (widening * prior.deviation**2)
+        if not names:
+            return _Gain(prior, np.zeros(0), prior_precision, 1.0)
+        rows = [row for row, name in enumerate(self.slopes) if name in names]
+        slopes = np.array([self.slopes[name] for name in names])
+        unsure = [prior.deviations.get(name, 0.0) ** 2 for name in names]
+        noise = np.array(self.noise)[np.ix_(rows, rows)] + np.diag(unsure)
+        weights = np.linalg.solve(widening**2 * noise, slopes)
+        precision = prior_precision + float(weights @ slopes)
+        return _Gain(prior, weights / precision, precision, prior_precision / precision)
+
+
+@dataclass(frozen=True)
+class _Gain:
+    """What the evidence of a pair of kinds changes on one collection.
+
+    Attributes:
+        prior: The prior.
+        weights: (p,) change of the expected difference for each unit of surprise in a feature.
+        precision: Precision of the posterior.
+        prior_share: The share of the prior in it.
+    """
+
+    prior: KindPrior
+    weights: Doubles
+    precision: float
+    prior_share: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over the collections of a calibration.
+
+    Attributes:
+        mean: Its mean; of the logarithm for counts.
+        deviation: Its standard deviation.
+    """
+
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Calibration(Record):
+    """The fit that verdicts without labels rest on, and how often it was right.
+
+    Attributes:
+        collections: Names of the labelled collections.
+        corpora: Content hashes of their documents.
+        trust: Group of pairs to counts of pairs: ``pairs``, ``covered`` by their interval,
+            ``decided``, ``right`` of these, ``large`` (labels show a difference beyond 0.03),
+            ``large_decided``, ``equal`` (within the margin), ``equal_decided``. Each collection
+            was judged by a model that was fitted without its family.
+        date: The day of the fit.
+        models: "given queries" for collections with queries, "corpus alone" for those without.
+        margin: The largest difference that counts as none.
+        figures: Figure of a collection to its spread over the calibration, see
+            :func:`~beir_cocodr.evaluation.label_free.likeness.compare_figures`.
+        reliability: Bins of pairs, each in both directions, by the chance that b is better:
+            ``predicted``, the share in which labels put b in front (``observed``), and the number
+            of ``pairs``.
+    """
+
+    SCHEMA = 2
+
+    collections: list[str]
+    corpora: list[str]
+    trust: dict[str, dict[str, int]]
+    date: str
+    models: dict[str, DifferenceModel] = field(default_factory=dict)
+    margin: float = 0.01
+    figures: dict[str, Spread] = field(default_factory=dict)
+    reliability: list[dict[str, float]] = field(default_factory=list)
+
+    def statement(self, group: str, corpus_sha256: str | None = None) -> str:
+        """Return how far to trust a verdict, for a person.
+
+        Args:
+            group: A key of ``trust``.
+            corpus_sha256: Content hash of the corpus.
+        """
+        counts = Counter(self.trust.get(group))
+        text = (
+            f"For {group}, on {len(self.collections)} labelled collections, each judged by a model "
+            "fitted without it and its family: "
+            f"the 90% interval held the labelled difference in {counts['covered']} of "
+            f"{counts['pairs']} pairs, the sign was right in {counts['right']} of "
+            f"{counts['decided']} decided pairs; of {counts['large']} pairs that labels tell apart "
+            f"by more than 0.03 it decided {counts['large_decided']}, of {counts['equal']} that "
+            f"are equal within {self.margin:g} it decided {counts['equal_decided']} ({self.date})."
+        )
+        if corpus_sha256 in self.corpora:
+            text += (
+                " This collection is one of them, so the verdict here is not an independent test."
+            )
+        return text

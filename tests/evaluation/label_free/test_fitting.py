@@ -1,0 +1,244 @@
+"""The fit of the model of differences, and honest widths on families that are left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from label_free_fitting import (
+    LabelledPairs,
+    Predicted,
+    calibrate,
+    conformal_quantile,
+    count_trust,
+    fit,
+    leave_families_out,
+    reliability,
+)
+
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.calibration import Calibration, ExpectedDifference, PairFeatures
+from beir_cocodr.evaluation.few_labels import NORMAL
+from beir_cocodr.evaluation.label_free.verdict import SAME_KIND, load_calibration
+
+KINDS = ("bm25", "dense", "dense", "hybrid", "hybrid")
+
+
+def planted(families=8, each=1, seed=0, noise=0.02, blind=()):
+    """Collections on which fusions lead by 0.06 and dense encoders by 0.02, give or take, and of
+    which one feature sees a share of 0.8; nothing is seen of some.
+    """
+    rng = np.random.default_rng(seed)
+    collections = []
+    for family in range(families):
+        for number in range(each):
+            lead = {
+                "bm25": 0.0,
+                "dense": rng.normal(0.02, 0.08),
+                "hybrid": rng.normal(0.06, 0.05),
+            }
+            values = np.array([lead[kind] + 0.02 * rng.normal() for kind in KINDS])
+            bias = np.array([0.1, 0.0, 0.0, 0.05, 0.05])
+            seen = 0.8 * values + bias + noise * rng.normal(size=len(KINDS))
+            places = [(i, j) for i in range(len(KINDS)) for j in range(i + 1, len(KINDS))]
+            count = len(places)
+            features = [{"x": float(seen[j] - seen[i])} for i, j in places]
+            collections.append(
+                LabelledPairs(
+                    name=f"c{family}.{number}",
+                    family=f"f{family}",
+                    models=[(f"m{i}", f"m{j}") for i, j in places],
+                    kinds=[(KINDS[i], KINDS[j]) for i, j in places],
+                    features=[{}] * count if family in blind else features,
+                    distances=np.full(count, 0.4),
+                    differences=np.array([values[j] - values[i] for i, j in places]),
+                    errors=np.full(count, 1e-3),
+                    figures={"share": float(rng.random())},
+                )
+            )
+    return collections
+
+
+def test_the_fit_finds_what_was_planted():
+    model = fit(planted(families=60))
+    scale = model.scale(0.4)
+    assert scale * model.priors["bm25, hybrid"].mean == pytest.approx(0.06, abs=0.025)
+    assert scale * model.priors["bm25, dense"].deviation == pytest.approx(0.08, rel=0.3)
+    assert model.priors["dense, dense"].mean == 0
+    assert model.slopes["x"] == pytest.approx(0.8, abs=0.1)
+    # What BM25 is flattered by is no evidence: a fusion that leads as usual has a lead of 0.8 · 0.06
+    # less 0.05 in the feature.
+    usual = PairFeatures(("bm25", "hybrid"), {"x": 0.8 * 0.06 - 0.05}, 0.4)
+    assert model.predict(usual).mean == pytest.approx(0.06, abs=0.025)
+    assert model.priors["bm25, hybrid"].precedent.collections == 60
+    assert model.priors["bm25, hybrid"].precedent.better > 40
+
+
+def test_collections_may_come_in_any_order():
+    collections = planted(families=6, each=2)
+    order = np.random.default_rng(1).permutation(len(collections))
+    first, figures = calibrate(collections)
+    second, others = calibrate([collections[row] for row in order])
+    assert figures.keys() == others.keys()
+    for pair, prior in first.priors.items():
+        assert second.priors[pair].mean == pytest.approx(prior.mean)
+        assert second.priors[pair].deviation == pytest.approx(prior.deviation)
+        assert (
+            second.priors[pair].precedent.better == prior.precedent.better if prior.precedent else 1
+        )
+    assert second.slopes == pytest.approx(first.slopes)
+    assert second.quantile == pytest.approx(first.quantile)
+    assert second.widening == first.widening
+
+
+def test_turning_a_pair_changes_no_fit():
+    collections = planted(families=5)
+    turned = []
+    for pairs in collections:
+        turned.append(
+            replace(
+                pairs,
+                models=[(b, a) for a, b in pairs.models],
+                kinds=[(b, a) for a, b in pairs.kinds],
+                features=[{"x": -values["x"]} for values in pairs.features],
+                differences=-pairs.differences,
+            )
+        )
+    first = fit(collections)
+    second = fit(turned)
+    assert second.slopes == pytest.approx(first.slopes)
+    for pair, prior in first.priors.items():
+        assert second.priors[pair].mean == pytest.approx(prior.mean, abs=1e-12)
+
+
+def test_every_family_weighs_the_same_whatever_its_size():
+    collections = planted(families=5)
+    copies = [replace(collections[0], name=f"copy {number}") for number in range(7)]
+    first = fit(collections)
+    second = fit([*collections, *copies])
+    assert second.slopes == pytest.approx(first.slopes)
+    for pair, prior in first.priors.items():
+        assert second.priors[pair].mean == pytest.approx(prior.mean)
+
+
+def test_absent_evidence_is_left_out_and_answered_by_the_prior():
+    collections = planted(families=8, blind=(2,))
+    predicted = {one.pairs.family: one for one in leave_families_out(collections)}
+    assert all(difference.prior_share == 1 for difference in predicted["f2"].differences)
+    assert all(difference.prior_share < 1 for difference in predicted["f3"].differences)
+
+
+def test_intervals_cover_families_that_were_left_out():
+    counts = {"pairs": 0, "covered": 0, "decided": 0, "right": 0}
+    for seed in range(3):
+        counted = count_trust(leave_families_out(planted(families=12, seed=seed)))
+        counts = {name: count + counted[name] for name, count in counts.items()}
+    assert 0.85 <= counts["covered"] / counts["pairs"] <= 1
+    assert counts["right"] >= 0.97 * counts["decided"] > 0
+
+
+def test_no_label_of_a_family_has_a_part_in_its_own_predictions():
+    collections = planted(families=6)
+    turned = [
+        replace(pairs, differences=-pairs.differences) if pairs.family == "f0" else pairs
+        for pairs in collections
+    ]
+    changed = False
+    for one, other in zip(leave_families_out(collections), leave_families_out(turned), strict=True):
+        if one.pairs.family == "f0":
+            assert one.differences == other.differences
+        else:
+            changed = changed or one.differences != other.differences
+    assert changed
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.floats(0, 9), min_size=1, max_size=5), min_size=10, max_size=14))
+def test_the_conformal_quantile_is_the_weighted_one_with_a_mass_at_infinity(scores):
+    families = [f"f{number}" for number in range(len(scores))]
+    found = conformal_quantile([np.array(of_family) for of_family in scores], families)
+    mass = {value: 0.0 for of_family in scores for value in of_family}
+    for of_family in scores:
+        for value in of_family:
+            mass[value] += 1 / len(of_family) / (len(scores) + 1)
+
+    def below(limit):
+        return sum(share for value, share in mass.items() if value <= limit)
+
+    assert below(found) >= 0.9 - 1e-6
+    assert all(below(value) < 0.9 + 1e-6 for value in mass if value < found)
+
+
+def test_with_few_families_the_quantile_is_the_largest_score():
+    scores = [np.array([1.0, 2.0]), np.array([3.0]), np.array([0.5])]
+    assert conformal_quantile(scores, ["a", "b", "c"]) == 3
+    # Collections of one family share its weight.
+    many = [np.array([1.0])] * 20
+    families = [f"f{number}" for number in range(20)]
+    assert conformal_quantile([*many, np.array([9.0])], [*families, "f0"]) == 1
+
+
+def test_counts_and_reliability_by_hand():
+    expected = [0.1, -0.1, 0.05, 0.0, 0.1, 0.001]
+    differences = np.array([0.1, 0.1, 0.005, 0.009, 0.02, 0.2])
+    pairs = LabelledPairs(
+        name="c",
+        family="c",
+        models=[("x", str(number)) for number in range(6)],
+        kinds=[("dense", "dense")] * 6,
+        features=[{}] * 6,
+        distances=np.ones(6),
+        differences=differences,
+        errors=np.full(6, 1e-6),
+    )
+    predicted = Predicted(
+        pairs, [ExpectedDifference(mean, 0.0165 / NORMAL, 0.5) for mean in expected]
+    )
+    counts = count_trust([predicted])
+    wanted = {
+        "pairs": 6,
+        "covered": 2,
+        "decided": 4,
+        "right": 3,
+        "large": 3,
+        "large_decided": 2,
+        "very_large": 3,
+        "very_large_decided": 2,
+        "equal": 2,
+        "equal_decided": 1,
+        "no_difference": 0,
+    }
+    assert {name: counts[name] for name in wanted} == wanted
+    assert count_trust([predicted], lambda kinds: kinds == ("bm25", "dense"))["pairs"] == 0
+    rows = reliability([predicted])
+    assert sum(row["pairs"] for row in rows) == pytest.approx(6, abs=1)
+    statement = Calibration(["c1", "c2"], ["abc"], {SAME_KIND: counts}, "2026-01-01").statement(
+        SAME_KIND, "abc"
+    )
+    for part in (
+        "in 2 of 6 pairs",
+        "right in 3 of 4 decided",
+        "it decided 2",
+        "not an independent test",
+    ):
+        assert part in statement
+
+
+def test_too_little_to_calibrate_on():
+    with pytest.raises(InputError, match="three"):
+        fit(planted(families=2))
+
+
+def test_calibration_files(tmp_path):
+    packaged = load_calibration()
+    assert len(packaged.corpora) == len(packaged.collections)
+    for model in packaged.models.values():
+        assert model.knows("hybrid")
+        assert np.linalg.eigvalsh(np.array(model.noise)).min() > 0
+        assert model.widening > 0
+    file = tmp_path / "calibration.json"
+    packaged.write(file)
+    assert Calibration.read(file) == packaged

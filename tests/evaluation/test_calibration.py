@@ -1,0 +1,139 @@
+"""The posterior that joins what usually wins with evidence, and its oracles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from beir_cocodr.evaluation.calibration import (
+    DifferenceModel,
+    ExpectedDifference,
+    KindPrior,
+    PairFeatures,
+    Precedent,
+)
+
+NOISE = [[0.02, 0.006, 0.0], [0.006, 0.03, -0.004], [0.0, -0.004, 0.05]]
+PRIOR = KindPrior(
+    mean=0.08,
+    deviation=0.1,
+    features={"crops": 0.2, "generated": -0.1},
+    deviations={"crops": 0.05},
+    precedent=Precedent(25, 21, 0.05),
+)
+MODEL = DifferenceModel(
+    slopes={"crops": 0.9, "generated": 0.5, "agreement": -0.3},
+    noise=NOISE,
+    priors={"bm25, hybrid": PRIOR, "dense, dense": KindPrior(0.0, 0.07)},
+    others=KindPrior(0.0, 0.2),
+    floor=0.02,
+    widening=0.1,
+    quantile=1.9,
+)
+SEEN = {"crops": 0.11, "generated": 0.05, "agreement": 0.02}
+
+
+def pair(features=SEEN, kinds=("bm25", "hybrid"), distance=0.3, unlikeness=0.0):
+    return PairFeatures(kinds, features, distance, unlikeness)
+
+
+@pytest.mark.parametrize("names", [["crops"], ["generated", "agreement"], list(SEEN)])
+@pytest.mark.parametrize("unlikeness", [0.0, 2.0])
+def test_the_posterior_is_the_conditional_of_the_joint_normal(names, unlikeness):
+    features = {name: SEEN[name] for name in names}
+    expected = MODEL.predict(pair(features, unlikeness=unlikeness))
+    # Integrate the product of the prior and of the features' density over a fine grid.
+    scale = np.sqrt(0.3 + 0.02)
+    widening = 1 + 0.1 * unlikeness**2
+    rows = [list(MODEL.slopes).index(name) for name in names]
+    slopes = np.array([MODEL.slopes[name] for name in names])
+    unsure = [PRIOR.deviations.get(name, 0.0) ** 2 for name in names]
+    noise = widening**2 * (np.array(NOISE)[np.ix_(rows, rows)] + np.diag(unsure))
+    seen = np.array([SEEN[name] / scale for name in names])
+    usual = np.array([PRIOR.features.get(name, 0.0) for name in names])
+    grid = np.linspace(-2, 2, 20_001)
+    density = stats.norm.pdf(grid, PRIOR.mean, np.sqrt(widening) * PRIOR.deviation)
+    means = usual + np.outer(grid - PRIOR.mean, slopes)
+    density *= stats.multivariate_normal.pdf(seen - means, np.zeros(len(names)), noise)
+    density /= density.sum()
+    mean = density @ grid
+    deviation = np.sqrt(density @ (grid - mean) ** 2)
+    assert expected.mean == pytest.approx(scale * mean, abs=1e-6)
+    assert expected.deviation == pytest.approx(
+        scale * deviation * 1.9 / stats.norm.ppf(0.95), rel=1e-4
+    )
+    assert expected.prior_share == pytest.approx(
+        deviation**2 / (widening * PRIOR.deviation**2), rel=1e-3
+    )
+
+
+def test_without_evidence_the_answer_is_the_prior():
+    expected = MODEL.predict(pair({"of another calibration": 0.4}))
+    scale = np.sqrt(0.32)
+    assert expected.prior_share == 1
+    assert expected.mean == scale * PRIOR.mean
+    low, high = expected.interval
+    assert (high - low) / 2 == pytest.approx(scale * PRIOR.deviation * 1.9)
+    assert expected.chance == pytest.approx(stats.norm.cdf(expected.mean / expected.deviation))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=3),
+    st.sampled_from([("bm25", "hybrid"), ("dense", "dense"), ("bm25", "splade"), (None, "bm25")]),
+    st.floats(0, 3),
+)
+def test_exchanging_the_models_turns_the_posterior(values, kinds, unlikeness):
+    features = dict(zip(SEEN, values, strict=True))
+    negated = {name: -value for name, value in features.items()}
+    first = MODEL.predict(pair(features, kinds, unlikeness=unlikeness))
+    second = MODEL.predict(pair(negated, kinds[::-1], unlikeness=unlikeness))
+    assert second.mean == pytest.approx(-first.mean, abs=1e-12)
+    assert second.deviation == pytest.approx(first.deviation)
+    assert second.prior_share == pytest.approx(first.prior_share)
+    assert second.chance == pytest.approx(1 - first.chance)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(0, 50), min_size=2, max_size=6, unique=True))
+def test_intervals_widen_and_the_answer_nears_the_prior_with_distance(distances):
+    expected = [MODEL.predict(pair(unlikeness=distance)) for distance in sorted(distances)]
+    deviations = [one.deviation for one in expected]
+    shares = [one.prior_share for one in expected]
+    assert deviations == sorted(deviations)
+    assert shares == sorted(shares)
+    far = MODEL.predict(pair(unlikeness=1e6))
+    assert far.prior_share == pytest.approx(1)
+    assert far.mean == pytest.approx(np.sqrt(0.32) * PRIOR.mean)
+
+
+def test_pairs_of_other_kinds_have_a_prior_without_direction():
+    expected = MODEL.predict(pair({}, ("bm25", "splade")))
+    assert (expected.mean, expected.prior_share, expected.chance) == (0, 1, 0.5)
+    assert expected.deviation > MODEL.predict(pair({})).deviation
+    assert MODEL.knows("hybrid")
+    assert not MODEL.knows("splade")
+
+
+def test_several_pairs_are_predicted_as_each_by_itself():
+    pairs = [pair(), pair({}), pair(kinds=("hybrid", "bm25")), pair(distance=0.5), pair()]
+    assert MODEL.predict_all(pairs) == [MODEL.predict(one) for one in pairs]
+
+
+def test_an_interval_holds_0_where_nothing_may_be_decided():
+    sure = ExpectedDifference(0.1, 0.02, 0.4)
+    assert sure.interval[0] > 0
+    assert sure.holding_zero().interval[0] == pytest.approx(0)
+    open_interval = replace(sure, deviation=0.2)
+    assert open_interval.holding_zero() == open_interval
+
+
+def test_precedents_turn():
+    assert PRIOR.precedent.turned() == Precedent(25, 4, -0.05)
+    assert MODEL.prior("hybrid", "bm25").mean == -PRIOR.mean
+    assert MODEL.prior("hybrid", "bm25").turned() == PRIOR
