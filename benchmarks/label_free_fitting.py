@@ -141,13 +141,13 @@ def fit(
     the number of families that have such pairs. Slopes and noise are common to all kinds.
 
     Args:
-        collections: The labelled pairs, of at least three families.
+        collections: The labelled pairs, of at least two families.
         quantile: The quantile of the intervals.
         widening: How fast intervals widen with the distance of a collection.
     """
-    if len({pairs.family for pairs in collections}) < 3:
+    if len({pairs.family for pairs in collections}) < 2:
         raise InputError(
-            "a calibration needs labelled collections of at least three families; name more"
+            "a fit needs labelled collections of at least two families; name more collections"
         )
     rows = _table(collections)
     residuals = rows.scaled.copy()
@@ -654,8 +654,9 @@ def pairs_of(
     evidence: Evidence,
     scores: Mapping[str, Floats],
     figures: dict[str, float],
+    pairs: Sequence[tuple[str, str]] | None = None,
 ) -> LabelledPairs:
-    """Return all pairs of models, what was seen of them, and what labels tell.
+    """Return pairs of models, what was seen of them, and what labels tell.
 
     Args:
         name: The collection's name.
@@ -663,8 +664,9 @@ def pairs_of(
         evidence: What was seen of the models.
         scores: Model to its nDCG@10 of every query by labels.
         figures: Figures of the collection.
+        pairs: The pairs. Default: all.
     """
-    pairs = list(itertools.combinations(scores, 2))
+    pairs = list(itertools.combinations(scores, 2)) if pairs is None else list(pairs)
     gaps = [scores[b] - scores[a] for a, b in pairs]
     lists = evidence.lists
     return LabelledPairs(

@@ -1,337 +1,408 @@
-"""Claim: without labels, intervals of differences between models hold, and decide half the pairs.
+"""Claim: on a corpus never seen, 90% intervals without labels hold, and decide what matters.
 
-All pairs of methods are compared on labelled collections and on collections that are resampled from
-them (``resampled.py``). Estimators see no labels, and labels tell the difference. A model of the
-difference by the estimates is fitted once for each parent, without that parent and everything
-resampled from it, and judges these. The same models then judge collections that are resampled with
-another seed. Last, a model is fitted to all collections, which is the calibration that the package
-carries. The searches of a collection are kept in ``--work`` and not repeated.
+Labelled collections were searched by many systems (``collect.py``). Each collection is judged by a
+model of differences that was fitted without it and without its family: priors, slopes, widths,
+widening and quantile, nothing has seen the family that is judged. Pairs of undamaged systems are
+counted: BM25, an encoder, its fusion, RM3 and feedback, and encoders against each other, on
+collections on which BM25 is below 0.9. Encoders with a known defect, against themselves without it,
+have a table of their own. Last, a model is fitted to all collections, which is the calibration that
+the package carries.
 
-The script prints how often intervals hold and decide, and writes
-``benchmarks/results/verdict.json`` and the calibration:
+The script prints and writes how often intervals hold and decide, by kind of collection, by encoder
+and by evidence, what picking the best bet costs, and which aims are missed:
 
-    python benchmarks/verdict.py --collections DIR
+    python benchmarks/verdict.py --work runs/collect
 
-``label_free_fitting.py`` refits the calibration with an estimator of your own, on the API
-documentation of installed packages.
+``label_free_fitting.py`` refits the calibration with an estimator of your own, on collections that
+everyone has.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from collecting.searched import Searched, load_searched
 from harness.page import markdown_table
-from harness.script import (
-    add_collections,
-    add_integers,
-    add_work,
-    option_parser,
-    origin,
-    settings_of,
-    write_results,
-)
-from harness.study import load_targets
+from harness.script import add_work, option_parser, origin, settings_of, write_results
 from label_free_fitting import (
-    MARGIN,
+    Kinds,
     LabelledPairs,
     Predicted,
+    calibration_of,
     count_trust,
-    fit,
-    fit_quantile,
-    leave_parents_out,
+    leave_families_out,
+    pairs_of,
     reliability,
 )
-from resampled import kind_of, load_parent, resample, search
 
-from beir_cocodr.data.collection import load_collection
-from beir_cocodr.evaluation.label_free.agreement import rank_distance
-from beir_cocodr.evaluation.label_free.estimates import features
+from beir_cocodr.evaluation.few_labels import NORMAL
+from beir_cocodr.evaluation.label_free.estimates import LEXICAL, MIDDLE
+from beir_cocodr.evaluation.label_free.estimators import CROPS, GENERATED
 from beir_cocodr.evaluation.label_free.evidence import Evidence
-from beir_cocodr.evaluation.label_free.likeness import text_figures
+from beir_cocodr.evaluation.label_free.likeness import figures_of
 from beir_cocodr.evaluation.label_free.verdict import (
     CALIBRATION_FILE,
     CORPUS_ALONE,
-    DIFFERENT_KINDS,
     GIVEN_QUERIES,
-    SAME_KIND,
 )
-from beir_cocodr.evaluation.results import Calibration
-from beir_cocodr.io import write_text
 
-DOMAINS = ["stdlib", "numpy", "pandas", "torch", "scipy", "sklearn"]
-#: The seed of the collections to which models are fitted.
-FITTED = 0
-PARTS = ("left out", "other seeds")
+REGIMES = (GIVEN_QUERIES, CORPUS_ALONE)
+
+#: On a collection where BM25 reaches this, systems hardly differ.
+_EASY = 0.9
+
+#: Uses of an encoder that are counted; others take part in the fit.
+COUNTED = ("bm25", "dense", "hybrid@0.5", "rm3", "feedback")
+FUSED = "hybrid@0.5"
+
+#: Evidence to the features that it gives; the fits without some show what each adds.
+EVIDENCE = {
+    "what usually wins alone": (),
+    "crops and generated queries": (CROPS, GENERATED),
+    "agreement": (LEXICAL, MIDDLE),
+}
 
 
-class Parent:
-    """A labelled collection, and what was searched on it and on its samples.
+@dataclass(frozen=True)
+class Aim:
+    """A figure that the verdicts should reach.
 
     Attributes:
-        name: Its name.
-        corpus: The checksum of its documents.
-        pairs: Seed and regime to the labelled pairs of every sample.
-        figures: The figures of its samples, which say how far the calibration reaches.
-        values: nDCG@10 of every method on every sample.
+        name: What it is.
+        low: Its least value.
+        high: Its largest value.
     """
 
-    def __init__(
-        self,
-        name: str,
-        source: str,
-        options: argparse.Namespace,
-    ) -> None:
-        self.name = name
-        self.source = source
-        self.options = options
-        self.corpus = load_collection(source).documents.content_hash
-        self.pairs: dict[tuple[int, str], list[LabelledPairs]] = {}
-        self.figures: list[dict[str, float]] = []
-        self.values: dict[str, dict[str, float]] = {}
-        for seed in (FITTED, options.other_seed):
-            for cell in self.cells(seed):
-                self.add(cell, seed)
+    name: str
+    low: float
+    high: float
 
-    def cells(self, seed: int) -> list[dict[str, Any]]:
-        """Search all samples of one seed, or read what was searched before."""
-        options = self.options
-        stem = self.name.replace("/", "-")
-        file = options.work / "cells" / f"{stem}.{seed}.json"
-        if not file.is_file():
-            parent = load_parent(
-                self.name.removeprefix("apidocs/"),
-                self.source,
-                options.vectors or options.work / "vectors",
-                options.samples,
-                options.seed,
-            )
-            cells = []
-            for part in resample(parent, seed):
-                with_queries, alone, scores = search(parent, part, seed)
-                cell = search_cell(
-                    f"{self.name} {part.name}",
-                    with_queries,
-                    alone,
-                    scores,
-                )
-                documents = [parent.texts["docs"][row] for row in part.documents[:500]]
-                queries = [parent.texts["queries"][row] for row in part.queries]
-                cell["figures"] |= text_figures(len(part.documents), documents, queries)
-                cells.append(cell)
-            file.parent.mkdir(
-                parents=True,
-                exist_ok=True,
-            )
-            write_text(file, json.dumps(cells))
-        content: list[dict[str, Any]] = json.loads(file.read_text())
-        return content
-
-    def add(self, cell: dict[str, Any], seed: int) -> None:
-        """Add what was searched on one sample."""
-        self.values[f"{cell['name']} ({seed})"] = cell["values"]
-        if seed == FITTED:
-            self.figures.append(cell["figures"])
-        for regime, content in cell["regimes"].items():
-            pairs = LabelledPairs(
-                name=cell["name"],
-                parent=self.name,
-                models=[tuple(pair) for pair in cell["models"]],
-                names=cell["names"],
-                features=np.array(content["features"]),
-                distances=np.array(content["distances"]),
-                differences=np.array(cell["differences"]),
-                errors=np.array(cell["errors"]),
-                queries=cell["queries"],
-            )
-            self.pairs.setdefault((seed, regime), []).append(pairs)
+    def is_met(self, value: float) -> bool:
+        """Return true if a value reaches the aim."""
+        return self.low <= value <= self.high
 
 
-def search_cell(
-    name: str,
-    with_queries: Evidence,
-    alone: Evidence,
-    scores: dict[str, Any],
-) -> dict[str, Any]:
-    """Return what is seen of all pairs of methods on one sample, and what labels tell of them.
+COVERAGE = Aim("90% intervals hold", 0.85, 0.95)
+LEAST_COVERAGE = Aim("90% intervals hold, in the worst kind of collection", 0.75, 1.0)
+WIDTH = Aim("mean width", 0.0, 0.14)
+RIGHT = Aim("sign right among decided pairs", 0.97, 1.0)
+VERY_LARGE_DECIDED = Aim("decided where labels differ by more than 0.05", 0.6, 1.0)
+LARGE_DECIDED = Aim("decided where labels differ by more than 0.03", 0.45, 1.0)
+EQUAL_DECIDED = Aim("decided where labels are within 0.01", 0.0, 0.1)
+REGRET = Aim("picks below the best of each collection", 0.0, 0.01)
+GAIN = Aim("picks above always taking the fusion", 1e-9, 1.0)
 
-    Args:
-        name: The sample's name.
-        with_queries: What is seen with the sample's queries.
-        alone: What is seen with its corpus alone.
-        scores: Method to its nDCG@10 of every query by labels.
+
+@dataclass(frozen=True)
+class Collection:
+    """A labelled collection with all pairs of systems that were searched on it.
+
+    Attributes:
+        searched: What was searched.
+        pairs: Regime to the pairs of undamaged systems.
+        defects: Regime to the pairs of a system and the same with a defect.
     """
-    models = list(itertools.combinations(scores, 2))
-    gaps = [scores[b] - scores[a] for a, b in models]
-    regimes = {}
-    names: list[str] = []
-    for regime, evidence in ((GIVEN_QUERIES, with_queries), (CORPUS_ALONE, alone)):
-        values = []
-        distances = []
-        for a, b in models:
-            seen = features(evidence, a, b)
-            names = list(seen)
-            values.append(list(seen.values()))
-            distance = rank_distance(evidence.lists[a], evidence.lists[b])
-            distances.append(float(distance.mean()))
-        regimes[regime] = {
-            "features": values,
-            "distances": distances,
-        }
-    return {
-        "name": name,
-        "models": models,
-        "names": names,
-        "regimes": regimes,
-        "differences": [float(gap.mean()) for gap in gaps],
-        "errors": [float(gap.std(ddof=1) / np.sqrt(len(gap))) for gap in gaps],
-        "queries": len(gaps[0]),
-        "values": {name: float(values.mean()) for name, values in scores.items()},
-        "figures": {
-            "BM25's nDCG@10 on held-out crops": float(with_queries.crops["bm25"].mean()),
-            "BM25's nDCG@10 on generated queries": float(with_queries.generated["bm25"].mean()),
-        },
-    }
+
+    searched: Searched
+    pairs: dict[str, LabelledPairs]
+    defects: dict[str, LabelledPairs]
+
+    @classmethod
+    def of(cls, searched: Searched) -> Collection:
+        """Return the pairs of a collection."""
+        pairs = {}
+        defects = {}
+        for regime, evidence in zip(REGIMES, (searched.with_queries, searched.alone), strict=True):
+            pairs[regime] = _pairs(searched, evidence, is_undamaged(searched))
+            defects[regime] = _pairs(searched, evidence, is_defect_of(searched))
+        return cls(searched, pairs, defects)
+
+    @property
+    def is_easy(self) -> bool:
+        """Return true if BM25 alone finds nearly everything."""
+        return float(self.searched.scores["bm25"].mean()) >= _EASY
+
+    def counted(self, regime: str) -> LabelledPairs:
+        """Return the pairs that are counted."""
+        pairs = self.pairs[regime]
+        uses = {name: use_of(self.searched, name) for name in self.searched.systems}
+        rows = [uses[a] in COUNTED and uses[b] in COUNTED for a, b in pairs.models]
+        return pairs.take(np.array(rows, bool))
 
 
-def judge(
-    parents: Sequence[Parent], options: argparse.Namespace
-) -> tuple[dict[str, Any], Calibration]:
-    """Fit and judge the models of both regimes, and return the results and the calibration."""
-    results: dict[str, Any] = origin() | {"settings": settings_of(options)}
-    models = {}
-    trust = {}
-    for regime in (GIVEN_QUERIES, CORPUS_ALONE):
-        fitted = []
-        unseen = []
-        for parent in parents:
-            fitted += parent.pairs[FITTED, regime]
-            unseen += parent.pairs.get((options.other_seed, regime), [])
-        left_out, others = leave_parents_out(fitted, unseen)
-        models[regime] = fit(fitted, fit_quantile(left_out))
-        results[regime] = {
-            "left out": summarize(left_out),
-            "other seeds": summarize(others),
-            "model": vars(models[regime]),
-        }
-        if regime == GIVEN_QUERIES:
-            trust = {
-                SAME_KIND: count_trust(left_out, lambda a, b: kind_of(a) == kind_of(b)),
-                DIFFERENT_KINDS: count_trust(left_out, lambda a, b: kind_of(a) != kind_of(b)),
-            }
-    results["collections"] = {}
-    for parent in parents:
-        results["collections"] |= parent.values
-    calibration = Calibration(
-        [parent.name for parent in parents],
-        [parent.corpus for parent in parents],
-        trust,
-        results["date"][:10],
-        models,
-        MARGIN,
-        ranges_of(parents),
-        reliability=results[GIVEN_QUERIES]["left out"]["reliability"],
-    )
-    return results, calibration
+def use_of(searched: Searched, name: str) -> str:
+    """Return how a system uses its encoder, with BM25's weight in a fusion."""
+    system = searched.systems[name]
+    return f"{system.use}@{system.weight:g}" if system.use == "hybrid" else system.use
 
 
-def ranges_of(parents: Sequence[Parent]) -> dict[str, tuple[float, float]]:
-    """Return the least and the largest value of every figure."""
-    every = [figures for parent in parents for figures in parent.figures]
-    ranges = {}
-    for name in every[0]:
-        values = [figures[name] for figures in every]
-        ranges[name] = (min(values), max(values))
-    return ranges
+#: Returns true for a pair of systems that is compared.
+IsCompared = Callable[[str, str], bool]
+
+
+def is_undamaged(searched: Searched) -> IsCompared:
+    """Return the pairs of systems without a defect, of one encoder or of one use."""
+    systems = searched.systems
+
+    def is_compared(a: str, b: str) -> bool:
+        if systems[a].is_defect or systems[b].is_defect:
+            return False
+        encoders = {systems[a].encoder, systems[b].encoder} - {""}
+        return len(encoders) < 2 or use_of(searched, a) == use_of(searched, b)
+
+    return is_compared
+
+
+def is_defect_of(searched: Searched) -> IsCompared:
+    """Return the pairs of a system and the same system with a defect."""
+    systems = searched.systems
+
+    def is_compared(a: str, b: str) -> bool:
+        if systems[a].is_defect == systems[b].is_defect:
+            return False
+        same_encoder = systems[a].encoder == systems[b].encoder
+        return same_encoder and use_of(searched, a) == use_of(searched, b)
+
+    return is_compared
+
+
+def _pairs(searched: Searched, evidence: Evidence, is_compared: IsCompared) -> LabelledPairs:
+    texts = searched.documents
+    queries = list(evidence.queries.values()) if evidence.real else []
+    figures = figures_of(len(texts), texts, queries, evidence)
+    chosen = [(a, b) for a, b in itertools.combinations(searched.systems, 2) if is_compared(a, b)]
+    return pairs_of(searched.name, searched.family, evidence, searched.scores, figures, chosen)
+
+
+# What is counted.
 
 
 def summarize(predictions: Sequence[Predicted]) -> dict[str, Any]:
-    """Return counts of pairs, over all and by parent, widths, errors, and reliability."""
-    by_parent: dict[str, list[Predicted]] = {}
-    for predicted in predictions:
-        by_parent.setdefault(predicted.pairs.parent, []).append(predicted)
-    widths = [2 * predicted.half_widths.mean() for predicted in predictions]
+    """Return counts of pairs, widths, errors, and how much of the estimates is prior."""
+    differences = [one for predicted in predictions for one in predicted.differences]
+    if not differences:
+        return {"collections": 0, "counts": {}}
     errors = [predicted.expected - predicted.pairs.differences for predicted in predictions]
     return {
-        "collections": len(predictions),
+        "collections": len({predicted.pairs.name for predicted in predictions}),
         "counts": count_trust(predictions),
-        "width": float(np.mean(widths)),
+        "width": float(np.mean([2 * NORMAL * one.deviation for one in differences])),
         "error": float(np.sqrt(np.mean(np.concatenate(errors) ** 2))),
-        "reliability": reliability(predictions),
-        "parents": {name: count_trust(of_parent) for name, of_parent in by_parent.items()},
+        "prior": float(np.mean([one.prior_share for one in differences])),
     }
 
 
-def describe(results: dict[str, Any]) -> str:
-    """Return the tables that the script prints."""
-    header = ["", "collections", "pairs", "covered", "width", "decided", "sign right"]
-    header += ["large decided", "equal decided"]
+def share(summary: Mapping[str, Any], part: str, of: str) -> float:
+    """Return the share of some counted pairs among others; 0 of none."""
+    counts = summary["counts"]
+    return counts.get(part, 0) / max(1, counts.get(of, 0))
+
+
+def grouped(
+    predictions: Sequence[Predicted],
+    group_of: Callable[[LabelledPairs, int], str],
+) -> dict[str, dict[str, Any]]:
+    """Return the summaries of groups of pairs.
+
+    Args:
+        predictions: The predictions.
+        group_of: Returns the group of a pair by its collection's pairs and its row.
+    """
+    groups: dict[str, list[Predicted]] = {}
+    for predicted in predictions:
+        pairs = predicted.pairs
+        names = np.array([group_of(pairs, row) for row in range(len(pairs.models))])
+        for name in dict.fromkeys(names.tolist()):
+            rows = names == name
+            kept = [predicted.differences[row] for row in np.flatnonzero(rows).tolist()]
+            groups.setdefault(name, []).append(Predicted(pairs.take(rows), kept))
+    return {name: summarize(of_group) for name, of_group in sorted(groups.items())}
+
+
+def judge_regime(collections: Sequence[Collection], regime: str) -> dict[str, Any]:
+    """Judge all collections without their families, with all evidence and with parts of it."""
+    hard = [one for one in collections if not one.is_easy]
+    fitted = [one.pairs[regime] for one in hard]
+    searched = {one.searched.name: one.searched for one in collections}
+    left_out = leave_families_out(fitted, [one.counted(regime) for one in hard])
+    defects = leave_families_out(fitted, [one.defects[regime] for one in hard])
+    by_evidence = {}
+    for name, features in EVIDENCE.items():
+        reduced = [with_features(pairs, features) for pairs in fitted]
+        judged = [with_features(one.counted(regime), features) for one in hard]
+        by_evidence[name] = summarize(leave_families_out(reduced, judged))
+    by_evidence["all"] = summarize(left_out)
+    return {
+        "all": summarize(left_out),
+        "by kind of collection": grouped(left_out, lambda pairs, _: searched[pairs.name].kind),
+        "by kind of pair": grouped(left_out, lambda pairs, row: kinds_of(pairs.kinds[row])),
+        "by encoder": grouped(
+            left_out, lambda pairs, row: encoders_of(searched[pairs.name], pairs.models[row])
+        ),
+        "by evidence": by_evidence,
+        "defects": grouped(
+            defects, lambda pairs, row: defect_of(searched[pairs.name], pairs.models[row])
+        ),
+        "picks": picks(left_out, searched),
+        "reliability": reliability(left_out),
+    }
+
+
+def with_features(pairs: LabelledPairs, names: Sequence[str]) -> LabelledPairs:
+    """Return the pairs with some of their features."""
+    features = []
+    for values in pairs.features:
+        features.append({name: values[name] for name in names if name in values})
+    return replace(pairs, features=features)
+
+
+def kinds_of(kinds: Kinds) -> str:
+    """Return a pair of kinds in one order."""
+    return " and ".join(sorted(map(str, kinds)))
+
+
+def encoders_of(searched: Searched, pair: tuple[str, str]) -> str:
+    """Return the encoders of a pair."""
+    encoders = {searched.systems[name].encoder for name in pair} - {""}
+    return " and ".join(sorted(encoders))
+
+
+def defect_of(searched: Searched, pair: tuple[str, str]) -> str:
+    """Return the defect of one of a pair."""
+    return next(searched.systems[name].defect for name in pair if searched.systems[name].defect)
+
+
+def picks(predictions: Sequence[Predicted], searched: Mapping[str, Searched]) -> dict[str, Any]:
+    """Return what the best bets among the uses of an encoder reach, on each collection.
+
+    The best bet has the highest expected value. It is compared with the best of all by labels,
+    and with always taking the fusion.
+    """
     rows = []
-    for regime in (GIVEN_QUERIES, CORPUS_ALONE):
-        for part in PARTS:
-            summary = results[regime][part]
-            counts = summary["counts"]
-            rows.append(
-                [
-                    f"{regime}, {part}",
-                    summary["collections"],
-                    counts["pairs"],
-                    _share(counts, "covered", "pairs"),
-                    f"{summary['width']:.3f}",
-                    _share(counts, "decided", "pairs"),
-                    _share(counts, "right", "decided"),
-                    _share(counts, "large_decided", "large"),
-                    _share(counts, "equal_decided", "equal"),
-                ]
-            )
-    chances = []
-    for row in results[GIVEN_QUERIES]["left out"]["reliability"]:
-        chances.append([f"{row['predicted']:.2f}", f"{row['observed']:.2f}", row["pairs"]])
-    columns = ["P(better), predicted", "observed", "pairs"]
-    return "\n\n".join([markdown_table(header, rows), markdown_table(columns, chances)])
+    for predicted in predictions:
+        of_collection = searched[predicted.pairs.name]
+        encoders = {system.encoder for system in of_collection.systems.values()} - {""}
+        for encoder in sorted(encoders):
+            values = _values(predicted, of_collection, encoder)
+            if values:
+                rows.append({"collection": predicted.pairs.name, "encoder": encoder} | values)
+    names = ("picked", "best", "fusion", "encoder alone", "bm25")
+    means = {}
+    for name in names:
+        means[name] = float(np.mean([row[name] for row in rows])) if rows else 0.0
+    return {"means": means, "rows": rows}
 
 
-def _share(
-    counts: dict[str, int],
-    part: str,
-    whole: str,
-) -> str:
-    return f"{counts[part] / max(1, counts[whole]):.1%}"
+def _values(predicted: Predicted, searched: Searched, encoder: str) -> dict[str, float]:
+    """Return nDCG@10 of the pick and of fixed choices among an encoder's uses and BM25."""
+    leads: dict[str, float] = {}
+    for (a, b), difference in zip(predicted.pairs.models, predicted.differences, strict=True):
+        if {searched.systems[a].encoder, searched.systems[b].encoder} <= {encoder, ""}:
+            leads[b] = leads.get(b, 0.0) + difference.mean
+            leads[a] = leads.get(a, 0.0) - difference.mean
+    uses = {use_of(searched, name): name for name in leads}
+    if not {"dense", FUSED, "bm25"} <= uses.keys():
+        return {}
+    values = {name: float(searched.scores[name].mean()) for name in leads}
+    return {
+        "picked": values[max(leads, key=lambda name: leads[name])],
+        "best": max(values.values()),
+        "fusion": values[uses[FUSED]],
+        "encoder alone": values[uses["dense"]],
+        "bm25": values[uses["bm25"]],
+    }
+
+
+def check_aims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return each aim with its value and whether it is met."""
+    summary = results["all"]
+    kinds = results["by kind of collection"].values()
+    means = results["picks"]["means"]
+    values = {
+        COVERAGE: share(summary, "covered", "pairs"),
+        LEAST_COVERAGE: min(share(of_kind, "covered", "pairs") for of_kind in kinds),
+        WIDTH: summary["width"],
+        RIGHT: share(summary, "right", "decided"),
+        VERY_LARGE_DECIDED: share(summary, "very_large_decided", "very_large"),
+        LARGE_DECIDED: share(summary, "large_decided", "large"),
+        EQUAL_DECIDED: share(summary, "equal_decided", "equal"),
+        REGRET: means["best"] - means["picked"],
+        GAIN: means["picked"] - means["fusion"],
+    }
+    checked = []
+    for aim, value in values.items():
+        checked.append({**vars(aim), "value": value, "met": aim.is_met(value)})
+    return checked
+
+
+# What is printed.
+
+_HEADER = ["", "collections", "pairs", "held", "width", "prior", "decided", "sign right"]
+_HEADER += ["> 0.05 decided", "> 0.03 decided", "within 0.01 decided"]
+
+
+def _row(name: str, summary: Mapping[str, Any]) -> list[str]:
+    return [
+        name,
+        str(summary["collections"]),
+        str(summary["counts"].get("pairs", 0)),
+        f"{share(summary, 'covered', 'pairs'):.0%}",
+        f"{summary['width']:.3f}",
+        f"{summary['prior']:.0%}",
+        f"{share(summary, 'decided', 'pairs'):.0%}",
+        _of(summary, "right", "decided"),
+        _of(summary, "very_large_decided", "very_large"),
+        _of(summary, "large_decided", "large"),
+        _of(summary, "equal_decided", "equal"),
+    ]
+
+
+def _of(summary: Mapping[str, Any], part: str, total: str) -> str:
+    counts = summary["counts"]
+    return f"{counts.get(part, 0)} of {counts.get(total, 0)}"
+
+
+def _rows(summaries: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
+    for name, summary in summaries.items():
+        if summary["collections"]:
+            yield _row(name, summary)
+
+
+def describe(results: Mapping[str, Any]) -> str:
+    """Return the tables that the script prints."""
+    parts = []
+    for regime in REGIMES:
+        of_regime = results[regime]
+        parts.append(f"## {regime}")
+        for part in ("by kind of collection", "by kind of pair", "by encoder", "by evidence"):
+            rows = [*_rows(of_regime[part]), _row("all", of_regime["all"])]
+            parts += [f"### {part}", markdown_table(_HEADER, rows)]
+        parts += ["### known defects", markdown_table(_HEADER, list(_rows(of_regime["defects"])))]
+        means = of_regime["picks"]["means"]
+        described = ", ".join(f"{name} {value:.3f}" for name, value in means.items())
+        parts.append(f"Picks, mean nDCG@10: {described}.")
+        parts.append(markdown_table(["aim", "", "", ""], _aim_rows(of_regime["aims"])))
+    return "\n\n".join(parts)
+
+
+def _aim_rows(aims: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    rows = []
+    for aim in aims:
+        wanted = f"{aim['low']:.3g} to {aim['high']:.3g}"
+        rows.append([aim["name"], wanted, f"{aim['value']:.3f}", "met" if aim["met"] else "missed"])
+    return rows
 
 
 def parse_options() -> argparse.Namespace:
+    """Return the options of the script."""
     parser = option_parser(__doc__, "verdict")
-    add_work(parser, "runs/benchmark-verdict")
-    add_collections(parser)
-    parser.add_argument(
-        "--domains",
-        nargs="*",
-        default=DOMAINS,
-        help="Domains of apidocs.",
-    )
-    parser.add_argument(
-        "--dataset",
-        nargs="*",
-        default=[],
-        help="Further labelled collections.",
-    )
-    integers = {
-        "--documents": (2500, "The most documents of a test collection."),
-        "--samples": (200, "Crops, and generated queries, of a collection."),
-        "--seed": (42, "The seed of crops and generated queries."),
-        "--other-seed": (7, "The seed of the samples that are judged at the end."),
-    }
-    add_integers(parser, integers)
-    parser.add_argument(
-        "--vectors",
-        type=Path,
-        help="The folder of embeddings. Default: a folder in --work.",
-    )
+    add_work(parser, "runs/benchmark-collect")
     parser.add_argument(
         "--calibration",
         type=Path,
@@ -342,18 +413,26 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
+    """Judge all collections, print and write the results, and write the calibration."""
     options = parse_options()
-    names = [f"apidocs/{name}" for name in options.domains] + options.dataset
-    sources = load_targets(
-        names,
-        options.collections,
-        options.work,
-        options.documents,
-    )
-    parents = [Parent(name, source, options) for name, source in sources.items()]
-    results, calibration = judge(parents, options)
+    collections = []
+    for searched in load_searched(options.work):
+        if not searched.facts.pooled:
+            collections.append(Collection.of(searched))
+            print(f"{searched.name}: {len(searched.systems)} systems", flush=True)
+    results: dict[str, Any] = origin() | {"settings": settings_of(options)}
+    for regime in REGIMES:
+        results[regime] = judge_regime(collections, regime)
+        results[regime]["aims"] = check_aims(results[regime])
+    results["collections"] = {one.searched.name: vars(one.searched.facts) for one in collections}
     write_results(options.results, results)
-    calibration.write(options.calibration)
+    by_regime = {regime: [one.pairs[regime] for one in collections] for regime in REGIMES}
+    corpora = {one.searched.name: one.searched.corpus_sha256 for one in collections}
+    hard = [one for one in collections if not one.is_easy]
+    left_out = leave_families_out(
+        [one.pairs[GIVEN_QUERIES] for one in hard], [one.counted(GIVEN_QUERIES) for one in hard]
+    )
+    calibration_of(by_regime, corpora, left_out).write(options.calibration)
     print(describe(results))
 
 

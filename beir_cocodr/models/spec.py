@@ -80,6 +80,7 @@ _WEIGHT_MAX = 1_000
 DENSE = "dense"
 HYBRID = "hybrid"
 FEEDBACK = "feedback"
+RM3 = "rm3"
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ FUSIONS: dict[str, Fusion] = {
         help="hybrid, with BM25's query expanded by terms of hybrid's best documents",
         weighted=True,
         lucene=False,
-        calibration_kind=HYBRID,
+        calibration_kind=RM3,
         citation="lavrenko2001relevance",
     ),
     "feedback": Fusion(
@@ -297,16 +298,6 @@ def calibration_kind(spec: ModelSpec) -> str | None:
     if spec.kind in RETRIEVERS:
         return RETRIEVERS[spec.kind].calibration_kind
     return getattr(spec.loaded, "calibration_kind", None)
-
-
-def calibrated_kinds() -> list[str]:
-    """Return the kinds that rows of the tables are of, beside a dense encoder."""
-    rows: list[Fusion | Hosted | Standalone] = []
-    rows += FUSIONS.values()
-    rows += HOSTED.values()
-    rows += RETRIEVERS.values()
-    kinds = [BM25, *(row.calibration_kind for row in rows)]
-    return [kind for kind in dict.fromkeys(kinds) if kind not in (None, DENSE)]
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,24 @@ def collection_figures(documents: Documents, evidence: Evidence) -> dict[str, fl
     queries = []
     if evidence.real:
         queries = [evidence.queries[query] for query in spaced(evidence.queries, _LOOKED_AT)]
-    figures = text_figures(len(documents), texts, queries)
+    return figures_of(len(documents), texts, queries, evidence)
+
+
+def figures_of(
+    documents: int,
+    texts: Sequence[str],
+    queries: Sequence[str],
+    evidence: Evidence,
+) -> dict[str, float]:
+    """Return the figures of a collection from parts of its texts.
+
+    Args:
+        documents: The number of documents.
+        texts: Texts of some documents.
+        queries: Texts of some of the collection's own queries, none if it has none.
+        evidence: What was seen of BM25.
+    """
+    figures = text_figures(documents, texts, queries)
     scores = {
         "held-out crops": evidence.crops[BM25],
         "generated queries": evidence.generated[BM25],

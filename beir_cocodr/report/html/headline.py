@@ -1,6 +1,7 @@
 """The head of the page: the verdict in one sentence, and what to do now."""
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -389,6 +390,6 @@ def _unjudged_headline(output: ResultsFolder) -> Headline:
 
 def _with_names(text: str, names: Names) -> str:
     """Return a sentence of a record with the page's names in the place of model names."""
-    for model in sorted(names, key=len, reverse=True):  # a name may be part of a longer one
-        text = text.replace(model, names[model])
-    return text
+    longest_first = sorted(names, key=len, reverse=True)  # a name may be part of a longer one
+    models = "|".join(map(re.escape, longest_first))
+    return re.sub(rf"(?<!\w)({models})(?!\w)", lambda match: names[match[1]], text)

@@ -8,9 +8,9 @@ from pathlib import Path
 import label_free_fitting
 from conftest import write_beir
 
+from beir_cocodr.evaluation.calibration import Calibration
 from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
 from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES
-from beir_cocodr.evaluation.calibration import Calibration
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "custom_estimator.py"
 

@@ -69,8 +69,8 @@ def test_the_fit_finds_what_was_planted():
     assert scale * model.priors["bm25, dense"].deviation == pytest.approx(0.08, rel=0.3)
     assert model.priors["dense, dense"].mean == 0
     assert model.slopes["x"] == pytest.approx(0.8, abs=0.1)
-    # What BM25 is flattered by is no evidence: a fusion that leads as usual has a lead of 0.8 · 0.06
-    # less 0.05 in the feature.
+    # What flatters BM25 is no evidence: of a fusion that leads as usual, the feature shows a lead
+    # of 0.8 · 0.06 less 0.05.
     usual = PairFeatures(("bm25", "hybrid"), {"x": 0.8 * 0.06 - 0.05}, 0.4)
     assert model.predict(usual).mean == pytest.approx(0.06, abs=0.025)
     assert model.priors["bm25, hybrid"].precedent.collections == 60
@@ -228,8 +228,8 @@ def test_counts_and_reliability_by_hand():
 
 
 def test_too_little_to_calibrate_on():
-    with pytest.raises(InputError, match="three"):
-        fit(planted(families=2))
+    with pytest.raises(InputError, match="two families"):
+        fit(planted(families=1))
 
 
 def test_calibration_files(tmp_path):
