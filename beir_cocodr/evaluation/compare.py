@@ -17,6 +17,7 @@ from beir_cocodr.evaluation.annotation import (
     draw_candidates,
     with_texts,
 )
+from beir_cocodr.evaluation.calibration import Calibration
 from beir_cocodr.evaluation.evaluate import EvaluateOptions, EvaluationTask, evaluate_into
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.label_free.verdict import compare_label_free
@@ -24,7 +25,6 @@ from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, MeasureNames
 from beir_cocodr.evaluation.results import (
     AnnotationCandidates,
     Best,
-    Calibration,
     ComparisonRecord,
     Findings,
     indistinguishable,

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from beir_cocodr.evaluation.calibration import Calibration, Precedent
 from beir_cocodr.evaluation.measures import paired_tests
 from beir_cocodr.evaluation.recommendation import TRAINING, USE
-from beir_cocodr.evaluation.calibration import Precedent
 from beir_cocodr.evaluation.results import (
     AnnotationCandidates,
     Best,
-    Calibration,
     ComparisonRecord,
     Estimate,
     EvaluationRecord,

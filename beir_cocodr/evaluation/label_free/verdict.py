@@ -286,7 +286,7 @@ def compare_label_free(
     queries: int | None = None,
     judged: Judgements | None = None,
     reference: str | None = None,
-    calibration: records.Calibration | None = None,
+    calibration: Calibration | None = None,
 ) -> tuple[records.Findings, dict[str, Results]]:
     """Estimate how models differ, and judge for each pair whether b is better than a.
 

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from beir_cocodr.arrays import Doubles, Ints
+from beir_cocodr.evaluation.calibration import Calibration
 from beir_cocodr.evaluation.recommendation import USE
-from beir_cocodr.evaluation.results import Calibration
 from beir_cocodr.report.html.results_folder import (
     ClusterWeights,
     CurvePoint,
