@@ -1,15 +1,17 @@
 """The options that say how a corpus of files is read, given to every command with ``--dataset``."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import wraps
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Annotated, Any
 
 from beir_cocodr.cli.flags import Command, plain, with_parameters
 from beir_cocodr.cli.noise import Verbose
 from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.files.file_folder import Reading, TextFiles
+from beir_cocodr.data.files.own_folders import check_output
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
 
@@ -63,10 +65,65 @@ def reads_files(command: Command) -> Command:
             if language is not None and not (has_language and language == "en"):
                 language = _use_language(language, values)
             _read_with(columns, language, values)
+        _check_output(values)
         command(**values)
 
     parameters = [*original.parameters.values(), *added]
     return with_parameters(extended, sorted(parameters, key=lambda parameter: parameter.kind))
+
+
+# The arguments of commands that name datasets, and those that name models.
+_DATASETS = ("dataset", "source", "target")
+_MODELS = ("model", "models", "teacher", "student")
+
+
+def _check_output(values: Mapping[str, Any]) -> None:
+    """Check that the output of a command is apart from the datasets and models that it reads.
+
+    Raises:
+        InputError: it is one of them, or would become a document of one.
+    """
+    output = values.get("output")
+    if output is None:
+        return
+    output = Path(output)
+    datasets = [_local_path(name) for name in _names(values, _DATASETS)]
+    models = [_encoder(name) for name in _names(values, _MODELS)]
+    check_output(output, [*datasets, *models])
+    for dataset in datasets:
+        if dataset.is_dir() and isinstance(_source(dataset), TextFiles):
+            TextFiles.check_output(output, dataset)
+
+
+def _names(values: Mapping[str, Any], arguments: Iterable[str]) -> Iterator[str]:
+    for argument in arguments:
+        value = values.get(argument)
+        names = value if isinstance(value, list) else [value]
+        yield from (str(name) for name in names if name)
+
+
+def _local_path(dataset: str) -> Path:
+    """Return the path that a dataset's name may be, without the settings of reading."""
+    path = Path(dataset)
+    return path if path.exists() else Path(dataset.partition("?")[0])
+
+
+def _encoder(model: str) -> str:
+    """Return the name of the encoder of a model."""
+    # Imported here because --help needs no models.
+    from beir_cocodr.models.spec import ModelSpec
+
+    try:
+        return ModelSpec.parse(model).encoder
+    except InputError:  # the command itself refuses the name
+        return model
+
+
+def _source(dataset: Path) -> object:
+    # Imported here because --help needs nothing that reads files.
+    from beir_cocodr.data.collection import resolve_source
+
+    return resolve_source(dataset, "test")
 
 
 def _use_language(name: str, values: dict[str, Any]) -> str:

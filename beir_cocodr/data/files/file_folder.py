@@ -23,14 +23,14 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.defects import Report, error, warning
 from beir_cocodr.data.files import file_formats as formats
+from beir_cocodr.data.files.own_folders import NotRead, is_within_output, visible_files
 from beir_cocodr.data.files.readers import Document, RecordChecker
 from beir_cocodr.data.sources import WITHOUT_LABELS, FileSource, Labels
-from beir_cocodr.errors import InputError, check_count, explained
+from beir_cocodr.errors import InputError, check_count, explained, listed
 from beir_cocodr.io import (
     cache_folder,
     file_state,
     filling_cache,
-    is_incidental,
     text_sha256,
     write_text,
 )
@@ -147,7 +147,33 @@ class TextFiles(FileSource):
     @classmethod
     def in_folder(cls, folder: Path) -> bool:
         """Return whether a folder has such files."""
-        return any(cls.reads(path) for path in _visible(folder))
+        return any(cls.reads(path) for path in visible_files(folder))
+
+    @classmethod
+    def check_output(cls, output: Path, folder: Path) -> None:
+        """Check that an output does not become a part of a folder of documents.
+
+        Below the folder, an output may be a folder without documents, which is then not read.
+
+        Raises:
+            InputError: it would be read as documents, or documents would be taken for an output.
+        """
+        output, folder = output.resolve(), folder.resolve()
+        if not output.is_relative_to(folder):
+            return
+        is_hidden = any(part.startswith(".") for part in output.relative_to(folder).parts)
+        if is_hidden or is_within_output(output, folder):
+            return
+        if output.is_dir() and cls.in_folder(output):
+            raise InputError(
+                f"--output {output} holds documents of the dataset {folder}, which would be taken "
+                "for results from then on; choose a new folder"
+            )
+        if not output.is_dir() and cls.reads(output):
+            raise InputError(
+                f"--output {output} would become a document of the dataset {folder}; choose a file "
+                "outside it"
+            )
 
     def key(self) -> tuple[str, ...] | None:
         """Return the key of the converted corpus in the cache: settings and state of the files."""
@@ -170,7 +196,7 @@ class TextFiles(FileSource):
         """Return all files that can be read, sorted by name; hidden ones are left out."""
         if self.corpus.is_file():
             return [self.corpus]
-        paths = [path for path in _visible(self.corpus) if self.reads(path)]
+        paths = [path for path in visible_files(self.corpus) if self.reads(path)]
         return sorted(paths, key=lambda path: path.parts)
 
     def documents(self, report: Report) -> Iterator[Document]:
@@ -257,11 +283,13 @@ class TextFiles(FileSource):
         return _UNSAFE.sub(lambda match: quote(match[0]), name)
 
     def _report_left_out(self, report: Report) -> None:
-        paths = [self.corpus] if self.corpus.is_file() else _visible(self.corpus)
+        not_read = NotRead()
+        paths = [self.corpus] if self.corpus.is_file() else visible_files(self.corpus, not_read)
         counts = Counter[str]()
         for path in paths:
             if not (self.reads(path) and formats.readable(path)):
                 counts[path.suffix.lower() or "no suffix"] += 1
+        self._report_not_read(not_read, report)
         if not counts:
             return
         kinds = [f"{count} of {suffix}" for suffix, count in counts.most_common(8)]
@@ -271,6 +299,19 @@ class TextFiles(FileSource):
             log.warning("%s: %s", self.corpus, message)
         defect = error if self.corpus.is_file() else warning
         report(defect("files left out", str(self.corpus), message))
+
+    def _report_not_read(self, not_read: NotRead, report: Report) -> None:
+        reasons = {
+            "outputs left out": ("written by beir-cocodr", not_read.outputs),
+            "links left out": ("links that lead outside the folder", not_read.links),
+        }
+        for kind, (reason, paths) in reasons.items():
+            if not paths:
+                continue
+            names = sorted(path.relative_to(self.corpus).as_posix() for path in paths)
+            message = f"not read as documents, because {reason}: {listed(names, 3)}"
+            log.info("%s: %s", self.corpus, message)
+            report(warning(kind, str(self.corpus), message))
 
 
 @dataclass(frozen=True)
@@ -342,19 +383,6 @@ _BATCH = 256
 
 # What a run or qrels cannot hold in an id, and what separates the parts of an id.
 _UNSAFE = re.compile(r"[\s%#\x00-\x1f\x7f-\x9f]")
-
-
-def _visible(folder: Path) -> Iterator[Path]:
-    """Stream the files below a folder, except hidden ones; links to folders are not followed."""
-    with explained(f"{folder} cannot be read", "make it readable, or move it away", OSError):
-        paths = list(folder.iterdir())
-    for path in paths:
-        if path.name.startswith(".") or is_incidental(path):
-            continue
-        if path.is_dir() and not path.is_symlink():
-            yield from _visible(path)
-        elif path.is_file():
-            yield path
 
 
 def _sections(

@@ -1,0 +1,148 @@
+"""The files in a folder of documents, and the outputs of this package among them.
+
+An output may lie inside a folder of documents, as in ``--dataset . --output runs/x``. It is known
+by the record in it, and is never read as documents. An output that would mix with what a command
+reads is refused.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from beir_cocodr.errors import InputError, explained
+from beir_cocodr.io import parse_json
+
+# Records, and some keys of their JSON. Users have files of these names too, with other content.
+_RECORDS: dict[str, tuple[str, ...]] = {
+    "run.json": ("run", "files"),
+    "adapt.json": ("models", "recommendation"),
+    "export.json": ("schema", "form"),
+    "generation.json": ("dataset", "generator"),
+    "manifest.json": ("method", "base", "encoder"),
+    "plan.json": ("schema",),
+    "regimes.json": ("method", "recipe"),
+    "session.json": ("schema", "dataset"),
+    "store.json": ("identity", "documents"),
+    "training.json": ("stage", "seen"),
+}
+
+_MODULES = "modules.json"
+_HOSTS = ("sentence_transformers.", "beir_cocodr.", "pylate.")
+
+
+def is_output(folder: Path, names: Collection[str]) -> bool:
+    """Return whether a record in a folder shows that a command of this package wrote it.
+
+    Models of sentence-transformers count as outputs.
+
+    Args:
+        folder: the folder.
+        names: the names in it.
+    """
+    for name in (*_RECORDS, _MODULES):
+        if name not in names:
+            continue
+        with suppress(OSError, ValueError):
+            content = parse_json((folder / name).read_text(encoding="utf-8"))
+            is_known = _is_model(content) if name == _MODULES else _has_keys(content, name)
+            if is_known:
+                return True
+    return False
+
+
+def _has_keys(content: object, name: str) -> bool:
+    return isinstance(content, dict) and all(key in content for key in _RECORDS[name])
+
+
+def _is_model(content: object) -> bool:
+    """Return whether the content of ``modules.json`` lists modules of sentence-transformers."""
+    if not isinstance(content, list) or not content:
+        return False
+    for module in content:
+        kind = module.get("type") if isinstance(module, dict) else None
+        if not isinstance(kind, str) or not kind.startswith(_HOSTS):
+            return False
+    return True
+
+
+def check_output(output: Path, inputs: Sequence[str | Path]) -> None:
+    """Check that an output is none of the folders and files that a command reads.
+
+    Args:
+        output: the output.
+        inputs: names of datasets and models; those that are no paths are left out.
+
+    Raises:
+        InputError: it is one of them, also under another name or by a link.
+    """
+    for path in inputs:
+        if _is_same(output, Path(path)):
+            raise InputError(
+                f"--output {output} is what this command reads ({path}); choose another --output"
+            )
+
+
+def _is_same(output: Path, path: Path) -> bool:
+    try:
+        return path.exists() and output.resolve() == path.resolve()
+    except (OSError, RuntimeError, ValueError):  # a link to itself, or a name that is no path
+        return False
+
+
+def is_within_output(folder: Path, root: Path) -> bool:
+    """Return whether a folder below ``root``, or one between the two, is an output."""
+    for place in (folder, *folder.parents):
+        if place == root:
+            return False
+        names = {path.name for path in place.iterdir()} if place.is_dir() else ()
+        if is_output(place, names):
+            return True
+    return False
+
+
+@dataclass
+class NotRead:
+    """The folders and links in a folder of documents that are not read.
+
+    Attributes:
+        outputs: folders that commands of this package wrote.
+        links: links to files outside the folder.
+    """
+
+    outputs: list[Path] = field(default_factory=list)
+    links: list[Path] = field(default_factory=list)
+
+
+def visible_files(root: Path, not_read: NotRead | None = None) -> Iterator[Path]:
+    """Stream the files below a folder, except hidden ones and those of outputs.
+
+    Links to folders, and to files outside the folder, are not followed.
+
+    Args:
+        root: the folder.
+        not_read: takes the folders and links that are left out.
+    """
+    not_read = not_read or NotRead()
+    folders = [root]
+    while folders:
+        folder = folders.pop()
+        with explained(f"{folder} cannot be read", "make it readable, or move it away", OSError):
+            paths = [path for path in folder.iterdir() if not path.name.startswith(".")]
+        if folder != root and is_output(folder, {path.name for path in paths}):
+            not_read.outputs.append(folder)
+            continue
+        for path in paths:
+            if path.is_symlink() and not _leads_inside(path, root):
+                not_read.links.append(path)
+            elif path.is_dir() and not path.is_symlink():
+                folders.append(path)
+            elif path.is_file():
+                yield path
+
+
+def _leads_inside(link: Path, root: Path) -> bool:
+    try:
+        return link.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):  # a link to itself
+        return False
