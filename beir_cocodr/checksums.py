@@ -28,6 +28,9 @@ _BLOCK = 1 << 18
 # The files that this process has verified, with their states then.
 _verified: dict[Path, tuple[int, ...]] = {}
 
+# The checksums of files that this process has read, with the states of the files then.
+_known: dict[Path, tuple[tuple[int, ...], str]] = {}
+
 
 @contextmanager
 def checked_path(path: Path) -> Iterator[Path]:
@@ -67,11 +70,21 @@ def fault(path: Path, content: memoryview | None = None) -> str | None:
             return f"{path} was changed since it was written, by its checksum in {CHECKSUMS}"
     except OSError as error:
         return f"{error.filename or path} cannot be read ({error.strerror or error})"
-    last_change = max(*state[:2], *record_state[:2])
-    # A file that changed a moment ago may change again without a trace.
-    if time.time_ns() - last_change > CLOCK_TICK_NS:
+    if _is_settled(state) and _is_settled(record_state):
         _verified[path.absolute()] = state + record_state
     return None
+
+
+def file_checksum(path: Path) -> str:
+    """Return the checksum of a file; a file that has not changed is read once in a process."""
+    state = _state(path)
+    before = _known.get(path.absolute())
+    if before is not None and before[0] == state:
+        return before[1]
+    checksum = _digest(path)
+    if _is_settled(state):
+        _known[path.absolute()] = (state, checksum)
+    return checksum
 
 
 def verify(path: Path, way_out: str) -> None:
@@ -107,11 +120,18 @@ def _state(path: Path) -> tuple[int, ...]:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
-def _checksum(path: Path, content: memoryview | None = None) -> str:
-    """Return the line that ``xxhsum -H3`` prints for a file.
+def _is_settled(state: tuple[int, ...]) -> bool:
+    """Return whether a file would show a further change: within a tick, it may have no trace."""
+    return time.time_ns() - max(state[:2]) > CLOCK_TICK_NS
 
-    The file is read to ``content`` where that is given.
-    """
+
+def _checksum(path: Path, content: memoryview | None = None) -> str:
+    """Return the line that ``xxhsum -H3`` prints for a file; see :func:`_digest`."""
+    return f"{_digest(path, content)}  {path.name}\n"
+
+
+def _digest(path: Path, content: memoryview | None = None) -> str:
+    """Return the checksum of a file, which is read to ``content`` where that is given."""
     digest = xxhash.xxh3_64()
     buffer = memoryview(bytearray(_BLOCK))
     start = 0
@@ -120,6 +140,6 @@ def _checksum(path: Path, content: memoryview | None = None) -> str:
             block = buffer if content is None else content[start : start + _BLOCK]
             count = file.readinto(block)
             if not count:
-                return f"XXH3_{digest.hexdigest()}  {path.name}\n"
+                return f"XXH3_{digest.hexdigest()}"
             digest.update(block[:count])
             start += count

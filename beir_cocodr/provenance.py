@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from beir_cocodr.arrays import Bools, Ints
+from beir_cocodr.checksums import file_checksum
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.sources import Labels
@@ -147,6 +148,7 @@ class TrainingRecord(Tabular, TrainingPlan):
         versions: versions of the packages that a number may depend on.
         parent: the record of ``base``.
         modules: see :func:`modules_of`.
+        checksums: see :func:`checksums_of`.
         rehearsed: what the training practised on the collections in ``seen``: :data:`SPANS` if it
             learned to find a document by a part of it, :data:`GENERATED_QUERIES` if by queries
             that were generated for it, and :data:`TERMS` if it was fitted on which terms occur in
@@ -163,6 +165,7 @@ class TrainingRecord(Tabular, TrainingPlan):
     versions: dict[str, str] = field(default_factory=dict)
     parent: "TrainingRecord | None" = None
     modules: dict[str, str] | None = None
+    checksums: dict[str, str] | None = None
     rehearsed: tuple[str, ...] = ()
     citations: tuple[str, ...] = ()
 
@@ -230,11 +233,11 @@ def read_record(model: str | Path) -> TrainingRecord | None:
 
 
 def write_record(folder: Path, record: TrainingRecord) -> TrainingRecord:
-    """Write the record beside a model, with the model's modules, and return it.
+    """Write the record beside a model, with the model's modules and checksums, and return it.
 
     It is written last: its presence says that the model is complete.
     """
-    record = replace(record, modules=modules_of(folder))
+    record = replace(record, modules=modules_of(folder), checksums=checksums_of(folder))
     record.write(folder / RECORD_FILE)
     return record
 
@@ -260,6 +263,27 @@ def modules_of(folder: Path) -> dict[str, str]:
             content = {key: value for key, value in dict(content).items() if key not in INCIDENTAL}
         hashes[file.relative_to(folder).as_posix()] = json_sha256(content)
     return hashes
+
+
+# The files of weights and vocabularies, in the folder of a model or of one of its modules.
+_WEIGHTS = (
+    "*.safetensors",
+    "pytorch_model*.bin",
+    "tokenizer.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "terms.txt",
+)
+
+
+def checksums_of(folder: Path) -> dict[str, str]:
+    """Return the checksum of each file of a model's weights and vocabularies, by its path."""
+    files: list[Path] = []
+    for place in (folder, *folder.glob("[0-9]*_*")):
+        for pattern in _WEIGHTS:
+            files += filter(Path.is_file, place.glob(pattern))
+    return {file.relative_to(folder).as_posix(): file_checksum(file) for file in sorted(set(files))}
 
 
 def training_lineage(encoder: str) -> list[TrainingRecord]:

@@ -21,6 +21,7 @@ from beir_cocodr.data.text import check_vocabulary
 from beir_cocodr.errors import InputError, first_line, listed, no_room
 from beir_cocodr.models.checkpoints.hub import local_folder, settings_folder
 from beir_cocodr.models.checkpoints.model_files import DAMAGED, check_files
+from beir_cocodr.models.checkpoints.number_types import check_number_types
 from beir_cocodr.models.spec import suggestion
 
 log = logging.getLogger(__name__)
@@ -311,9 +312,13 @@ def check_loaded(
         noun: What it is to the user, for messages.
 
     Raises:
-        InputError: A weight is NaN or infinite, there is no vocabulary, a token has no embedding,
-            or the model is set to read more tokens than it has positions.
+        InputError: A weight is NaN or infinite, or no floating-point number in its file, there is
+            no vocabulary, a token has no embedding, or the model is set to read more tokens than
+            it has positions.
     """
+    folder = local_folder(name)
+    if folder is not None:
+        check_number_types(model, folder, noun)
     wrong = []
     for key, tensor in model.state_dict().items():
         if tensor.is_floating_point() and tensor.numel() and not _is_finite(tensor):

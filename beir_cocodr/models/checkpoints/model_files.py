@@ -16,7 +16,7 @@ from sentence_transformers.util import SimilarityFunction
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.checkpoints.named_code import check_named_code, is_module
-from beir_cocodr.provenance import RECORD_FILE, modules_of
+from beir_cocodr.provenance import RECORD_FILE, checksums_of, modules_of
 
 # Settings by name to the types that a value may have, or the texts that it may be.
 _Types = Mapping[str, tuple[type | str, ...]]
@@ -233,20 +233,49 @@ def _check_normalize(config: Path) -> None:
 
 
 def _check_record(folder: Path) -> None:
-    """Check the modules against the record of a folder that was trained here."""
+    """Check modules, weights and vocabularies against the record of a model that was trained here.
+
+    Reading the weights for it warms the system's cache for the host that reads them next.
+    """
     try:
         record = parse_json((folder / RECORD_FILE).read_text(encoding="utf-8"))
-        recorded = dict(record.get("modules") or {})
+        modules = dict(record.get("modules") or {})
+        checksums = dict(record.get("checksums") or {})
     except (OSError, ValueError, TypeError, AttributeError):
         # There is no record, or it is not ours; what reads it for its content refuses it.
         return
-    present = modules_of(folder)
+    _compare(folder, "modules", modules, modules_of(folder))
+    # A host that loads from the hub downloads the weights only after this check.
+    is_downloaded = folder.parent.name == "snapshots"
+    with explained(f"{folder} cannot be read", "make its files readable", OSError):
+        present = checksums_of(folder)
+    expected = [name for name in checksums if name in present or not is_downloaded]
+    _compare(folder, "checksums", {name: checksums[name] for name in expected}, present)
+
+
+def _compare(
+    folder: Path,
+    field: str,
+    recorded: Mapping[str, object],
+    present: Mapping[str, str],
+) -> None:
+    """Compare files by their hashes in the record and now, by name.
+
+    Args:
+        folder: The model's folder.
+        field: The field of the record that has the hashes.
+        recorded: The hashes in the record.
+        present: The hashes now.
+
+    Raises:
+        InputError: A file is missing or has changed.
+    """
     for name, checksum in recorded.items():
         if present.get(name) != checksum:
             change = "was changed" if name in present else "is missing"
             raise InputError(
-                f"{folder / name} {change} since the model was trained, by {RECORD_FILE}; restore "
-                "it, or take its line out of modules there if the change is meant"
+                f"{folder / name} {change} since the model was written, by {RECORD_FILE}; restore "
+                f"it, or take its line out of {field} there if the change is meant"
             )
 
 

@@ -178,7 +178,7 @@ def test_a_folder_that_is_closed_is_named(folder, monkeypatch):
 def test_what_needs_an_extra_is_left_out_and_named(folder, monkeypatch, caplog):
     (folder / "scan.pdf").write_bytes(b"%PDF")
     for module in ("file_formats", "file_folder"):
-        monkeypatch.setattr(f"beir_cocodr.data.{module}.find_spec", lambda name: None)
+        monkeypatch.setattr(f"beir_cocodr.data.files.{module}.find_spec", lambda name: None)
     texts(folder)
     assert "beir-cocodr[files]" in caplog.text
     with pytest.raises(InputError, match=r"beir-cocodr\[files\]"):
