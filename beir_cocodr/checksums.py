@@ -7,11 +7,12 @@ is that of ``xxhsum``: ``cat checksums/* | xxhsum --check`` verifies a folder wi
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
@@ -21,6 +22,8 @@ from beir_cocodr.io import CHECKSUMS, CLOCK_TICK_NS, atomic_path, unfinished, wr
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+log = logging.getLogger(__name__)
 
 # Bytes read at a time: what is hashed is still in the processor's cache.
 _BLOCK = 1 << 18
@@ -41,6 +44,39 @@ def checked_path(path: Path) -> Iterator[Path]:
     with atomic_path(path) as temporary:
         yield temporary
         write_text(_record_of(path), _checksum(temporary))
+
+
+def save_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write a ``.npy`` file in one step, with its checksum."""
+    import numpy as np  # reading a record needs none
+
+    with checked_path(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array)
+
+
+def move_checked(draft: Path, path: Path) -> None:
+    """Give a complete file its name, and record its checksum."""
+    write_text(_record_of(path), f"{_digest(draft)}  {path.name}\n")
+    draft.replace(path)
+
+
+def is_sound(*files: Path) -> bool:
+    """Return whether files of the cache are as they were written.
+
+    A warning says what is wrong with the first that is not, and that it is made anew: this is how
+    a cache repairs itself.
+    """
+    for file in files:
+        problem = fault(file)
+        if problem:
+            log.warning("%s; the entry of the cache is made anew", problem)
+            return False
+    return True
+
+
+def is_kept(file: Path) -> bool:
+    """Return whether a file of the cache exists and :func:`is_sound`."""
+    return file.is_file() and is_sound(file)
 
 
 def add_checksums(folder: Path, names: Iterable[str]) -> None:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from beir_cocodr.arrays import Bools
+from beir_cocodr.checksums import is_kept, move_checked
 from beir_cocodr.data.defects import (
     Duplicate,
     Repeats,
@@ -39,7 +40,7 @@ from beir_cocodr.io import cache_folder, filling_cache, text_sha256, unfinished
 log = logging.getLogger(__name__)
 
 # Part of the key of every converted corpus: raise it when reading changes what comes out.
-_FORMAT = "1"
+_FORMAT = "2"
 
 # Judgements whose document ids are looked up at a time.
 _LOOKUP_SIZE = 65_536
@@ -266,8 +267,10 @@ def converted_corpus(source: Source) -> Documents:
     folder = cache_folder("corpora")
     key = source.key()
     if key is not None:
+        kept = _cache_file(folder, key)
         with suppress(OSError, ValueError):
-            return open_corpus(_cache_file(folder, key))
+            if is_kept(kept):
+                return open_corpus(kept)
     with filling_cache(folder), unfinished(folder) as draft:
         temporary = draft / "corpus.arrow"
         report = StrictReport(_command_line_name(source))
@@ -279,7 +282,7 @@ def converted_corpus(source: Source) -> Documents:
         if source.key() != key:
             raise InputError(f"{source.documents_file}: changed while it was being read; run again")
         file = _cache_file(folder, key or ("content", content_hash))
-        temporary.replace(file)
+        move_checked(temporary, file)
     documents = open_corpus(file)
     if isinstance(source, TextFiles):
         log.info(

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
+from beir_cocodr.checksums import checked_path, is_kept
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.data.documents import Documents
@@ -16,7 +17,7 @@ from beir_cocodr.data.files.readers import json_records
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.generation.generation_record import read_generation
-from beir_cocodr.io import atomic_path, cache_folder, file_state, filling_cache, text_sha256
+from beir_cocodr.io import cache_folder, file_state, filling_cache, text_sha256
 
 _TEXT = pa.large_string()
 _SCHEMA = pa.schema(
@@ -112,12 +113,12 @@ def load_query_context(folder: str | Path, queries_per_passage: int | None = Non
         str(queries_per_passage),
     )
     table = cache_folder("query-context") / f"{text_sha256(*key)[:32]}.arrow"
-    if not table.is_file():
+    if not is_kept(table):
         passages = _passages(queries, queries_per_passage)
         batches = _record_batches(passages, documents, TextFormat(separator), queries)
         with (
             filling_cache(table.parent),
-            atomic_path(table) as draft,
+            checked_path(table) as draft,
             draft.open("wb") as file,
             pa.ipc.new_stream(file, _SCHEMA) as writer,
         ):

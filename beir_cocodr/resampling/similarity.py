@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -104,19 +105,19 @@ class QueryEncoder:
 def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> EmbeddingStore:
     """Return the embeddings of queries, in their order, from the cache.
 
-    What the cache lacks is encoded shard by shard into it. The key is a hash of the encoder
-    (weights, modules, tokenizer, text format) and of the texts.
+    What the cache lacks, or holds damaged, is encoded shard by shard into it. The key is a hash of
+    the encoder (weights, modules, tokenizer, text format) and of the texts.
 
     Raises:
-        InputError: The cached embeddings do not fit or lack a shard, an embedding is NaN or
-            infinite, or the cache cannot be written.
+        InputError: The cached embeddings do not fit, an embedding is NaN or infinite, or the cache
+            cannot be written.
     """
     folder = cache_folder("query_embeddings") / _cache_key(encoder, queries)
-    if not folder.exists():
+    store = _sound_store(folder)
+    if store is None:
         _encode(encoder, queries, folder)
-    store = EmbeddingStore.found(folder)
-    if store is None or store.missing(thorough=True):
-        raise InputError(f"{folder} holds no embeddings, or shards are missing: delete that folder")
+        store = EmbeddingStore.found(folder)
+    assert store is not None
     if (len(store), store.dimensions) != (len(queries), encoder.dimensions):
         raise InputError(
             f"{folder} holds {len(store)} embeddings of {store.dimensions} dimensions, the encoder "
@@ -124,6 +125,21 @@ def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> Embed
             "folder"
         )
     return store
+
+
+def _sound_store(folder: Path) -> EmbeddingStore | None:
+    """Return the store in a folder of the cache; None where there is none, or it is damaged."""
+    if not folder.exists():
+        return None
+    try:
+        store = EmbeddingStore.found(folder)
+        if store is not None and not store.missing(thorough=True):
+            return store
+    except InputError as error:
+        log.warning("%s", str(error).partition("; ")[0])
+    log.warning("%s is damaged; its queries are encoded anew", folder)
+    rmtree(folder, ignore_errors=True)
+    return None
 
 
 def _cache_key(encoder: QueryEncoder, queries: Mapping[str, str]) -> str:

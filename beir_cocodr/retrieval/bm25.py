@@ -23,6 +23,7 @@ import scipy.sparse as sp
 from bm25s.tokenization import Tokenizer
 
 from beir_cocodr.arrays import Floats, Ints
+from beir_cocodr.checksums import add_checksums, is_kept, is_sound, save_array
 from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
@@ -31,11 +32,10 @@ from beir_cocodr.io import (
     draft_folder,
     filling_cache,
     json_sha256,
-    save_array,
 )
 from beir_cocodr.models.term_weights import K1, B
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.postings import Block, Postings, Rows
+from beir_cocodr.retrieval.postings import POSTINGS_FILES, Block, Postings, Rows
 from beir_cocodr.retrieval.ranking import Parts, Ranking
 from beir_cocodr.retrieval.vectors.pool import share_over_ranks
 
@@ -44,7 +44,7 @@ _BLOCK = 10_000
 _BLOCK_SECONDS = 0.5
 
 # Version of what is kept on the disk.
-_FORMAT = 1
+_FORMAT = 2
 
 # The file of a kept index with the tie ranks of its documents.
 _TIES = "ties.npy"
@@ -148,7 +148,7 @@ class BM25:
         }
         key = json_sha256(identity)[:32]
         folder = root / key
-        if on_main(lambda: not folder.is_dir()):
+        if on_main(lambda: not _is_kept(folder)):
             counting = self._counting(root / f"{key}.parts")
             with filling_cache(root):
                 self._count_together(counting, folder)
@@ -161,7 +161,7 @@ class BM25:
         share_over_ranks(
             range(counting.blocks),
             counting.start,
-            lambda number: counting.file(number).is_file(),
+            lambda number: is_kept(counting.file(number)),
             _BLOCK_SECONDS,
         )
         on_main(partial(self._merge, folder, counting))
@@ -172,6 +172,7 @@ class BM25:
         with draft_folder(folder, replace=True) as draft:
             Postings.build(counting.read, self.k1, self.b, draft)
             np.save(draft / _TIES, self.documents.tie_ranks())
+            add_checksums(draft, (*POSTINGS_FILES, _TIES))
         assert counting.folder is not None
         rmtree(counting.folder, ignore_errors=True)
 
@@ -261,6 +262,12 @@ class BM25:
             "similarity": "bm25",
             "text_format": {"title_separator": self.text_format.title_separator},
         }
+
+
+def _is_kept(folder: Path) -> bool:
+    """Return whether a folder holds an index that is as it was written."""
+    files = [folder / name for name in (*POSTINGS_FILES, _TIES)]
+    return folder.is_dir() and is_sound(*files)
 
 
 @dataclass(frozen=True, eq=False)

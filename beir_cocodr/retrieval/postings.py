@@ -22,8 +22,9 @@ from numpy.lib.format import open_memmap
 from scipy.sparse._sparsetools import csc_matvec
 
 from beir_cocodr.arrays import Array, Floats, Ints
+from beir_cocodr.checksums import checked_path
 from beir_cocodr.data.analyzers import Analyzer
-from beir_cocodr.io import atomic_path, write_text
+from beir_cocodr.io import write_text
 from beir_cocodr.models.term_weights import inverse_document_frequencies, length_norms
 from beir_cocodr.retrieval.ranking import best_rows
 
@@ -37,6 +38,9 @@ _ARRAYS = (
     "weights",
     "most",
 )
+
+#: The files of a folder of postings.
+POSTINGS_FILES = (_VOCABULARY, *(f"{name}.npy" for name in _ARRAYS))
 
 # Rows of the grid of documents, for each document that is wanted.
 _GRID = 32
@@ -101,7 +105,7 @@ class Block(NamedTuple):
     def save(self, file: Path) -> None:
         """Write the block to a file, which appears when it is complete."""
         terms = np.frombuffer("\n".join(self.terms).encode(), np.uint8)
-        with atomic_path(file) as temporary, temporary.open("wb") as out:
+        with checked_path(file) as temporary, temporary.open("wb") as out:
             np.savez(out, **self._asdict() | {"terms": terms})
 
     @classmethod

@@ -221,12 +221,14 @@ class Resources:
         from beir_cocodr.retrieval.store.encode import identity_of
         from beir_cocodr.retrieval.store.passes import update
         from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
+        from beir_cocodr.retrieval.store.store import remove_damaged
         from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 
         options = EncodeOptions(verify=self.options.verify)
         identity = identity_of(CorpusEncoder(model, self.documents), options, SHARD_SIZE)
         # One folder for each encoder, whatever the corpus was before.
         store_folder = folder / json_sha256(identity | {"corpus": None})[:16]
+        remove_damaged(store_folder)
         updated = update(
             model, self.documents, store_folder, options, name, self.options.progress, self.watcher
         )

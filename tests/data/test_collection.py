@@ -276,7 +276,7 @@ def test_damaged_gzip_is_refused(folder: Path) -> None:
 
 def cached(tmp_path: Path) -> list[tuple[str, int]]:
     return sorted(
-        (path.name, path.stat().st_ino) for path in (tmp_path / "cache" / "corpora").iterdir()
+        (path.name, path.stat().st_ino) for path in (tmp_path / "cache" / "corpora").glob("*.arrow")
     )
 
 
@@ -301,7 +301,7 @@ def test_a_changed_corpus_is_read_again(folder: Path) -> None:
 
 def test_a_damaged_cache_is_made_again(folder: Path, tmp_path: Path) -> None:
     expected = load_collection(folder).documents.content_hash
-    (file,) = (tmp_path / "cache" / "corpora").iterdir()
+    (file,) = (tmp_path / "cache" / "corpora").glob("*.arrow")
     whole = file.read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], b"x" * len(whole)):
         file.write_bytes(damaged)

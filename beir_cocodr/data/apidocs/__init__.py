@@ -9,7 +9,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import rmtree
 
+from beir_cocodr.checksums import add_checksums, is_sound
 from beir_cocodr.data.apidocs.docstrings import Docstring
 from beir_cocodr.data.apidocs.packages import package_docstrings
 from beir_cocodr.data.apidocs.summaries import fold, split_docstring
@@ -103,7 +105,7 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
     root = cache_root() if cache_dir is None else cache_dir.expanduser()
     name = "+".join(domains)
     folder = root / "apidocs" / f"{name}-{json_sha256(key)[:12]}"
-    if not (folder / "statistics.json").is_file():
+    if not _is_kept(folder):
         extractions = {name: _extract(name) for name in domains}
         _drop_repeated(extractions)
         with filling_cache(folder.parent):
@@ -209,6 +211,20 @@ def _drop_repeated(extractions: dict[str, _Extraction]) -> None:
         extraction.pairs = kept
 
 
+_FILES = ("corpus.jsonl", "queries.jsonl", "statistics.json")
+_QRELS = ("train.tsv", "test.tsv")
+
+
+def _is_kept(folder: Path) -> bool:
+    """Return whether a folder of the cache is as it was written; a damaged one is removed."""
+    if not folder.is_dir():
+        return False
+    if is_sound(*map(folder.joinpath, _FILES), *map((folder / "qrels").joinpath, _QRELS)):
+        return True
+    rmtree(folder, ignore_errors=True)
+    return False
+
+
 def _write(
     folder: Path,
     extractions: dict[str, _Extraction],
@@ -234,6 +250,8 @@ def _write(
                 draft / "statistics.json",
                 json.dumps(statistics, indent=2) + "\n",
             )
+            add_checksums(draft, _FILES)
+            add_checksums(draft / "qrels", _QRELS)
     except InputError:
         # A folder that is there already was written by another process from the same key.
         if not (folder / "statistics.json").is_file():

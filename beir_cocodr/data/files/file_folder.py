@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
+from beir_cocodr.checksums import checked_path, is_kept
 from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.defects import Report, error, warning
 from beir_cocodr.data.files import file_formats as formats
@@ -32,7 +33,6 @@ from beir_cocodr.io import (
     file_state,
     filling_cache,
     text_sha256,
-    write_text,
 )
 
 #: Words of a passage, punctuation marks counted: about 220 tokens of English, which fit the 256 of
@@ -473,7 +473,8 @@ class _ContentCache:
         self._file = cache_folder("files") / f"{key}.json"
         self._before: dict[str, Any] = {}
         with suppress(OSError, ValueError):
-            self._before = json.loads(self._file.read_text())
+            if is_kept(self._file):
+                self._before = json.loads(self._file.read_text())
         self._now: dict[str, Any] = {}
 
     def content(
@@ -499,9 +500,9 @@ class _ContentCache:
     def save(self) -> None:
         """Write the contents to the cache where they have changed."""
         if self._now != self._before:
-            with filling_cache(self._file.parent):
-                write_text(self._file, json.dumps(self._now))
+            with filling_cache(self._file.parent), checked_path(self._file) as draft:
+                draft.write_text(json.dumps(self._now))
 
 
 # The version of the cached content; raise it when a reader reads otherwise.
-_FORMAT = "1"
+_FORMAT = "2"

@@ -12,6 +12,7 @@ import numpy as np
 
 from beir_cocodr import io as files
 from beir_cocodr.arrays import Ints
+from beir_cocodr.checksums import is_kept
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import hashed_documents
 from beir_cocodr.data.text import TextFormat
@@ -166,7 +167,7 @@ class _BlockedSearch:
 
     def files(self) -> list[Path]:
         """Return all files in the order of the queries; missing ones are searched for."""
-        missing_here = [n for n in range(self.blocks) if not self.file(n).is_file()]
+        missing_here = [n for n in range(self.blocks) if not is_kept(self.file(n))]
         missing = sorted(set(chain(*gather(missing_here))))
         if not missing:
             log.info("BM25's negatives are taken from %s", self.folder)
@@ -177,7 +178,7 @@ class _BlockedSearch:
             seconds = queries * len(self.bm25.documents) * _SECONDS_A_DOCUMENT
             start = partial(QueryBlock.start, self.index)
             share_over_ranks(
-                blocks, start, lambda block: block.file.is_file(), seconds, "BM25 negatives"
+                blocks, start, lambda block: is_kept(block.file), seconds, "BM25 negatives"
             )
         return [self.file(number) for number in range(self.blocks)]
 

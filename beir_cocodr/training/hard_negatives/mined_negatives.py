@@ -20,6 +20,7 @@ from numpy.lib.format import open_memmap
 
 from beir_cocodr import io as files
 from beir_cocodr.arrays import Bools, Floats, Ints
+from beir_cocodr.checksums import add_checksums, is_sound
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
@@ -46,6 +47,7 @@ MINED = "mined"
 _RECORD = "mined.json"
 _ROWS = "rows.npy"
 _EMBEDDINGS = "query_embeddings.npy"
+_FILES = (_RECORD, _ROWS, _EMBEDDINGS)
 _CORPUS = "corpus"
 
 
@@ -198,11 +200,16 @@ def mine_negatives(
         counts = mining.run(draft, progress)
         record = {"identity": identity, "counts": counts, "queries": list(mining.positives)}
         text = json.dumps(record, ensure_ascii=False) + "\n"
-        on_main(lambda: files.write_text(draft / _RECORD, text))
+        on_main(lambda: _write_record(draft, text))
         on_main(lambda: _remove_stores(finished.parent))
     wait_for_all()  # until the first process has put the folder in its place
     log.info("%s, episode %d: %s", collection.name, draw.episode, _format_counts(counts))
     return _read(finished)[1]
+
+
+def _write_record(draft: Path, text: str) -> None:
+    files.write_text(draft / _RECORD, text)
+    add_checksums(draft, _FILES)
 
 
 def _remove_stores(folder: Path, kept: Path | None = None) -> None:
@@ -336,7 +343,7 @@ def _format_counts(counts: MiningCounts) -> str:
 
 def _saved(folder: Path, identity: Json) -> MinedNegatives | None:
     """Return what is in ``folder`` if it is complete and was made for ``identity``."""
-    if not folder.exists():
+    if not folder.exists() or not is_sound(*(folder / name for name in _FILES)):
         return None
     try:
         before, mined = _read(folder)

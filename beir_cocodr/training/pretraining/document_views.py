@@ -11,13 +11,14 @@ import numpy as np
 from datasets import Dataset
 
 from beir_cocodr.arrays import Ints
+from beir_cocodr.checksums import is_kept, save_array
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.spans import SpannedText, span_ranges
 from beir_cocodr.data.text import MOST_CHARACTERS
 from beir_cocodr.distributed import on_main
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import cache_folder, filling_cache, json_sha256, save_array
+from beir_cocodr.io import cache_folder, filling_cache, json_sha256
 from beir_cocodr.models.checkpoints.loading import tokenizer_sha256
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.vectors.pool import share_over_ranks
@@ -47,7 +48,7 @@ def token_counts(documents: Documents, model: Any) -> Ints:
     ]
     root = cache_folder("token-counts")
     file = root / f"{json_sha256(identity)[:32]}.npy"
-    if on_main(lambda: not file.is_file()):
+    if on_main(lambda: not is_kept(file)):
         counting = _TokenCounting(documents, model, file)
         with filling_cache(root):
             counting.parts.mkdir(exist_ok=True)
@@ -55,7 +56,7 @@ def token_counts(documents: Documents, model: Any) -> Ints:
             share_over_ranks(
                 counting.starts,
                 lambda device: counting.count,
-                lambda start: counting.part(start).is_file(),
+                lambda start: is_kept(counting.part(start)),
                 seconds=0,
             )
             on_main(counting.merge)
