@@ -177,6 +177,15 @@ class GuardedTrainer(BaseTrainer):
         self.guard.check_loss(loss[0] if isinstance(loss, tuple) else loss)
         return loss
 
+    def get_batch_samples(self, *args: Any, **settings: Any) -> Any:
+        """Fetch the batches of a step as the host does, and none after the last step.
+
+        A host that resumes from the checkpoint of the last step would make another one.
+        """
+        if self.state.global_step >= self.state.max_steps:
+            return [], None
+        return super().get_batch_samples(*args, **settings)
+
     def get_batch_sampler(self, dataset: Any, *args: Any, **settings: Any) -> Any:
         """Sample batches by our keys, or as the host does if there are none."""
         if self.batch_keys is None:
@@ -253,7 +262,7 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         steps=result.global_step,
         processes=world_size(),
         resumed_from=last.name if last else None,
-        training_loss=result.training_loss,
+        training_loss=result.training_loss if _has_trained(last, result.global_step) else None,
         seconds=round(time.perf_counter() - start, 1),
         details=stage.details | {LOGGED: losses},
         versions=versions(),
@@ -263,6 +272,11 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
     )
     with naming_full_disk(output, complete_so_far):
         return on_main(lambda: _save(stage, output, record))
+
+
+def _has_trained(last: Path | None, steps: int) -> bool:
+    """Return whether a run made a step, after the checkpoint that it resumed from."""
+    return last is None or last.name != f"checkpoint-{steps}"
 
 
 def _build_trainer(stage: Stage, arguments: Any, last: Path | None) -> GuardedTrainer:

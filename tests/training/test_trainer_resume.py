@@ -82,6 +82,30 @@ def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, die
     assert (start["bert.encoder.layer.0.output.dense.weight"] - moved).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("kind", ["pretrain", "finetune"])
+def test_a_kill_between_the_last_step_and_the_save(
+    kind, beir_folder, tiny_mlm, tmp_path, monkeypatch
+):
+    class Killed(Exception):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    train(kind, tmp_path / "whole", beir_folder, tiny_mlm)
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(run, "_save", die)
+        train(kind, tmp_path / "killed", beir_folder, tiny_mlm)
+    resumed = train(kind, tmp_path / "killed", beir_folder, tiny_mlm, resume=True)
+    assert resumed.steps == 9
+    assert resumed.resumed_from == "checkpoint-9"
+    assert resumed.training_loss is None
+    first = load_file(tmp_path / "whole" / "model.safetensors")
+    second = load_file(tmp_path / "killed" / "model.safetensors")
+    for name, weight in first.items():
+        torch.testing.assert_close(second[name], weight, rtol=0, atol=0, msg=name)
+
+
 def test_the_record_says_what_was_done_and_seen(beir_folder, tiny_mlm, tmp_path):
     first = tmp_path / "first"
     pretrain(
