@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from beir_cocodr.data.defects import Report, error
-from beir_cocodr.data.files.readers import json_records
+from beir_cocodr.data.defects import Report, error, ignore, warning
+from beir_cocodr.data.files.readers import NUL, json_records
 from beir_cocodr.errors import InputError, first_line
 
 
@@ -82,11 +82,19 @@ class _Outline:
         return Content(" ".join(title.split()), self.sections)
 
 
+# The mark of UTF-32 begins with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+
+
+def _encoding(data: bytes) -> str:
+    """Return the encoding that a byte order mark names; UTF-8 without one."""
+    return next((encoding for mark, encoding in _MARKS if data.startswith(mark)), "utf-8")
 
 
 def _decode(data: bytes) -> str:
@@ -95,10 +103,18 @@ def _decode(data: bytes) -> str:
     Raises:
         ValueError: the bytes are something else.
     """
-    for mark, encoding in _MARKS:
-        if data.startswith(mark):
-            return data.decode(encoding)
-    return data.decode()
+    return _without_nul(data.decode(_encoding(data)))
+
+
+def _without_nul(text: str) -> str:
+    """Return a text as it is, unless it has NUL characters.
+
+    Raises:
+        ValueError: it has some: it is UTF-16 or UTF-32 without a byte order mark, or no text.
+    """
+    if "\0" in text:
+        raise ValueError(NUL)
+    return text
 
 
 def _read_text(data: bytes) -> Content:
@@ -188,6 +204,8 @@ def _read_html(data: bytes) -> Content:
     """
     from bs4 import BeautifulSoup
 
+    if _encoding(data) == "utf-8" and b"\0" in data:
+        raise ValueError(NUL)
     page = BeautifulSoup(data, "html.parser")
     title = page.title.get_text() if page.title else ""
     for part in page(_NO_TEXT):
@@ -388,18 +406,19 @@ class Columns:
         """Return the columns of one table, each by its name there.
 
         Args:
-            names: names of all columns of the table.
+            names: names of all columns of the table, in order.
             where: the file, for messages.
 
         Raises:
-            InputError: no column is the text, or one that was named does not exist.
+            InputError: no column is the text, one that was named does not exist, or two have the
+                name of one that is read.
         """
         quoted = [repr(name) for name in names[:20]]
         existing = ", ".join(quoted) or "none"
         for name in (*self.texts, self.title, self.id):
             if name and name not in names:
                 raise InputError(f"{where}: no column {name!r}; the columns are {existing}")
-        texts = self.texts or _recognise(names, TEXTS)
+        texts = self.texts or _recognise(names, TEXTS, where)
         if not texts and len(names) == 1:
             texts = tuple(names)
         if not texts:
@@ -407,33 +426,58 @@ class Columns:
                 f"{where}: no column is recognised as the text; name it with --text-column; the "
                 f"columns are {existing}"
             )
-        title = self._or_recognised(self.title, names, TITLES)
-        id = self._or_recognised(self.id, names, IDS)
+        title = _named_or_recognised(self.title, names, TITLES, where)
+        id = _named_or_recognised(self.id, names, IDS, where)
         if title in texts:
             title = ""
         if id in texts:
             id = ""
-        return Columns(texts, title, id)
+        chosen = Columns(texts, title, id)
+        chosen.check_unique(names, where)
+        return chosen
 
-    @staticmethod
-    def _or_recognised(
-        column: str | None,
-        names: Sequence[str],
-        known: Sequence[str],
-    ) -> str:
-        if column is not None:
-            return column
-        return next(iter(_recognise(names, known)), "")
+    def check_unique(self, names: Sequence[str], where: str) -> None:
+        """Check that no two columns have the name of one that is read.
+
+        Raises:
+            InputError: two have, and it is unclear which is meant.
+        """
+        for name in filter(None, (*self.texts, self.title, self.id)):
+            if names.count(name) > 1:
+                raise InputError(
+                    f"{where}: {names.count(name)} columns are named {name!r}; rename all but one"
+                )
+
+
+def _named_or_recognised(
+    column: str | None,
+    names: Sequence[str],
+    known: Sequence[str],
+    where: str,
+) -> str:
+    """Return the column that was named, or the one that is recognised; "" without either."""
+    if column is not None:
+        return column
+    return next(iter(_recognise(names, known, where)), "")
 
 
 def _recognise(
-    names: Iterable[str],
+    names: Sequence[str],
     known: Sequence[str],
+    where: str,
 ) -> tuple[str, ...]:
-    by_name = {name.strip().lower(): name for name in names}
+    """Return the first of some known names that a table has, as it is written there.
+
+    Raises:
+        InputError: the table has it twice.
+    """
     for name in known:
-        if name in by_name:
-            return (by_name[name],)
+        written = [column for column in names if column.strip().lower() == name]
+        if len(written) > 1:
+            columns = " and ".join(repr(column) for column in written)
+            raise InputError(f"{where}: the columns {columns} have one name; rename all but one")
+        if written:
+            return (written[0],)
     return ()
 
 
@@ -453,16 +497,23 @@ def read_table(
 ) -> Iterator[RawRecord]:
     """Stream the records of a table, read by its suffix.
 
-    What is wrong with the file is reported, and ends the stream.
+    What is wrong with the file is reported, and ends the stream. The warning "files without text"
+    is reported of a table without records.
     """
     name = path.name.lower()
+    is_empty = True
     try:
         if name.endswith(".parquet"):
-            yield from _parquet_rows(path, columns)
+            rows = _parquet_rows(path, columns)
         elif ".jsonl" in name:
-            yield from _json_rows(path, columns, report)
+            rows = _json_rows(path, columns, report)
         else:
-            yield from _csv_rows(path, columns)
+            rows = _csv_rows(path, columns)
+        for row in rows:
+            is_empty = False
+            yield row
+        if is_empty:
+            report(warning("files without text", str(path), "it has no records"))
     except InputError as cause:
         report(error("no text field", str(path), str(cause).removeprefix(f"{path}: ")))
     except (OSError, EOFError, ValueError, csv.Error, zlib.error) as cause:
@@ -489,8 +540,9 @@ def _row(
         text = texts[0]
     else:
         text = "\n".join(str(part) for part in texts if part is not None)
-    id = record.get(columns.id or "")
-    title = record.get(columns.title or "", "")
+    # A table may have a column without a name, which is not the one that is not read.
+    id = record.get(columns.id) if columns.id else None
+    title = record.get(columns.title, "") if columns.title else ""
     return RawRecord(line, id, title, text)
 
 
@@ -510,12 +562,60 @@ def _json_rows(
     columns: Columns,
     report: Report,
 ) -> Iterator[RawRecord]:
-    """Stream the records of JSON lines; the first record decides which columns are read."""
-    chosen = None
+    """Stream the records of JSON lines; the names in all records decide which columns are read.
+
+    The file is read twice.
+    """
+    names: dict[str, None] = {}
+    for _, record in json_records(path, ignore):
+        names.update(dict.fromkeys(record or ()))
+    if not names:
+        # What is wrong with the lines is still to be reported.
+        for _ in json_records(path, report):
+            pass
+        return
+    chosen = columns.of(list(names), str(path))
     for line, record in json_records(path, report):
         if record is not None:
-            chosen = chosen or columns.of(list(record), str(path))
+            _check_fields(path, line, record, columns, chosen)
             yield _row(line, record, chosen)
+
+
+def _check_fields(
+    path: Path,
+    line: int,
+    record: Mapping[str, Any],
+    wanted: Columns,
+    chosen: Columns,
+) -> None:
+    """Check that a record has no other field for one that it lacks.
+
+    Args:
+        path: the file.
+        line: the record's line.
+        record: the record.
+        wanted: the columns that were named.
+        chosen: the columns that are read.
+
+    Raises:
+        InputError: it has one; which of the two is meant is unclear.
+    """
+    recognised = {
+        "text": (TEXTS, [] if wanted.texts else chosen.texts),
+        "title": (TITLES, [] if wanted.title is not None else [chosen.title]),
+        "id": (IDS, [] if wanted.id is not None else [chosen.id]),
+    }
+    for part, (known, columns) in recognised.items():
+        for column in filter(None, columns):
+            if column in record:
+                continue
+            others = _recognise(list(record), known, str(path))
+            if others:
+                raise InputError(
+                    f"{path}: line {line} has {others[0]!r} where others have {column!r} for the "
+                    f"{part}; name the columns that are read (--text-column, or ?text= ?title= and "
+                    "?id= after the name of the file), or rename the field"
+                )
 
 
 def _csv_rows(path: Path, columns: Columns) -> Iterator[RawRecord]:
@@ -525,8 +625,10 @@ def _csv_rows(path: Path, columns: Columns) -> Iterator[RawRecord]:
     """
     csv.field_size_limit(2**31 - 1)
     opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-        header = file.readline()
+    with opened(path, "rb") as start:
+        encoding = _encoding(start.read(4))
+    with opened(path, "rt", encoding=encoding, newline="") as file:
+        header = _without_nul(file.readline())
         file.seek(0)
         marks = "\t" if ".tsv" in path.name.lower() else ",;\t|"
         lines = csv.reader(
@@ -535,6 +637,9 @@ def _csv_rows(path: Path, columns: Columns) -> Iterator[RawRecord]:
             strict=True,
         )
         names = next(lines, [])
+        if not names:
+            return
+        _check_header(names, columns, str(path))
         chosen = columns.of(names, str(path))
         for cells in lines:
             if not cells:
@@ -545,6 +650,19 @@ def _csv_rows(path: Path, columns: Columns) -> Iterator[RawRecord]:
                 )
             yield _row(
                 lines.line_num,
-                dict(zip(names, cells, strict=True)),
+                dict(zip(names, map(_without_nul, cells), strict=True)),
                 chosen,
             )
+
+
+def _check_header(names: Sequence[str], columns: Columns, where: str) -> None:
+    """Check that the first line of a table of one column is surely its header.
+
+    Raises:
+        InputError: it may as well be the first text.
+    """
+    if len(names) == 1 and not columns.texts and not _recognise(names, TEXTS, where):
+        raise InputError(
+            f"{where}: its one column begins with {names[0]!r:.80}, which may be its name or its "
+            "first text; write the line text above it, or name the column with --text-column"
+        )

@@ -18,6 +18,11 @@ from beir_cocodr.io import Json
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
+#: What is said of a file that has NUL characters.
+NUL = (
+    "NUL characters, as UTF-16 and UTF-32 have without a byte order mark; convert the file to UTF-8"
+)
+
 
 def numbered_lines(
     path: Path,
@@ -77,6 +82,9 @@ def _decode(
     line: int,
     report: Report,
 ) -> str | None:
+    if b"\0" in content:
+        report(error("not UTF-8", file, NUL, line))
+        return None
     try:
         return content.decode()
     except UnicodeDecodeError as cause:
