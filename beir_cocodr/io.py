@@ -424,7 +424,10 @@ def cache_root() -> Path:
     Linux ``~/.cache/beir-cocodr``.
     """
     override = os.environ.get("BEIR_COCODR_CACHE")
-    return Path(override).expanduser() if override else Path(user_cache_dir("beir-cocodr"))
+    if not override:
+        return Path(user_cache_dir("beir-cocodr"))
+    with explained(f"BEIR_COCODR_CACHE is {override}", "name another folder", RuntimeError):
+        return Path(override).expanduser()  # there may be no such user
 
 
 def cache_folder(name: str) -> Path:

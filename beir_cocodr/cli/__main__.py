@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,7 +26,7 @@ from beir_cocodr.cli import (
 from beir_cocodr.cli.flags import Command
 from beir_cocodr.cli.noise import Noise, hush
 from beir_cocodr.cli.reading import reads_files
-from beir_cocodr.errors import InputError, describe_full_disk, no_room
+from beir_cocodr.errors import InputError, describe_full_disk, first_line, no_room
 from beir_cocodr.progress import LineHandler
 
 app = typer.Typer(
@@ -165,6 +166,10 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str]) -> int:
     """Run a command, and return its exit status."""
     try:
+        Path.cwd()
+    except OSError as error:
+        return _fail(f"the working folder cannot be used: {error.strerror}; change to another")
+    try:
         status = _program().main(args=arguments, prog_name="beir-cocodr", standalone_mode=False)
         if sys.stdout is not None:  # it may be closed
             sys.stdout.flush()
@@ -196,7 +201,7 @@ def _status(error: Exception | SystemExit) -> int:
     """Return the exit status of an error that is no ``InputError``, or raise it again.
 
     It is 0 if the reader of a pipe has left, as ``head`` does, and 2 if nothing can be written, a
-    name is too long, or typer describes a usage error.
+    permission is missing, a name is too long, or typer describes a usage error.
     """
     # Typer turns an OSError into a SystemExit.
     cause = error.__context__ if isinstance(error, SystemExit) else error
@@ -212,9 +217,27 @@ def _status(error: Exception | SystemExit) -> int:
         return _fail(describe_full_disk(error))
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return _fail(f"{str(error.filename)[:80]}...: {error.strerror}; choose another name")
+    denied = _denied(error)
+    if denied is not None:
+        return _fail(f"{denied}; give yourself the permission, or choose another file or folder")
     if hasattr(error, "format_message"):  # a usage error of typer
         return _fail(error.format_message())
     raise error
+
+
+# A person may not read or write, or the file system refuses it.
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def _denied(error: BaseException | None) -> str | None:
+    """Return the file and the reason if a permission is missing."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _DENIED:
+            if error.filename is None:
+                return first_line(error)
+            return f"{os.fsdecode(error.filename)}: {error.strerror}"
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _stdout_is_gone(cause: BaseException | None) -> bool:

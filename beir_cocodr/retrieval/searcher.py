@@ -5,6 +5,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from beir_cocodr.data.analyzers import SEARCHED, Analyzer, snippet
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.files.file_folder import ABOVE, TextFiles
 from beir_cocodr.data.memory import MemorySource
-from beir_cocodr.errors import InputError, check_count
+from beir_cocodr.errors import InputError, check_count, kind_of
 from beir_cocodr.io import cache_folder, text_sha256
 from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.records import Json
@@ -163,14 +164,18 @@ class Searcher:
             top_k: documents to return; BM25 returns only those that share a term with the query.
 
         Raises:
-            InputError: If the query is empty, or ``top_k`` is below 1.
+            InputError: If the query is no text or empty, or ``top_k`` is no integer from 1.
         """
         return self.search_all({"query": query}, top_k)["query"]
 
     def search_all(self, queries: Mapping[str, str], top_k: int = 10) -> dict[str, list[Hit]]:
         """Return query id to the best documents for its text, see :meth:`search`."""
+        if not isinstance(top_k, Integral):
+            raise InputError(f"top_k is {kind_of(top_k)}; give an integer")
         check_count("top_k", top_k)
         for id, text in queries.items():
+            if not isinstance(text, str):
+                raise InputError(f"query {id!r} is {kind_of(text)}; give a text")
             if not text.strip():
                 raise InputError(f"query {id!r} is empty; give it words")
         ranking = self._ranker.search(dict(queries), top_k)

@@ -3,7 +3,8 @@
 The campaign makes a world of tiny real models and collections, and what commands make of them. It
 then breaks this world case by case, and judges how each command ends (``OUTCOMES`` in inputs.py
 says how). Every case is drawn from the seed and its own name: ``--only input-00042`` runs that case
-again and prints everything. Inputs, kills, disks and races run in forks of a warm process,
+again and prints everything. The sample that CI runs has another seed every day of the year, and
+prints it. All cases run with the permissions of an ordinary user, in forks of a warm process;
 ``--commands`` start the installed command. A worker that dies or hangs is replaced. ``--resume``
 continues in a ``--work`` folder. The campaign needs Linux, and root for full disks.
 
@@ -37,6 +38,7 @@ from typing import Any
 from harness.page import Marks, markdown_table
 from harness.script import add_integers, origin, results_file, write_results
 
+from faults.corners import run_api, run_cache, run_folder, run_inside
 from faults.inputs import FAILURES, LIMIT, OUTCOMES, Campaign, Outcome, run_input
 from faults.kills import can_mount, run_disk, run_kill, run_race
 from faults.runner import ENVIRONMENT, Warm, remove
@@ -51,6 +53,10 @@ KINDS = {
     "kill": run_kill,
     "disk": run_disk,
     "race": run_race,
+    "folder": run_folder,
+    "cache": run_cache,
+    "inside": run_inside,
+    "api": run_api,
 }
 
 #: The number of cases of each kind, in a campaign and in the sample that CI runs.
@@ -60,6 +66,10 @@ CASES = {
     "kill": 60,
     "disk": 40,
     "race": 60,
+    "folder": 300,
+    "cache": 150,
+    "inside": 60,
+    "api": 150,
 }
 SAMPLE = {
     "input": 40,
@@ -67,6 +77,10 @@ SAMPLE = {
     "kill": 5,
     "disk": 2,
     "race": 3,
+    "folder": 8,
+    "cache": 3,
+    "inside": 4,
+    "api": 6,
 }
 
 #: A record of a case as it is read back.
@@ -354,9 +368,13 @@ def parse_options() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     integers = {f"--{kind}s": (count, "Cases of this kind.") for kind, count in CASES.items()}
-    integers["--seed"] = (42, "The seed of all cases.")
     integers["--workers"] = (2, "Processes that run cases.")
     add_integers(parser, integers)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        help="The seed of all cases. Default: 42, with --sample the number of the day in the year.",
+    )
     parser.add_argument(
         "--sample",
         action="store_true",
@@ -394,6 +412,8 @@ def parse_options() -> argparse.Namespace:
             setattr(options, f"{kind}s", count)
         options.workers = 1
         options.results = None
+    if options.seed is None:
+        options.seed = time.gmtime().tm_yday if options.sample else 42
     return options
 
 
@@ -457,6 +477,7 @@ def run_only(folder: Path, options: argparse.Namespace) -> int:
 
 def run_campaign(folder: Path, options: argparse.Namespace) -> int:
     """Run all cases that are not recorded yet, and summarise the campaign."""
+    print(f"seed {options.seed}", file=sys.stderr, flush=True)
     before = world_digest(folder)
     can_mount_disks = can_mount(folder)
     counts = {kind: getattr(options, f"{kind}s") for kind in KINDS}

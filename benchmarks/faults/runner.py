@@ -24,6 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from faults.ordinary import become_ordinary
+
 #: The environment of every command: one thread, no network, no GPU.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -229,6 +231,7 @@ def _become(
         os.environ.update(environment)
         os.chdir(folder)
         _limit_resources()
+        become_ordinary()
         work()
         status = 0
     except SystemExit as end:
@@ -297,7 +300,7 @@ def run_installed(
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder, however it was damaged."""
+    """Remove a file or folder, however it was damaged; root removes what nobody may read."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():

@@ -204,8 +204,10 @@ def _read_html(data: bytes) -> Content:
     """
     from bs4 import BeautifulSoup
 
-    if _encoding(data) == "utf-8" and b"\0" in data:
-        raise ValueError(NUL)
+    if _encoding(data) == "utf-8":
+        if b"\0" in data:
+            raise ValueError(NUL)
+        data = _without_open_tag(data)
     page = BeautifulSoup(data, "html.parser")
     title = page.title.get_text() if page.title else ""
     for part in page(_NO_TEXT):
@@ -214,6 +216,15 @@ def _read_html(data: bytes) -> Content:
     reader.visit(page.main or page)
     reader.end_line()
     return reader.outline.content(title)
+
+
+def _without_open_tag(data: bytes) -> bytes:
+    """Return a page without a tag that never ends; what is behind the last end of a tag is text.
+
+    The parser would look for the end of each such tag, which takes quadratic time.
+    """
+    end = data.rfind(b">") + 1
+    return data[:end] + data[end:].replace(b"<", b"&lt;")
 
 
 class _HtmlReader:
@@ -516,7 +527,7 @@ def read_table(
             report(warning("files without text", str(path), "it has no records"))
     except InputError as cause:
         report(error("no text field", str(path), str(cause).removeprefix(f"{path}: ")))
-    except (OSError, EOFError, ValueError, csv.Error, zlib.error) as cause:
+    except (OSError, EOFError, ValueError, OverflowError, csv.Error, zlib.error) as cause:
         message = f"cannot be read to its end ({first_line(cause)}); repair it"
         report(error("unreadable file", str(path), message))
 

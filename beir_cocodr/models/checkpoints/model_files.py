@@ -109,10 +109,12 @@ _PACKAGE = "beir_cocodr."
 # Files in which a router names its modules.
 _ROUTERS = ("router_config.json", "config.json")
 
-# Settings that are sizes, and more than any model has: a host would fill all memory before it
-# compares shapes.
-_SIZES = re.compile("size|layers|heads|dim|positions|embeddings")
-_MOST = 10_000_000
+# Settings that are sizes, and more than any model has: a host would fill all memory, or never end,
+# before it compares shapes. The first pattern that a name has counts.
+_MOST = {
+    re.compile("layers|heads|experts|groups"): 10_000,
+    re.compile("size|dim|positions|embeddings|labels|channels|classes"): 10_000_000,
+}
 
 _ACTIVATIONS = ("activation_function", "activation_fn")
 
@@ -130,6 +132,7 @@ def check_files(folder: Path, known: Collection[str] = ()) -> None:
     Raises:
         InputError: A file has a fault; nothing that it names was imported or called.
     """
+    _check_readable(folder)
     file = folder / "modules.json"
     modules = _read(file, list) if os.path.lexists(file) else []
     check_named_code(folder)
@@ -148,6 +151,18 @@ def check_files(folder: Path, known: Collection[str] = ()) -> None:
                 types = _MODULES[kind] if is_module_config else _FILES[name]
                 _check_settings(settings_file, types)
     _check_record(folder)
+
+
+def _check_readable(folder: Path) -> None:
+    """Check that the files of a model may be read: hosts take the others for missing."""
+    with explained(f"{folder} cannot be read", "give yourself the permission", PermissionError):
+        paths = list(folder.iterdir())
+    for path in paths:
+        with explained(f"{path} cannot be read", "give yourself the permission", PermissionError):
+            if path.is_file():
+                path.open("rb").close()
+            elif path.name[:1].isdigit() and path.is_dir():
+                list(path.iterdir())
 
 
 def _check_is_module(file: Path, module: Any) -> None:
@@ -362,5 +377,6 @@ def _check_architecture(file: Path, config: Mapping[str, Any]) -> None:
 def _check_sizes(file: Path, config: Mapping[str, object]) -> None:
     """Check that no size is beyond that of any model."""
     for name, value in config.items():
-        if type(value) is int and value > _MOST and _SIZES.search(name):
+        most = next((most for sizes, most in _MOST.items() if sizes.search(name)), None)
+        if most is not None and type(value) is int and value > most:
             raise InputError(f"{file}: {name} is {value}, more than any model has; {DAMAGED}")
