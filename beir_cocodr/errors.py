@@ -169,12 +169,17 @@ def check_name(
         utf8: refuse a name that is not UTF-8: libraries in C++ and Rust take no other paths.
 
     Raises:
-        InputError: the name is too long for any file system, or not UTF-8.
+        InputError: the name is too long for any file system, not UTF-8, or has a NUL character.
     """
     text = str(name)
     if utf8 and not _is_encodable(text):
         raise InputError(f"{kind} {_quoted(text)} is not UTF-8; rename it, or choose another")
-    encoded = os.fsencode(text)
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:  # half a character, which stands for no byte either
+        raise InputError(f"{kind} {_quoted(text)} is not UTF-8; choose another") from None
+    if b"\0" in encoded:
+        raise InputError(f"{kind} {_quoted(text)} has a NUL character; choose another")
     longest = max(len(part) for part in encoded.split(b"/"))
     if longest > _PART_MAX or len(encoded) > _PATH_MAX:
         raise InputError(

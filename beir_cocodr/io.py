@@ -30,6 +30,7 @@ from beir_cocodr.errors import (
     InputError,
     check_name,
     explained,
+    kind_of,
     naming_full_disk,
 )
 
@@ -180,6 +181,20 @@ def parse_json(text: str) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def output_path(output: object) -> Path:
+    """Return the path of an output that a caller names.
+
+    Raises:
+        InputError: it is neither text nor a path.
+    """
+    if not isinstance(output, str | os.PathLike):
+        raise InputError(f"output is {kind_of(output)}; give the path of a folder")
+    path = os.fspath(output)
+    if not isinstance(path, str) or "\0" in path:
+        raise InputError(f"output is {output!r:.80}, which is not the path of a folder")
+    return Path(path)
 
 
 def output_folder(path: Path, utf8: bool = False) -> Path:

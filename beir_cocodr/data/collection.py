@@ -34,7 +34,7 @@ from beir_cocodr.data.files.readers import CORPUS_SUFFIXES
 from beir_cocodr.data.irds_source import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.memory import MemorySource, is_hub_dataset
 from beir_cocodr.data.sources import FileSource, Labels, Source
-from beir_cocodr.errors import InputError, check_name, check_names
+from beir_cocodr.errors import InputError, check_name, check_names, kind_of
 from beir_cocodr.io import cache_folder, filling_cache, text_sha256, unfinished
 
 log = logging.getLogger(__name__)
@@ -75,6 +75,8 @@ def resolve_source(dataset: object, split: str) -> Source:
     Raises:
         InputError: If the dataset is none of these.
     """
+    if not isinstance(split, str):
+        raise InputError(f"split is {kind_of(split)}; give a name such as test")
     if not split.strip():
         raise InputError(
             f"the split of {dataset} has no name; give one such as test, or leave the option out"

@@ -30,7 +30,7 @@ from beir_cocodr.evaluation.results import (
     indistinguishable,
 )
 from beir_cocodr.evaluation.runs import identical_ids, identity_of_model
-from beir_cocodr.io import file_sha256
+from beir_cocodr.io import file_sha256, output_path
 from beir_cocodr.models.spec import (
     BM25,
     RUN,
@@ -245,7 +245,7 @@ def compare_collection(
             options = replace(options, against=options.against or encoder.name)
     _check_models(specs, options.against)
     if output is not None:
-        check_judgements_kept(Path(output) / LABELS_FILE, options.judgements)
+        check_judgements_kept(output_path(output) / LABELS_FILE, options.judgements)
     labelled = bool(collection.qrels) and options.labels is not False and judged is None
     options = replace(options, labels=labelled)
     calibration = _read_calibration(options)
@@ -255,7 +255,9 @@ def compare_collection(
         folder = None
         if output is not None:
             run = _settings(specs, collection, replace(task, options=options), search)
-            folder = stack.enter_context(results_folder(Path(output), run, options.overwrite))
+            folder = stack.enter_context(
+                results_folder(output_path(output), run, options.overwrite)
+            )
         if resources is None and gatherer is None:
             temporary = Resources.temporary(collection.documents, search, folder)
             resources = stack.enter_context(temporary)

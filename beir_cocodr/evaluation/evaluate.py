@@ -42,7 +42,7 @@ from beir_cocodr.evaluation.runs import (
     run_results,
     write_run,
 )
-from beir_cocodr.io import atomic_writer, file_sha256
+from beir_cocodr.io import atomic_writer, file_sha256, output_path
 from beir_cocodr.models.spec import RUN, ModelSpec, Options, SearchOptions, check_device, option
 from beir_cocodr.progress import step, steps
 from beir_cocodr.records import Json, versions
@@ -223,7 +223,9 @@ def evaluate_collection(
         folder = None
         if output is not None:
             run = _settings(specs, collection, task, search)
-            folder = stack.enter_context(results_folder(Path(output), run, task.options.overwrite))
+            folder = stack.enter_context(
+                results_folder(output_path(output), run, task.options.overwrite)
+            )
         if resources is None:
             temporary = Resources.temporary(collection.documents, search, folder)
             resources = stack.enter_context(temporary)

@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 from beir_cocodr.data.collection import Dataset, load_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
-from beir_cocodr.io import atomic_output, output_folder, parse_json, write_text
+from beir_cocodr.io import atomic_output, output_folder, output_path, parse_json, write_text
 from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import EncoderOptions, Options, option
@@ -130,7 +130,7 @@ def search(
             are no queries, or ``output`` exists and is not a run of this search.
     """
     started = time.perf_counter()
-    output = Path(output)
+    output = output_path(output)
     devices = device_list(options.device, options.processes)
     _check(output, options.index)
     opened = EmbeddingStore.open(store, options.verify)

@@ -9,6 +9,7 @@ import numpy as np
 from beir_cocodr.arrays import Array, Ints
 from beir_cocodr.data.collection import Dataset, Datasets
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import output_path
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.resampling import RestrainOptions
 from beir_cocodr.resampling.manifest import Manifest, RestrainParameters, short_size
@@ -217,7 +218,7 @@ def resample_restrain(
 
     Source: Zhan et al., 2022, section 4.1.2.
     """
-    output = Path(output)
+    output = output_path(output)
     check_method(options.method)
     pair = load_pair(
         train,

@@ -9,6 +9,7 @@ from beir_cocodr.arrays import Bools, Floats, Ints
 from beir_cocodr.data.clusters import cluster_queries
 from beir_cocodr.data.collection import Dataset, Datasets
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import output_path
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.resampling import ResttestOptions
 from beir_cocodr.resampling.manifest import Manifest, ResttestParameters
@@ -146,7 +147,7 @@ def resample_resttest(
 
     Source: Zhan et al., 2022, section 4.1.3.
     """
-    output = Path(output)
+    output = output_path(output)
     buckets = options.buckets
     pair = load_pair(
         train,

@@ -198,7 +198,7 @@ def adapt(
     """
     if isinstance(options, Mapping):  # the former meaning of the name
         options = AdaptOptions(stage_options=options)
-    output = Path(output)
+    output = files.output_path(output)
     encoder = options.search.encoder
     check_device(encoder.device)
     plan = _planned(model, dataset, source, output, options)

@@ -179,3 +179,12 @@ def test_bad_input(beir_folder):
 def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(beir_folder, name, meant):
     with pytest.raises(InputError, match=f"did you mean {meant}"):
         Searcher(beir_folder, name)
+
+
+@pytest.mark.parametrize(
+    ("query", "top_k", "message"),
+    [(None, 3, "query 'query' is None"), (7, 3, "an int"), ("wing", 1.5, "top_k is a float")],
+)
+def test_queries_and_depths_of_other_types_are_refused(beir_folder, query, top_k, message):
+    with pytest.raises(InputError, match=message):
+        Searcher(beir_folder, "bm25").search(query, top_k)

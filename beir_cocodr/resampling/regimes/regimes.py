@@ -340,7 +340,7 @@ def evaluate_regimes(
     Source: Zhan et al., 2022, sections 4 and 5.
     """
     folder = Path(folder)
-    output = Path(output)
+    output = files.output_path(output)
     check_device(recipe.device)
     join_processes(recipe.device)
     other_starts = dict(named_paths("--other-start", starts))

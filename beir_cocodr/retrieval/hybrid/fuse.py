@@ -14,7 +14,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes, on_main, world_size
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import check_output_free, draft_folder, json_sha256
+from beir_cocodr.io import check_output_free, draft_folder, json_sha256, output_path
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.cocodr import COCODR
@@ -106,7 +106,7 @@ def fuse(
     return fuse_over(
         model,
         dataset,
-        Path(output),
+        output_path(output),
         options,
         encoder,
         held,

@@ -26,7 +26,7 @@ from beir_cocodr.distributed import (
     world_size,
 )
 from beir_cocodr.errors import InputError, naming_full_disk
-from beir_cocodr.io import output_folder, sole_writer
+from beir_cocodr.io import output_folder, output_path, sole_writer
 from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.folding import Folding
@@ -341,7 +341,7 @@ def encode(
         InputError: Something has to be corrected in the collection, the model or the options; a
             store in ``output`` has another key; or a document has no finite vector.
     """
-    folder = Path(output)
+    folder = output_path(output)
     workers = workers or Workers()
     started = time.perf_counter()
     devices = device_list(encoder.device, workers.processes)

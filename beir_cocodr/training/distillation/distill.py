@@ -15,7 +15,7 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes, on_main
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import content_sha256
+from beir_cocodr.io import content_sha256, output_path
 from beir_cocodr.models.spec import check_device
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord
 from beir_cocodr.training.batches import drawn_dataset
@@ -106,7 +106,7 @@ def distill(
     check_device(options.encoder.device)
     join_processes(options.encoder.device)
     teacher = str(teacher)
-    output = Path(output)
+    output = output_path(output)
     _check_teacher_options(teacher, options)
     collection = load_collection(dataset, split)
     for name in ("positives", "m_bm25", "m_hard"):

@@ -10,6 +10,7 @@ from beir_cocodr.arrays import Ints
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes
+from beir_cocodr.io import output_path
 from beir_cocodr.losses.dro import ClusterLoss
 from beir_cocodr.models.checkpoints.loading import weights_sha256
 from beir_cocodr.models.spec import check_device
@@ -115,8 +116,8 @@ def finetune(
     check_negatives("negatives", options.negatives, collection)
     data = FinetuneData(collection, selecting_collection(collection, options))
     if options.mining.rounds:
-        return _finetune_in_rounds(data, model, Path(output), options, resume)
-    round_ = FinetuneRound("finetune", model, Path(output), options)
+        return _finetune_in_rounds(data, model, output_path(output), options, resume)
+    round_ = FinetuneRound("finetune", model, output_path(output), options)
     return finetune_round(data, round_, resume)
 
 

@@ -13,7 +13,7 @@ from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes, on_main
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generation_record import read_generation
-from beir_cocodr.io import file_sha256
+from beir_cocodr.io import file_sha256, output_path
 from beir_cocodr.models.heads.condenser import HEAD_FOLDER, CondenserHead, build_head
 from beir_cocodr.models.heads.cotmae_decoder import DECODER_FOLDER, CoTMAEDecoder, build_decoder
 from beir_cocodr.models.spec import check_device
@@ -125,7 +125,7 @@ def pretrain(
     folders = [queries] if isinstance(queries, str | Path) else list(queries)
     _check_queries(options, folders)
     collections = load_collections(dataset, labels="none")
-    output = Path(output)
+    output = output_path(output)
     start = load_start(model, options.encoder, options.seed)
     seen = [collection_provenance(corpus, queries=False) for corpus in collections]
     seen += context_provenance(folders, collections)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -142,3 +143,17 @@ def test_a_wide_encoding_in_a_collection_is_refused(tmp_path, encoding):
     (tmp_path / "qrels" / "test.tsv").write_bytes(qrels.encode(encoding))
     with pytest.raises(InputError, match=r"test\.tsv:1.*UTF-16"):
         load_collection(tmp_path)
+
+
+def test_a_page_of_tags_that_never_end_takes_no_quadratic_time(tmp_path):
+    (tmp_path / "a.html").write_text("<h1>Wings</h1><p>They make lift.</p>" + "<p " * 100_000)
+    start = time.process_time()
+    assert any("They make lift." in text for _, text in texts(tmp_path).values())
+    assert time.process_time() - start < 20  # it was minutes
+
+
+def test_dates_that_python_does_not_have(tmp_path):
+    dates = pa.array([10**12], pa.timestamp("s"))
+    pq.write_table(pa.table({"id": ["1"], "text": dates}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet"):
+        texts(tmp_path / "a.parquet")
