@@ -69,7 +69,7 @@ def is_sound(*files: Path) -> bool:
     for file in files:
         problem = fault(file)
         if problem:
-            log.warning("%s; the entry of the cache is made anew", problem)
+            log.warning("%s; it is made anew", problem)
             return False
     return True
 

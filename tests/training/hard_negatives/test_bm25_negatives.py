@@ -97,7 +97,7 @@ def test_a_killed_run_leaves_whole_files_and_goes_on_from_them(collection, cache
     with pytest.raises(KeyboardInterrupt):
         found(collection)
     [folder] = cache.glob("negatives-*")
-    assert [file.name for file in sorted(folder.iterdir())] == [
+    assert [file.name for file in sorted(folder.glob("*.npy"))] == [
         "block-00000.npy",
         "block-00001.npy",
     ]
