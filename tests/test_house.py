@@ -45,7 +45,16 @@ SHARED = {
     "endpoints": {"errors"},
     "records": {"errors", "io"},
     "progress": set(),
-    "provenance": {"arrays", "errors", "io", "records", "distributed", "data", "models"},
+    "provenance": {
+        "arrays",
+        "checksums",
+        "errors",
+        "io",
+        "records",
+        "distributed",
+        "data",
+        "models",
+    },
 }
 
 #: The most lines of a file, which holds one idea.
