@@ -107,18 +107,22 @@ def test_waits_double():
 
 
 def test_a_wrong_request_is_not_repeated():
-    with serving(lambda asked: Reply(404, b'{"detail": "no model m"}')) as server:
-        with pytest.raises(ServerError, match=r"404 \(no model m\); correct the URL"):
-            Endpoint.parse(f"{server.url}#m", AT_ONCE).embed(["a"])
+    with (
+        serving(lambda asked: Reply(404, b'{"detail": "no model m"}')) as server,
+        pytest.raises(ServerError, match=r"404 \(no model m\); correct the URL"),
+    ):
+        Endpoint.parse(f"{server.url}#m", AT_ONCE).embed(["a"])
     assert len(server.asked) == 1
 
 
 def test_a_redirect_is_not_followed():
     """The key would go to another host."""
     target = Reply(302, headers={"Location": "http://127.0.0.1:1/"})
-    with serving(lambda asked: target) as server:
-        with pytest.raises(ServerError, match=r"302.*redirects"):
-            fetch_json(HttpRequest("GET", server.url), AT_ONCE)
+    with (
+        serving(lambda asked: target) as server,
+        pytest.raises(ServerError, match=r"302.*redirects"),
+    ):
+        fetch_json(HttpRequest("GET", server.url), AT_ONCE)
 
 
 def test_a_server_that_is_down_is_named():
@@ -130,9 +134,11 @@ def test_a_server_that_is_down_is_named():
 def test_a_slow_server_is_not_waited_for():
     awake = threading.Event()
     try:
-        with serving(lambda asked: awake.wait(20)) as server:
-            with pytest.raises(ServerError, match=r"did not answer within 0\.2 seconds"):
-                fetch_json(HttpRequest("GET", server.url), HttpOptions(timeout=0.2, retries=0))
+        with (
+            serving(lambda asked: awake.wait(20)) as server,
+            pytest.raises(ServerError, match=r"did not answer within 0\.2 seconds"),
+        ):
+            fetch_json(HttpRequest("GET", server.url), HttpOptions(timeout=0.2, retries=0))
     finally:
         awake.set()
 
@@ -152,17 +158,21 @@ def test_a_slow_server_is_not_waited_for():
     ],
 )
 def test_an_answer_of_another_form_is_one_line(content, message):
-    with serving(lambda asked: Reply(content=content)) as server:
-        with pytest.raises(ServerError, match=message) as caught:
-            Endpoint.parse(f"{server.url}#m", AT_ONCE).embed(["a", "b"])
+    with (
+        serving(lambda asked: Reply(content=content)) as server,
+        pytest.raises(ServerError, match=message) as caught,
+    ):
+        Endpoint.parse(f"{server.url}#m", AT_ONCE).embed(["a", "b"])
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b'{"choices": []}', b'{"choices": [{"message": {}}]}', b"1"])
 def test_a_conversation_without_text_is_refused(content):
-    with serving(lambda asked: Reply(content=content)) as server:
-        with pytest.raises(ServerError, match="gave no text"):
-            Endpoint.parse(f"{server.url}#m", AT_ONCE).chat([])
+    with (
+        serving(lambda asked: Reply(content=content)) as server,
+        pytest.raises(ServerError, match="gave no text"),
+    ):
+        Endpoint.parse(f"{server.url}#m", AT_ONCE).chat([])
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://host/", "http://", "http://host:x/"])

@@ -16,8 +16,9 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.files.readers import numbered_lines
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer, file_sha256, json_sha256
-from beir_cocodr.models.spec import RUN, ModelSpec
+from beir_cocodr.models.spec import HTTP, RUN, ModelSpec
 from beir_cocodr.records import Json
+from beir_cocodr.retrieval.http_settings import HttpSettings
 from beir_cocodr.retrieval.ranking import Hits, Ranking, Results
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,8 @@ def identity_of_model(spec: ModelSpec) -> str:
     """Return what tells a model from others of its label: its name, or a hash of an object."""
     if spec.kind == RUN and spec.loaded is None:
         return f"run {file_sha256(Path(spec.encoder))}"
+    if spec.kind == HTTP:
+        return f"{spec.name} {json_sha256(HttpSettings.load(spec.name).describe())}"
     if spec.loaded is None:
         return spec.name
     if spec.kind == RUN:

@@ -48,7 +48,7 @@ def check_device(device: str | None, models: Iterable[str | ModelSpec] | None = 
         return
     if models is not None:
         kinds = {ModelSpec.parse(model).kind for model in models}
-        if kinds <= {BM25, RETRIEVER, RUN, *RETRIEVERS}:
+        if kinds <= {BM25, RETRIEVER, RUN, HTTP, *RETRIEVERS}:
             return
     from beir_cocodr.distributed import devices
 
@@ -67,6 +67,13 @@ BM25 = "bm25"
 RETRIEVER = "retriever"
 RUN = "run"
 _RUN_PREFIX = f"{RUN}:"
+
+#: The kind of a search engine that is asked over HTTP, and how its name begins.
+HTTP = "http"
+_HTTP_PREFIXES = ("http:", "https:")
+
+#: How the name of an encoder behind OpenAI's ``/v1/embeddings`` begins.
+ENDPOINT_PREFIX = "endpoint:"
 _LUCENE = "lucene-"
 
 
@@ -277,11 +284,20 @@ class Standalone:
 RETRIEVERS: dict[str, Standalone] = {}
 
 
+#: Systems outside of this package, each with what it means: their names take these forms.
+EXTERNAL: dict[str, str] = {
+    "run:FILE": "a TREC run, which answers the queries that it has",
+    "http:URL|FILE": "a search engine that is asked over HTTP, as docs/engines.md describes",
+    "endpoint:URL#MODEL": "an encoder behind OpenAI's /v1/embeddings",
+}
+
+
 def model_forms() -> dict[str, str]:
     """Return the forms of model names that the tables have now, with what each means."""
     forms = {f"{kind}:M": fusion.help for kind, fusion in FUSIONS.items()}
     forms |= {f"{kind}:{hosted.form}": hosted.help for kind, hosted in HOSTED.items()}
-    return forms | {name: row.help for name, row in RETRIEVERS.items()}
+    forms |= {name: row.help for name, row in RETRIEVERS.items()}
+    return forms | EXTERNAL
 
 
 def calibration_kind(spec: ModelSpec) -> str | None:
@@ -306,13 +322,13 @@ class ModelSpec:
 
     A name is ``bm25``, a name of :data:`RETRIEVERS`, an encoder M (an alias, a folder or a hub
     name), a fusion such as ``hybrid:M`` (:data:`FUSIONS`), one of :data:`HOSTED` such as
-    ``rerank:CROSS-ENCODER@M``, or ``run:FILE`` for a TREC run. The prefix ``lucene-`` takes
-    Lucene's BM25, alone or in a fusion.
+    ``rerank:CROSS-ENCODER@M``, or one of :data:`EXTERNAL` such as ``run:FILE``. The prefix
+    ``lucene-`` takes Lucene's BM25, alone or in a fusion.
 
     Args:
         name: the name or label.
-        kind: "bm25", "dense", "retriever", "run", or a name of :data:`FUSIONS`, :data:`HOSTED` or
-            :data:`RETRIEVERS`.
+        kind: "bm25", "dense", "retriever", "run", "http", or a name of :data:`FUSIONS`,
+            :data:`HOSTED` or :data:`RETRIEVERS`.
         encoder: M; the file of a run; the name itself where there is no encoder, and for a reranked
             model the encoder of that model.
         lucene: true if BM25 is Lucene's.
@@ -354,6 +370,8 @@ class ModelSpec:
         check_name("model name", name)
         if name.startswith(_RUN_PREFIX):
             return cls(name, RUN, name.removeprefix(_RUN_PREFIX))
+        if name.startswith(_HTTP_PREFIXES):
+            return cls(name, HTTP, name)
         bare = name.removeprefix(_LUCENE)
         if bare == BM25:
             return cls(name, BM25, BM25, bare != name)
@@ -423,7 +441,7 @@ class ModelSpec:
         """
         if self.first and ModelSpec.parse(self.first).is_black_box:
             return True
-        return self.kind in (RETRIEVER, RUN)
+        return self.kind in (RETRIEVER, RUN, HTTP)
 
     def check(self) -> None:
         """Check that the name is complete, and that a fusion can use its BM25.

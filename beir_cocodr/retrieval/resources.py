@@ -17,6 +17,7 @@ from beir_cocodr.models.spec import BM25 as BM25_NAME
 from beir_cocodr.models.spec import (
     FUSIONS,
     HOSTED,
+    HTTP,
     RETRIEVER,
     RETRIEVERS,
     RUN,
@@ -123,6 +124,10 @@ class Resources:
             from beir_cocodr.retrieval.adapters import RetrieverRanker
 
             return RetrieverRanker(spec.loaded, self.documents)
+        if spec.kind == HTTP:
+            from beir_cocodr.retrieval.http_search import HttpSearch
+
+            return HttpSearch(spec.encoder, self.documents, self.options)
         if spec.kind in RETRIEVERS:
             ranker = load_object(RETRIEVERS[spec.kind].build)(self.documents, self.options)
             return ranker
@@ -222,6 +227,7 @@ class Resources:
         from beir_cocodr.retrieval.store.passes import update
         from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
         from beir_cocodr.retrieval.store.store import remove_damaged
+        from beir_cocodr.retrieval.store.store_choice import check_still_same
         from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 
         options = EncodeOptions(verify=self.options.verify)
@@ -232,6 +238,7 @@ class Resources:
         updated = update(
             model, self.documents, store_folder, options, name, self.options.progress, self.watcher
         )
+        check_still_same(updated.store, CorpusEncoder(model, self.documents))
         return updated.store
 
     def _lexical(self, spec: ModelSpec) -> Lexical:

@@ -13,9 +13,10 @@ from transformers import set_seed
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.sources import Labels
+from beir_cocodr.errors import InputError
 from beir_cocodr.models.checkpoints.loading import load_encoder, model_source
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.spec import EncoderOptions, ModelSpec
+from beir_cocodr.models.spec import ENDPOINT_PREFIX, EncoderOptions, ModelSpec
 from beir_cocodr.retrieval.vectors.dense import EmbeddingPool
 
 
@@ -59,6 +60,10 @@ def load_start(model: ModelLike, encoder: EncoderOptions, seed: int) -> Start:
         model = model.name if model.loaded is None else model.loaded
     if isinstance(model, str | Path):
         name = str(model)
+        if name.startswith(ENDPOINT_PREFIX):
+            raise InputError(
+                f"{name!r} has no weights here that could be trained; name a model that is loaded"
+            )
         return Start(name, model_source(name), load_encoder(name, encoder))
     copy = deepcopy(load_encoder(model, replace(encoder, device=None)))
     if encoder.device is not None:

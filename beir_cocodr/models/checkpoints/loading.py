@@ -20,7 +20,7 @@ from beir_cocodr.models.checkpoints.integrity import CROSS_ENCODER, check_loaded
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.hybrid_encoder import HYBRID_CLASS, HybridEncoder
 from beir_cocodr.models.mrl import HEAD_CLASS, MRL
-from beir_cocodr.models.spec import EncoderOptions, ModelSpec, check_device
+from beir_cocodr.models.spec import ENDPOINT_PREFIX, EncoderOptions, ModelSpec, check_device
 from beir_cocodr.provenance import INCIDENTAL
 
 # The class of a saved model's head to the model's; all others are plain.
@@ -37,8 +37,8 @@ def load_encoder(
 
     Args:
         model: an alias such as "minilm", a hub name, a folder (also of what the commands of this
-            package saved), or a loaded model: a ``COCODR`` is returned as it is, and of any other
-            ``SentenceTransformer`` the modules are shared.
+            package saved), ``endpoint:URL#MODEL``, or a loaded model: a ``COCODR`` is returned as
+            it is, and of any other ``SentenceTransformer`` the modules are shared.
         options: how it is loaded; they take precedence over the model's own settings.
 
     Returns:
@@ -73,6 +73,10 @@ def load_encoder(
 
 
 def _load_by_name(name: str, options: EncoderOptions) -> COCODR:
+    if name.startswith(ENDPOINT_PREFIX):
+        from beir_cocodr.models.endpoint_encoder import EndpointEncoder
+
+        return EndpointEncoder(name, **options.overrides())
     source = model_source(name)
     hub = _hub_options(source)
     return _class_of(source, hub)(source, **options.overrides(), **hub)

@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.checkpoints.loading import fingerprint
@@ -11,6 +14,36 @@ from beir_cocodr.retrieval.store.encode import identity_of
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
+
+# The least cosine of a document's vector in a store and now: precisions and batches change less.
+_SAME = 0.99
+
+_FIRST_ROW = np.zeros(1, np.int64)
+
+
+def check_still_same(store: EmbeddingStore, encoder: CorpusEncoder) -> None:
+    """Check that a model on a server is still the one that wrote a store.
+
+    A model that is loaded is known by its weights. Behind a URL another one may have the same name,
+    so the first document is encoded again.
+
+    Args:
+        store: The store.
+        encoder: The encoder of the corpus.
+
+    Raises:
+        InputError: The vector of the first document is another one.
+    """
+    if not getattr(encoder.model, "is_remote", False):
+        return
+    now = torch.from_numpy(encoder.encode(_FIRST_ROW))
+    cosine = float(torch.cosine_similarity(now, store.rows(_FIRST_ROW)))
+    if cosine < _SAME:
+        raise InputError(
+            f"{store.folder}: the model behind the endpoint has changed since, as the vector of "
+            f"the first document has a cosine of {cosine:.3f} with the stored one; encode again "
+            "into another folder"
+        )
 
 
 class StoreChoice:
@@ -64,6 +97,7 @@ class StoreChoice:
             )
             identity = identity_of(corpus_encoder, options, record.shard_size)
             record.check_identity(identity, store.folder)
+            check_still_same(store, corpus_encoder)
             self._used.add(store.folder)
             return store
         return None

@@ -90,7 +90,8 @@ class CorpusEncoder:
         self.documents = documents
         self.backend = backend
         self.watcher = watcher
-        on_cpu = torch.device(model.device).type == "cpu"
+        is_remote = getattr(model, "is_remote", False)  # see EndpointEncoder
+        on_cpu = torch.device(model.device).type == "cpu" and not is_remote
         self.token_budget = token_budget or (CPU_BUDGET if on_cpu else DEVICE_BUDGET)
         self.normalize = model.similarity_fn_name == "cosine"
         # Lowered when memory runs out, so that not every batch has to fail first.

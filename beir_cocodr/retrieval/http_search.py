@@ -1,0 +1,270 @@
+"""A search engine that is asked over HTTP, as a ranker of the documents that the corpus has."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from beir_cocodr.arrays import Floats, Ints
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.endpoints import HttpRequest, ServerError, fetch_json, in_parallel
+from beir_cocodr.io import cache_folder, filling_cache, json_sha256, write_text
+from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.records import Json
+from beir_cocodr.retrieval.http_settings import HttpSettings, has_lists, steps_of, values_at
+from beir_cocodr.retrieval.ranking import Ranking
+
+if TYPE_CHECKING:
+    from beir_cocodr.models.cocodr import COCODR
+
+log = logging.getLogger(__name__)
+
+# The folder of kept answers in the cache.
+_ANSWERS = "answers"
+
+# Characters of an answer that a message quotes.
+_QUOTED = 80
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The documents that an engine returned for a query.
+
+    Attributes:
+        ids: Their ids, best first, each once.
+        scores: Their scores; ranks count where the engine has none.
+        repeated: Results with the id of an earlier one, such as further passages of a document.
+        is_readable: False if the answer lacks the list that the path of the ids names.
+    """
+
+    ids: list[str]
+    scores: list[float]
+    repeated: int = 0
+    is_readable: bool = True
+
+
+class HttpSearch:
+    """A search engine over HTTP.
+
+    Documents that the corpus lacks are left out and counted. Answers are kept for some time, so
+    that a comparison that was interrupted does not ask again.
+
+    Args:
+        name: What the user called the engine, see
+            :meth:`~beir_cocodr.retrieval.http_settings.HttpSettings.load`.
+        documents: The corpus; the engine has an index of its own.
+        options: How an encoder of ``{vector}`` is loaded.
+
+    Raises:
+        InputError: A setting is wrong.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        documents: Documents,
+        options: SearchOptions = SearchOptions(),
+    ) -> None:
+        """Read the settings; nothing is asked."""
+        self.name = name
+        self.settings = HttpSettings.load(name)
+        self.documents = documents
+        self.options = options
+        self._encoder: COCODR | None = None
+        self._missed: Json = {}
+
+    def prepare(self) -> None:
+        """Load the encoder of queries, if there is one."""
+        if self.settings.encoder and self._encoder is None:
+            from beir_cocodr.models.checkpoints.loading import load_encoder
+
+            self._encoder = load_encoder(self.settings.encoder, self.options.encoder)
+
+    def search(self, queries: dict[str, str], top_k: int) -> Ranking:
+        """Rank the corpus for query id to text.
+
+        Raises:
+            ServerError: The engine does not answer, or not in the form that the settings say.
+        """
+        answers = self._answers(list(queries.values()), top_k)
+        self._check_form(answers)
+        candidates = []
+        unknown: dict[str, None] = {}
+        for answer in answers:
+            rows, scores = self._known(answer, unknown)
+            candidates.append((rows, scores))
+        self._report(answers, unknown)
+        return Ranking.of_best(queries, candidates, self.documents.tie_ranks(), top_k)
+
+    def _answers(self, texts: list[str], top_k: int) -> list[Answer]:
+        """Return the answers to queries, of which those in the cache are not asked for again."""
+        requests = self._requests(texts, top_k)
+        kept = [self._kept(request) for request in requests]
+        new = [request for request, answer in zip(requests, kept, strict=True) if answer is None]
+        if len(new) < len(requests):
+            log.info(
+                "%s: %d of %d answers are at most %g minutes old and come from the cache "
+                "(keep_minutes 0 asks every time)",
+                self.name,
+                len(requests) - len(new),
+                len(requests),
+                self.settings.keep_minutes,
+            )
+        asked = iter(in_parallel(self._ask, new, self.settings.options.concurrency))
+        return [next(asked) if answer is None else answer for answer in kept]
+
+    def _requests(self, texts: list[str], top_k: int) -> list[HttpRequest]:
+        self.prepare()
+        if self._encoder is None or not texts:
+            return [self.settings.request(text, top_k) for text in texts]
+        vectors = self._encoder.query_vectors(texts, self.options.batch_size).tolist()
+        pairs = zip(texts, vectors, strict=True)
+        return [self.settings.request(text, top_k, vector) for text, vector in pairs]
+
+    def _ask(self, request: HttpRequest) -> Answer:
+        content = fetch_json(request, self.settings.options)
+        answer = self._read(content, request)
+        if self.settings.keep_minutes:
+            path = self._path(request)
+            with filling_cache(path.parent):
+                write_text(path, json.dumps(vars(answer)))
+        return answer
+
+    def _path(self, request: HttpRequest) -> Path:
+        """Return the file in which the answer to a request is kept."""
+        settings = self.settings
+        key = json_sha256(
+            [
+                request.method,
+                request.url,
+                request.body,
+                dict(settings.headers),
+                settings.ids,
+                settings.scores,
+            ]
+        )
+        return cache_folder(_ANSWERS) / f"{key[:40]}.json"
+
+    def _kept(self, request: HttpRequest) -> Answer | None:
+        """Return the answer in the cache, if there is one that is new enough."""
+        if not self.settings.keep_minutes:
+            return None
+        path = self._path(request)
+        try:
+            age = time.time() - path.stat().st_mtime
+            content = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        if age > 60 * self.settings.keep_minutes:
+            return None
+        return Answer(**json.loads(content))
+
+    def _read(self, content: object, request: HttpRequest) -> Answer:
+        """Return the documents in the JSON of an answer."""
+        steps = steps_of(self.settings.ids)
+        ids = list(values_at(content, steps))
+        if not all(isinstance(id, str | int) for id in ids):
+            raise ServerError(
+                f"{self.name}: {self.settings.ids} holds {request.hide(repr(ids[0]))}, which is no "
+                "id; correct the path of the ids"
+            )
+        scores: list[float] = [-float(rank) for rank in range(len(ids))]
+        if self.settings.scores:
+            scores = self._scores(content, len(ids), request)
+        best: dict[str, float] = {}
+        for id, score in zip(ids, scores, strict=True):
+            best[str(id)] = max(score, best.get(str(id), -math.inf))
+        return Answer(
+            ids=list(best),
+            scores=list(best.values()),
+            repeated=len(ids) - len(best),
+            is_readable=has_lists(content, steps),
+        )
+
+    def _scores(
+        self,
+        content: object,
+        documents: int,
+        request: HttpRequest,
+    ) -> list[float]:
+        """Return the scores in the JSON of an answer, one for each document."""
+        values: list[Any] = list(values_at(content, steps_of(self.settings.scores)))
+        if len(values) != documents:
+            raise ServerError(
+                f"{self.name}: {documents} ids and {len(values)} scores at {self.settings.scores}; "
+                "correct the path, or leave scores out to rank documents as they come"
+            )
+        try:
+            scores = [float(value) for value in values]
+        except (TypeError, ValueError):
+            scores = [math.nan]
+        if not all(map(math.isfinite, scores)):
+            quoted = request.hide(repr(values))
+            raise ServerError(
+                f"{self.name}: {self.settings.scores} holds no numbers ({quoted}); correct the "
+                "path, or leave scores out to rank documents as they come"
+            )
+        return scores
+
+    def _check_form(self, answers: Sequence[Answer]) -> None:
+        """Check that at least one answer has what the path of the ids names.
+
+        Raises:
+            ServerError: None has.
+        """
+        if answers and not any(answer.is_readable for answer in answers):
+            raise ServerError(
+                f"{self.name}: no answer to {len(answers)} queries has {self.settings.ids}; "
+                "correct the path of the ids"
+            )
+
+    def _known(self, answer: Answer, unknown: dict[str, None]) -> tuple[Ints, Floats]:
+        """Return (n,) rows and float32 scores of an answer; other ids join ``unknown``."""
+        rows = self.documents.rows(answer.ids)
+        scores = np.array(answer.scores, np.float32)
+        for id, row in zip(answer.ids, rows.tolist(), strict=True):
+            if row < 0:
+                unknown[id] = None
+        return rows[rows >= 0], scores[rows >= 0]
+
+    def _report(self, answers: Sequence[Answer], unknown: Iterable[str]) -> None:
+        """Count and say what the answers lacked.
+
+        Raises:
+            ServerError: The corpus has none of the documents.
+        """
+        strangers = list(unknown)
+        returned = {id for answer in answers for id in answer.ids}
+        repeated = sum(answer.repeated for answer in answers)
+        if strangers:
+            problem = (
+                f"{self.name}: {len(strangers)} of the {len(returned)} documents that it returned "
+                f"are not in the corpus, such as {strangers[0][:_QUOTED]!r}"
+            )
+            if len(strangers) == len(returned):
+                raise ServerError(f"{problem}; correct the path of the ids, or name its corpus")
+            log.warning("%s; they are left out", problem)
+        if repeated:
+            log.warning(
+                "%s returned documents several times in one answer (%d times in all); each counts "
+                "once, with its best score",
+                self.name,
+                repeated,
+            )
+        self._missed = {
+            "queries_without_results": sum(not answer.ids for answer in answers),
+            "documents_not_in_the_corpus": len(strangers),
+            "repeated_documents": repeated,
+        }
+
+    def describe(self) -> Json:
+        """Return the settings, and what the last answers lacked."""
+        return {"model": "http", **self.settings.describe(), **self._missed}
