@@ -116,6 +116,19 @@ def compare(
             "benchmarks/label_free_fitting.py. Default: the package's own.",
         ),
     ] = None,
+    judge: Annotated[
+        str | None,
+        Option(
+            metavar="URL#MODEL|hf:MODEL",
+            help="Let this language model grade the documents that the models rank best: one "
+            "behind an endpoint with OpenAI's protocol, or one of transformers that runs here. "
+            "Labels correct its grades; without labels its figures are an opinion and decide "
+            "nothing. A key is read from the environment variable BEIR_COCODR_API_KEY.",
+        ),
+    ] = None,
+    judge_queries: Annotated[
+        int, Option(help="Let the judge judge at most this many queries, labelled ones first.")
+    ] = 300,
     overwrite: parameters.Overwrite = False,
     *,
     search: SearchOptions,
@@ -145,6 +158,8 @@ def compare(
         judgements=judgements,
         calibration=calibration,
         overwrite=overwrite,
+        judge=judge,
+        judge_queries=judge_queries,
     )
     record = run(
         models or [],

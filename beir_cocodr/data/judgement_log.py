@@ -102,11 +102,11 @@ def log_judgement(
     line = (json.dumps(judgement.to_json(), ensure_ascii=False) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     with naming_full_disk(path.parent), locked(path.parent):
-        _append(path, line)
+        append_line(path, line)
     return judgement
 
 
-def _append(path: Path, line: bytes) -> None:
+def append_line(path: Path, line: bytes) -> None:
     """Append a line with one unbuffered write; cut the file back if that fails or is short.
 
     A line that another process left unfinished stays a line of its own.
@@ -139,7 +139,7 @@ def repair_log(path: Path) -> None:
         damaged = [row for row, line in enumerate(lines) if not _is_json(line)]
         if not damaged:
             if lines and not path.read_bytes().endswith(b"\n"):
-                _append(path, b"")
+                append_line(path, b"")
             return
         aside = path.with_name(path.name + DAMAGED)
         before = _lines(aside) if aside.is_file() else []

@@ -18,7 +18,20 @@ from beir_cocodr.evaluation.annotation import (
     with_texts,
 )
 from beir_cocodr.evaluation.calibration import Calibration
-from beir_cocodr.evaluation.evaluate import EvaluateOptions, EvaluationTask, evaluate_into
+from beir_cocodr.evaluation.evaluate import (
+    EvaluateOptions,
+    EvaluationTask,
+    evaluate_into,
+)
+from beir_cocodr.evaluation.judge.assessment import assess
+from beir_cocodr.evaluation.judge.findings import JudgeFindings
+from beir_cocodr.evaluation.judge.graders import Grader, load_grader
+from beir_cocodr.evaluation.judge.material import (
+    Searched,
+    material_of_queries,
+    material_of_split,
+)
+from beir_cocodr.evaluation.judge.settlement import settle
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.label_free.verdict import compare_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, MeasureNames
@@ -77,6 +90,10 @@ class CompareOptions(Options):
             ``benchmarks/label_free_fitting.py`` writes; by default that of the package.
         overwrite: replace the results of another run in the output folder, see
             :func:`~beir_cocodr.io.results_folder`.
+        judge: a language model that grades the pooled documents of queries: ``URL#MODEL``,
+            ``hf:MODEL``, or a :class:`~beir_cocodr.evaluation.judge.graders.Grader`. It sharpens
+            what labels say, and decides nothing without them.
+        judge_queries: the most queries that it judges; labelled ones come first.
     """
 
     labels: bool | None = None
@@ -89,6 +106,8 @@ class CompareOptions(Options):
     judgements: str | Path | None = None
     calibration: str | Path | None = None
     overwrite: bool = False
+    judge: str | Grader | None = None
+    judge_queries: int = option(300, min=1)
 
 
 @former_signature(
@@ -244,6 +263,7 @@ def compare_collection(
             specs = uses_of(encoder, len(collection.documents))
             options = replace(options, against=options.against or encoder.name)
     _check_models(specs, options.against)
+    grader = _grader(options, collection, judged, search)
     if output is not None:
         check_judgements_kept(output_path(output) / LABELS_FILE, options.judgements)
     labelled = bool(collection.qrels) and options.labels is not False and judged is None
@@ -276,8 +296,11 @@ def compare_collection(
                 options.against,
                 calibration,
             )
+        searched = Searched(specs, collection, results, resources)
+        findings, judge = _with_judge(findings, grader, searched, options, judged)
         candidates = _candidates(findings.ranking, results, collection, options, judged)
-        record = _record(findings, specs, collection, replace(task, options=options), candidates)
+        task = replace(task, options=options)
+        record = replace(_record(findings, specs, collection, task, candidates), judge=judge)
         if folder is not None:
             _write(folder, record, judged)
     return record
@@ -382,6 +405,42 @@ def _check_label_free(
         )
 
 
+def _grader(
+    options: CompareOptions,
+    collection: Collection,
+    judged: Judgements | None,
+    search: SearchOptions,
+) -> Grader | None:
+    """Return the judge, None if none is asked for; it needs queries to judge documents for."""
+    if options.judge is None:
+        return None
+    if not collection.queries and judged is None:
+        raise InputError(
+            f"{collection.name} has no queries, and a judge grades documents for queries: write "
+            "queries.jsonl, or judge some queries with beir-cocodr serve and give --judgements"
+        )
+    return load_grader(options.judge, search.encoder.device)
+
+
+def _with_judge(
+    findings: Findings,
+    grader: Grader | None,
+    searched: Searched,
+    options: CompareOptions,
+    judged: Judgements | None,
+) -> tuple[Findings, JudgeFindings | None]:
+    """Let a judge grade what the models found, and settle what it settles beside the labels."""
+    if grader is None:
+        return findings, None
+    policy = identical_ids(searched.collection.name, options.identical_ids)
+    if judged is None and options.labels:
+        material = material_of_split(searched, options.judge_queries, policy == "drop")
+    else:
+        material = material_of_queries(searched, judged, options.judge_queries)
+    judge = assess(grader, material)
+    return settle(findings, judge), judge
+
+
 def _settings(
     specs: Mapping[str, ModelSpec],
     collection: Collection,
@@ -409,6 +468,10 @@ def _settings(
         settings["judgements"] = file_sha256(Path(options.judgements))
     if options.calibration is not None:
         settings["calibration"] = file_sha256(Path(options.calibration))
+    if options.judge is not None:
+        is_name = isinstance(options.judge, str)
+        settings["judge"] = options.judge if is_name else options.judge.identity
+        settings["judge_queries"] = options.judge_queries
     return settings
 
 

@@ -14,6 +14,7 @@ from beir_cocodr.data.judgements import AnnotationCandidate
 from beir_cocodr.evaluation.calibration import Calibration, Precedent
 from beir_cocodr.evaluation.chains import Chain
 from beir_cocodr.evaluation.few_labels import FewLabels
+from beir_cocodr.evaluation.judge.findings import JudgeFindings
 from beir_cocodr.records import ContaminationStatement, Json, Record, Tabular, frame
 
 if TYPE_CHECKING:
@@ -470,6 +471,7 @@ class ComparisonRecord(Tabular, Findings, Record):
         labels: true if labels judged.
         labels_wanted: the pairs to label next.
         seen: model to what is known of its training.
+        judge: what a language model found that graded, where one was asked.
     """
 
     dataset: str
@@ -483,6 +485,7 @@ class ComparisonRecord(Tabular, Findings, Record):
     labels_wanted: AnnotationCandidates
     seen: dict[str, ContaminationStatement]
     versions: dict[str, str]
+    judge: JudgeFindings | None = None
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each pair, b against a, and measure.

@@ -22,6 +22,7 @@ from beir_cocodr.evaluation.results import (
     PairVerdict,
 )
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord
+from beir_cocodr.report.judge_tables import judge_table
 from beir_cocodr.report.terminal import make_table, print_json, print_tables
 from beir_cocodr.report.wording import (
     describe_likeness,
@@ -234,6 +235,8 @@ def verdict_tables(record: ComparisonRecord) -> list[Table]:
         tables = [evaluation_table(record.evaluation), _tested_verdicts(record)]
     if record.few_labels is not None:
         tables.append(few_labels_table(record.few_labels))
+    if record.judge is not None:
+        tables.append(judge_table(record.judge))
     if record.labels_wanted.pairs:
         tables.append(_candidates(record.labels_wanted))
     if record.seen:

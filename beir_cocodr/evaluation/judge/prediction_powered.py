@@ -28,7 +28,7 @@ Ends = tuple[float, float]
 _TUNED_FROM = 10
 
 # Queries that the variance by labels alone counts for in the variance of the confidence sequence.
-_COUNTS_FOR = 5
+_COUNTS_FOR = 10
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class PoweredMean:
 
     Attributes:
         difference: The estimate.
-        deviation: Its standard error.
+        deviation: Its standard error; None with fewer than three labelled queries.
         interval: The 90% interval of a fixed sample; None below ten labelled queries.
         sequence: The interval that holds however often one looks; None below ten labelled queries.
         tuning: The weight λ of the judge; 0 where the judge does not help.
@@ -49,7 +49,7 @@ class PoweredMean:
     """
 
     difference: float
-    deviation: float
+    deviation: float | None
     interval: Ends | None
     sequence: Ends | None
     tuning: float
@@ -163,8 +163,8 @@ def power_mean(labelled: Labelled) -> PoweredMean:
         labelled: The labelled queries, at least one, and all that the judge graded.
 
     References:
-        Angelopoulos et al., 2023; the variance is that of labelled queries which are among the
-        judged ones (ALGORITHMS of the project: the overlapping form).
+        Angelopoulos et al., 2023, and Angelopoulos, Duchi and Zrnic, 2023, in the form for labelled
+        queries that are among the judged ones.
     """
     count = labelled.count
     tuning = labelled.tuning()
@@ -176,7 +176,7 @@ def power_mean(labelled: Labelled) -> PoweredMean:
     has_enough = count >= FEWEST
     return PoweredMean(
         difference=difference,
-        deviation=math.sqrt(variance),
+        deviation=math.sqrt(variance) if variance < math.inf else None,
         interval=student_interval(difference, variance, count) if has_enough else None,
         sequence=confidence_sequence(labelled) if has_enough else None,
         tuning=tuning,

@@ -45,9 +45,12 @@ def comparison_parts(
         "tests": None,
         "published": None,
         "wanted": None,
+        "judge": None,
         "pictures": [],
     }
     comparison = output.comparison
+    if comparison is not None and comparison.judge is not None:
+        parts["judge"] = tables.judge_table(comparison.judge, names)
     if comparison is not None and comparison.labels_wanted.pairs:
         parts["wanted"] = tables.annotation_table(comparison.labels_wanted, names)
     if output.evaluation is not None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from beir_cocodr.evaluation.chains import Chain
+from beir_cocodr.evaluation.judge.findings import JudgeFindings
 from beir_cocodr.evaluation.label_free.choice import training_pairs
 from beir_cocodr.evaluation.recommendation import USE
 from beir_cocodr.evaluation.results import (
@@ -20,6 +21,7 @@ from beir_cocodr.models.spec import ModelSpec
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import CollectionProvenance
 from beir_cocodr.report.html.results_folder import CurvePoint, LabelledEvaluation, Trained
+from beir_cocodr.report.judge_tables import judge_cells, judge_titles
 from beir_cocodr.report.wording import (
     capitalized,
     describe_likeness,
@@ -465,3 +467,15 @@ def curve_table(name: str, points: Sequence[CurvePoint]) -> HtmlTable:
         rows.append([text_cell(point.model), text_cell(point.dataset), *numbers])
     columns = [*text_columns("Round", "Target"), *map(TableColumn, measures)]
     return HtmlTable(f"After every round of {name}", columns, rows)
+
+
+def judge_table(judge: JudgeFindings, names: Mapping[str, str]) -> HtmlTable:
+    """Return the differences by a judge alone, and by labels and judge together."""
+    columns = text_columns("Model", "Compared with")
+    columns += [TableColumn(capitalized(title)) for title in judge_titles(judge)]
+    rows = []
+    for difference in judge.differences:
+        row = [text_cell(names[difference.b]), text_cell(names[difference.a])]
+        row += [TableCell(text, value) for text, value in judge_cells(difference)]
+        rows.append(row)
+    return HtmlTable(capitalized(judge.title), columns, rows, notes=list(judge.describe()))

@@ -1,0 +1,139 @@
+"""Language models that grade: one that runs here, or one behind an endpoint."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from beir_cocodr.endpoints import Endpoint, HttpOptions, ServerError, in_parallel
+from beir_cocodr.errors import InputError, kind_of
+
+#: Begins the name of a judge that transformers loads.
+LOCAL = "hf:"
+
+# A judge may have to read a long document, and a busy server may let it wait.
+_HTTP = HttpOptions(timeout=180.0, retries=4, backoff=1.0, concurrency=8)
+
+# Room for what a reasoning model writes before its grade.
+_MOST_ANSWER_TOKENS = 1_024
+
+# Characters of a token of English text, on average.
+_CHARACTERS_A_TOKEN = 4
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The reply of a judge to one prompt.
+
+    Attributes:
+        text: What it wrote.
+        tokens: Tokens that it read and wrote.
+        is_refused: True if the judge, or its server, declined to answer.
+    """
+
+    text: str
+    tokens: int
+    is_refused: bool = False
+
+
+@runtime_checkable
+class Grader(Protocol):
+    """Anything that answers grading prompts.
+
+    Attributes:
+        name: What reports call it.
+        identity: A text that is another one wherever the same prompt may be answered differently;
+            grades are kept by it.
+    """
+
+    name: str
+    identity: str
+
+    def count_tokens(self, prompts: Sequence[str]) -> int:
+        """Return about how many tokens some prompts have."""
+        ...
+
+    def replies(self, prompts: Sequence[str]) -> Iterator[tuple[int, Reply]]:
+        """Yield the number of each prompt with the reply to it, in any order."""
+        ...
+
+
+class EndpointGrader:
+    """A judge behind an endpoint with OpenAI's protocol, asked for eight pairs at a time."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Take the endpoint, which is asked when there are prompts."""
+        self.endpoint = endpoint
+        self.name = str(endpoint)
+        self.identity = str(endpoint)
+
+    def count_tokens(self, prompts: Sequence[str]) -> int:
+        """Return an estimate by characters, as the tokenizer is on the server."""
+        return sum(len(prompt) for prompt in prompts) // _CHARACTERS_A_TOKEN
+
+    def replies(self, prompts: Sequence[str]) -> Iterator[tuple[int, Reply]]:
+        """Yield the number of each prompt with the reply to it, in order.
+
+        Raises:
+            ServerError: The server cannot be reached, or refuses the request.
+        """
+        concurrency = self.endpoint.options.concurrency
+        yield from enumerate(in_parallel(self._ask, prompts, concurrency))
+
+    def _ask(self, prompt: str) -> Reply:
+        content: dict[str, object] = {
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": 0,
+            "max_tokens": _MOST_ANSWER_TOKENS,
+        }
+        answer = self.endpoint.ask("chat/completions", content)
+        try:
+            choice = answer["choices"][0]
+            message = choice["message"]
+            text = message.get("content")
+            refusal = message.get("refusal")
+            is_filtered = choice.get("finish_reason") == "content_filter"
+        except (KeyError, IndexError, TypeError, AttributeError):
+            raise ServerError(
+                f"{self.name} gave no message (choices and message in the answer); name a server "
+                "with OpenAI's /v1/chat/completions"
+            ) from None
+        if refusal or is_filtered or not isinstance(text, str):
+            return Reply(str(refusal or text or ""), self._tokens(answer, prompt), True)
+        return Reply(text, self._tokens(answer, prompt))
+
+    def _tokens(self, answer: dict[str, Any], prompt: str) -> int:
+        """Return the tokens that the server counted, or an estimate where it counted none."""
+        usage = answer.get("usage")
+        total = usage.get("total_tokens") if isinstance(usage, dict) else None
+        return total if isinstance(total, int) else self.count_tokens([prompt])
+
+
+def load_grader(judge: object, device: str | None = None) -> Grader:
+    """Return the judge of a name.
+
+    Args:
+        judge: ``URL#MODEL`` of an endpoint with OpenAI's protocol; ``hf:MODEL``, a hub name, a
+            folder or a GGUF file; or a :class:`Grader`, which is returned as it is.
+        device: Where a local model runs; by default a GPU if there is one.
+
+    Raises:
+        InputError: The name has another form, or the model cannot be loaded.
+    """
+    if isinstance(judge, str):
+        if judge.startswith(LOCAL):
+            # Only a local judge needs torch.
+            from beir_cocodr.evaluation.judge.local_grader import load_local_grader
+
+            return load_local_grader(judge.removeprefix(LOCAL), device)
+        if judge.startswith(("http://", "https://")):
+            return EndpointGrader(Endpoint.parse(judge, _HTTP))
+        raise InputError(
+            f"unknown judge {judge!r}; give URL#MODEL, such as http://localhost:8000/v1#qwen, or "
+            "hf:MODEL"
+        )
+    if isinstance(judge, Grader):
+        return judge
+    raise InputError(
+        f"the judge is {kind_of(judge)}; give URL#MODEL, hf:MODEL, or an object with name, "
+        "identity, count_tokens and replies"
+    )

@@ -1,0 +1,113 @@
+"""Verdicts that labels and a judge settle together, where no verdict could be given before."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from beir_cocodr.evaluation.judge.findings import JudgedDifference, JudgeFindings
+from beir_cocodr.evaluation.judge.prediction_powered import Ends, PoweredMean
+from beir_cocodr.evaluation.label_free.verdict import (
+    BETTER,
+    CANNOT_TELL,
+    NO_DIFFERENCE,
+    WORSE,
+    rank_by_lead,
+)
+from beir_cocodr.evaluation.results import JUDGED, Best, Findings, PairVerdict, indistinguishable
+
+
+def settle(findings: Findings, judge: JudgeFindings) -> Findings:
+    """Return findings whose open pairs are decided by labels and a judge together.
+
+    Only the interval that holds however often one looks decides, and only where there are labels:
+    without them a judge has an opinion, and all verdicts stay as they are. A verdict that was given
+    stays, too, and so do paired tests with the labels of a split.
+
+    Args:
+        findings: The findings without the judge.
+        judge: What the judge found.
+    """
+    if findings.calibration is None:
+        return findings
+    margin = findings.calibration.margin
+    settled = []
+    for pair in findings.estimated:
+        settled.append(_settle_pair(pair, _joined(pair, judge.differences), judge, margin))
+    if settled == findings.estimated:
+        return findings
+    leads = {(pair.a, pair.b): pair.estimate for pair in settled}
+    ranking = rank_by_lead(findings.ranking, leads)
+    return replace(
+        findings,
+        pairs=settled,
+        ranking=ranking,
+        best=_best(ranking[0], settled, judge),
+    )
+
+
+def _joined(pair: PairVerdict, differences: Sequence[JudgedDifference]) -> PoweredMean | None:
+    for difference in differences:
+        if (difference.a, difference.b) == (pair.a, pair.b):
+            return difference.joined
+    return None
+
+
+def _settle_pair(
+    pair: PairVerdict,
+    joined: PoweredMean | None,
+    judge: JudgeFindings,
+    margin: float,
+) -> PairVerdict:
+    """Return an open pair with the verdict of labels and judge, if they have one."""
+    if pair.verdict != CANNOT_TELL or joined is None or joined.sequence is None:
+        return pair
+    verdict = verdict_of(joined.sequence, margin)
+    if verdict == CANNOT_TELL:
+        return pair
+    low, high = joined.sequence
+    chance = _chance(joined)
+    return replace(
+        pair,
+        verdict=verdict,
+        probability=chance,
+        rule=JUDGED,
+        score=2 * chance - 1,
+        reason=(
+            f"nDCG@10 {joined.difference:+.3f}, {low:+.3f} to {high:+.3f} however often one looks, "
+            f"by {judge.labelled} labelled queries and {judge.queries} that {judge.judge} judged"
+        ),
+        estimate=joined.difference,
+        interval=joined.sequence,
+    )
+
+
+def verdict_of(interval: Ends, margin: float) -> str:
+    """Return the verdict of an interval of the difference of b and a.
+
+    Args:
+        interval: Its ends.
+        margin: Differences within it do not matter.
+    """
+    low, high = interval
+    if low > 0:
+        return BETTER
+    if high < 0:
+        return WORSE
+    return NO_DIFFERENCE if max(-low, high) <= margin else CANNOT_TELL
+
+
+def _chance(joined: PoweredMean) -> float:
+    """Return the chance that b is better, as a normal error has it."""
+    if not joined.deviation:
+        return 0.5
+    return 0.5 * math.erfc(-joined.difference / joined.deviation / math.sqrt(2))
+
+
+def _best(model: str, pairs: Sequence[PairVerdict], judge: JudgeFindings) -> Best:
+    as_good = indistinguishable(model, pairs)
+    but = f", but cannot be told from {', '.join(as_good)}" if as_good else ""
+    return Best(
+        model,
+        f"{model} is ahead by labels and the judge {judge.judge} together{but}.",
+        as_good,
+    )
