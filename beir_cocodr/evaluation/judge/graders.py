@@ -4,11 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from beir_cocodr import load_object
 from beir_cocodr.endpoints import Endpoint, HttpOptions, ServerError, in_parallel
 from beir_cocodr.errors import InputError, kind_of
 
 #: Begins the name of a judge that transformers loads.
 LOCAL = "hf:"
+
+_LOCAL_GRADER = "beir_cocodr.evaluation.judge.local_grader:load_local_grader"
 
 # A judge may have to read a long document, and a busy server may let it wait.
 _HTTP = HttpOptions(timeout=180.0, retries=4, backoff=1.0, concurrency=8)
@@ -122,9 +125,8 @@ def load_grader(judge: object, device: str | None = None) -> Grader:
     if isinstance(judge, str):
         if judge.startswith(LOCAL):
             # Only a local judge needs torch.
-            from beir_cocodr.evaluation.judge.local_grader import load_local_grader
-
-            return load_local_grader(judge.removeprefix(LOCAL), device)
+            local: Grader = load_object(_LOCAL_GRADER)(judge.removeprefix(LOCAL), device)
+            return local
         if judge.startswith(("http://", "https://")):
             return EndpointGrader(Endpoint.parse(judge, _HTTP))
         raise InputError(

@@ -11,9 +11,10 @@ from beir_cocodr.evaluation.label_free.verdict import (
     CANNOT_TELL,
     NO_DIFFERENCE,
     WORSE,
+    best_of,
     rank_by_lead,
 )
-from beir_cocodr.evaluation.results import JUDGED, Best, Findings, PairVerdict, indistinguishable
+from beir_cocodr.evaluation.results import JUDGED, Findings, PairVerdict
 
 
 def settle(findings: Findings, judge: JudgeFindings) -> Findings:
@@ -41,7 +42,7 @@ def settle(findings: Findings, judge: JudgeFindings) -> Findings:
         findings,
         pairs=settled,
         ranking=ranking,
-        best=_best(ranking[0], settled, judge),
+        best=best_of(ranking, settled),
     )
 
 
@@ -78,6 +79,7 @@ def _settle_pair(
         ),
         estimate=joined.difference,
         interval=joined.sequence,
+        prior_share=0.0,
     )
 
 
@@ -101,13 +103,3 @@ def _chance(joined: PoweredMean) -> float:
     if not joined.deviation:
         return 0.5
     return 0.5 * math.erfc(-joined.difference / joined.deviation / math.sqrt(2))
-
-
-def _best(model: str, pairs: Sequence[PairVerdict], judge: JudgeFindings) -> Best:
-    as_good = indistinguishable(model, pairs)
-    but = f", but cannot be told from {', '.join(as_good)}" if as_good else ""
-    return Best(
-        model,
-        f"{model} is ahead by labels and the judge {judge.judge} together{but}.",
-        as_good,
-    )

@@ -339,7 +339,7 @@ def compare_label_free(
     ranking = undefeated_first(rank_by_lead(gatherer.models, leads), pairs)
     findings = records.Findings(
         ranking=ranking,
-        best=_best(ranking, pairs),
+        best=best_of(ranking, pairs),
         samples=gatherer.samples,
         seed=gatherer.seed,
         pseudo_queries=evidence.describe(),
@@ -394,7 +394,7 @@ def _write_runs(
     return results
 
 
-def _best(ranking: Sequence[str], pairs: Sequence[records.PairVerdict]) -> records.Best:
+def best_of(ranking: Sequence[str], pairs: Sequence[records.PairVerdict]) -> records.Best:
     """Return the model with the highest expected value, how sure that is, and what it rests on."""
     model = ranking[0]
     against = [
