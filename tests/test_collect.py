@@ -12,6 +12,7 @@ import pytest
 from collecting import encoder_table, encoders, parents
 from collecting.encoder_table import EncoderRow
 from collecting.encoders import DOCUMENT, QUERY, WRONG_PREFIX, Transformer, Variants
+from collecting.other_encoders import Sparse, WordVectors
 from collecting.parents import Facts, Limits, cut_parent
 from collecting.query_sets import (
     CROPS,
@@ -352,3 +353,25 @@ def test_a_fitted_hybrid_encoder_is_searched_as_by_the_package(
 def queries_of(work: Path):
     [searched] = load_searched(work)
     return searched.query_sets.values()
+
+
+def test_word_vectors_are_averaged_by_frequency():
+    vectors = np.eye(3, dtype=np.float32)
+    encoder = WordVectors("words", ["the", "wing", "nozzle"], vectors)
+    encoded = encoder.encode(["The wing, the nozzle", "unknown"], DOCUMENT)
+    np.testing.assert_allclose(encoded["unweighted"][0], unit(np.array([[2.0, 1, 1]]))[0])
+    # Zipf's probabilities of three words are 6/11, 3/11 and 2/11.
+    weights = 1e-3 / (1e-3 + np.array([6, 3, 2]) / 11)
+    expected = unit((np.array([2, 1, 1]) * weights)[None])[0]
+    np.testing.assert_allclose(encoded[""][0], expected, rtol=1e-5)
+    assert not encoded[""][1].any()
+
+
+def test_a_sparse_encoder_is_the_hosts(tiny_mlm):
+    from sentence_transformers import SparseEncoder
+
+    texts = ["the wing of a plane", "nozzle"]
+    host = SparseEncoder(str(tiny_mlm), device="cpu")
+    expected = host.encode(texts, convert_to_tensor=True).to_dense().numpy()
+    ours = Sparse("sparse", tiny_mlm).encode(texts, DOCUMENT)[""]
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
