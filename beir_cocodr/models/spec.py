@@ -87,6 +87,9 @@ _WEIGHT_MAX = 1_000
 DENSE = "dense"
 HYBRID = "hybrid"
 FEEDBACK = "feedback"
+RERANKED = "reranked"
+SPARSE = "learned sparse"
+LATE_INTERACTION = "late interaction"
 RM3 = "rm3"
 
 
@@ -236,27 +239,32 @@ HOSTED: dict[str, Hosted] = {
         build=f"{_HOSTED}:Reranking",
         help="the 100 best documents of M, reranked by a cross-encoder",
         first=None,
+        calibration_kind=RERANKED,
         citation="nogueira2019passage",
     ),
     "splade": Hosted(
         build=f"{_HOSTED}:Sparse",
         help="a learned sparse encoder",
+        calibration_kind=SPARSE,
         citation="formal2021splade",
     ),
     "colbert": Hosted(
         build=f"{_LATE_INTERACTION}:LateInteraction",
         help="exact MaxSim over the 1,000 best documents of BM25",
         first=BM25,
+        calibration_kind=LATE_INTERACTION,
         citation="khattab2020colbert",
     ),
     "colbert@tokens": Hosted(
         build=f"{_LATE_INTERACTION}:TokenSearch",
         help="MaxSim over the candidates of an index of all token vectors",
+        calibration_kind=LATE_INTERACTION,
         citation="khattab2020colbert",
     ),
     "colbert@all": Hosted(
         build=f"{_LATE_INTERACTION}:LateInteraction",
         help="MaxSim over all documents",
+        calibration_kind=LATE_INTERACTION,
         citation="khattab2020colbert",
     ),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 import numpy as np
@@ -15,7 +14,7 @@ from beir_cocodr.evaluation.label_free.estimates import estimate_pair
 from beir_cocodr.evaluation.label_free.estimators import CROPS, GENERATED, WITH_BM25, WITH_FUSION
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.runs import write_run
-from beir_cocodr.models.spec import ModelSpec
+from beir_cocodr.models.spec import FUSIONS, HOSTED, ModelSpec, calibration_kind
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.resolve import resolve_models
 from beir_cocodr.retrieval.resources import Resources
@@ -80,7 +79,7 @@ def test_it_is_not_held_against_a_black_box_that_it_has_no_crops(collection, eng
         {"engine": engine, "encoder": clean}, collection_triple(collection), options=WITHOUT_LABELS
     )
     [pair] = record.pairs
-    assert pair.features[CROPS] == 0
+    assert CROPS not in pair.features
     assert record.retrieval["engine"] == {"model": "Engine"}
 
 
@@ -185,5 +184,18 @@ def test_a_run_with_a_prefix_is_the_run_with_labels(distinct, half, tmp_path):
 def test_a_reranked_black_box_is_a_black_box():
     parse = ModelSpec.parse
     assert not parse("rerank:cross@bm25").is_black_box
+    assert parse("rerank:cross@http://localhost/?q={query}").is_black_box
     assert parse("run:some.run").is_black_box
-    assert json.dumps(parse("run:some.run").encoder) == '"some.run"'
+    assert parse("run:some.run").encoder == "some.run"
+
+
+@pytest.mark.parametrize(
+    "name", [*(f"{kind}:m" for kind in FUSIONS), *(f"{kind}:c@bm25" for kind in HOSTED)]
+)
+def test_every_kind_of_ours_has_a_kind_in_the_calibration(name):
+    assert calibration_kind(ModelSpec.parse(name))
+
+
+@pytest.mark.parametrize("name", ["run:some.run", "http://localhost/?q={query}"])
+def test_nobody_knows_the_kind_of_a_black_box(name):
+    assert calibration_kind(ModelSpec.parse(name)) is None
