@@ -27,9 +27,9 @@ from sklearn.utils.extmath import randomized_svd
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.evaluation.label_free.evidence import Evidence
+from beir_cocodr.evaluation.label_free.held_out_queries import hold_out_crops
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     PseudoQueries,
-    hold_out_crops,
     lexical_queries,
 )
 from beir_cocodr.models.spec import ModelSpec, calibration_kind

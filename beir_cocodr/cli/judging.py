@@ -10,6 +10,7 @@ from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
+from beir_cocodr.generation.generators import LEXICAL_GENERATOR
 from beir_cocodr.models.spec import ALIASES, BM25, SearchOptions, model_forms
 from beir_cocodr.report.terminal import print_json, print_record
 
@@ -101,12 +102,32 @@ def compare(
     identical_ids: parameters.Policy = "auto",
     samples: Annotated[
         int,
-        Option(help="Without labels, judge by this many crops and as many generated queries."),
+        Option(help="Without labels, judge by at most this many queries of each kind."),
     ] = 300,
     seed: Annotated[int, Option(help="Seed the samples with this number.")] = 42,
     wanted: Annotated[
         int, Option(help="Propose this many query-document pairs for labelling.")
     ] = 50,
+    generator: Annotated[
+        str,
+        Option(
+            metavar="MODEL",
+            help="Without labels, also judge by questions that this language model writes: "
+            "hf:MODEL (a hub name, a folder or a GGUF file), or URL#MODEL of a server with "
+            "OpenAI's protocol. Default: only queries that need no model.",
+        ),
+    ] = LEXICAL_GENERATOR,
+    questions: Annotated[
+        int, Option(help="With --generator, let it write at most this many questions.")
+    ] = 100,
+    asked: Annotated[
+        Path | None,
+        Option(
+            metavar="FOLDER",
+            help="Without labels, take the queries that were asked in this session of serve or "
+            "try, where they were kept, as queries of the collection.",
+        ),
+    ] = None,
     judgements: parameters.Judgements = None,
     calibration: Annotated[
         Path | None,
@@ -155,6 +176,9 @@ def compare(
         samples=samples,
         seed=seed,
         wanted=wanted,
+        generator=generator,
+        questions=questions,
+        asked=asked,
         judgements=judgements,
         calibration=calibration,
         overwrite=overwrite,

@@ -44,10 +44,15 @@ class PageOptions(Options):
         "must hold a password.",
     )
     port: int = option(0, "Serve the page at this port; 0 takes any free port.", min=0, max=65_535)
+    keep_queries: bool = option(
+        False,
+        "Keep the queries that are asked on the page in asked.jsonl of that folder. From ten on "
+        "they count as real queries, there and in compare --asked.",
+    )
     browser: bool = option(True, "Open the page in this machine's browser.")
 
 
-_PAGE = ("output", "host", "port", "browser")
+_PAGE = ("output", "host", "port", "keep_queries", "browser")
 _SEARCH = ("analyzer", "bm25_weight", "bf16", "device")
 
 
@@ -116,13 +121,16 @@ def _show_page(
     local = is_loopback(page.host)
     secret = secrets.token_urlsafe(24) if local else _password(page.host)
     socket = listen(page.host, page.port)
-    session = Session(dataset, models, page.output or _default_output(dataset), settings)
+    folder = page.output or _default_output(dataset)
+    session = Session(dataset, models, folder, settings, keep_queries=page.keep_queries)
     session.start()
     host = f"[{page.host}]" if ":" in page.host else page.host
     link = f"http://{host}:{socket.getsockname()[1]}/"
     if local:
         link += f"#{secret}"
     print(f"Search {dataset} at {link} ; Ctrl-C ends it.", flush=True)
+    if session.asked is not None:
+        print(f"Queries that are asked there are kept in {session.asked.file}.", flush=True)
     _silence_progress(context)
     if page.browser:
         threading.Thread(target=webbrowser.open, args=(link,), daemon=True).start()

@@ -318,8 +318,8 @@ def generate_queries(
     generator: Annotated[
         str,
         Option(
-            help="Use this generator: lexical (no model, any language), or a language model by "
-            "its hub name or folder."
+            help="Use this generator: lexical (no model, any language), a language model by its "
+            "hub name, folder or GGUF file, or URL#MODEL of a server with OpenAI's protocol."
         ),
     ] = "lexical",
     *,

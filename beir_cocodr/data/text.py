@@ -145,11 +145,12 @@ def count_units(text: str) -> int:
     return len(_UNIT.findall(text))
 
 
-def load_tokenizer(name: str) -> Any:
+def load_tokenizer(name: str, **settings: str) -> Any:
     """Load a tokenizer that reads special tokens in texts as text, see :func:`read_literally`.
 
     Args:
         name: a hub name or a folder.
+        **settings: arguments of the host, such as the name of a GGUF file.
 
     Raises:
         InputError: there is no such tokenizer, or it has no vocabulary.
@@ -159,7 +160,7 @@ def load_tokenizer(name: str) -> Any:
     problem = f"the tokenizer of {name!r} cannot be loaded"
     # The host raises exceptions of any type.
     with explained(problem, "name another, or save it again", Exception):
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, **settings)
     check_vocabulary(tokenizer, name)
     read_literally(tokenizer)
     return tokenizer

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from beir_cocodr.data.asked_queries import load_asked
 from beir_cocodr.data.collection import Collection, Dataset, is_dataset, load_collection
 from beir_cocodr.data.judgements import Judgements, load_judgements, write_annotation_candidates
 from beir_cocodr.data.sources import Labels
@@ -32,8 +33,10 @@ from beir_cocodr.evaluation.judge.material import (
     material_of_split,
 )
 from beir_cocodr.evaluation.judge.settlement import settle
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
+from beir_cocodr.evaluation.label_free.evidence import Gatherer, ProposedQueries
 from beir_cocodr.evaluation.label_free.verdict import compare_label_free
+from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, MeasureNames
 from beir_cocodr.evaluation.results import (
     AnnotationCandidates,
@@ -43,7 +46,8 @@ from beir_cocodr.evaluation.results import (
     indistinguishable,
 )
 from beir_cocodr.evaluation.runs import identical_ids, identity_of_model
-from beir_cocodr.io import file_sha256, output_path
+from beir_cocodr.generation.generators import LEXICAL_GENERATOR
+from beir_cocodr.io import file_sha256, json_sha256, output_path
 from beir_cocodr.models.spec import (
     BM25,
     RUN,
@@ -83,6 +87,12 @@ class CompareOptions(Options):
         wanted: pairs of a query and a document to ask labels for.
         against: the model to tell from the best of the others by these pairs; by default they tell
             the two best models apart.
+        generator: a language model that writes questions about documents, as another kind of
+            evidence: ``hf:MODEL``, a hub name, a folder, or ``URL#MODEL``; "lexical" for none.
+        questions: the most questions that it writes.
+        asked: the folder of a session in which queries were kept, see
+            :func:`~beir_cocodr.data.asked_queries.load_asked`; without labels they count as the
+            collection's own.
         judgements: a file of some judged queries, see
             :func:`~beir_cocodr.data.judgements.load_judgements`; estimates without labels are
             joined with them, and the labels of the split are not used.
@@ -103,6 +113,9 @@ class CompareOptions(Options):
     seed: int = option(42, min=0, max=SEED_MAX)
     wanted: int = option(50, min=0)
     against: str | None = None
+    generator: str = LEXICAL_GENERATOR
+    questions: int = option(100, min=1)
+    asked: str | Path | None = None
     judgements: str | Path | None = None
     calibration: str | Path | None = None
     overwrite: bool = False
@@ -254,20 +267,18 @@ def compare_collection(
     """
     options = task.options
     search = search if resources is None else resources.options
-    judged = None
-    if options.judgements is not None:
-        judgements = load_judgements(Path(options.judgements))
-        judged = judgements.of(collection.queries, collection.documents)
-        if len(specs) == 1:
-            [encoder] = specs.values()
-            specs = uses_of(encoder, len(collection.documents))
-            options = replace(options, against=options.against or encoder.name)
+    judged = _judged_queries(options, collection)
+    if judged is not None and len(specs) == 1:
+        [encoder] = specs.values()
+        specs = uses_of(encoder, len(collection.documents))
+        options = replace(options, against=options.against or encoder.name)
     _check_models(specs, options.against)
+    labelled = bool(collection.qrels) and options.labels is not False and judged is None
+    options = replace(options, labels=labelled)
+    collection = _with_asked(collection, options)
     grader = _grader(options, collection, judged, search)
     if output is not None:
         check_judgements_kept(output_path(output) / LABELS_FILE, options.judgements)
-    labelled = bool(collection.qrels) and options.labels is not False and judged is None
-    options = replace(options, labels=labelled)
     calibration = _read_calibration(options)
     if not labelled:
         _check_label_free(specs, collection, task, has_judged=judged is not None)
@@ -298,7 +309,8 @@ def compare_collection(
             )
         searched = Searched(specs, collection, results, resources)
         findings, judge = _with_judge(findings, grader, searched, options, judged)
-        candidates = _candidates(findings.ranking, results, collection, options, judged)
+        proposed = _proposals(gatherer, collection)
+        candidates = _candidates(findings.ranking, results, collection, options, judged, proposed)
         task = replace(task, options=options)
         record = replace(_record(findings, specs, collection, task, candidates), judge=judge)
         if folder is not None:
@@ -316,6 +328,44 @@ def _read_calibration(options: CompareOptions) -> Calibration | None:
             "are judged by labels; add --no-labels, or leave the calibration out"
         )
     return Calibration.read(Path(options.calibration))
+
+
+def _judged_queries(options: CompareOptions, collection: Collection) -> Judgements | None:
+    """Return the judged queries of a file, None if none is named."""
+    if options.judgements is None:
+        return None
+    judgements = load_judgements(Path(options.judgements))
+    return judgements.of(collection.queries, collection.documents)
+
+
+def _proposals(gatherer: Gatherer | None, collection: Collection) -> ProposedQueries | None:
+    """Return queries to judge for a collection without any, None for one that has some."""
+    if gatherer is None or collection.queries:
+        return None
+    return gatherer.propose()
+
+
+def _with_asked(collection: Collection, options: CompareOptions) -> Collection:
+    """Return the collection with the queries that people asked on the page."""
+    if options.asked is None or options.labels:
+        return collection
+    asked = load_asked(Path(options.asked))
+    if len(asked) < FEWEST_QUERIES and not collection.queries:
+        log.warning(
+            "%s: %d queries were asked there, and from fewer than %d nothing is concluded; they do "
+            "not count yet",
+            options.asked,
+            len(asked),
+            FEWEST_QUERIES,
+        )
+        return collection
+    log.info(
+        "%s: %d queries that were asked there count as queries of %s",
+        options.asked,
+        len(asked),
+        collection.name,
+    )
+    return replace(collection, queries=dict(collection.queries) | asked)
 
 
 def _record(
@@ -370,8 +420,16 @@ def _gatherer(
         samples=options.samples,
         seed=options.seed,
         drop_identical_ids=policy == "drop",
-        corpus_name=collection.name,
+        collection=collection,
+        questions=_questions(options, resources.options),
     )
+
+
+def _questions(options: CompareOptions, search: SearchOptions) -> QuestionOptions | None:
+    """Return how a language model writes questions, None if none does."""
+    if options.generator == LEXICAL_GENERATOR:
+        return None
+    return QuestionOptions(options.generator, options.questions, search.encoder.device)
 
 
 def _check_label_free(
@@ -460,12 +518,16 @@ def _settings(
         "seed": options.seed,
         "wanted": options.wanted,
         "against": options.against,
+        "generator": options.generator,
+        "questions": options.questions,
         "queries": options.queries,
         "identical_ids": identical_ids(collection.name, options.identical_ids),
         "search": search.describe(),
     }
     if options.judgements is not None:
         settings["judgements"] = file_sha256(Path(options.judgements))
+    if options.asked is not None:
+        settings["asked"] = json_sha256(load_asked(Path(options.asked)))
     if options.calibration is not None:
         settings["calibration"] = file_sha256(Path(options.calibration))
     if options.judge is not None:
@@ -514,17 +576,22 @@ def _candidates(
     collection: Collection,
     options: CompareOptions,
     judged: Judgements | None,
+    proposed: ProposedQueries | None,
 ) -> AnnotationCandidates:
     """Choose pairs of a query and a document to label, which tell two models apart.
 
     These are the two best models, or the reference and the best of the others. Without labels the
-    pairs are drawn by chance, after those that a table of judgements left blank.
+    pairs are drawn by chance, after those that a table of judgements left blank; for a collection
+    without queries they are drawn from proposed ones.
     """
     a = options.against or ranking[0]
     b = next(model for model in ranking if model != a)
+    texts = dict(collection.queries)
+    if proposed is not None and {a, b} <= proposed.results.keys():
+        texts |= proposed.queries
+        results = _joined_results(results, proposed.results)
     if not results:
         return AnnotationCandidates(a, b, [], "the collection has no queries: write some first")
-    texts = dict(collection.queries)
     if options.labels:
         pairs = annotation_candidates(results[a], results[b], collection.qrels, options.wanted)
     else:
@@ -539,7 +606,20 @@ def _candidates(
     remark = ""
     if not pairs:
         remark = "the two rank the same documents at the same ranks, or all are judged"
+    elif proposed is not None:
+        remark = (
+            f"the collection has no queries, so these are {proposed.kind}; queries that people ask "
+            "tell more"
+        )
     return AnnotationCandidates(a, b, with_texts(pairs, texts, collection.documents), remark)
+
+
+def _joined_results(
+    results: Mapping[str, Results],
+    proposed: Mapping[str, Results],
+) -> dict[str, Results]:
+    """Return results for real and for proposed queries, of the models that have both."""
+    return {model: {**results.get(model, {}), **proposed[model]} for model in proposed}
 
 
 def uses_of(encoder: str | ModelSpec, documents: int) -> dict[str, ModelSpec]:

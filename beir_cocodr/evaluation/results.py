@@ -417,6 +417,9 @@ class PseudoQueryFigures:
         bm25_ndcg: nDCG@10 of BM25 alone.
         of_the_collection: for the queries on which rankings are compared, true if they are the
             collection's own.
+        words: mean number of words of a query.
+        held_words: for the queries on which rankings are compared, model to the mean share of a
+            query's words that its three best documents hold.
     """
 
     queries: int
@@ -424,6 +427,8 @@ class PseudoQueryFigures:
     counts: dict[str, int] = field(default_factory=dict)
     bm25_ndcg: float | None = None
     of_the_collection: bool | None = None
+    words: float | None = None
+    held_words: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,27 +83,46 @@ class GeneratorKind:
     citations: tuple[str, ...] = ()
 
 
+#: The generator that needs no model.
+LEXICAL_GENERATOR = "lexical"
+
 #: The row of all generators that are named by the hub name or the folder of a model.
 LANGUAGE_MODEL = "language model"
 
+#: The row of all generators that are named by a server and its model, as URL#MODEL.
+ENDPOINT = "endpoint"
+
+#: May come before the hub name or the folder of a language model.
+LOCAL_PREFIX = "hf:"
+
 #: The kinds of generators by the name that selects them.
 GENERATORS: dict[str, GeneratorKind] = {
-    "lexical": GeneratorKind(
+    LEXICAL_GENERATOR: GeneratorKind(
         build="beir_cocodr.generation.lexical:build",
         help="Titles, salient sentences and terms by tf-idf, without a model, in any language.",
     ),
     LANGUAGE_MODEL: GeneratorKind(
         build="beir_cocodr.generation.language_model:build",
-        help="Samples of a seq2seq or causal language model, by its hub name or folder.",
+        help="Samples of a seq2seq or causal language model, by its hub name, folder or GGUF file, "
+        "with or without hf: before it.",
         is_model=True,
-        options=("prefix", "prompt"),
+        options=("prefix", "prompt", "few_shot"),
         citations=("ma2021qgen", "wu2023qc"),
+    ),
+    ENDPOINT: GeneratorKind(
+        build="beir_cocodr.generation.endpoint_generator:build",
+        help="Answers of a server with OpenAI's protocol, such as vLLM, Ollama or llama.cpp, by "
+        "URL#MODEL.",
+        options=("prompt", "few_shot"),
+        citations=("dai2022promptagator",),
     ),
 }
 
 
 def generator_kind(name: str) -> GeneratorKind:
     """Return the kind of the generator of some name."""
+    if name.startswith(("http://", "https://")):
+        return GENERATORS[ENDPOINT]
     return GENERATORS.get(name, GENERATORS[LANGUAGE_MODEL])
 
 

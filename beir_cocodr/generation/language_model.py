@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +18,8 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import Passage, fitting_prefix
 from beir_cocodr.data.text import cut_text, load_tokenizer, read_literally, token_counter
 from beir_cocodr.errors import InputError, explained
-from beir_cocodr.generation.generators import Generated, Query
+from beir_cocodr.generation.generators import LOCAL_PREFIX, Generated, Query
+from beir_cocodr.generation.question_prompt import few_shot_prompt
 from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
 from beir_cocodr.models.checkpoints.integrity import GENERATOR, check_loaded, loading
 from beir_cocodr.models.checkpoints.loading import weights_sha256
@@ -25,6 +27,9 @@ from beir_cocodr.records import Json
 
 # The prefix that the models of doc2query with "with_prefix" in their names were trained on.
 _PREFIX = "text2query: "
+
+# The end of a file with the weights, the settings and the tokenizer of a model.
+_GGUF = ".gguf"
 
 # A tokenizer without a limit reports one beyond this.
 _NO_LIMIT = 1 << 30
@@ -243,7 +248,11 @@ class ModelGenerator:
                 log.info(
                     "%s: %r is put before every passage; --prefix changes it", self.name, prefix
                 )
-        return prefix + (self.options.prompt or self.default_prompt)
+        return prefix + (self.options.prompt or self._usual_prompt())
+
+    def _usual_prompt(self) -> str:
+        """Return the prompt without one in the options."""
+        return self.default_prompt
 
 
 class Seq2SeqGenerator(ModelGenerator):
@@ -283,6 +292,10 @@ class CausalGenerator(ModelGenerator):
         texts = self.tokenizer.batch_decode(tokens)
         return [token for token, text in enumerate(texts) if "\n" in text]
 
+    def _usual_prompt(self) -> str:
+        """Return the prompt without one in the options, with examples if they ask for some."""
+        return few_shot_prompt() if self.options.few_shot else self.default_prompt
+
     def reserved_tokens(self) -> int:
         """Return the length of a query, as the model reads what it writes."""
         return self.options.max_length
@@ -295,7 +308,7 @@ def build(
     device: str | None,
 ) -> ModelGenerator:
     """Build the generator, for its row in the table of generators."""
-    return load_generator(name, options, device)
+    return load_generator(name.removeprefix(LOCAL_PREFIX), options, device)
 
 
 def load_generator(
@@ -306,7 +319,8 @@ def load_generator(
     """Load a language model as a generator, in bfloat16 on a GPU and in float32 elsewhere.
 
     Args:
-        name: Hub name or folder of any encoder-decoder or causal model.
+        name: Hub name or folder of any encoder-decoder or causal model, or the path of a GGUF file,
+            which the package gguf reads.
         options: How queries are generated.
         device: Default: a GPU if there is one.
 
@@ -316,10 +330,11 @@ def load_generator(
     """
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
-    with loading(name, GENERATOR, "generator"):
-        kind = _generator_class(name, AutoConfig.from_pretrained(name))
-        tokenizer = load_tokenizer(name)
-        model = kind.host.from_pretrained(name, dtype=dtype)
+    source, settings = _source(name)
+    with loading(source, GENERATOR, "generator", trusted=bool(settings)):
+        kind = _generator_class(name, AutoConfig.from_pretrained(source, **settings))
+        tokenizer = load_tokenizer(source, **settings)
+        model = kind.host.from_pretrained(source, dtype=dtype, **settings)
         check_loaded(model, tokenizer, name, "generator")
     problem = f"device {device!r} cannot be used"
     with explained(problem, "choose another --device", RuntimeError, AssertionError):
@@ -329,6 +344,18 @@ def load_generator(
     if kind.pads_left:
         tokenizer.padding_side = "left"
     return kind(name, options, model, tokenizer)
+
+
+def _source(name: str) -> tuple[str, dict[str, str]]:
+    """Return what the host loads by a name, and the settings that a GGUF file needs."""
+    if not name.endswith(_GGUF):
+        return name, {}
+    file = Path(name)
+    if not file.is_file():
+        raise InputError(f"generator {name!r}: there is no such file; correct the path")
+    if find_spec("gguf") is None:
+        raise InputError(f"generator {name!r}: a GGUF file needs gguf; pip install gguf")
+    return str(file.parent), {"gguf_file": file.name}
 
 
 def _generator_class(name: str, config: Any) -> type[ModelGenerator]:

@@ -55,6 +55,11 @@ class GenerationOptions:
         "Prompt the model with this text, which contains {passage}. Default: a prompt for the "
         "model's kind.",
     )
+    few_shot: bool | None = option(
+        None,
+        "Show a causal model three examples before the passage. Default: none, but an endpoint is "
+        "always shown them.",
+    )
     max_length: int = option(64, "Generate at most this many tokens for each query.", min=1)
     top_p: float = option(
         0.95,

@@ -130,6 +130,14 @@ def describe_pseudo_queries(pseudo_queries: Mapping[str, PseudoQueryFigures]) ->
                 "in the document that they must retrieve, and BM25 alone reaches nDCG@10 "
                 f"{format_number(figures.bm25_ndcg, '.3f')}"
             )
+        if figures.held_words:
+            shares = ", ".join(
+                f"{model} {share:.0%}" for model, share in figures.held_words.items()
+            )
+            yield (
+                f"{name}: of the words of a query, the three best documents hold on average: "
+                f"{shares}"
+            )
         trained_on = figures.counts.get(TRAINED_ON)
         if trained_on:
             yield f"{name}: {trained_on:,} left out, because a model was trained on them"

@@ -103,7 +103,19 @@ function show(now) {
     : "Nothing is judged yet.";
   $("undo").disabled = !state.can_undo;
   for (const group of document.querySelectorAll(".grades[data-id]")) showGrade(group);
+  showProposed();
   showVerdict();
+}
+
+/** Queries to ask for someone to whom nothing comes to mind, until something was asked. */
+function showProposed() {
+  const place = $("proposed");
+  const texts = query ? [] : state.proposed;
+  place.hidden = !texts.length;
+  const shown = [...place.querySelectorAll("button")].map((button) => button.textContent);
+  if (JSON.stringify(shown) === JSON.stringify(texts)) return;
+  place.querySelectorAll("button").forEach((button) => button.remove());
+  for (const text of texts) place.append(" ", make("button", { type: "button", on: { click: () => search(text) } }, text));
 }
 
 function status({ state: now, done, remark }) {
@@ -124,6 +136,8 @@ function begin() {
       make("p", { class: "status" }), make("progress", { "aria-label": `Progress of ${title}`, hidden: true }), make("ol", {})));
     $("tabs").append(make("button", { type: "button", "data-model": name, on: { click: () => open(name) } }, title));
   }
+  $("kept").hidden = !state.kept;
+  if (state.kept) $("kept").textContent = `Queries that are asked here are kept in ${state.kept}.`;
   open(state.models[0].name);
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from beir_cocodr.data.analyzers import Snippet, mark_words
+from beir_cocodr.data.asked_queries import AskedQueries
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.files.file_folder import ABOVE
 from beir_cocodr.data.judgement_log import Asked, JudgementLog, typed_id
@@ -47,6 +48,9 @@ _REMEMBERED = 200
 
 #: Pairs that are proposed at a time.
 _PROPOSED = 10
+
+#: Queries that are proposed at a time.
+_PROPOSED_QUERIES = 5
 
 #: What the page takes of a hit.
 _OF_A_HIT = ("rank", "id", "title", "section", "score", "dense", "lexical", "place")
@@ -188,6 +192,8 @@ class Session:
             the same dataset.
         options: how models search.
         samples: crops and generated queries of the verdict.
+        keep_queries: keep the queries that are asked in the folder; ten or more of them count as
+            real queries in the verdict.
 
     Raises:
         InputError: the dataset does not exist, a model cannot be searched with, or the folder is of
@@ -201,6 +207,8 @@ class Session:
         folder: Path,
         options: SearchOptions = SearchOptions(),
         samples: int = 300,
+        *,
+        keep_queries: bool = False,
     ) -> None:
         """Open the log, and read the dataset."""
         check_names("model", models)
@@ -215,6 +223,7 @@ class Session:
         self._searcher = Searcher(dataset, BM25, options)
         record.write(output_folder(folder) / SESSION_FILE)
         self.judged = JudgementLog(folder)
+        self.asked = AskedQueries(folder) if keep_queries else None
         self.verdict: ShownVerdict | None = None
         self.remark = ""
         self.working = False
@@ -271,7 +280,15 @@ class Session:
             "working": self.working,
             "remark": self.remark,
             "log": str(self.judged.file),
+            "kept": None if self.asked is None else str(self.asked.file),
+            "proposed": self._proposed_queries(),
         }
+
+    def _proposed_queries(self) -> list[str]:
+        """Return queries to ask for someone to whom nothing comes to mind."""
+        judged = self.judged.grades
+        texts = [pair.query for (id, _), pair in self._drawn.items() if id not in judged]
+        return list(dict.fromkeys(texts))[:_PROPOSED_QUERIES]
 
     def search(self, model: str, query: str) -> Json:
         """Return a model's ten best documents for a typed query, None until the model is ready.
@@ -283,6 +300,8 @@ class Session:
         if column is None:
             raise InputError(f"{model} is not one of the models {', '.join(self.columns)}")
         _check_query(query)
+        if self.asked is not None:
+            self.asked.add(query)
         if column.searcher is None:
             return {"model": column.describe(), "hits": None}
         with self._searching:
@@ -451,6 +470,8 @@ class Session:
             words.append(described(SearchOptions, name, "flag") or "--" + name.replace("_", "-"))
             if value is not True:
                 words.append(str(value))
+        if self.asked is not None and self.asked.queries:
+            words += ["--asked", str(self.folder)]
         return [*words, "--judgements", str(self.judged.file)]
 
     def _work(self) -> None:
@@ -521,7 +542,7 @@ class Session:
             ready,
             samples=self.samples,
             drop_identical_ids=identical_ids(self.dataset) == "drop",
-            corpus_name=collection.name,
+            collection=collection,
         )
 
     def _compare(self, output: Path | None = None) -> None:
@@ -545,6 +566,7 @@ class Session:
                 samples=self.samples,
                 overwrite=True,
                 judgements=self.judged.file if has_judgements else None,
+                asked=self.asked.file if self.asked is not None and self.asked.queries else None,
             )
             record = compare_collection(
                 {name: gatherer.resources.spec(name) for name in gatherer.models},

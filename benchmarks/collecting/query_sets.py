@@ -20,9 +20,9 @@ import numpy.typing as npt
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.text import TextFormat
+from beir_cocodr.evaluation.label_free.held_out_queries import hold_out_crops
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     PseudoQueries,
-    hold_out_crops,
     lexical_queries,
     verbatim_share,
 )

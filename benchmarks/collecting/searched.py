@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence
+from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, SearchedQueries
 from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
 from beir_cocodr.io import atomic_path
 from collecting.parents import Facts, Limits, Parent, folder_name, read_parents
-from collecting.query_sets import CROPS, GENERATED, QUERIES, QuerySet, query_sets
+from collecting.query_sets import CROPS, GENERATED, MATCHED, QUERIES, TITLES, QuerySet, query_sets
 from collecting.systems import System
 
 Ints = npt.NDArray[np.int64]
@@ -210,7 +210,21 @@ class Searched:
             generated_queries=self._pseudo(GENERATED),
             retrieval={},
             kinds={name: system.kind for name, system in self.systems.items()},
+            further=self._further(with_lengths=queries == QUERIES),
         )
+
+    def _further(self, *, with_lengths: bool) -> dict[str, SearchedQueries]:
+        """Return the queries that not every corpus gives.
+
+        Args:
+            with_lengths: Take crops of the lengths of real queries, which a corpus alone has not.
+        """
+        kinds = (MATCHED, TITLES) if with_lengths else (TITLES,)
+        return {
+            kind: SearchedQueries(self._pseudo(kind), self.ndcg(kind))
+            for kind in kinds
+            if kind in self.query_sets
+        }
 
     def _pseudo(self, queries: str) -> PseudoQueries:
         return self.query_sets[queries].pseudo()

@@ -18,7 +18,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.calibration import Spread
 from beir_cocodr.evaluation.compare import CompareOptions, compare, uses_of
 from beir_cocodr.evaluation.label_free import verdict as label_free
-from beir_cocodr.evaluation.results import ComparisonRecord, PseudoQueryFigures
+from beir_cocodr.evaluation.results import ComparisonRecord
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import ways_to_use
 from beir_cocodr.report.evaluation_tables import verdict_tables
@@ -100,7 +100,8 @@ def test_the_report_says_what_it_rests_on_and_is_written(unlabelled, capsys):
     assert told["generated queries"].verbatim == 1
     assert 0 < told["held-out crops"].verbatim < 1
     assert told["generated queries"].bm25_ndcg > 0.8
-    assert told["agreement"] == PseudoQueryFigures(40, of_the_collection=True)
+    assert (told["agreement"].queries, told["agreement"].of_the_collection) == (40, True)
+    assert told["agreement"].held_words.keys() == {*models, "bm25"}
     assert list(report.seen) == models
     assert not list(output.glob(".embeddings-*"))
     lines = (output / "labels_wanted.tsv").read_text().splitlines()
@@ -142,7 +143,7 @@ def test_noise_on_the_weights_of_a_real_encoder_is_found_out(distinct, minilm, t
     [pair] = report.pairs
     assert pair.verdict == "worse"
     for estimator in ("held-out crops", "generated queries"):
-        assert by_estimator(pair)[estimator].sign == -1
+        assert by_estimator(pair)[estimator].interval[1] < 0
 
 
 def test_a_corpus_alone_is_judged_on_generated_queries(distinct, clean, damaged, tmp_path):
@@ -151,11 +152,52 @@ def test_a_corpus_alone_is_judged_on_generated_queries(distinct, clean, damaged,
         [clean, damaged], str(tmp_path / "corpus.jsonl"), options=CompareOptions(samples=40)
     )
     assert (report.labels, report.queries) == (False, 0)
-    assert report.pseudo_queries["agreement"] == PseudoQueryFigures(40, of_the_collection=False)
+    agreement = report.pseudo_queries["agreement"]
+    assert (agreement.queries, agreement.of_the_collection) == (40, False)
     assert report.pairs[0].verdict == "worse"
-    assert report.labels_wanted.pairs == []
-    assert "no queries" in report.labels_wanted.remark
+    assert "generated queries" in report.labels_wanted.remark
     print_tables(*verdict_tables(report))
+
+
+def test_pairs_to_label_are_drawn_where_nobody_asked_anything_and_can_be_judged(
+    distinct, clean, damaged, tmp_path
+):
+    """The table of a corpus without queries is filled in and read again, until ten are judged."""
+    corpus = tmp_path / "corpus.jsonl"
+    shutil.copy(distinct / "corpus.jsonl", corpus)
+    options = CompareOptions(samples=40, wanted=120)
+    report = compare([clean, damaged], str(corpus), output=tmp_path / "out", options=options)
+    table = tmp_path / "out" / "labels_wanted.tsv"
+    header, *lines = table.read_text().splitlines()
+    assert len(lines) == len(report.labels_wanted.pairs) >= 100
+    columns = header.split("\t")
+    grade = columns.index("judgement")
+    queries = {line.split("\t")[columns.index("query")] for line in lines}
+    assert 10 <= len(queries) <= 12
+    filled = []
+    for line in lines:
+        cells = line.split("\t")
+        # A person who knows which document each query was made from.
+        shown = cells[columns.index("document")]
+        cells[grade] = str(int(cells[columns.index("query")].split()[0] in shown))
+        filled.append("\t".join(cells))
+    judged = tmp_path / "judged.tsv"
+    judged.write_text("\n".join([header, *filled]) + "\n")
+    again = compare(
+        [clean, damaged],
+        str(corpus),
+        output=tmp_path / "again",
+        options=CompareOptions(samples=40, judgements=judged),
+    )
+    assert again.few_labels.queries == len(queries)
+    [gain] = again.few_labels.pairs[clean].values()
+    assert gain.interval is not None
+    said = " ".join([again.pairs[0].reason, *again.few_labels.describe()])
+    assert "settle" in said  # how many more it takes, or that none is needed
+    # More queries can be judged: there are others than those ten.
+    wanted = {pair.query for pair in again.labels_wanted.pairs}
+    assert wanted
+    assert not wanted & queries
 
 
 def test_too_little_to_see_is_cannot_tell(clean, damaged, tmp_path):
@@ -304,7 +346,6 @@ def test_bad_input(distinct, tmp_path):
         (["bm25", "bm25"], {}, "twice"),
         ([whole, part], {}, r"b.run .*a.run .*q0, q1, q2"),
         ([whole, other], {}, "none of the 40"),
-        ([whole, part], {"options": {"labels": False}}, "without labels"),
         (["bm25", "no-such-model"], {"options": {"labels": False}}, "no-such-model"),
         (["bm25", "minilm"], {"options": {"labels": True}, "split": "dev"}, "split 'dev'"),
         (["bm25", "minilm"], {"measures": "nonsense"}, "nonsense"),

@@ -11,6 +11,7 @@ import pytest
 
 from beir_cocodr import Searcher
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.data.asked_queries import AskedQueries, load_asked
 from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.annotation import PER_QUERY
@@ -106,7 +107,9 @@ def test_the_verdict_is_that_of_compare_on_the_same_log(session, beir_folder, ti
     [shown], [pair] = verdict["pairs"], record.estimated
     assert (shown["a"], shown["b"], shown["verdict"]) == (pair.a, pair.b, pair.verdict)
     assert shown["estimate"] == pytest.approx(pair.estimate, abs=1e-4)
-    assert verdict["more"] == record.few_labels.pairs["bm25"][models[1]].more
+    # A pair that is decided needs no more, whatever the judged queries alone would need.
+    more = record.few_labels.pairs["bm25"][models[1]].more
+    assert verdict["more"] == (more if pair.verdict == "cannot tell" else 0)
     session.report()
     session.undo(session.judged.version)
     session.report()  # the table of before holds a pair that was taken back since
@@ -211,7 +214,7 @@ def test_what_a_verdict_needs_is_removed_when_the_page_ends_before_it(
 def test_why_there_is_no_verdict_is_named_each_time(
     beir_folder, tiny_cosine, tmp_path, monkeypatch
 ):
-    def fails(models, corpus):
+    def fails(models, corpus, name):
         raise InputError("training.json is damaged")
 
     monkeypatch.setattr(evidence, "find_contamination", fails)
@@ -264,3 +267,81 @@ def test_the_end_stops_what_is_encoded(beir_folder, deep_bert, tmp_path):
     session._thread.join(60)
     assert session.columns[str(deep_bert)].searcher is None
     assert session.columns[str(deep_bert)].state == "loading"
+
+
+def test_a_corpus_without_queries_proposes_some_to_ask_and_pairs_to_judge(
+    beir_folder, tiny_cosine, tmp_path
+):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text((beir_folder / "corpus.jsonl").read_text())
+    session = Session(str(corpus), ["bm25", str(tiny_cosine)], tmp_path / "out", samples=12)
+    assert session.state()["proposed"] == []
+    session.start()
+    state = wait(session)
+    assert 1 <= len(state["proposed"]) <= 5
+    assert session.search("bm25", state["proposed"][0])["hits"]
+    wanted = session.wanted()
+    assert wanted[0]["query"] in state["proposed"]
+    # Judging a proposed query whole counts as a judged query.
+    first = wanted[0]["query_id"]
+    pairs = [pair for pair in wanted if pair["query_id"] == first]
+    while pairs:
+        for pair in pairs:
+            session.judge(pair["document"]["id"], 1, pair["query"], first)
+        pairs = [pair for pair in session.wanted() if pair["query_id"] == first]
+    state = wait(session, lambda state: (state["verdict"] or {"queries": 0})["queries"] == 1)
+    assert wanted[0]["query"] not in state["proposed"]
+    assert state["proposed"]
+    assert session.stop()
+
+
+def test_asked_queries_are_kept_only_where_that_was_agreed(files, tmp_path):
+    quiet = Session(str(files), ["bm25"], tmp_path / "quiet")
+    quiet.start()
+    quiet.search("bm25", QUERY)
+    assert quiet.state()["kept"] is None
+    assert quiet.stop()
+    assert not (tmp_path / "quiet" / "asked.jsonl").exists()
+    keeping = Session(str(files), ["bm25"], tmp_path / "keeping", keep_queries=True)
+    keeping.start()
+    for text in (QUERY, f"  {QUERY} ", "wing"):
+        keeping.search("bm25", text)
+    assert keeping.stop()
+    file = tmp_path / "keeping" / "asked.jsonl"
+    assert keeping.state()["kept"] == str(file)
+    assert [json.loads(line)["query"] for line in file.read_text().splitlines()] == [QUERY, "wing"]
+    # A second session goes on with the same file.
+    again = Session(str(files), ["bm25"], tmp_path / "keeping", keep_queries=True)
+    again.start()
+    again.search("bm25", "wing")
+    again.search("bm25", "library")
+    assert again.stop()
+    assert list(load_asked(tmp_path / "keeping").values()) == [QUERY, "wing", "library"]
+
+
+def test_asked_queries_are_real_queries_for_compare(beir_folder, tiny_cosine, tmp_path, capsys):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text((beir_folder / "corpus.jsonl").read_text())
+    asked = AskedQueries(tmp_path / "session")
+    for number in range(9):
+        asked.add(f"wing of kind {number}")
+    models = ["bm25", str(tiny_cosine)]
+    options = CompareOptions(samples=12, asked=tmp_path / "session")
+    record = compare(models, str(corpus), options=options)
+    assert record.queries == 0
+    assert record.pseudo_queries["agreement"].of_the_collection is False
+    asked.add("the tenth query")
+    record = compare(models, str(corpus), output=tmp_path / "out", options=options)
+    assert record.queries == 10
+    assert record.pseudo_queries["agreement"].of_the_collection is True
+    assert record.pseudo_queries["agreement"].queries == 10
+    assert {pair.query for pair in record.labels_wanted.pairs} <= set(asked.queries.values())
+    assert len(list((tmp_path / "out").glob("*.run"))) == 2
+    (tmp_path / "session" / "asked.jsonl").write_text('{"query": "x"}\n{"text": "y"}\n')
+    command = ["compare", *models, "--dataset", str(corpus), "--asked", str(tmp_path / "session")]
+    with pytest.raises(SystemExit, match="2"):
+        main(command)
+    assert "asked.jsonl:2" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([*command[:-1], str(tmp_path / "nothing")])
+    assert "--keep-queries" in capsys.readouterr().err

@@ -83,10 +83,7 @@ def held_out_crops(name: str) -> DerivedQueries:
     return DerivedQueries(
         name,
         scores_of=lambda evidence: evidence.crops,
-        practised=lambda evidence: {
-            "fitted on the documents with their crops": evidence.contamination.terms,
-            "trained to find documents of this corpus by spans": evidence.contamination.spans,
-        },
+        practised=_practised_spans,
     )
 
 
@@ -95,10 +92,59 @@ def generated_queries(name: str) -> DerivedQueries:
     return DerivedQueries(
         name,
         scores_of=lambda evidence: evidence.generated,
-        practised=lambda evidence: {
-            "trained on queries generated from this corpus": evidence.contamination.generated,
-        },
+        practised=_practised_generated,
     )
+
+
+class FurtherQueries(DerivedQueries):
+    """The nDCG@10 on queries of a kind that not every corpus gives."""
+
+    def __init__(
+        self,
+        name: str,
+        practised: Callable[[Evidence], Mapping[str, Collection[str]]],
+    ) -> None:
+        """Create the estimator of the kind that has the name of its row."""
+        super().__init__(
+            name,
+            scores_of=lambda evidence: evidence.further[name].scores,
+            practised=practised,
+        )
+
+    def is_available(self, evidence: Evidence) -> bool:
+        """Return true if the corpus gave queries of this kind."""
+        return self.name in evidence.further
+
+
+def matched_crops(name: str) -> DerivedQueries:
+    """Return the estimator by crops that are as long as real queries."""
+    return FurtherQueries(name, _practised_spans)
+
+
+def titles(name: str) -> DerivedQueries:
+    """Return the estimator by titles and headings, which were taken out of their documents."""
+    return FurtherQueries(
+        name,
+        lambda evidence: _practised_spans(evidence) | _practised_generated(evidence),
+    )
+
+
+def written_questions(name: str) -> DerivedQueries:
+    """Return the estimator by questions that a language model wrote."""
+    return FurtherQueries(name, _practised_generated)
+
+
+def _practised_spans(evidence: Evidence) -> dict[str, Collection[str]]:
+    return {
+        "fitted on the documents with their crops": evidence.contamination.terms,
+        "trained to find documents of this corpus by spans": evidence.contamination.spans,
+    }
+
+
+def _practised_generated(evidence: Evidence) -> dict[str, Collection[str]]:
+    return {
+        "trained on queries generated from this corpus": evidence.contamination.generated,
+    }
 
 
 class AgreementWithBM25(Estimator):
@@ -178,9 +224,10 @@ class AgreementWithFusion(Estimator):
         return {}
 
 
-def load_estimators() -> list[Estimator]:
-    """Return the estimators of :data:`ESTIMATORS`, built."""
-    return [load_object(row.build)(name) for name, row in ESTIMATORS.items()]
+def load_estimators(evidence: Evidence) -> list[Estimator]:
+    """Return the estimators of :data:`ESTIMATORS` that the evidence has queries for."""
+    estimators = [load_object(row.build)(name) for name, row in ESTIMATORS.items()]
+    return [estimator for estimator in estimators if estimator.is_available(evidence)]
 
 
 def features(
@@ -193,7 +240,7 @@ def features(
     Evidence that is absent, or does not count for the pair, has no feature.
     """
     values: dict[str, float] = {}
-    for estimator in load_estimators():
+    for estimator in load_estimators(evidence):
         values |= estimator.features(evidence, a, b)
     return values
 
@@ -202,12 +249,24 @@ def estimate_pair(
     evidence: Evidence,
     a: str,
     b: str,
+    known: Collection[str] | None = None,
 ) -> list[Estimate]:
-    """Return the estimates of all estimators for a pair; exchanging a and b negates them."""
+    """Return the estimates of all estimators for a pair; exchanging a and b negates them.
+
+    Args:
+        evidence: What was seen of the models.
+        a: The first model.
+        b: The second model.
+        known: Features that the calibration was fitted with. An estimate by others alone is shown
+            and does not count; by default all count.
+    """
     estimates = []
-    for estimator in load_estimators():
+    for estimator in load_estimators(evidence):
         first, second = estimator.scores(evidence, a, b)
         objection = estimator.objection(evidence, a, b)
+        names = estimator.features(evidence, a, b).keys()
+        if known is not None and names and not names & set(known):
+            objection = objection or "the calibration was not fitted with it"
         estimates.append(_estimate(estimator.name, first, second, objection))
     return estimates
 

@@ -21,6 +21,9 @@ FEWEST_QUERIES = 10
 #: Names of estimators, under which the calibration knows their features.
 CROPS = "held-out crops"
 GENERATED = "generated queries"
+MATCHED = "matched crops"
+TITLES = "titles"
+WRITTEN = "written questions"
 WITH_BM25 = "agreement with BM25"
 WITH_FUSION = "agreement with the fusion"
 
@@ -43,6 +46,10 @@ class Estimator(ABC):
         b: str,
     ) -> tuple[Doubles, Doubles]:
         """Return the (Q,) scores of models a and b for the same queries, higher for better."""
+
+    def is_available(self, evidence: Evidence) -> bool:
+        """Return false if the evidence has no queries of this estimator's kind at all."""
+        return True
 
     def objection(
         self,
@@ -98,6 +105,20 @@ ESTIMATORS: dict[str, EstimatorRow] = {
         build=f"{_ESTIMATES}:generated_queries",
         help="How well a model finds the documents that queries were generated from.",
         citation="ma2021qgen",
+    ),
+    MATCHED: EstimatorRow(
+        build=f"{_ESTIMATES}:matched_crops",
+        help="How well a model finds the documents of crops that are as long as real queries.",
+        citation="lee2019ict",
+    ),
+    TITLES: EstimatorRow(
+        build=f"{_ESTIMATES}:titles",
+        help="How well a model finds documents by their titles or headings, which they lose.",
+    ),
+    WRITTEN: EstimatorRow(
+        build=f"{_ESTIMATES}:written_questions",
+        help="How well a model finds the documents that a language model wrote questions about.",
+        citation="dai2022promptagator",
     ),
     WITH_BM25: EstimatorRow(
         build=f"{_ESTIMATES}:AgreementWithBM25",

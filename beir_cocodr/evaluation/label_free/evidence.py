@@ -1,37 +1,83 @@
 """Evidence about models on a collection without its labels.
 
-It consists of how well models find held-out crops and generated queries, how far their ranked lists
+It consists of how well models find queries that were made of documents, how far their ranked lists
 agree, and what they were trained on of the corpus.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import mkdtemp
 
 import numpy as np
 
-from beir_cocodr.arrays import Bools, Doubles, Ints
+from beir_cocodr.arrays import Bools, Doubles, Ints, spaced_rows
+from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.judgement_log import typed_id
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.contamination import Contamination, find_contamination
+from beir_cocodr.evaluation.label_free.estimators import (
+    CROPS,
+    GENERATED,
+    MATCHED,
+    TITLES,
+    WRITTEN,
+)
 from beir_cocodr.evaluation.label_free.held_out_corpus import HeldOutResources
+from beir_cocodr.evaluation.label_free.held_out_queries import HeldOutQueries, count_words
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     DEPTH,
     PseudoQueries,
-    hold_out_crops,
     lexical_queries,
+    mean_words,
+    share_of_words,
 )
+from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions, write_questions
 from beir_cocodr.evaluation.results import PseudoQueryFigures
 from beir_cocodr.evaluation.runs import RunRanker
-from beir_cocodr.models.spec import BM25, RUN, ModelSpec, calibration_kind
+from beir_cocodr.models.spec import (
+    BM25,
+    HOSTED,
+    RETRIEVERS,
+    RUN,
+    ModelSpec,
+    calibration_kind,
+)
 from beir_cocodr.progress import step, steps
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.ranking import Ranker, Ranking
+from beir_cocodr.retrieval.ranking import Ranker, Ranking, Results
 from beir_cocodr.retrieval.resources import Resources
 
 #: Documents of a ranking that are fused and written to a run.
 LIST_DEPTH = 100
+
+# A question that no model answers with its document among so many is about nothing in particular.
+_CONSISTENT = 20
+
+# The fusion that is fitted to the corpus before it searches.
+_FITTED = "vector"
+
+# Queries, and documents of each, in which the words of the query are looked for.
+_LOOKED_AT = 100
+_BEST = 3
+
+
+@dataclass(frozen=True)
+class SearchedQueries:
+    """Queries of one kind that were made of documents, and how well models find the documents.
+
+    Attributes:
+        queries: The queries.
+        scores: Model to its (S,) nDCG@10; BM25 is always included.
+    """
+
+    queries: PseudoQueries
+    scores: dict[str, Doubles]
+
+    def describe(self) -> PseudoQueryFigures:
+        """Describe the queries: counts, words taken verbatim, and BM25's nDCG@10."""
+        return self.queries.describe(self.scores[BM25])
 
 
 @dataclass(frozen=True)
@@ -53,6 +99,11 @@ class Evidence:
         kinds: Model to its kind in the calibration, None if it has none.
         answered: Model to (Q,) True for the agreement queries that it answers, for a run; all
             other models answer all.
+        further: Name of an estimator to the queries that it judges by, beside crops and generated
+            queries. A kind that the corpus does not give is missing.
+        held_words: Model to the mean share of an agreement query's words that its three best
+            documents hold. It tells how far real queries repeat the words of what they find, and
+            so in which direction the other kinds mislead.
     """
 
     crops: dict[str, Doubles]
@@ -67,10 +118,12 @@ class Evidence:
     contamination: Contamination = field(default_factory=Contamination)
     kinds: Mapping[str, str | None] = field(default_factory=dict)
     answered: Mapping[str, Bools] = field(default_factory=dict)
+    further: Mapping[str, SearchedQueries] = field(default_factory=dict)
+    held_words: Mapping[str, float] = field(default_factory=dict)
 
     def lists_of(self, models: Sequence[str]) -> list[Ints]:
         """Return the list of each model for the agreement queries that all of them answer."""
-        shared = np.ones(len(self.queries), bool)
+        shared = np.ones(len(self.lists[models[0]]), bool)
         for model in models:
             if model in self.answered:
                 shared &= self.answered[model]
@@ -78,11 +131,33 @@ class Evidence:
 
     def describe(self) -> dict[str, PseudoQueryFigures]:
         """Describe the pseudo-queries: counts, words taken verbatim, and BM25's nDCG@10."""
+        agreement = PseudoQueryFigures(
+            len(self.queries),
+            of_the_collection=self.real,
+            words=mean_words(list(self.queries.values())),
+            held_words=dict(self.held_words),
+        )
         return {
-            "held-out crops": self.crop_queries.describe(self.crops[BM25]),
-            "generated queries": self.generated_queries.describe(self.generated[BM25]),
-            "agreement": PseudoQueryFigures(len(self.queries), of_the_collection=self.real),
+            CROPS: SearchedQueries(self.crop_queries, self.crops).describe(),
+            GENERATED: SearchedQueries(self.generated_queries, self.generated).describe(),
+            **{name: searched.describe() for name, searched in self.further.items()},
+            "agreement": agreement,
         }
+
+
+@dataclass(frozen=True)
+class ProposedQueries:
+    """Queries to judge where nobody asked any.
+
+    Attributes:
+        kind: What they are: "written questions" or "generated queries".
+        queries: Id, as of a typed query, to text.
+        results: Model to its results.
+    """
+
+    kind: str
+    queries: dict[str, str]
+    results: dict[str, Results]
 
 
 @dataclass(frozen=True)
@@ -90,21 +165,38 @@ class _PseudoSearch:
     """A model's results on the pseudo-queries.
 
     Attributes:
-        generated: Its ranking for the generated queries; None for a run, which has none of them.
-        crops: (S,) its nDCG@10 on the held-out crops; None if it cannot search a changed corpus.
+        whole: Kind of queries that are searched for in the corpus as it is to its ranking; none for
+            a run.
+        scores: Kind of pseudo-queries to its (S,) nDCG@10; those that are cut out of documents are
+            missing if it cannot search a changed corpus.
+        consistent: (S,) true for written questions whose document is among its best.
     """
 
-    generated: Ranking | None = None
-    crops: Doubles | None = None
+    whole: dict[str, Ranking] = field(default_factory=dict)
+    scores: dict[str, Doubles] = field(default_factory=dict)
+    consistent: Bools = field(default_factory=lambda: np.zeros(0, bool))
+
+
+@dataclass(frozen=True)
+class _CutCorpus:
+    """A copy of the corpus, and the queries that were cut out of it.
+
+    Attributes:
+        queries: Kind to queries.
+        resources: What the models share over the copy.
+    """
+
+    queries: dict[str, PseudoQueries]
+    resources: HeldOutResources
 
 
 class Gatherer:
     """The searches that evidence rests on.
 
-    Held-out crops and generated queries are searched for once, real queries as often as they
-    change. Generated queries that a model was trained on are left out, see
+    Pseudo-queries are searched for once, real queries as often as they change. Pseudo-queries that
+    a model was trained on are left out, see
     :func:`~beir_cocodr.evaluation.label_free.contamination.find_contamination`. Every encoder
-    encodes the corpus once, and again only the documents that lose a crop; its queries are encoded
+    encodes the corpus once, and again only the documents that lose a text; its queries are encoded
     in one batch at first.
     """
 
@@ -116,7 +208,8 @@ class Gatherer:
         samples: int = 300,
         seed: int = 42,
         drop_identical_ids: bool = False,
-        corpus_name: str | None = None,
+        collection: Collection | None = None,
+        questions: QuestionOptions | None = None,
     ) -> None:
         """Load the models and draw the pseudo-queries.
 
@@ -124,10 +217,12 @@ class Gatherer:
             resources: What the models share over the corpus. The changed corpus and term counts are
                 written to its folder.
             models: Names that ``resources`` knows.
-            samples: Crops, and generated queries.
-            seed: Seed of both.
+            samples: The most pseudo-queries of each kind.
+            seed: Seed of the drawing.
             drop_identical_ids: Leave documents whose id is the query's out of the lists.
-            corpus_name: Name of the collection in the records of trainings.
+            collection: The collection of the corpus. Its name is looked for in the records of
+                trainings, and matched crops are as long as its queries.
+            questions: How a language model writes questions; by default none are written.
 
         Raises:
             InputError: A model cannot be loaded, or the record of its training cannot be read.
@@ -138,40 +233,81 @@ class Gatherer:
         self.drop = drop_identical_ids
         self.samples = samples
         self.seed = seed
-        folder = Path(mkdtemp(dir=resources.folder))
-        held_out_folder = folder / "held-out"
-        terms_folder = folder / "terms"
-        held_out_folder.mkdir()
-        terms_folder.mkdir()
         # Names come first: an unknown one fails before a large corpus is read.
         self._rankers = {name: self._ranker(name) for name in [*models, BM25]}
         self.contamination = find_contamination(
             {name: _origin(resources.spec(name)) for name in models},
             self.documents.content_hash,
-            corpus_name,
+            None if collection is None else collection.name,
         )
-        known = self.contamination.has
-        self.crops, rest = hold_out_crops(
-            self.documents,
-            folder,
-            samples,
-            seed,
-            known,
-        )
-        self.generated = lexical_queries(
-            self.documents,
-            terms_folder,
-            samples,
-            seed,
-            known,
-        )
-        self._held_out = HeldOutResources(
-            resources,
-            rest,
-            self.crops.rows,
-            held_out_folder,
-        )
+        folder = Path(mkdtemp(dir=resources.folder))
+        real = {} if collection is None else collection.queries
+        self._cut_corpora = (self._hold_out(folder), self._hold_out_further(folder, real))
+        self._whole = self._make(folder, questions)
         self._pseudo: dict[str, _PseudoSearch] = {}
+
+    @property
+    def generated(self) -> PseudoQueries:
+        """Return the queries that were generated without a model."""
+        return self._whole[GENERATED]
+
+    def _hold_out(self, folder: Path) -> _CutCorpus:
+        """Cut crops out of documents."""
+        held_out = self._start_cutting()
+        held_out.draw_crops(CROPS)
+        return self._cut_corpus(held_out, folder / "crops")
+
+    def _hold_out_further(self, folder: Path, real: Mapping[str, str]) -> _CutCorpus:
+        """Cut crops as long as real queries, and titles, out of documents of another copy."""
+        held_out = self._start_cutting()
+        lengths = [count_words(text) for text in real.values()]
+        held_out.draw_matched_crops(MATCHED, [length for length in lengths if length])
+        held_out.draw_titles(TITLES)
+        return self._cut_corpus(held_out, folder / "further")
+
+    def _start_cutting(self) -> HeldOutQueries:
+        return HeldOutQueries(
+            self.documents,
+            self.samples,
+            self.seed,
+            self.contamination.has,
+        )
+
+    def _cut_corpus(self, held_out: HeldOutQueries, folder: Path) -> _CutCorpus:
+        folder.mkdir()
+        resources = HeldOutResources(
+            self.resources,
+            held_out.write_corpus(folder),
+            np.array(sorted(held_out.changed), np.int64),
+            folder,
+        )
+        return _CutCorpus(held_out.queries(), resources)
+
+    def _make(
+        self,
+        folder: Path,
+        questions: QuestionOptions | None,
+    ) -> dict[str, PseudoQueries]:
+        """Return the queries that are searched for in the corpus as it is."""
+        terms_folder = folder / "terms"
+        terms_folder.mkdir()
+        made = {
+            GENERATED: lexical_queries(
+                self.documents,
+                terms_folder,
+                self.samples,
+                self.seed,
+                self.contamination.has,
+            )
+        }
+        if questions is not None:
+            made[WRITTEN] = write_questions(
+                self.documents,
+                questions,
+                self.seed,
+                self.contamination.has,
+            )
+        return made
 
     def gather(self, queries: Mapping[str, str]) -> Evidence:
         """Search for real queries; without any, lists are compared on the generated ones."""
@@ -182,42 +318,38 @@ class Gatherer:
         with steps({name: None for name in self._rankers if name not in self._pseudo}):
             for name, ranker in self._rankers.items():
                 ranking = self._search(name, ranker, asked if real else {})
-                generated = self._pseudo[name].generated
-                rankings[name] = ranking if real or generated is None else generated
+                over_generated = self._pseudo[name].whole.get(GENERATED)
+                rankings[name] = ranking if real or over_generated is None else over_generated
                 retrieval[name] = ranker.describe()
+        lists = {name: self._list(ranking) for name, ranking in rankings.items()}
+        searched = self._searched_queries()
+        crops = searched.pop(CROPS)
+        generated = searched.pop(GENERATED)
         return Evidence(
-            crops=self._crop_scores(),
-            generated=self._generated_scores(),
-            lists={name: self._list(ranking) for name, ranking in rankings.items()},
+            crops=crops.scores,
+            generated=generated.scores,
+            lists=lists,
             rankings=rankings,
             queries=asked,
             real=real,
-            crop_queries=self.crops,
-            generated_queries=self.generated,
+            crop_queries=crops.queries,
+            generated_queries=generated.queries,
             retrieval=retrieval,
             contamination=self.contamination,
             kinds={name: self._kind(name, ranker) for name, ranker in self._rankers.items()},
             answered=self._answered(asked),
+            further=searched,
+            held_words={
+                name: held_words(list(asked.values()), rows, self.documents)
+                for name, rows in lists.items()
+                if len(rows)
+            },
         )
 
     def _ranker(self, name: str) -> Ranker:
         """Return the ranker of a model, or what a run has ranked."""
         spec = self.resources.spec(name)
         return RunRanker(spec, self.documents) if spec.kind == RUN else self.resources.ranker(name)
-
-    def _crop_scores(self) -> dict[str, Doubles]:
-        """Return model to its scores on the held-out crops, for those that searched for them."""
-        searched = {name: self._pseudo[name].crops for name in self._rankers}
-        return {name: crops for name, crops in searched.items() if crops is not None}
-
-    def _generated_scores(self) -> dict[str, Doubles]:
-        """Return model to its scores on generated queries, for those that searched for them."""
-        searched = {name: self._pseudo[name].generated for name in self._rankers}
-        return {
-            name: self.generated.score(ranking.rows)
-            for name, ranking in searched.items()
-            if ranking is not None
-        }
 
     def _answered(self, queries: Mapping[str, str]) -> dict[str, Bools]:
         """Return run to (Q,) True for the queries that it answers."""
@@ -226,6 +358,30 @@ class Gatherer:
             for name, ranker in self._rankers.items()
             if isinstance(ranker, RunRanker)
         }
+
+    def _searched_queries(self) -> dict[str, SearchedQueries]:
+        """Return the pseudo-queries of each kind that the corpus gives, with all scores."""
+        searched = {}
+        crops, further = self._cut_corpora
+        for kind, queries in (crops.queries | self._whole | further.queries).items():
+            scores = {}
+            for name in self._rankers:
+                if kind in self._pseudo[name].scores:
+                    scores[name] = self._pseudo[name].scores[kind]
+            if kind == WRITTEN:
+                consistent = self._consistent(scores)
+                queries = _consistent_ones(queries, consistent)
+                scores = {name: values[consistent] for name, values in scores.items()}
+            if queries.texts or kind in (CROPS, GENERATED):
+                searched[kind] = SearchedQueries(queries, scores)
+        return searched
+
+    def _consistent(self, models: Iterable[str]) -> Bools:
+        """Return (S,) true for the written questions whose document some model has among its best.
+
+        All models have a say, so that the filter favours none.
+        """
+        return np.any([self._pseudo[name].consistent for name in models], axis=0)
 
     def _search(
         self,
@@ -248,31 +404,73 @@ class Gatherer:
         if is_first:
             step(name)
             ranker.prepare()
-            texts = [*real.values(), *self.generated.texts, *self.crops.texts]
+            every = [*self._whole.values()]
+            for corpus in self._corpora_for(name):
+                every += corpus.queries.values()
+            texts = [*real.values(), *(text for queries in every for text in queries.texts)]
+            # Two kinds may have drawn the same title.
             if texts:
-                self.resources.encode_queries(name, texts)
-            wanted |= {f"generated {query}": text for query, text in self.generated.queries.items()}
+                self.resources.encode_queries(name, list(dict.fromkeys(texts)))
+            wanted |= _numbered(self._whole)
         ranking = _ranked(ranker, wanted, depth)
-        count = len(real)
         if is_first:
-            generated = Ranking(
-                list(self.generated.queries),
-                ranking.scores[count:],
-                ranking.rows[count:],
-            )
-            self._pseudo[name] = _PseudoSearch(generated, self._search_crops(name))
-        return Ranking(
-            list(real),
-            ranking.scores[:count],
-            ranking.rows[:count],
-        )
+            self._pseudo[name] = self._score_pseudo(name, ranking, len(real))
+        return _part(ranking, list(real), 0)
 
-    def _search_crops(self, name: str) -> Doubles | None:
-        """Return (S,) nDCG@10 on the crops; None for a system with an index of its own."""
-        if self.resources.spec(name).is_black_box:
-            return None
-        over_rest = _ranked(self._held_out.ranker(name), self.crops.queries, DEPTH)
-        return self.crops.score(over_rest.rows)
+    def _score_pseudo(
+        self,
+        name: str,
+        ranking: Ranking,
+        start: int,
+    ) -> _PseudoSearch:
+        """Return a model's results on the pseudo-queries.
+
+        Args:
+            name: The model.
+            ranking: Its ranking, in which those of the whole corpus begin at ``start``.
+            start: The number of real queries.
+        """
+        whole = _parts(ranking, self._whole, start)
+        scores = {kind: self._whole[kind].score(part.rows) for kind, part in whole.items()}
+        for corpus in self._corpora_for(name):
+            over_rest = _ranked(corpus.resources.ranker(name), _numbered(corpus.queries), DEPTH)
+            for kind, part in _parts(over_rest, corpus.queries, 0).items():
+                scores[kind] = corpus.queries[kind].score(part.rows)
+        consistent = np.zeros(0, bool)
+        if WRITTEN in self._whole:
+            best = whole[WRITTEN].rows[:, :_CONSISTENT]
+            consistent = (best == self._whole[WRITTEN].rows[:, None]).any(axis=1)
+        return _PseudoSearch(whole, scores, consistent)
+
+    def _corpora_for(self, name: str) -> tuple[_CutCorpus, ...]:
+        """Return the cut copies of the corpus that a model searches.
+
+        A black box cannot be given any. A model that reads every document anew searches the first
+        alone, because its time counts more than further evidence.
+        """
+        spec = self.resources.spec(name)
+        if spec.is_black_box:
+            return ()
+        reads_anew = spec.kind in HOSTED or spec.kind in RETRIEVERS or spec.kind == _FITTED
+        return self._cut_corpora[:1] if reads_anew else self._cut_corpora
+
+    def propose(self) -> ProposedQueries:
+        """Return queries to judge where nobody asked any, after :meth:`gather`.
+
+        They are what a language model wrote, or else generated queries.
+        """
+        has_questions = WRITTEN in self._whole and bool(self._whole[WRITTEN].texts)
+        kind = WRITTEN if has_questions else GENERATED
+        queries = self._whole[kind].queries
+        ids = {number: typed_id(text) for number, text in queries.items()}
+        results = {}
+        for name in self.models:
+            ranking = self._pseudo[name].whole.get(kind)
+            if ranking is not None:
+                by_number = ranking.results(self.documents, self.drop, LIST_DEPTH)
+                results[name] = {ids[number]: hits for number, hits in by_number.items()}
+        texts = {ids[number]: text for number, text in queries.items()}
+        return ProposedQueries(kind, texts, results)
 
     def _list(self, ranking: Ranking) -> Ints:
         return _best_rows(ranking, self.documents, self.drop)
@@ -300,6 +498,72 @@ def _origin(spec: ModelSpec) -> str:
         return spec.encoder
     transformer = getattr(spec.loaded, "transformers_model", None)
     return str(getattr(transformer, "name_or_path", "") or spec.encoder)
+
+
+def _consistent_ones(questions: PseudoQueries, consistent: Bools) -> PseudoQueries:
+    """Return the questions whose document some model has among its best, and count the others."""
+    texts = [text for text, kept in zip(questions.texts, consistent, strict=True) if kept]
+    counts = questions.counts | {"inconsistent": len(consistent) - len(texts)}
+    return replace(
+        questions,
+        texts=texts,
+        rows=questions.rows[consistent],
+        counts=counts,
+    )
+
+
+def held_words(
+    queries: Sequence[str],
+    rows: Ints,
+    documents: Documents,
+) -> float:
+    """Return the mean share of a query's words that its three best documents hold.
+
+    Args:
+        queries: Q queries, of which at most 100 are looked at, evenly spaced.
+        rows: (Q, k) rows of the documents, best first, -1 for no result.
+        documents: The corpus.
+    """
+    shares = []
+    for number in spaced_rows(len(queries), _LOOKED_AT).tolist():
+        best = rows[number, :_BEST]
+        for document in documents.take(best[best >= 0]):
+            text = f"{document['title']} {document['text']}"
+            share = share_of_words(queries[number], text)
+            if share is not None:
+                shares.append(share)
+    return float(np.mean(shares)) if shares else 0.0
+
+
+def _numbered(sets: Mapping[str, PseudoQueries]) -> dict[str, str]:
+    """Return the queries of several kinds by ids that differ."""
+    numbered = {}
+    for kind, queries in sets.items():
+        for query, text in queries.queries.items():
+            numbered[f"{kind} {query}"] = text
+    return numbered
+
+
+def _parts(
+    ranking: Ranking,
+    sets: Mapping[str, PseudoQueries],
+    start: int,
+) -> dict[str, Ranking]:
+    """Return the ranking of each kind from the one of all queries, which begin at a number."""
+    parts = {}
+    for kind, queries in sets.items():
+        parts[kind] = _part(ranking, list(queries.queries), start)
+        start += len(queries.texts)
+    return parts
+
+
+def _part(
+    ranking: Ranking,
+    queries: list[str],
+    start: int,
+) -> Ranking:
+    rows = slice(start, start + len(queries))
+    return Ranking(queries, ranking.scores[rows], ranking.rows[rows])
 
 
 def _ranked(

@@ -1,17 +1,15 @@
-"""Queries with known answers: spans cut out of documents, and queries that no model generates."""
+"""Queries with known answers, made of documents of the corpus that is searched."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import regex
 
 from beir_cocodr.arrays import Doubles, Ints
-from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
+from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import Passage, PassageReader
-from beir_cocodr.data.spans import Range, span_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
 from beir_cocodr.evaluation.results import TRAINED_ON, PseudoQueryFigures
 from beir_cocodr.generation.lexical import LexicalGenerator
@@ -20,25 +18,14 @@ from beir_cocodr.generation.settings import GenerationOptions
 #: Depth of the measure. A pseudo-query has one relevant document, so nDCG@10 is 1 / log2(1 + rank).
 DEPTH = 10
 
-#: The most words of a crop.
-CROP_WORDS = 16
+# Documents that are read at a time.
+_CHUNK = 256
 
-# The fewest words of a crop.
-_FEWEST = 3
-
-# Documents that are read at a time to be cropped, and to be queried.
-_CROP_CHUNK = 1_000
-_QUERY_CHUNK = 256
-
-# Documents that are looked at for each query, so that a corpus of titles is not read to its end.
-_LOOKS = 20
+#: Documents that are looked at for each query, so that a corpus of titles is not read to its end.
+LOOKS = 20
 
 # Words of a passage that queries are made of.
 _PASSAGE_WORDS = 144
-
-# A character of a script that puts no space between words, or a run of other characters.
-_UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-_UNIT = regex.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 #: Returns true for a text that a model was trained on.
 IsKnown = Callable[[str], bool]
@@ -85,22 +72,35 @@ class PseudoQueries:
             self.verbatim,
             self.counts,
             mean,
+            words=mean_words(self.texts),
         )
+
+
+def mean_words(texts: Sequence[str]) -> float | None:
+    """Return the mean number of words of some texts; None without texts."""
+    return float(np.mean([len(words(text)) for text in texts])) if texts else None
+
+
+def share_of_words(query: str, document: str) -> float | None:
+    """Return the share of a query's distinct words in a document; None for a query without any."""
+    query_words = set(words(query))
+    if not query_words:
+        return None
+    return len(query_words & set(words(document))) / len(query_words)
 
 
 def verbatim_share(queries: Sequence[str], documents: Sequence[str]) -> float | None:
     """Return the mean share of a query's distinct words in its document; None without queries."""
     shares = []
     for query, document in zip(queries, documents, strict=True):
-        query_words = set(words(query))
-        if query_words:
-            shared = query_words & set(words(document))
-            shares.append(len(shared) / len(query_words))
+        share = share_of_words(query, document)
+        if share is not None:
+            shares.append(share)
     return float(np.mean(shares)) if shares else None
 
 
 @dataclass
-class _Drawing:
+class Drawing:
     """Queries from documents in a random order; some documents give none.
 
     Attributes:
@@ -110,16 +110,13 @@ class _Drawing:
         rows: Rows of the documents that gave them.
     """
 
-    looked_at: int
-    known: int
-    texts: list[str]
-    rows: list[int]
-
-    @classmethod
-    def start(cls) -> "_Drawing":
-        return cls(0, 0, [], [])
+    looked_at: int = 0
+    known: int = 0
+    texts: list[str] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
 
     def add(self, row: int, text: str) -> None:
+        """Take the query of a document."""
         self.texts.append(text)
         self.rows.append(row)
 
@@ -129,82 +126,19 @@ class _Drawing:
         counts = {"documents_looked_at": self.looked_at, without: nothing}
         return counts | {TRAINED_ON: self.known} if self.known else counts
 
+    def queries(self, documents: Sequence[str], without: str) -> PseudoQueries:
+        """Return the drawn queries.
 
-def hold_out_crops(
-    documents: Documents,
-    folder: Path,
-    size: int = 300,
-    seed: int = 42,
-    trained_on: IsKnown = nothing_is_known,
-) -> tuple[PseudoQueries, Documents]:
-    """Cut a span out of each of ``size`` random documents, which it has to find.
-
-    Words of the span that the document repeats still help; ``verbatim`` gives their share. A span
-    consists of whole sentences of at most 16 words together, or is a part of a longer sentence;
-    titles are not cut. Documents of fewer than two spans, and crops that a model was trained on,
-    are left out and counted.
-
-    Args:
-        documents: The corpus.
-        folder: For the changed corpus; the caller removes it.
-        size: The most crops.
-        seed: Seed of the drawing.
-        trained_on: Returns true for a crop that a model was trained on.
-
-    Returns:
-        The crops, and the corpus without them, row by row.
-
-    References:
-        Lee et al., 2019, section 3 (the inverse cloze task), here to measure instead of to train.
-    """
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(len(documents))[: _LOOKS * size]
-    drawing = _Drawing.start()
-    rests: dict[int, str] = {}
-    indexed: list[str] = []
-    for row, document in _in_order(documents, order):
-        if len(drawing.texts) == size:
-            break
-        drawing.looked_at += 1
-        crop, rest = _cut(document["text"], rng)
-        if crop and trained_on(crop):
-            drawing.known += 1
-        elif crop:
-            drawing.add(row, crop)
-            rests[row] = rest
-            indexed.append(TextFormat().document({"title": document["title"], "text": rest}))
-    queries = PseudoQueries(
-        texts=drawing.texts,
-        rows=np.array(drawing.rows, np.int64),
-        verbatim=verbatim_share(drawing.texts, indexed),
-        counts=drawing.counts("documents_without_two_spans"),
-    )
-    path = folder / "held_out.arrow"
-    every = enumerate(itertools.chain.from_iterable(documents.chunks(_CROP_CHUNK)))
-    write_arrow(path, ((row, d["_id"], d["title"], rests.get(row, d["text"])) for row, d in every))
-    return queries, open_corpus(path)
-
-
-def _in_order(documents: Documents, order: Ints) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield rows and their documents in an order, which are read a chunk at a time."""
-    for start in range(0, len(order), _CROP_CHUNK):
-        rows = order[start : start + _CROP_CHUNK]
-        yield from zip(rows.tolist(), documents.take(rows), strict=True)
-
-
-def _cut(text: str, rng: np.random.Generator) -> tuple[str, str]:
-    """Return a span of a text and the text without it; both are empty if it has not two spans."""
-    offsets: list[Range] = [match.span() for match in _UNIT.finditer(text)]
-    ranges = span_ranges(text, offsets, CROP_WORDS)
-    long_enough = [(first, last) for first, last in ranges if last - first >= _FEWEST]
-    if len(ranges) < 2 or not long_enough:
-        return "", ""
-    first, last = long_enough[int(rng.integers(len(long_enough)))]
-    start = offsets[first][0]
-    end = offsets[last - 1][1]
-    crop = text[start:end]
-    rest = f"{text[:start].rstrip()} {text[end:].lstrip()}".strip()
-    return (crop, rest) if words(crop) and words(rest) else ("", "")
+        Args:
+            documents: Text of each query's document, as it is searched.
+            without: Name of the count of documents that gave no query.
+        """
+        return PseudoQueries(
+            texts=self.texts,
+            rows=np.array(self.rows, np.int64),
+            verbatim=verbatim_share(self.texts, documents),
+            counts=self.counts(without),
+        )
 
 
 def lexical_queries(
@@ -212,7 +146,7 @@ def lexical_queries(
     folder: Path,
     size: int = 300,
     seed: int = 42,
-    trained_on: IsKnown = nothing_is_known,
+    is_known: IsKnown = nothing_is_known,
 ) -> PseudoQueries:
     """Generate one query for each of ``size`` random documents, without a model.
 
@@ -225,7 +159,7 @@ def lexical_queries(
         folder: For what the generator keeps; the caller removes it.
         size: The most queries.
         seed: Seed of the drawing.
-        trained_on: Returns true for a query that a model was trained on.
+        is_known: Returns true for a query that a model was trained on.
     """
     rng = np.random.default_rng(seed)
     text_format = TextFormat()
@@ -241,27 +175,22 @@ def lexical_queries(
         GenerationOptions(per_passage=1, seed=seed),
     )
     generator.prepare(folder)
-    order = rng.permutation(len(documents))[: _LOOKS * size]
-    drawing = _Drawing.start()
-    for start in range(0, len(order), _QUERY_CHUNK):
+    order = rng.permutation(len(documents))[: LOOKS * size]
+    drawing = Drawing()
+    for start in range(0, len(order), _CHUNK):
         if len(drawing.texts) == size:
             break
-        rows = order[start : start + min(_QUERY_CHUNK, size - len(drawing.texts))]
+        rows = order[start : start + min(_CHUNK, size - len(drawing.texts))]
         drawing.looked_at += len(rows)
         passages = _one_of_each_document(reader.read(rows.tolist())[0], rng)
         generated = generator.generate(passages, 0).queries
         for passage, queries in zip(passages, generated, strict=True):
-            if queries and trained_on(queries[0].text):
+            if queries and is_known(queries[0].text):
                 drawing.known += 1
             elif queries and queries[0].text.strip():
                 drawing.add(passage.row, queries[0].text)
     texts = [text_format.document(document) for document in documents.take(drawing.rows)]
-    return PseudoQueries(
-        texts=drawing.texts,
-        rows=np.array(drawing.rows, np.int64),
-        verbatim=verbatim_share(drawing.texts, texts),
-        counts=drawing.counts("documents_without_query"),
-    )
+    return drawing.queries(texts, "documents_without_query")
 
 
 def _one_of_each_document(passages: list[Passage], rng: np.random.Generator) -> list[Passage]:

@@ -174,7 +174,7 @@ def decide(
         corpus_sha256: Content hash of the corpus.
     """
     rule = Rule(evidence, calibration, likeness)
-    estimates = estimate_pair(evidence, a, b)
+    estimates = estimate_pair(evidence, a, b, rule.model.slopes)
     alike = rule.rank_alike(a, b)
     expected = ExpectedDifference(0.0, 0.0, 0.0) if alike else rule.expected(a, b)
     objection = "" if alike else rule.objection(estimates, expected, a, b)

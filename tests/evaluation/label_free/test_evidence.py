@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,15 +13,21 @@ from conftest import sentences
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
 from beir_cocodr.evaluation.label_free.agreement import reciprocal_rank_fusion
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
+from beir_cocodr.evaluation.label_free.evidence import Gatherer, held_words
 from beir_cocodr.evaluation.label_free.held_out_corpus import HeldOutResources
-from beir_cocodr.evaluation.label_free.pseudo_queries import (
+from beir_cocodr.evaluation.label_free.held_out_queries import (
     CROP_WORDS,
-    PseudoQueries,
+    USUAL_LENGTHS,
+    HeldOutQueries,
     hold_out_crops,
+)
+from beir_cocodr.evaluation.label_free.pseudo_queries import (
+    PseudoQueries,
     lexical_queries,
     verbatim_share,
 )
+from beir_cocodr.evaluation.label_free.verdict import decide, load_calibration
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import FUSIONS
 from beir_cocodr.retrieval.ranking import overlap
@@ -65,12 +72,12 @@ def test_crops_depend_on_the_seed_alone(documents, tmp_path):
     assert made[0] == made[1] != made[2]
 
 
-def test_documents_without_two_spans_are_counted_and_scripts_without_spaces_are_cut(tmp_path):
+def test_documents_without_query_are_counted_and_scripts_without_spaces_are_cut(tmp_path):
     short = ["wing drag"] * 3 + [""]
     chinese = ["机翼的升力和阻力在超音速流动中由激波层决定。边界层的湍流加热平板和圆柱体的喷嘴。"]
     found = corpus(tmp_path / "c", short + chinese)
     crops, _ = hold_out_crops(found, tmp_path, size=5)
-    assert crops.counts == {"documents_looked_at": 5, "documents_without_two_spans": 4}
+    assert crops.counts == {"documents_looked_at": 5, "documents_without_query": 4}
     assert crops.rows.tolist() == [4]
     assert crops.texts[0] in chinese[0]
     none, _ = hold_out_crops(corpus(tmp_path / "d", short), tmp_path, size=5)
@@ -98,8 +105,16 @@ def test_every_text_is_encoded_once_for_all_uses_of_an_encoder(
     gatherer = Gatherer(Resources(collection.documents, tmp_path / "all"), uses, samples=9)
     found = gatherer.gather(queries)
     assert set(encoded.values()) == {1}
-    texts = {*found.queries.values(), *found.crop_queries.texts, *found.generated_queries.texts}
-    assert encoded.total() == len(collection.documents) + 9 + len(texts)
+    further = [text for one in found.further.values() for text in one.queries.texts]
+    texts = {
+        *found.queries.values(),
+        *found.crop_queries.texts,
+        *found.generated_queries.texts,
+        *further,
+    }
+    cut = {row for one in found.further.values() for row in one.queries.rows.tolist()}
+    changed = 9 + len(cut)
+    assert encoded.total() == len(collection.documents) + changed + len(texts)
     # What is searched in one batch is found as if each were searched for alone.
     retrievers = Resources(collection.documents, tmp_path)
     for use in ("bm25", *uses):
@@ -142,6 +157,105 @@ def test_held_out_retrievers_rank_as_ones_made_from_the_changed_corpus(
     ) > 1e-6
     # A crop behind the encoder's 48 tokens changes nothing.
     assert set() < set(np.flatnonzero(changed)) <= set(crops.rows.tolist())
+
+
+def test_matched_crops_are_as_long_as_real_queries(documents):
+    held_out = HeldOutQueries(documents, size=20)
+    held_out.draw_matched_crops("matched", [5])
+    queries = held_out.queries()["matched"]
+    assert len(queries.texts) == 20
+    assert {len(text.split()) for text in queries.texts} == {5}
+    for row, text in zip(queries.rows.tolist(), queries.texts, strict=True):
+        before = documents.take([row])[0]["text"]
+        rest = held_out.changed[row]["text"]
+        assert text in before
+        assert Counter(f"{text} {rest}".split()) == Counter(before.split())
+    usual = HeldOutQueries(documents, size=40)
+    usual.draw_matched_crops("matched")
+    lengths = {len(text.split()) for text in usual.queries()["matched"].texts}
+    assert lengths <= set(USUAL_LENGTHS)
+    assert len(lengths) > 4
+
+
+def test_titles_leave_their_documents_wholly(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    body = "words " * 30
+    written = [
+        ("The Lift of Wings", f"the lift  of wings. {body} On the Lift of Wings: more."),
+        ("Same title", body),
+        ("same  Title", body),
+        ("", f"# A heading of its own\n\n{body}"),
+        ("", body),
+        ("One", body),
+        ("A short text", "has nothing left"),
+    ]
+    lines = [
+        json.dumps({"_id": f"d{row}", "title": title, "text": text})
+        for row, (title, text) in enumerate(written)
+    ]
+    (tmp_path / "corpus" / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    documents = load_collection(tmp_path / "corpus", labels="none").documents
+    held_out = HeldOutQueries(documents, size=9)
+    held_out.draw_titles("titles")
+    queries = held_out.queries()["titles"]
+    found = dict(zip(queries.rows.tolist(), queries.texts, strict=True))
+    assert found == {0: "The Lift of Wings", 3: "A heading of its own"}
+    rest = held_out.write_corpus(tmp_path).take([0, 3])
+    assert all(document["title"] == "" for document in rest)
+    assert "lift" not in rest[0]["text"].lower()
+    assert "more" in rest[0]["text"]
+    assert "heading" not in rest[1]["text"]
+    assert queries.counts == {"documents_looked_at": 7, "documents_without_query": 5}
+
+
+def test_a_document_loses_two_texts_only_in_a_small_corpus(documents, tmp_path):
+    held_out = HeldOutQueries(documents, size=len(documents) // 2)
+    held_out.draw_crops("crops")
+    held_out.draw_matched_crops("matched")
+    drawn = held_out.queries()
+    assert not {*drawn["crops"].rows} & {*drawn["matched"].rows}
+    held_out.draw_titles("titles")
+    assert {*held_out.queries()["titles"].rows} <= set(range(len(documents)))
+    # What is searched lacks everything that was cut out.
+    rest = held_out.write_corpus(tmp_path)
+    for kind in ("crops", "matched"):
+        rows = drawn[kind].rows
+        for text, document in zip(drawn[kind].texts, rest.take(rows), strict=True):
+            assert text not in document["text"]
+
+
+def test_held_words_by_hand(tmp_path):
+    documents = corpus(tmp_path / "c", ["red wing", "blue wing", "lift", "red blue lift"])
+    rows = np.array([[0, 1, 2, 3], [3, -1, -1, -1]])
+    first = (2 / 2 + 1 / 2 + 0 / 2) / 3
+    assert held_words(["Red wing"], rows[:1], documents) == pytest.approx(first)
+    expected = (1 + 1 / 2 + 0 + 1 / 2) / 4
+    assert held_words(["red wing", "lift drag"], rows, documents) == pytest.approx(expected)
+
+
+def test_an_estimator_without_a_calibration_changes_nothing(documents, tiny_cosine, tmp_path):
+    """Further kinds are shown; a calibration that does not know them counts none of them."""
+    gatherer = Gatherer(Resources(documents, tmp_path), [str(tiny_cosine), "bm25"], samples=20)
+    evidence = gatherer.gather({})
+    assert evidence.further.keys() == {"matched crops", "titles"}
+    without = replace(evidence, further={})
+    calibration = load_calibration()
+    alone = calibration.models["corpus alone"]
+    kept = [row for row, name in enumerate(alone.slopes) if name not in evidence.further]
+    slopes = {name: alone.slopes[name] for name in alone.slopes if name not in evidence.further}
+    older = replace(alone, slopes=slopes, noise=np.array(alone.noise)[np.ix_(kept, kept)].tolist())
+    calibration = replace(calibration, models=calibration.models | {"corpus alone": older})
+    seen = decide(evidence, str(tiny_cosine), "bm25", calibration)
+    unseen = decide(without, str(tiny_cosine), "bm25", calibration)
+    assert (seen.estimate, seen.interval) == (unseen.estimate, unseen.interval)
+    for estimate in seen.estimates:
+        if estimate.estimator in evidence.further:
+            assert not estimate.applies
+            assert "not fitted with it" in estimate.remark
+    names = [estimate.estimator for estimate in seen.estimates]
+    assert names == [name for name in ESTIMATORS if name != "written questions"]
+    assert evidence.describe()["titles"].queries == len(evidence.further["titles"].queries.texts)
+    assert evidence.describe()["agreement"].held_words["bm25"] > 0.5
 
 
 def test_score_is_ndcg_of_one_relevant_document():

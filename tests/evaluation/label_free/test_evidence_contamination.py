@@ -21,7 +21,8 @@ from beir_cocodr.evaluation.label_free.estimates import (
 )
 from beir_cocodr.evaluation.label_free.estimators import CROPS
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
-from beir_cocodr.evaluation.label_free.pseudo_queries import hold_out_crops, lexical_queries
+from beir_cocodr.evaluation.label_free.held_out_queries import hold_out_crops
+from beir_cocodr.evaluation.label_free.pseudo_queries import lexical_queries
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.spec import ModelSpec
@@ -103,7 +104,7 @@ def test_queries_that_were_trained_on_are_left_out_and_counted(documents, genera
     for name in ("a", "b", "c", "d"):
         (tmp_path / name).mkdir()
     free = lexical_queries(documents, tmp_path / "a", size=48, seed=8)
-    made = lexical_queries(documents, tmp_path / "b", size=48, seed=8, trained_on=found.has)
+    made = lexical_queries(documents, tmp_path / "b", size=48, seed=8, is_known=found.has)
     assert texts & set(free.texts)  # another seed alone makes some of the same queries
     assert not texts & set(made.texts)
     assert made.counts["queries_trained_on"] == len([text for text in free.texts if text in texts])
@@ -111,7 +112,7 @@ def test_queries_that_were_trained_on_are_left_out_and_counted(documents, genera
         documents
     )
     free_crops, _ = hold_out_crops(documents, tmp_path / "c", size=48, seed=8)
-    crops, _ = hold_out_crops(documents, tmp_path / "d", size=48, seed=8, trained_on=found.has)
+    crops, _ = hold_out_crops(documents, tmp_path / "d", size=48, seed=8, is_known=found.has)
     contamination = [text for text in free_crops.texts if found.has(text)]
     assert contamination
     assert crops.texts == [text for text in free_crops.texts if text not in contamination]

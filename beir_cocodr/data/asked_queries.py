@@ -1,0 +1,83 @@
+"""Queries that people asked on the page, kept in a file where they agree to that."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from beir_cocodr.data.judgement_log import normalised, typed_id
+from beir_cocodr.errors import InputError, explained, naming_full_disk
+from beir_cocodr.io import locked, parse_json
+from beir_cocodr.records import Record
+
+#: The file of asked queries in the folder of a session.
+ASKED_FILE = "asked.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedQuery(Record):
+    """A line of a file of asked queries.
+
+    Attributes:
+        time: ISO 8601, with its zone.
+        query: The text.
+    """
+
+    time: str
+    query: str
+
+
+class AskedQueries:
+    """The file of the queries that were asked in a session, each of them once."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the file of a folder, which may not exist yet."""
+        self.file = folder / ASKED_FILE
+        self.queries = load_asked(self.file) if self.file.is_file() else {}
+
+    def add(self, query: str) -> None:
+        """Append a query, unless it was asked before; it is on the disk when this returns.
+
+        Raises:
+            DiskFull: There is no room.
+        """
+        text = normalised(query)
+        if not text or typed_id(text) in self.queries:
+            return
+        asked = AskedQuery(time=datetime.now(UTC).isoformat(timespec="seconds"), query=text)
+        line = json.dumps(asked.to_json(), ensure_ascii=False) + "\n"
+        folder = self.file.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        with (
+            naming_full_disk(folder),
+            locked(folder),
+            self.file.open("a", encoding="utf-8") as file,
+        ):
+            file.write(line)
+        self.queries[typed_id(text)] = text
+
+
+def load_asked(path: Path) -> dict[str, str]:
+    """Return the asked queries of a session, id to text.
+
+    Args:
+        path: The folder of the session, or a file with a JSON object and its ``query`` a line.
+
+    Raises:
+        InputError: There is no such file, or a line is no query; the line is named.
+    """
+    file = path / ASKED_FILE if path.is_dir() else path
+    if not file.is_file():
+        raise InputError(
+            f"{file}: no such file; give the folder of a session of serve or try in which queries "
+            "were kept (--keep-queries)"
+        )
+    queries = {}
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            problem = f"{file}:{number} is not a query"
+            with explained(problem, "correct or delete the line", ValueError, KeyError, TypeError):
+                text = normalised(str(parse_json(line)["query"]))
+            if text:
+                queries[typed_id(text)] = text
+    return queries

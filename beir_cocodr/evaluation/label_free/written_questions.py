@@ -1,0 +1,198 @@
+"""Questions about documents that a language model writes, to judge models by."""
+
+import itertools
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.passages import Passage, PassageReader
+from beir_cocodr.data.text import TextFormat, word_counter, words
+from beir_cocodr.evaluation.label_free.pseudo_queries import (
+    LOOKS,
+    Drawing,
+    IsKnown,
+    PseudoQueries,
+)
+from beir_cocodr.generation.generators import Generator, build_generator
+from beir_cocodr.generation.query_selection import clean_queries
+from beir_cocodr.generation.question_cache import QuestionCache
+from beir_cocodr.generation.settings import GenerationOptions
+
+log = logging.getLogger(__name__)
+
+# Words of a passage that is shown, and the fewest.
+_PASSAGE_WORDS = 144
+_FEWEST_WORDS = 12
+
+# Tokens of a question, and questions that are written before they are kept.
+_MOST_TOKENS = 40
+_BATCH = 8
+
+# Tokens of a word, and of the prompt without its passage, for a statement of costs.
+_TOKENS_A_WORD = 1.4
+_PROMPT_TOKENS = 330
+
+# Marks that models put around a question, a passage that the question speaks of, and the fewest
+# words of a question.
+_AROUND = re.compile(r"^(?:query|question|q)\s*[:.]\s*|^[\"'`*\-\s]+|[\"'`*\s]+$", re.IGNORECASE)
+_ABOUT_THE_TEXT = re.compile(
+    r"\b(?:this|the|above|given|following) (?:passage|text|paragraph|excerpt|article)\b",
+    re.IGNORECASE,
+)
+_FEWEST_QUESTION_WORDS = 2
+
+
+@dataclass(frozen=True)
+class QuestionOptions:
+    """Options of questions that a language model writes.
+
+    Attributes:
+        generator: ``hf:MODEL``, a hub name or a folder, or ``URL#MODEL``.
+        count: The most questions.
+        device: Device of a local model. Default: a GPU if there is one.
+    """
+
+    generator: str
+    count: int = 100
+    device: str | None = None
+
+
+def write_questions(
+    documents: Documents,
+    options: QuestionOptions,
+    seed: int,
+    is_known: IsKnown,
+) -> PseudoQueries:
+    """Let a language model write a question about each of some random documents.
+
+    Questions that were written about the same passages before are taken from the cache. The log
+    says how many are to be written, and about how many tokens that takes, before the first one.
+
+    Args:
+        documents: The corpus.
+        options: The model, and how many questions.
+        seed: Seed of the drawing and of the model.
+        is_known: Returns true for a question that a model was trained on.
+
+    Returns:
+        The questions. Those that are empty, repeated, or speak of "the passage" are left out and
+        counted.
+
+    Raises:
+        InputError: The model cannot be loaded, or the server does not answer.
+
+    References:
+        Dai et al., Promptagator, 2022 (few examples, and a filter by what is found); Saad-Falcon
+        et al., ARES, 2024 (questions that a model wrote, to compare systems).
+    """
+    generation = GenerationOptions(
+        per_passage=1,
+        passage_tokens=_PASSAGE_WORDS,
+        few_shot=True,
+        max_length=_MOST_TOKENS,
+        seed=seed,
+    )
+    generator = build_generator(options.generator, documents, generation, options.device)
+    cache = QuestionCache({"generator": generator.describe(), "options": generation.generation()})
+    passages = _draw_passages(documents, options.count, seed)
+    _describe_costs(passages, cache, options.generator)
+    drawing = Drawing()
+    repeated: set[str] = set()
+    texts = []
+    for passage, written in _questions(passages, generator, cache):
+        drawing.looked_at += 1
+        question = clean_question(written)
+        if is_known(question):
+            drawing.known += 1
+        elif is_question(question) and question.lower() not in repeated:
+            repeated.add(question.lower())
+            drawing.add(passage.row, question)
+            texts.append(passage.row)
+    found_in = [TextFormat().document(document) for document in documents.take(texts)]
+    return drawing.queries(found_in, "documents_without_question")
+
+
+def clean_question(text: str) -> str:
+    """Return the question in what a model wrote, without labels and marks around it."""
+    line = next((line for line in text.splitlines() if line.strip()), "")
+    before = ""
+    while line != before:
+        before = line
+        line = _AROUND.sub("", line)
+    return line
+
+
+def is_question(text: str) -> bool:
+    """Return false for a text that is too short or speaks of the passage that it was made from."""
+    return len(words(text)) >= _FEWEST_QUESTION_WORDS and not _ABOUT_THE_TEXT.search(text)
+
+
+def _draw_passages(
+    documents: Documents,
+    count: int,
+    seed: int,
+) -> list[Passage]:
+    """Draw one passage of each of some random documents that have enough words."""
+    rng = np.random.default_rng((seed, 3))
+    reader = PassageReader(
+        documents,
+        TextFormat(),
+        word_counter().count,
+        _PASSAGE_WORDS,
+        "en",
+    )
+    drawn: list[Passage] = []
+    order = rng.permutation(len(documents))[: LOOKS * count]
+    for start in range(0, len(order), count):
+        passages, _ = reader.read(order[start : start + count].tolist())
+        for _, group in itertools.groupby(passages, lambda passage: passage.row):
+            long_enough = [one for one in group if len(words(one.text)) >= _FEWEST_WORDS]
+            if long_enough and len(drawn) < count:
+                drawn.append(long_enough[int(rng.integers(len(long_enough)))])
+        if len(drawn) == count:
+            break
+    return drawn
+
+
+def _describe_costs(
+    passages: Sequence[Passage],
+    cache: QuestionCache,
+    name: str,
+) -> None:
+    """Say how many questions are to be written, and about how many tokens that takes."""
+    missing = [passage for passage in passages if cache.get(passage.text) is None]
+    read = sum(_PROMPT_TOKENS + _TOKENS_A_WORD * len(words(passage.text)) for passage in missing)
+    log.info(
+        "%s writes %d questions (about %s tokens to read, at most %s to write); %d are in the "
+        "cache",
+        name,
+        len(missing),
+        f"{round(read, -2):,.0f}",
+        f"{_MOST_TOKENS * len(missing):,}",
+        len(passages) - len(missing),
+    )
+
+
+def _questions(
+    passages: Sequence[Passage],
+    generator: Generator,
+    cache: QuestionCache,
+) -> Iterator[tuple[Passage, str]]:
+    """Yield the passages with their questions, which are written some at a time and kept."""
+    waiting = iter(passages)
+    batch_number = 0
+    while batch := list(islice(waiting, _BATCH)):
+        missing = [passage for passage in batch if cache.get(passage.text) is None]
+        if missing:
+            generated = generator.generate(missing, batch_number)
+            cleaned, _ = clean_queries(generated.queries, _MOST_TOKENS)
+            for passage, texts in zip(missing, cleaned, strict=True):
+                cache.put(passage.text, texts[0])
+        batch_number += 1
+        for passage in batch:
+            yield passage, cache.get(passage.text) or ""

@@ -1,0 +1,82 @@
+"""Queries that a language model behind an endpoint of OpenAI's protocol writes."""
+
+from collections.abc import Sequence
+
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.passages import Passage
+from beir_cocodr.data.text import word_counter
+from beir_cocodr.endpoints import Endpoint, in_parallel
+from beir_cocodr.generation.generators import Generated, Query
+from beir_cocodr.generation.question_prompt import few_shot_messages
+from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
+from beir_cocodr.records import Json
+
+
+class EndpointGenerator:
+    """A generator that asks a server for one query at a time, several at the same time.
+
+    The server is shown three examples, unless the options have a prompt. Passages are counted in
+    words. Whether the same call gives the same queries is up to the server, which is sent a seed.
+
+    Args:
+        endpoint: The server and its model.
+        options: ``prompt``, ``per_passage``, ``max_length``, ``top_p`` and ``seed``.
+    """
+
+    def __init__(self, endpoint: Endpoint, options: GenerationOptions) -> None:
+        """Create the generator; nothing is asked yet."""
+        self.endpoint = endpoint
+        self.options = options
+        self.counter = word_counter()
+
+    def describe(self) -> Json:
+        """Return what the queries depend on beside passages and options."""
+        return {
+            "name": str(self.endpoint),
+            "kind": "endpoint",
+            "model": self.endpoint.model,
+            "prompt": self._messages(PLACEHOLDER),
+        }
+
+    def prepare(self, folder: object) -> None:
+        """Do nothing: the server is all that is needed."""
+
+    def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
+        """Return the queries of a shard's passages.
+
+        Raises:
+            ServerError: The server cannot be reached, or refuses a request.
+        """
+        asked = []
+        for passage in passages:
+            asked += [(passage.text, number) for number in range(self.options.per_passage)]
+        texts = list(in_parallel(self._ask, asked, self.endpoint.options.concurrency))
+        size = self.options.per_passage
+        starts = range(0, len(texts), size)
+        queries = [[Query(text) for text in texts[start : start + size]] for start in starts]
+        return Generated(queries, {})
+
+    def _ask(self, asked: tuple[str, int]) -> str:
+        passage, number = asked
+        answer = self.endpoint.chat(
+            self._messages(passage),
+            max_tokens=self.options.max_length,
+            top_p=self.options.top_p,
+            seed=self.options.seed + number,
+        )
+        return answer.strip().partition("\n")[0]
+
+    def _messages(self, passage: str) -> list[dict[str, str]]:
+        if self.options.prompt is None:
+            return few_shot_messages(passage)
+        return [{"role": "user", "content": self.options.prompt.replace(PLACEHOLDER, passage)}]
+
+
+def build(
+    name: str,
+    documents: Documents,
+    options: GenerationOptions,
+    device: str | None,
+) -> EndpointGenerator:
+    """Build the generator, for its row in the table of generators."""
+    return EndpointGenerator(Endpoint.parse(name), options)

@@ -1,0 +1,110 @@
+"""Queries by a server with OpenAI's protocol: a real one on this machine, over a tiny model."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from http_servers import Reply, serving
+
+from beir_cocodr.data.passages import Passage
+from beir_cocodr.endpoints import Endpoint, HttpOptions, ServerError
+from beir_cocodr.errors import InputError
+from beir_cocodr.generation.endpoint_generator import EndpointGenerator
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.generators import ENDPOINT, GENERATORS, build_generator, generator_kind
+from beir_cocodr.generation.language_model import load_generator
+from beir_cocodr.generation.question_prompt import EXAMPLES, few_shot_messages, few_shot_prompt
+from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
+
+TEXTS = ["wing flow shock layer.", "treaty minister strike."]
+PASSAGES = [Passage(row, 0, 0, len(text), text, "") for row, text in enumerate(TEXTS)]
+
+
+def said(text):
+    return {"choices": [{"message": {"role": "assistant", "content": text}}]}
+
+
+def test_a_server_is_shown_examples_and_answers_in_order():
+    def answer(asked):
+        passage = asked.content["messages"][-1]["content"].removeprefix("Passage: ")
+        return said(f"  what is {passage} {asked.content['seed']}?\nBecause.")
+
+    options = GenerationOptions(per_passage=2, max_length=9, top_p=0.5, seed=7)
+    with serving(answer) as server:
+        generator = build_generator(f"{server.url}#tiny", None, options, None)
+        queries = generator.generate(PASSAGES, 0).queries
+    texts = [[query.text for query in passage] for passage in queries]
+    assert texts == [[f"what is {text} {seed}?" for seed in (7, 8)] for text in TEXTS]
+    sent = server.asked[0]
+    assert sent.path == "/v1/chat/completions"
+    assert sent.content["model"] == "tiny"
+    assert (sent.content["max_tokens"], sent.content["top_p"]) == (9, 0.5)
+    said_before = [message["content"] for message in sent.content["messages"]]
+    assert all(query in said_before for _, query in EXAMPLES)
+    assert [message["role"] for message in sent.content["messages"]] == [
+        "system",
+        *["user", "assistant"] * len(EXAMPLES),
+        "user",
+    ]
+
+
+def test_a_prompt_replaces_the_examples():
+    options = GenerationOptions(per_passage=1, prompt=f"Ask about {PLACEHOLDER}!")
+    with serving(lambda asked: said("x")) as server:
+        EndpointGenerator(Endpoint.parse(f"{server.url}#m"), options).generate(PASSAGES[:1], 0)
+    assert server.asked[0].content["messages"] == [
+        {"role": "user", "content": f"Ask about {TEXTS[0]}!"}
+    ]
+
+
+def test_a_server_that_refuses_is_named_in_one_line():
+    once = HttpOptions(retries=0)
+    refused = Reply(404, b'{"error": {"message": "no model m"}}')
+    with serving(lambda asked: refused) as server:
+        generator = EndpointGenerator(Endpoint.parse(f"{server.url}#m", once), GenerationOptions())
+        with pytest.raises(ServerError, match=r"404.*no model m"):
+            generator.generate(PASSAGES, 0)
+
+
+def test_names_choose_the_kind():
+    assert generator_kind("http://localhost:8000#m") is GENERATORS[ENDPOINT]
+    assert generator_kind("https://host/v1#m") is GENERATORS[ENDPOINT]
+    assert generator_kind("hf:some/model") is generator_kind("some/model")
+    with pytest.raises(InputError, match="names no model"):
+        build_generator("http://localhost:8000", None, GenerationOptions(), None)
+    with pytest.raises(InputError, match="prefix"):
+        build_generator("http://x#m", None, GenerationOptions(prefix="a"), None)
+
+
+def test_the_prompt_has_one_place_for_the_passage_and_no_example_gives_its_words_away():
+    assert few_shot_prompt().count(PLACEHOLDER) == 1
+    assert few_shot_prompt().endswith("Query:")
+    assert few_shot_messages("here")[-1]["content"] == "Passage: here"
+    for passage, query in EXAMPLES:
+        shared = {*query.lower().split()} & {*passage.lower().split()}
+        assert len(shared) < len(query.split()) / 2
+
+
+def test_queries_of_a_corpus_come_from_a_server_over_a_real_model(beir_folder, tiny_gpt2, tmp_path):
+    """The server continues the conversation with a tiny GPT-2, one request at a time."""
+    options = GenerationOptions(per_passage=1, max_length=8, prompt=f"{PLACEHOLDER}\n")
+    local = load_generator(str(tiny_gpt2), options, "cpu")
+    one_at_a_time = threading.Lock()
+
+    def answer(asked):
+        text = asked.content["messages"][0]["content"].strip()
+        passage = Passage(0, 0, 0, len(text), text, "")
+        with one_at_a_time:
+            [[query]] = local.generate([passage], 0).queries
+        return said(query.text or "nothing")
+
+    settings = GenerationOptions(per_passage=1, max_length=8, prompt=f"{PLACEHOLDER}\n")
+    with serving(answer) as server:
+        record = generate_queries(
+            str(beir_folder), f"{server.url}#gpt", tmp_path / "queries", settings
+        )
+    assert record.generator["kind"] == "endpoint"
+    assert record.counts["queries"] > 0
+    assert len(server.asked) == record.counts["passages"]
+    assert "dai2022promptagator" in record.citations
