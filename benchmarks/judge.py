@@ -32,8 +32,13 @@ import numpy as np
 from harness.page import markdown_table
 from harness.script import add_integers, option_parser, origin, write_results
 
+from beir_cocodr import SearchOptions, load_collection
 from beir_cocodr.arrays import Doubles
-from beir_cocodr.evaluation.compare import CompareOptions, compare
+from beir_cocodr.evaluation.evaluate import spaced
+from beir_cocodr.evaluation.judge.assessment import compare_grades
+from beir_cocodr.evaluation.judge.graders import load_grader
+from beir_cocodr.evaluation.judge.material import complete_judgements
+from beir_cocodr.evaluation.judge.pooling import grade_pool, pool_documents
 from beir_cocodr.evaluation.judge.prediction_powered import (
     Labelled,
     confidence_sequence,
@@ -41,6 +46,8 @@ from beir_cocodr.evaluation.judge.prediction_powered import (
     power_mean,
     student_interval,
 )
+from beir_cocodr.evaluation.judge.prompt import PROMPT_VERSION
+from beir_cocodr.retrieval.resources import Resources
 
 KAPPAS = (0.2, 0.4, 0.6, 0.8)
 #: Numbers of labelled queries.
@@ -246,20 +253,32 @@ def measure_kappa(kappa: float, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_model(judge: str, dataset: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Let a real judge grade some queries of a collection, and compare it with the labels."""
-    compared = CompareOptions(judge=judge, judge_queries=options.queries, queries=options.queries)
-    record = compare(["bm25", "minilm"], str(dataset), measures="nDCG@10", options=compared)
-    assert record.judge is not None
-    [difference] = record.judge.differences
-    content = asdict(record.judge)
-    del content["differences"]
-    content["judge"] = Path(judge.removeprefix("hf:")).name
-    content |= {
-        "opinion": difference.opinion,
-        "opinion_interval": difference.opinion_interval,
-        "joined": None if difference.joined is None else asdict(difference.joined),
+    """Let a real judge grade some documents of a collection, and compare it with the labels.
+
+    They are each query's best documents by BM25 and by MiniLM, fewer than compare has graded.
+    """
+    collection = load_collection(str(dataset))
+    kept = spaced(collection.qrels, options.queries)
+    queries = {query: collection.queries[query] for query in kept}
+    results = {}
+    with Resources.temporary(collection.documents, SearchOptions()) as resources:
+        for model in ("bm25", "minilm"):
+            ranking = resources.ranker(model).search(queries, options.depth)
+            results[model] = ranking.results(collection.documents)
+    pool = pool_documents(results, kept)
+    graded = grade_pool(load_grader(judge), pool, queries, collection.documents)
+    labels = complete_judgements({query: collection.qrels[query] for query in kept}, dataset.name)
+    agreement = compare_grades(labels, graded, pool)
+    given = [grade for of_query in graded.grades.values() for grade in of_query.values()]
+    costs = {name: value for name, value in vars(graded).items() if name != "grades"}
+    return {
+        "judge": Path(judge.removeprefix("hf:")).name,
+        "prompt": PROMPT_VERSION,
+        "queries": len(kept),
+        "agreement": None if agreement is None else asdict(agreement),
+        "grades": {str(grade): given.count(grade) for grade in range(len(GRADES))},
+        "costs": costs,
     }
-    return content
 
 
 def describe(kappas: dict[str, dict[str, Any]]) -> str:
@@ -285,6 +304,7 @@ def parse_options() -> argparse.Namespace:
         "--draws": (4_000, "Samples of queries of a fixed size."),
         "--sequences": (500, "Samples that are looked at after every label."),
         "--queries": (30, "Queries of a collection that a real judge judges."),
+        "--depth": (3, "Documents of each model that it grades for a query."),
         "--seed": (42, "The seed of all simulations."),
     }
     add_integers(parser, integers)
@@ -303,16 +323,15 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     options = parse_options()
     started = time.process_time()
-    kappas = {}
-    for kappa in KAPPAS:
-        kappas[str(kappa)] = measure_kappa(kappa, options)
-        print(f"kappa {kappa}: done", flush=True)
+    kappas = {str(kappa): measure_kappa(kappa, options) for kappa in KAPPAS}
     print(describe(kappas))
-    models = {}
+    models: dict[str, Any] = {}
     if options.judge:
         for dataset in options.collections:
             models[dataset.name] = measure_model(options.judge, dataset, options)
-    settings = {name: getattr(options, name) for name in ("draws", "sequences", "queries", "seed")}
+    settings = {
+        name: getattr(options, name) for name in ("draws", "sequences", "queries", "depth", "seed")
+    }
     content = {
         **origin(),
         "settings": settings,
