@@ -531,8 +531,8 @@ def _settings(
     if options.calibration is not None:
         settings["calibration"] = file_sha256(Path(options.calibration))
     if options.judge is not None:
-        is_name = isinstance(options.judge, str)
-        settings["judge"] = options.judge if is_name else options.judge.identity
+        judge = options.judge
+        settings["judge"] = judge if isinstance(judge, str) else judge.identity
         settings["judge_queries"] = options.judge_queries
     return settings
 

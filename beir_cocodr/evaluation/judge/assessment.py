@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from beir_cocodr.arrays import Doubles
+from beir_cocodr.arrays import Array, Doubles
 from beir_cocodr.data.judgements import Judgements
 from beir_cocodr.evaluation.few_labels import judged_scores, query_weights
 from beir_cocodr.evaluation.judge.findings import (
@@ -132,7 +132,7 @@ def compare_grades(
     )
 
 
-def quadratic_kappa(first: Doubles, second: Doubles) -> float | None:
+def quadratic_kappa(first: Array, second: Array) -> float | None:
     """Return Cohen's kappa with quadratic weights: 1 less the ratio of two mean squares.
 
     They are the mean squared difference of the pairs, and that of the two sets of grades drawn

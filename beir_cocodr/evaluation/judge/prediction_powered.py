@@ -30,6 +30,9 @@ _TUNED_FROM = 10
 # Queries that the variance by labels alone counts for in the variance of the confidence sequence.
 _COUNTS_FOR = 10
 
+# Keeps the first query, which has none before it, from a division by 0.
+_TINY = 1e-12
+
 
 @dataclass(frozen=True)
 class PoweredMean:
@@ -126,14 +129,16 @@ class Labelled:
             return math.inf
         centred = residuals - self.mean(residuals)
         influences = n * self.shares * centred
-        of_sample = float(np.square(influences) @ self.unlabelled) / (n - fitted) / n
-        return of_sample + self.spread(self.human) / len(self.everything)
+        squares = float(np.square(influences) @ self.unlabelled)
+        of_sample = squares / (n - fitted) / n
+        of_all = self.spread(self.human) / len(self.everything)
+        return of_sample + of_all
 
     def spread(self, values: Doubles) -> float:
         """Return the variance of a query's value among all queries, from (n,) labelled ones."""
         n = self.count
-        centred = values - self.mean(values)
-        return float(self.shares @ np.square(centred)) * n / (n - 1)
+        squares = np.square(values - self.mean(values))
+        return self.mean(squares) * n / (n - 1)
 
     def tuning(self) -> float:
         """Return the weight λ of the judge with which the estimate varies least.
@@ -169,21 +174,31 @@ def power_mean(labelled: Labelled) -> PoweredMean:
     count = labelled.count
     tuning = labelled.tuning()
     residuals = labelled.human - tuning * labelled.judged
-    difference = labelled.mean(residuals) + tuning * float(labelled.everything.mean())
+    middle = float(labelled.everything.mean())
+    difference = labelled.mean(residuals) + tuning * middle
     variance = labelled.variance(residuals, fitted=2)
-    alone = labelled.variance(labelled.human)
-    mean_alone = labelled.mean(labelled.human)
-    has_enough = count >= FEWEST
+    alone = labelled.mean(labelled.human)
+    variance_alone = labelled.variance(labelled.human)
+    interval = None
+    sequence = None
+    alone_interval = None
+    if count >= FEWEST:
+        interval = student_interval(difference, variance, count)
+        sequence = confidence_sequence(labelled)
+        alone_interval = student_interval(alone, variance_alone, count)
+    worth = float(count)
+    if 0 < variance < math.inf:
+        worth *= variance_alone / variance
     return PoweredMean(
         difference=difference,
         deviation=math.sqrt(variance) if variance < math.inf else None,
-        interval=student_interval(difference, variance, count) if has_enough else None,
-        sequence=confidence_sequence(labelled) if has_enough else None,
+        interval=interval,
+        sequence=sequence,
         tuning=tuning,
         correlation=_correlation(labelled),
-        labels_alone=mean_alone,
-        alone_interval=student_interval(mean_alone, alone, count) if has_enough else None,
-        worth=count * alone / variance if 0 < variance < math.inf else float(count),
+        labels_alone=alone,
+        alone_interval=alone_interval,
+        worth=worth,
     )
 
 
@@ -195,7 +210,8 @@ def student_interval(
     """Return the 90% interval of a mean by Student's t with count - 1 degrees of freedom."""
     from scipy import stats  # reading a record does not need it
 
-    width = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * math.sqrt(variance)
+    quantile = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1))
+    width = quantile * math.sqrt(variance)
     return mean - width, mean + width
 
 
@@ -267,17 +283,20 @@ def confidence_sequence(labelled: Labelled) -> Ends:
 
 def _past_tunings(labelled: Labelled) -> Doubles:
     """Return (n,) weights λ of the judge, each from the labelled queries before its own."""
-    before = np.arange(labelled.count)
-    weights = labelled.shares * labelled.count
     h = labelled.human
     j = labelled.judged
-    sums = [_sums_before(weights * values) for values in (np.ones_like(h), h, j, h * j)]
-    total, total_h, total_j, total_hj = sums
-    covariance = total_hj - total_h * total_j / np.maximum(total, 1e-12)
     variance = float(np.var(labelled.everything, ddof=1))
     if variance <= 0:
-        return np.zeros(labelled.count)
-    tunings: Doubles = covariance / ((before + _TUNED_FROM) * variance)
+        return np.zeros_like(h)
+    weights = labelled.shares * labelled.count
+    total = _sums_before(weights)
+    total_h = _sums_before(weights * h)
+    total_j = _sums_before(weights * j)
+    total_hj = _sums_before(weights * h * j)
+    product = total_h * total_j / np.maximum(total, _TINY)
+    covariance = total_hj - product
+    counted = np.arange(labelled.count) + _TUNED_FROM
+    tunings: Doubles = covariance / (counted * variance)
     return tunings
 
 
@@ -291,5 +310,7 @@ def _correlation(labelled: Labelled) -> float:
     """Return the weighted correlation of h and j; 0 where one of them does not vary."""
     h = labelled.human - labelled.mean(labelled.human)
     j = labelled.judged - labelled.mean(labelled.judged)
-    product = math.sqrt(labelled.mean(h * h) * labelled.mean(j * j))
-    return labelled.mean(h * j) / product if product > 0 else 0.0
+    variances = labelled.mean(h * h) * labelled.mean(j * j)
+    if variances <= 0:
+        return 0.0
+    return labelled.mean(h * j) / math.sqrt(variances)
