@@ -313,7 +313,7 @@ def _remove_dead(output: Path, mark: str) -> None:
 
 
 @contextmanager
-def locked(folder: Path, wait: bool = True) -> Iterator[None]:
+def locked(folder: Path, seconds: float | None = None) -> Iterator[None]:
     """Hold a folder against other processes and threads.
 
     The lock ends with the process, however that ends. Where the file system has no locks, nothing
@@ -321,14 +321,16 @@ def locked(folder: Path, wait: bool = True) -> Iterator[None]:
 
     Args:
         folder: what is held.
-        wait: wait until whoever holds the folder lets it go.
+        seconds: the longest wait until whoever holds the folder lets it go; None has no limit.
 
     Raises:
-        InputError: another process holds the folder, and ``wait`` is off.
+        InputError: another process holds the folder for longer.
     """
     with ExitStack() as stack:
         try:
-            stack.enter_context(FileLock(folder / _LOCK, timeout=-1 if wait else 0))
+            stack.enter_context(
+                FileLock(folder / _LOCK, timeout=-1 if seconds is None else seconds)
+            )
             # The file goes before the lock: those who wait notice, and lock the next file of the
             # same name.
             stack.callback((folder / _LOCK).unlink, missing_ok=True)
@@ -386,7 +388,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
     if HELD.holds(folder):
         yield
         return
-    with locked(folder, wait=False), HELD.holding(folder):
+    with locked(folder, seconds=0), HELD.holding(folder):
         _remove_all_unfinished(folder)
         try:
             yield

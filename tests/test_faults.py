@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
+from pathlib import Path
 
 import pytest
 from faults.commands import HOSTS, PAGES, SCENARIOS
 from faults.inputs import Attempt, judge
+from faults.ordinary import become_ordinary
 from faults.parts import Broken, break_part
 from faults.runner import Ended
 from faults.world import write_collection
@@ -56,6 +59,11 @@ def test_outcomes_follow_the_rule(expected, given):
     assert judged(**given) == expected
 
 
+def states(part: Path) -> dict[Path, tuple[int, bytes]]:
+    files = [path for path in part.rglob("*") if path.is_file()]
+    return {path: (path.stat().st_mode, path.read_bytes()) for path in files}
+
+
 def test_damage_is_drawn_from_the_seed_and_changes_something(tmp_path):
     """Two generators of one seed break a part in the same way; over many seeds every file is
     broken.
@@ -66,10 +74,10 @@ def test_damage_is_drawn_from_the_seed_and_changes_something(tmp_path):
         for copy in ("a", "b"):
             part = tmp_path / f"{seed}-{copy}" / "beir"
             write_collection(part, 1)
-            before = {path: path.read_bytes() for path in part.rglob("*") if path.is_file()}
+            before = states(part)
             (part.parent / "other").symlink_to(tmp_path)
             done.append(break_part(part, random.Random(seed)))
-            assert {path: path.read_bytes() for path in part.rglob("*") if path.is_file()} != before
+            assert states(part) != before
         assert done[0] == done[1]
         broken.add(done[0].file)
     assert {"beir/corpus.jsonl", "beir/queries.jsonl", "beir/qrels/test.tsv"} <= broken
@@ -91,3 +99,29 @@ def commands_of(group, prefix=""):
             yield from commands_of(command, f"{prefix}{name} ")
         else:
             yield f"{prefix}{name}"
+
+
+def test_another_seed_every_day_for_the_sample_alone(monkeypatch):
+    from faults.campaign import parse_options
+
+    seeds = set()
+    for arguments in (["--sample"], [], ["--seed", "7", "--sample"]):
+        monkeypatch.setattr("sys.argv", ["faults", *arguments])
+        seeds.add(parse_options().seed)
+    assert seeds == {time.gmtime().tm_yday, 42, 7}
+
+
+def test_a_process_of_root_can_give_up_its_permissions(tmp_path):
+    from conftest import exit_code
+
+    file = tmp_path / "file"
+    file.write_text("secret")
+    file.chmod(0)
+    assert exit_code(read_as_ordinary, file) == 1
+    file.chmod(0o400)
+    assert exit_code(read_as_ordinary, file) == 0
+
+
+def read_as_ordinary(file: Path) -> None:
+    become_ordinary()
+    file.read_text()

@@ -166,11 +166,11 @@ def test_what_a_killed_command_left_of_its_file_is_removed(tmp_path):
 
 def test_a_lock_holds_against_others_until_its_process_ends(tmp_path):
     process = hold(tmp_path, 60)
-    with pytest.raises(InputError, match="another process writes"), locked(tmp_path, wait=False):
+    with pytest.raises(InputError, match="another process writes"), locked(tmp_path, seconds=0):
         pass
     process.kill()
     process.wait()
-    with locked(tmp_path, wait=False):
+    with locked(tmp_path, seconds=0):
         pass
     process = hold(tmp_path, 1)
     with locked(tmp_path):

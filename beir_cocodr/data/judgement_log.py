@@ -7,12 +7,14 @@ import os
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from beir_cocodr.errors import naming_full_disk
+from beir_cocodr.errors import InputError, explained, naming_full_disk
 from beir_cocodr.io import (
     atomic_path,
+    file_state,
     locked,
     parse_json,
     text_sha256,
@@ -28,6 +30,9 @@ QRELS_FILE = "qrels.tsv"
 DAMAGED = ".damaged"
 
 log = logging.getLogger(__name__)
+
+# Seconds that a judgement waits for another process that holds the folder: a line takes none.
+_LONGEST_WAIT = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +95,8 @@ def log_judgement(
 
     Raises:
         DiskFull: there is no room; the log is as it was before.
+        InputError: another process holds the folder for ten seconds, or half a character stands
+            in the query or in the id.
     """
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
     judgement = LoggedJudgement(
@@ -99,9 +106,10 @@ def log_judgement(
         query=query,
         **more,  # type: ignore[arg-type]
     )
-    line = (json.dumps(judgement.to_json(), ensure_ascii=False) + "\n").encode()
+    with explained("the judgement is no text", "write whole characters", UnicodeEncodeError):
+        line = (json.dumps(judgement.to_json(), ensure_ascii=False) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with naming_full_disk(path.parent), locked(path.parent):
+    with naming_full_disk(path.parent), locked(path.parent, _LONGEST_WAIT):
         append_line(path, line)
     return judgement
 
@@ -134,7 +142,7 @@ def repair_log(path: Path) -> None:
     """
     if not path.is_file():
         return
-    with naming_full_disk(path.parent), locked(path.parent):
+    with naming_full_disk(path.parent), locked(path.parent, _LONGEST_WAIT):
         lines = _lines(path)
         damaged = [row for row, line in enumerate(lines) if not _is_json(line)]
         if not damaged:
@@ -217,10 +225,16 @@ class JudgementLog:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read what was appended, and bring the qrels up to date."""
+        """Read what was appended, or all where the log was edited, and bring the qrels up to date.
+
+        Raises:
+            InputError: a folder has the place of the log.
+        """
         with self.lock:
+            if self.file.is_dir():
+                raise InputError(f"{self.file} is a folder; move it away, the log is written there")
             size = self.file.stat().st_size if self.file.is_file() else 0
-            if size < self._read:
+            if self._was_edited(size):
                 self._forget()
             if size > self._read and not self._read_on():
                 repair_log(self.file)  # a writer was killed, and others appended after that
@@ -277,11 +291,26 @@ class JudgementLog:
         """Return whether there is a judgement to undo."""
         return bool(self._undo)
 
+    def _was_edited(self, size: int) -> bool:
+        """Return whether what was read of the log is not its beginning any more."""
+        if size < self._read:
+            return True
+        if not self._read:
+            return False
+        state = file_state(self.file)
+        if state == self._state:
+            return False
+        self._state = state
+        with self.file.open("rb") as file:
+            return sha256(file.read(self._read)).digest() != self._content.digest()
+
     def _forget(self) -> None:
         self.version = 0
         self.grades: dict[str, dict[str, int]] = {}
         self.pairs: set[tuple[str, str]] = set()
         self._read = 0
+        self._content = sha256()
+        self._state: tuple[str, str, str] | None = None
         self._qrels_version = 0
         self._undo: list[_Step] = []
 
@@ -295,6 +324,7 @@ class JudgementLog:
                 if not _is_json(line):
                     return False
                 self._read += len(line)
+                self._content.update(line)
                 self._apply(line)
         return True
 

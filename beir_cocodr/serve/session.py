@@ -229,6 +229,7 @@ class Session:
         self.working = False
         self._searching = threading.Lock()
         self._comparing = threading.Lock()
+        self._reporting = threading.Lock()
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._results: dict[str, dict[str, Results]] = {}  # query to model to results
@@ -442,8 +443,9 @@ class Session:
         """Write the verdict, and a page about it, to the folder of the session."""
         from beir_cocodr.report.html.page import write_report
 
-        self._compare(self.report_file.parent)
-        write_report(self.report_file.parent, overwrite=True)
+        with self._reporting:
+            self._compare(self.report_file.parent)
+            write_report(self.report_file.parent, overwrite=True)
 
     def describe(self) -> str:
         """Return how much is judged, and the place of the judgements."""

@@ -37,7 +37,8 @@ def test_a_line_about_a_long_id_is_short_and_keeps_both_its_ends(capsys, tmp_pat
         (tmp_path / f"{name}.jsonl").write_bytes((beir_folder / f"{name}.jsonl").read_bytes())
     (qrels / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "q" * 100_000 + "\td1\t1\n")
     status, _, err = run(
-        capsys, "evaluate", "--dataset", str(tmp_path), "--model", "bm25", "--output", str(tmp_path)
+        *(capsys, "evaluate", "--dataset", str(tmp_path), "--model", "bm25"),
+        *("--output", str(tmp_path / "out")),
     )
     assert status == 2
     assert "test.tsv" in err[:400]
@@ -301,7 +302,8 @@ def test_a_corpus_alone_is_no_defect_and_evaluate_points_to_compare(capsys, beir
     )  # labels that are there have to be whole
     (tmp_path / "queries.jsonl").write_bytes((beir_folder / "queries.jsonl").read_bytes())
     status, _, err = run(
-        capsys, "evaluate", "--dataset", str(tmp_path), "--model", "bm25", "--output", str(tmp_path)
+        *(capsys, "evaluate", "--dataset", str(tmp_path), "--model", "bm25"),
+        *("--output", str(tmp_path / "out")),
     )
     assert (status, "train" in err.splitlines()[-1]) == (2, True)
 

@@ -24,6 +24,7 @@ from beir_cocodr.data.judgement_log import (
 )
 from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.errors import DiskFull, InputError
+from beir_cocodr.io import locked
 
 WING = Asked("wing in a flow")
 
@@ -214,3 +215,46 @@ def test_qrels_that_a_full_disk_kept_back_are_written_later(tmp_path, monkeypatc
 
 def _no_room(*args: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_an_edit_in_place_is_noticed_by_the_content(tmp_path):
+    log = JudgementLog(tmp_path)
+    log.judge(WING, "d1", 1)
+    log.judge(WING, "d2", 0)
+    content = log.file.read_bytes()
+    edited = content.replace(b'"grade": 1', b'"grade": 2')
+    assert len(edited) == len(content)
+    log.file.write_bytes(edited)
+    log.refresh()
+    assert log.grades == {WING.id: {"d1": 2, "d2": 0}}
+    log.file.write_bytes(edited.replace(b"\n", b"\r\n"))
+    log.refresh()
+    log.judge(WING, "d3", 1)
+    assert log.grades == {WING.id: {"d1": 2, "d2": 0, "d3": 1}}
+    assert JudgementLog(tmp_path).grades == log.grades
+
+
+def test_a_folder_in_place_of_the_log_is_named(tmp_path):
+    log = JudgementLog(tmp_path)
+    log.judge(WING, "d1", 1)
+    log.file.unlink()
+    log.file.mkdir()
+    with pytest.raises(InputError, match=LOG_FILE):
+        log.judge(WING, "d2", 1)
+
+
+def test_half_a_character_is_refused_and_the_log_stays(tmp_path):
+    log = JudgementLog(tmp_path)
+    log.judge(WING, "d1", 1)
+    before = log.file.read_bytes()
+    with pytest.raises(InputError, match="whole characters"):
+        log.judge(Asked("\ud800"), "d2", 1)
+    assert log.file.read_bytes() == before
+
+
+def test_a_folder_that_another_process_holds_is_waited_for_for_seconds(tmp_path, monkeypatch):
+    log = JudgementLog(tmp_path)
+    monkeypatch.setattr("beir_cocodr.data.judgement_log._LONGEST_WAIT", 0.2)
+    with locked(tmp_path), pytest.raises(InputError, match="another process"):
+        log.judge(WING, "d1", 1)
+    log.judge(WING, "d1", 1)
