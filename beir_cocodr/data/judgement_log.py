@@ -106,12 +106,18 @@ def log_judgement(
         query=query,
         **more,  # type: ignore[arg-type]
     )
-    with explained("the judgement is no text", "write whole characters", UnicodeEncodeError):
-        line = (json.dumps(judgement.to_json(), ensure_ascii=False) + "\n").encode()
+    _check_encodable(query + document_id)
+    line = (json.dumps(judgement.to_json(), ensure_ascii=False) + "\n").encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     with naming_full_disk(path.parent), locked(path.parent, _LONGEST_WAIT):
         append_line(path, line)
     return judgement
+
+
+def _check_encodable(text: str) -> None:
+    """Check that a text has no half of a character, which no file can hold."""
+    with explained("the judgement is no text", "write whole characters", UnicodeEncodeError):
+        text.encode()
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -257,6 +263,7 @@ class JudgementLog:
             grade: the grade; None takes the judgement back.
             **drawn: other fields of :class:`LoggedJudgement`.
         """
+        _check_encodable(asked.text + document)
         with self.lock:
             self.refresh()
             if self.grades.get(asked.id, {}).get(document) != grade:
