@@ -191,10 +191,11 @@ def output_path(output: object) -> Path:
     """
     if not isinstance(output, str | os.PathLike):
         raise InputError(f"output is {kind_of(output)}; give the path of a folder")
-    path = os.fspath(output)
-    if not isinstance(path, str) or "\0" in path:
-        raise InputError(f"output is {output!r:.80}, which is not the path of a folder")
-    return Path(path)
+    name = os.fsdecode(output)
+    if not name.strip():
+        raise InputError("output has no name; give the path of a folder")
+    check_name("the output", name)
+    return Path(name)
 
 
 def output_folder(path: Path, utf8: bool = False) -> Path:

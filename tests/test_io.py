@@ -26,6 +26,7 @@ from beir_cocodr.io import (
     json_sha256,
     locked,
     output_folder,
+    output_path,
     parse_json,
     remove_unfinished,
     save_array,
@@ -251,3 +252,11 @@ def test_no_text_of_a_table_is_a_formula():
     for text in ("=1+1", "+1", "-1", "@sum", "\t=1", " =1"):
         assert text_cell(text) == "'" + text.strip()
     assert text_cell("a\tb\nc = d") == "a b c = d"
+
+
+@pytest.mark.parametrize(
+    "output", [None, 3, 1.5, b"out", [1], "", " ", "a\0b", "\ud800", "a" * 5000]
+)
+def test_an_output_of_another_kind_is_refused(output):
+    with pytest.raises(InputError, match="output"):
+        output_path(output)

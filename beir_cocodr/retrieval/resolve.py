@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from beir_cocodr import load_plugin
-from beir_cocodr.errors import InputError, check_names, kind_of
+from beir_cocodr.errors import InputError, check_name, check_names, kind_of
 from beir_cocodr.models.spec import RETRIEVER, RUN, ModelSpec
 
 
@@ -117,6 +117,7 @@ def resolve_model(
 
 def _resolve_name(name: str) -> ModelSpec:
     """Return the spec of a name or a path; the path of a file is a run."""
+    check_name("model name", name)
     if Path(name).is_file():
         return ModelSpec(name, RUN, name)
     spec = ModelSpec.parse(name)
