@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Json = dict[str, object]
+#: Keyword arguments of a host's function, each of the type that the host asks for.
+Keywords = dict[str, Any]
 
 _LOCK = ".lock"
 

@@ -109,8 +109,8 @@ class Bar(tqdm):  # type: ignore[misc]
             settings["disable"] = True
         super().__init__(*args, **{**self._defaults(), **settings})
 
-    def _defaults(self) -> dict[str, Any]:
-        defaults: dict[str, Any] = {"leave": False, "position": 0, "dynamic_ncols": True}
+    def _defaults(self) -> dict[str, object]:
+        defaults: dict[str, object] = {"leave": False, "position": 0, "dynamic_ncols": True}
         if self.in_place:
             return defaults | {
                 "delay": _DELAY,
@@ -126,9 +126,9 @@ class Bar(tqdm):  # type: ignore[misc]
         }
 
     @property
-    def format_dict(self) -> dict[str, Any]:
+    def format_dict(self) -> dict[str, object]:
         """Return tqdm's values of the line, and those of the running step."""
-        values: dict[str, Any] = super().format_dict
+        values: dict[str, object] = super().format_dict
         steps = _running_steps()
         bar_left = self._seconds_left(values)
         left = bar_left if steps is None else steps.left(bar_left)

@@ -103,7 +103,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured.
+    """The subject of a measurement.
 
     Attributes:
         dataset: The collection's name or folder.

@@ -1,4 +1,4 @@
-"""What every part of ``gpu.py`` has: sizes, an encoder, collections, and the results file."""
+"""The common base of the parts of ``gpu.py``: sizes, an encoder, collections, a results file."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Bench:
-    """What every part has.
+    """The setting of every part.
 
     Attributes:
         device: Where it runs.

@@ -56,7 +56,7 @@ Arrays = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Embeddings:
-    """What every rival searches.
+    """The vectors that every rival searches.
 
     Attributes:
         queries: (Q, d) vectors.

@@ -134,7 +134,7 @@ def list_training() -> dict[str, str]:
 
 
 class Recording:
-    """What one command of the code does, in a folder.
+    """The run of one command in a folder.
 
     Args:
         output: The folder.

@@ -1,5 +1,7 @@
-"""What mkdocs does beside its plugins: the reference of commands from their parsers, the roles of
-docstrings as links, and a built site that needs no network.
+"""Hooks of mkdocs.
+
+They make the reference of commands from their parsers, turn the roles of docstrings into links, and
+build a site that needs no network.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ Searches are those of this package, so the figures are those of ``evaluate``. A 
 into ``evaluate`` and ``compare`` as it is, see :func:`from_mteb`.
 """
 
+from __future__ import annotations
+
 import copy
 import re
 import tempfile
@@ -19,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mteb
 from datasets import Dataset
@@ -42,6 +44,9 @@ from beir_cocodr.records import versions
 from beir_cocodr.retrieval.ranking import Ranker, blocks
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.vectors.dense import Dense
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["Encoder", "Search", "from_mteb", "load", "register", "task"]
 
@@ -74,7 +79,7 @@ def _published() -> dict[str, tuple[int, int, set[str]]]:
 
 _PUBLISHED = _published()
 
-_COCODR: dict[str, Any] = {
+_COCODR: dict[str, object] = {
     "max_tokens": 512,
     "languages": ["eng-Latn"],
     "open_weights": True,
@@ -213,7 +218,7 @@ class Encoder(Search):
         self.similarity_pairwise = host.similarity_pairwise
         self.mteb_model_meta = host.mteb_model_meta.model_copy(update=self._known_meta())
 
-    def _known_meta(self) -> dict[str, Any]:
+    def _known_meta(self) -> dict[str, object]:
         """Return the fields of the metadata that this package knows better than the host."""
         weights = list(self.encoder.parameters())
         identity = [fingerprint(self.encoder), self.options.encoder.describe()]
@@ -414,7 +419,7 @@ def task(
     return LocalRetrieval()
 
 
-def _host_data(collection: Collection) -> dict[str, Any]:
+def _host_data(collection: Collection) -> dict[str, object]:
     """Return a collection as MTEB's tasks hold one."""
     queries = {"id": list(collection.queries), "text": list(collection.queries.values())}
     return {

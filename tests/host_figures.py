@@ -1,6 +1,4 @@
-"""Figures of hosts beside ours, as the tests of hosts measure them; `benchmarks/hosts.py` collects
-them.
-"""
+"""Figures of hosts beside ours, measured by their tests and collected by `benchmarks/hosts.py`."""
 
 from __future__ import annotations
 
@@ -36,11 +34,11 @@ def recorded() -> list[dict[str, str | float]]:
 
 @pytest.fixture
 def assert_same_figure(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """``assert_same_figure(host, script, measure, there, here)``: both agree, with each other and with the
-    documentation.
+    """Return a function that asserts that a host's figure is ours and the documented one.
 
-    What is recorded counts where host and torch have the versions that it was measured with.
-    COCODR_HOSTS names a file to which the figures go instead, a line of JSON each.
+    It is called with host, script, measure, and the figures there and here. The documented figure
+    counts where host and torch have the versions that it was measured with. COCODR_HOSTS names a
+    file to which the figures go instead, a line of JSON each.
     """
 
     def check(host: str, script: str, measure: str, there: float, here: float) -> None:

@@ -1,6 +1,4 @@
-"""Output folders of commands, made by the commands' own functions, for tests of the page about
-them.
-"""
+"""Output folders, written by the commands' own functions, for tests of the report page."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ NASTY = (
 
 @pytest.fixture(scope="session")
 def filled(cache_root):
-    """Of a name and a function that fills a folder: the folder, filled by one of the workers for
-    all.
-    """
+    """Return a function that fills a named folder once for all workers, and returns it."""
 
     def once(name, fill):
         folder = cache_root.parent / name
@@ -181,9 +177,7 @@ def adapted_without_labels(nasty_folder, tiny_cosine, tiny_bert, filled):
 
 
 def write_training(folder: Path, clusters: int = 50, lines: int = 40) -> Path:
-    """What fine-tuning in episodes leaves beside the model: its record, curves and cluster
-    weights.
-    """
+    """Write the files of fine-tuning in episodes: its record, curves and cluster weights."""
     folder.mkdir(parents=True)
     seen = {
         "dataset": "irds:msmarco",

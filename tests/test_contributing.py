@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md and CHANGELOG.md name is there, and the habits agree with each other."""
+"""The names in CONTRIBUTING.md and CHANGELOG.md exist, and the settings agree with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What doctor says, against what is really there."""
+"""The statements of doctor against the real state of the machine."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _script(arguments: list[str]) -> None:
 
 
 def run(*arguments: object, **environment: str) -> str:
-    """What a script prints, run in a process of its own that is forked with everything imported."""
+    """Run a script in a forked process that has everything imported, and return what it prints."""
     done = completed(_script, [*map(str, arguments)], environment={**os.environ, **environment})
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -225,7 +225,7 @@ def trained(folder: Path) -> tuple[dict, str]:
 
 
 def practised_spans_of(corpus: Path, model: Path) -> bool:
-    """Whether a lead on held-out crops of a corpus is no evidence for a model in a verdict."""
+    """Return true if a lead on held-out crops of a corpus is no evidence for a model."""
     documents = load_collection(corpus, labels="none").documents
     return "m" in find_contamination({"m": str(model)}, documents.content_hash).spans
 

@@ -1,6 +1,4 @@
-"""The table of hosts is what their tests measure; sentence-transformers' and FAISS's own evaluation
-beside ours.
-"""
+"""The table of hosts against their tests, and evaluation by sentence-transformers and FAISS."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ def test_the_page_has_the_figures_that_tests_measure():
 
 @pytest.fixture(scope="module")
 def texts(beir_folder):
-    """The collection, the texts of its documents, and an encoder of sentence-transformers with
-    vectors of both.
-    """
+    """Return the collection and the texts of its documents."""
     collection = load_collection(beir_folder)
     return collection, {
         id: f"{d['title']} {d['text']}".strip() for id, d in collection.documents.items()

@@ -1,4 +1,4 @@
-"""What must not be imported: the stack costs six seconds."""
+"""Modules that must not be imported: the whole stack costs six seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user of sentence-transformers or ir-measures writes at the first try.
+"""The first tries of a user of sentence-transformers or ir-measures.
 
 Each test is a script: the calls work, or are refused by one line that names the argument and its
 type.

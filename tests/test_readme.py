@@ -130,7 +130,7 @@ def test_a_command_has_the_options_that_are_shown(path, words):
 
 
 def commands(program: str) -> list[list[str]]:
-    """Of the first block of the guide to scale."""
+    """Return the commands in the first block of the guide to scale."""
     return [words[1:] for words in blocks(SCALE)[0] if words[0] == program]
 
 

@@ -1,10 +1,12 @@
 """Measures of a model's representation of a corpus on pairs of spans, also before training."""
 
+from __future__ import annotations
+
 import logging
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,6 +30,9 @@ from beir_cocodr.models.spec import ModelSpec, SearchOptions, check_device
 from beir_cocodr.progress import in_place
 from beir_cocodr.records import Json, Report, versions
 from beir_cocodr.retrieval.resolve import Models, resolve_models
+
+if TYPE_CHECKING:
+    from beir_cocodr.models.cocodr import COCODR
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +61,7 @@ class SpanPairs:
 
 
 def sample_span_pairs(
-    documents: Documents, model: Any, options: RepresentationOptions
+    documents: Documents, model: COCODR, options: RepresentationOptions
 ) -> SpanPairs:
     """Draw documents at random, without replacement, until the sample is complete.
 
@@ -105,7 +110,7 @@ def sample_span_pairs(
 
 
 def _tokenized(
-    documents: Documents, model: Any, seed: int
+    documents: Documents, model: COCODR, seed: int
 ) -> Iterator[tuple[int, str, str, list[tuple[int, int]]]]:
     """Yield row, id, text and token offsets of all documents, in random order."""
     order = np.random.default_rng(seed).permutation(len(documents))
@@ -232,7 +237,7 @@ class SpanMeasures:
             contrastive_loss_interval=interval(self.losses),
         )
 
-    def change(self, before: "SpanMeasures", comparable: bool) -> SpanChange:
+    def change(self, before: SpanMeasures, comparable: bool) -> SpanChange:
         """Return the differences to another model on the same pairs, in the same batches.
 
         Args:
@@ -262,7 +267,7 @@ class SpanMeasures:
 
 
 def measure_spans(
-    model: Any,
+    model: COCODR,
     pairs: SpanPairs,
     options: RepresentationOptions,
     search: SearchOptions = SearchOptions(),
@@ -295,7 +300,7 @@ def measure_spans(
 
 
 def _encode(
-    model: Any,
+    model: COCODR,
     texts: list[str],
     ids: list[str],
     search: SearchOptions,
@@ -519,7 +524,7 @@ class _CorpusStudy:
         self,
         name: str,
         documents: Documents,
-        model: Any,
+        model: COCODR,
     ) -> None:
         pairs = sample_span_pairs(documents, model, self._options)
         used = len(pairs.ids)

@@ -27,6 +27,7 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.measures import MeasureNames
+from beir_cocodr.io import Keywords
 from beir_cocodr.losses.coco import COCOLoss, triplet_losses
 from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import ModelSpec, SearchOptions, check_device
@@ -129,7 +130,7 @@ def source_losses(
     Source: COCO-DR, Eq. 2 and 3.
     """
     scoring = COCOLoss(model)  # has the scale and similarity of training
-    encode_options: dict[str, Any] = {
+    encode_options: Keywords = {
         "batch_size": search.batch_size,
         "convert_to_tensor": True,
         "show_progress_bar": search.progress and in_place(),

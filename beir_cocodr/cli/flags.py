@@ -240,7 +240,7 @@ def _flag(field: _Field, optional: bool) -> Parameter:
 def _build(kind: type, values: Mapping[str, Any]) -> Any:
     """Return the options made of flags' values; a field without a value keeps its default."""
     hints = get_type_hints(kind)
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, object] = {}
     for field in fields(kind):
         hint = hints[field.name]
         if is_dataclass(hint):

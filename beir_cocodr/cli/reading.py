@@ -126,7 +126,7 @@ def _source(dataset: Path) -> object:
     return resolve_source(dataset, "test")
 
 
-def _use_language(name: str, values: dict[str, Any]) -> str:
+def _use_language(name: str, values: dict[str, object]) -> str:
     """Make BM25 analyse texts as the language asks, and return the language's code."""
     language = Language.parse(name)
     log.info("%s", language.describe())

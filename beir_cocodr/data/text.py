@@ -4,17 +4,22 @@ Words are recognised in any language, without a dictionary. Texts are counted in
 tokenizer, or in words where there is none. Masking for masked language modelling takes whole words.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import regex
 
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.records import Json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,7 @@ def load_tokenizer(name: str, **settings: str) -> Any:
     return tokenizer
 
 
-def check_vocabulary(tokenizer: Any, name: str) -> None:
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Check that a tokenizer knows more than special tokens.
 
     Without its files the host makes a tokenizer that knows no others.
@@ -184,7 +189,7 @@ def check_vocabulary(tokenizer: Any, name: str) -> None:
 
 
 def readable(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     prompts: Iterable[str | None] = (),
     tokens: int = 8_192,
 ) -> Callable[[str], str]:
@@ -202,7 +207,7 @@ def readable(
 
 
 def read_literally(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     prompts: Iterable[str | None] = (),
 ) -> Callable[[str], str]:
     """Make a tokenizer read special tokens that a text spells out, such as "[SEP]", as text.
@@ -240,7 +245,7 @@ def read_literally(
     return partial(_divide, pattern)
 
 
-def _special_words(tokenizer: Any, special: list[str]) -> list[str]:
+def _special_words(tokenizer: PreTrainedTokenizerBase, special: list[str]) -> list[str]:
     """Return the special tokens that a tokenizer still reads as such inside a text."""
     texts = [f"a {token} a" for token in special]
     encoded = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
@@ -293,7 +298,7 @@ def word_counter() -> TokenCounter:
     )
 
 
-def token_counter(tokenizer: Any) -> TokenCounter:
+def token_counter(tokenizer: PreTrainedTokenizerBase) -> TokenCounter:
     """Return a counter of the tokens of a ``transformers`` tokenizer, with special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -334,7 +339,7 @@ class WholeWordMasker:
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase,
         probability: float = 0.15,
     ) -> None:
         """Make a masker.

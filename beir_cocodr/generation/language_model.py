@@ -1,10 +1,12 @@
 """Queries sampled from a sequence-to-sequence or causal language model."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +26,9 @@ from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
 from beir_cocodr.models.checkpoints.integrity import GENERATOR, check_loaded, loading
 from beir_cocodr.models.checkpoints.loading import weights_sha256
 from beir_cocodr.records import Json
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 # The prefix that the models of doc2query with "with_prefix" in their names were trained on.
 _PREFIX = "text2query: "
@@ -73,7 +78,7 @@ class ModelGenerator:
         name: str,
         options: GenerationOptions,
         model: Any,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase,
     ) -> None:
         """Check that the model has room for a query, and writes one token."""
         self.name = name
@@ -358,7 +363,7 @@ def _source(name: str) -> tuple[str, dict[str, str]]:
     return str(file.parent), {"gguf_file": file.name}
 
 
-def _generator_class(name: str, config: Any) -> type[ModelGenerator]:
+def _generator_class(name: str, config: PretrainedConfig) -> type[ModelGenerator]:
     """Return the generator of a model by its configuration."""
     if config.is_encoder_decoder:
         return Seq2SeqGenerator

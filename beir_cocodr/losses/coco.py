@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from beir_cocodr.data.text import IGNORED
 from beir_cocodr.distributed import rank, sum_over_ranks, world_size
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import Keywords
 from beir_cocodr.models.mrl_head import COSINE_SCALE
 from beir_cocodr.models.papers import bibtex
 from beir_cocodr.records import Json
@@ -297,7 +298,7 @@ def infonce(
         A ``MultipleNegativesRankingLoss``, or its cached form.
     """
     cosine = model.similarity_fn_name == "cosine"
-    settings: dict[str, Any] = {
+    settings: Keywords = {
         "scale": default_scale(model) if scale is None else scale,
         "similarity_fct": util.cos_sim if cosine else util.dot_score,
         "gather_across_devices": world_size() > 1,

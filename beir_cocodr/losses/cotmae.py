@@ -3,8 +3,10 @@
 :func:`accumulated` makes the gradient of a large batch from small parts, each computed once.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,9 @@ from beir_cocodr.data.text import IGNORED
 from beir_cocodr.distributed import sum_over_ranks, world_size
 from beir_cocodr.models.papers import bibtex
 from beir_cocodr.records import Json
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 # Losses are multiplied by this, or a larger power of two, before they are differentiated: float16
 # needs it against underflow, and a power of two leaves gradients exact.
@@ -150,7 +155,7 @@ class CoTMAELoss(nn.Module):
 
     def __init__(
         self,
-        model: Any,
+        model: SentenceTransformer,
         mini_batch_size: int | None = None,
         mlm_weight: float = 1.0,
     ) -> None:

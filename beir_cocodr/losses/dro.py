@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from beir_cocodr.distributed import rank, sum_over_ranks, world_size
 from beir_cocodr.errors import InputError, Limits
+from beir_cocodr.io import Keywords
 from beir_cocodr.losses.cluster_gradients import ClusterStep, Sketch, selected_modules
 from beir_cocodr.losses.coco import in_batch_losses, triplet_losses
 from beir_cocodr.models.papers import bibtex
@@ -576,7 +577,7 @@ class IDROLoss(ClusterLoss):
         **settings: Unpack[IDROSettings],
     ) -> None:
         """Start with equal weights."""
-        others: dict[str, Any] = dict(settings)
+        others: Keywords = dict(settings)
         names = [each.name for each in fields(_Numbers) if each.name in others]
         numbers = _Numbers(**{name: others.pop(name) for name in names})
         super().__init__(model, n_clusters, **others)

@@ -1,7 +1,9 @@
 """Listwise distillation: the student learns the teacher's order, most of all at the top."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,9 @@ from beir_cocodr.losses.coco import default_scale
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.papers import bibtex
 from beir_cocodr.records import Json
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 #: How the terms of a batch become one loss.
 Reduction = Literal["sum", "mean"]
@@ -161,7 +166,7 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
 
     def __init__(
         self,
-        model: Any,
+        model: SentenceTransformer,
         scale: float | None = None,
         in_batch: bool = True,
         reduction: Reduction = "sum",

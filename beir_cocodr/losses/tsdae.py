@@ -1,8 +1,10 @@
 """TSDAE: sentence-transformers' denoising loss, resumable, in parts, and right on several ranks."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -15,6 +17,9 @@ from beir_cocodr.distributed import sum_over_ranks, world_size
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.models.papers import bibtex
 from beir_cocodr.records import Json
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 class TSDAELoss(DenoisingAutoEncoderLoss):
@@ -177,7 +182,7 @@ def _average_gradient(parameter: Tensor) -> None:
     parameter.grad /= world_size()
 
 
-def _unsupported(config: Any) -> str:
+def _unsupported(config: PretrainedConfig) -> str:
     return (
         f"tsdae needs a decoder with cross attention, and transformers has none for "
         f"{config.model_type}; choose a BERT or RoBERTa encoder, or another objective"

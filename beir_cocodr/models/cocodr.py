@@ -13,6 +13,7 @@ from torch import Tensor
 
 from beir_cocodr.data.text import TextFormat, cut_text, read_literally
 from beir_cocodr.errors import InputError, explained
+from beir_cocodr.io import Keywords
 from beir_cocodr.models.checkpoints.hub import (
     find_file,
     local_folder,
@@ -116,7 +117,7 @@ class COCODR(SentenceTransformer):
         self,
         name: str,
         title_separator: str | None,
-        kwargs: dict[str, Any],
+        kwargs: Keywords,
     ) -> None:
         """Load a folder or hub model whole, or raise an InputError."""
         if local_folder(name) != Path(name):
@@ -447,7 +448,7 @@ def set_lengths(
         setattr(transformer, attribute, length)
 
 
-def _saved_separator(name: str, places: dict[str, Any]) -> str:
+def _saved_separator(name: str, places: Keywords) -> str:
     """Return the title separator in a model's files, or a space."""
     path = find_file(name, _FORMAT_FILE, places)
     if path is None:
@@ -456,14 +457,14 @@ def _saved_separator(name: str, places: dict[str, Any]) -> str:
     return str(content[_FORMAT_KEY])
 
 
-def _bare_encoder(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _bare_encoder(name: str, kwargs: Keywords) -> Keywords:
     """Return the constructor arguments of [CLS] pooling and dot product around a transformer."""
     kwargs = dict(kwargs)
     shared = places_in(kwargs)
     shared.pop("cache_folder", None)
     if "trust_remote_code" in kwargs:
         shared["trust_remote_code"] = kwargs["trust_remote_code"]
-    settings: dict[str, Any] = {"query_length": QUERY_LENGTH, "document_length": DOCUMENT_LENGTH}
+    settings: Keywords = {"query_length": QUERY_LENGTH, "document_length": DOCUMENT_LENGTH}
     for part in ("model_kwargs", "processor_kwargs", "config_kwargs"):
         settings[part] = shared | (kwargs.pop(part, None) or {})
     problem = (

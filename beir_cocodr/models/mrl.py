@@ -11,6 +11,7 @@ from sentence_transformers.util import load_file_path
 from torch import Tensor
 
 from beir_cocodr.errors import InputError, Limits
+from beir_cocodr.io import Keywords
 from beir_cocodr.models.checkpoints.hub import places_in
 from beir_cocodr.models.cocodr import COCODR, TwoSidedEncoder, check_task
 from beir_cocodr.models.kl import Formula
@@ -90,7 +91,7 @@ class MRL(TwoSidedEncoder):
     ) -> None:
         """Load a saved MRL, or put a new head on an encoder."""
         super().__init__(model_name_or_path, **kwargs)
-        options: dict[str, Any] = {
+        options: Keywords = {
             "k": k,
             "beta": beta,
             "pooling": pooling,
@@ -222,7 +223,7 @@ def _new_head(model: COCODR, chosen: Mapping[str, object]) -> MRLHead:
             f"{pooling.pooling_mode}{without}; choose pooling cls or mean"
         )
     width = int(pooling.embedding_dimension)
-    settings: dict[str, Any] = {
+    settings: Keywords = {
         "k": (width - 1) // 2,
         "pooling": pooling.pooling_mode,
         "normalize_mean": Normalize in kinds or model.similarity_fn_name == "cosine",

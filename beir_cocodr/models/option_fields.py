@@ -56,7 +56,7 @@ def option(
         **limits: ``min`` and ``max``, or ``above`` and ``below``, which are no values themselves,
             or all ``choices``.
     """
-    metadata: dict[str, Any] = {"limits": Limits(**limits)}
+    metadata: dict[str, object] = {"limits": Limits(**limits)}
     if help:
         metadata |= {"help": help, "flag": flag}
     return field(default=default, metadata=metadata)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from beir_cocodr.data.analyzers import ANALYZER_HELP, ANALYZERS
 from beir_cocodr.errors import SEED_MAX, InputError, check_name
+from beir_cocodr.io import Keywords
 from beir_cocodr.models.option_fields import Options as Options
 from beir_cocodr.models.option_fields import check_options as check_options
 from beir_cocodr.models.option_fields import described as described
@@ -512,7 +513,7 @@ class EncoderOptions:
         check_options(self)
         check_device_name(self.device)
 
-    def overrides(self) -> dict[str, Any]:
+    def overrides(self) -> Keywords:
         """Return the settings as arguments of :class:`~beir_cocodr.models.cocodr.COCODR`."""
         return {name: value for name, value in vars(self).items() if value is not None}
 

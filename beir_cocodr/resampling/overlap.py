@@ -1,5 +1,7 @@
 """The overlap of a training set with a test set: shared labels, repeated and similar queries."""
 
+from __future__ import annotations
+
 import functools
 import logging
 import math
@@ -9,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import Stemmer
@@ -35,6 +37,9 @@ from beir_cocodr.resampling.manifest import (
     SimilaritySummary,
 )
 from beir_cocodr.retrieval.resolve import Model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 Qrels = Mapping[str, Mapping[str, int]]
@@ -69,7 +74,7 @@ class TrainTest:
         test: Datasets,
         train_split: str = "train",
         test_split: str = "test",
-    ) -> "TrainTest":
+    ) -> TrainTest:
         """Load judged collections; several test sets over one corpus count as one.
 
         A warning is logged if training and test corpus differ.
@@ -101,7 +106,7 @@ class TrainTest:
         return self.train.documents.content_hash == self.test.documents.content_hash
 
     @cached_property
-    def duplicates(self) -> "QueryDuplicates":
+    def duplicates(self) -> QueryDuplicates:
         """Return the test queries that training queries repeat."""
         train_words, test_words = self.words
         return duplicate_queries(self.train.queries, self.test.queries, train_words, test_words)
@@ -246,7 +251,7 @@ def word_sets(*groups: Iterable[str]) -> list[WordSets]:
         For each group one (n, V) int32 sparse matrix of ones, with rows in order, and columns
         ascending in a row.
     """
-    tokenizer: Any = Tokenizer(
+    tokenizer: PreTrainedTokenizerBase = Tokenizer(
         splitter=r"\w+", stopwords="english", stemmer=Stemmer.Stemmer("english")
     )
     tokens = []

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 
 from beir_cocodr.arrays import Array, Floats, Ints, check_finite, unit_rows
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import cache_folder, draft_folder, filling_cache, json_sha256
+from beir_cocodr.io import Keywords, cache_folder, draft_folder, filling_cache, json_sha256
 from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder, weights_sha256
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
@@ -89,7 +88,7 @@ class QueryEncoder:
         )
 
     def _encoded(self, texts: list[str], *, show_progress: bool) -> Floats:
-        options: dict[str, Any] = {
+        options: Keywords = {
             "batch_size": self.batch_size,
             "show_progress_bar": show_progress and in_place(),
         }

@@ -107,7 +107,7 @@ class HostRetriever:
 
     def encode(self, encode: Any, texts: Sequence[object], **settings: object) -> Any:
         """Call one of the model's methods on texts, or on pairs of them."""
-        arguments: dict[str, Any] = {
+        arguments: dict[str, object] = {
             "batch_size": self.options.batch_size,
             "show_progress_bar": self.options.progress and in_place(),
         }

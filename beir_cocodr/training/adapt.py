@@ -35,6 +35,7 @@ from beir_cocodr.evaluation.results import AdaptationRecord, ComparisonRecord, E
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.generation_record import read_generation
 from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.io import Keywords
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.spec import (
     BM25,
@@ -651,7 +652,7 @@ def quickstart(
     corpus = "apidocs/sklearn" if fast else "apidocs/scipy+sklearn"
     source = "apidocs/pandas" if fast else "apidocs/stdlib+numpy+pandas+torch"
     # Few steps, so that all is done in ten minutes at the model's own length.
-    shared: dict[str, Any] = {
+    shared: Keywords = {
         "max_steps": 5 if fast else 20,
         "batch_size": 16 if fast else 32,
         "learning_rate": 2e-5,

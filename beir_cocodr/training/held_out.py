@@ -1,12 +1,14 @@
 """Held-out queries: which they are, their MRR@10, and the checkpoint that they choose."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import fsum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,6 +36,9 @@ from beir_cocodr.training.hard_negatives.bm25_negatives import (
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 from beir_cocodr.training.shared_options import planned_steps
 from beir_cocodr.training.trainer import Stage
+
+if TYPE_CHECKING:
+    from beir_cocodr.models.cocodr import COCODR
 
 #: The measure of held-out queries.
 MEASURE = "RR@10"
@@ -143,7 +148,7 @@ def held_out_scores(collection: Collection, ranking: Ranking) -> Floats:
     return scores
 
 
-def keep_weights(model: Any, file: Path) -> str:
+def keep_weights(model: COCODR, file: Path) -> str:
     """Write a model's weights, and return the file's checksum."""
     state = {name: weight.detach().cpu().clone() for name, weight in model.state_dict().items()}
     with atomic_path(file) as temporary:

@@ -201,7 +201,7 @@ def stage_options(
     return options_of(kind, dict(defaults or {}) | preset_settings | present, of_preset)
 
 
-def _for_all_processes(settings: Mapping[str, object]) -> dict[str, Any]:
+def _for_all_processes(settings: Mapping[str, object]) -> dict[str, object]:
     """Return a preset's settings with the batches of all processes, as torchrun counts them."""
     processes = int(os.environ.get("WORLD_SIZE", 1))
     return {

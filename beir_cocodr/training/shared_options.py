@@ -12,6 +12,7 @@ from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 from beir_cocodr.errors import SEED_MAX, InputError
+from beir_cocodr.io import Keywords
 from beir_cocodr.models.spec import EncoderOptions, Options, option
 from beir_cocodr.records import Json
 from beir_cocodr.training.rows import Row, Tables, own_fields, rows_with_option
@@ -227,13 +228,13 @@ def options_of(
     return _with_row_options(kind(**direct), left, optional)
 
 
-def _present_names(settings: Mapping[str, object]) -> dict[str, Any]:
+def _present_names(settings: Mapping[str, object]) -> Keywords:
     return {FORMER_NAMES.get(name, name): value for name, value in settings.items()}
 
 
-def _with_row_options(options: T, left: dict[str, Any], optional: frozenset[str]) -> T:
+def _with_row_options(options: T, left: Keywords, optional: frozenset[str]) -> T:
     """Return options with the settings that belong to the own options of rows."""
-    changes: dict[str, Any] = {}
+    changes: Keywords = {}
     if isinstance(options, TrainingOptions):
         for name in options.TABLES:
             own_options = getattr(options, f"{name}_options")
@@ -249,7 +250,7 @@ def _with_row_options(options: T, left: dict[str, Any], optional: frozenset[str]
     return replace(options, **changes)
 
 
-def _taken(settings: dict[str, Any], kind: type[Options]) -> dict[str, Any]:
+def _taken(settings: Keywords, kind: type[Options]) -> Keywords:
     """Remove from settings those that are fields of a class, and return them."""
     names = [name for name in settings if name in kind.__dataclass_fields__]
     return {name: settings.pop(name) for name in names}

@@ -20,7 +20,7 @@ TEXTS = (".json", ".jsonl", ".tsv", ".run", ".txt")
 
 
 class Plausible(str):
-    """What was done to a file that could as well have been made so.
+    """A change of a file after which it is still a valid file.
 
     It has another value of the same type, or it is a file that not every folder has.
     """

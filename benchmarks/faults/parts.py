@@ -25,7 +25,7 @@ EXECUTED = "EXECUTED"
 
 @dataclass(frozen=True)
 class Broken:
-    """What was broken.
+    """A part that was broken.
 
     Attributes:
         file: The file of the part, or the option.

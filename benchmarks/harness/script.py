@@ -1,4 +1,4 @@
-"""What every script begins and ends with: its options, and a results file with its origin."""
+"""The beginning and the end of every script: its options, and a results file with its origin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the installed version can run a command, and running it."""
+"""Commands: a check that the installed version has them, and their execution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step costs, estimated before it starts: hours, memory of a GPU, and disk.
+"""Estimates of the cost of a step before it starts: hours, memory of a GPU, and disk.
 
 A pass over a text costs 2 P FLOPs a token for P weights, training three times that, and gradient
 caching one pass more. ``throughputs.json`` says what a GPU sustains, with machine and date if it
@@ -99,7 +99,7 @@ def size(data: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Cost:
-    """What something costs.
+    """A cost.
 
     Attributes:
         hours: Hours on all GPUs together.

@@ -1,4 +1,4 @@
-"""What making a table takes: commands, collections and costs, before anything is run."""
+"""Plans of tables: commands, collections and costs, before anything is run."""
 
 from __future__ import annotations
 

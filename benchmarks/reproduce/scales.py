@@ -33,7 +33,7 @@ def is_distributed(words: list[str]) -> bool:
 
 
 class Scale(Protocol):
-    """What placeholders and commands become at a scale."""
+    """The values of placeholders, and the changes of commands, at a scale."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""What the tables of several papers share: collections, published weights, and judgements.
+"""The parts that tables of several papers share: collections, published weights, judgements.
 
 A judgement is a step that evaluates a model on a collection.
 """

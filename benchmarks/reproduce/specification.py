@@ -1,4 +1,4 @@
-"""What a table of a paper is made of: steps, which fill folders by commands, and cells.
+"""The parts of a paper's table: steps, which fill folders by commands, and cells.
 
 A cell reads what a step wrote. A command is a line of ``beir-cocodr`` without its name, or one of
 ``make`` (:mod:`reproduce.make`). It has placeholders that a scale fills: ``{out}`` is the step's

@@ -19,7 +19,7 @@ TRAINING = ["--max-steps", "2", "--batch-size", "4"]
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory, beir_folder, tiny_cosine):
-    """What commands start from: a store, a run, resampled collections, and another encoder."""
+    """Make the inputs of commands: a store, a run, resampled collections, and another encoder."""
     root = tmp_path_factory.mktemp("outputs")
     shutil.copytree(tiny_cosine, root / "other")
     given = ["--dataset", str(beir_folder), "--model", str(tiny_cosine), "--device", "cpu"]
@@ -211,9 +211,7 @@ def test_quickstart_on_a_full_disk(capsys, tmp_path, minilm, monkeypatch):
 
 
 def test_quickstart_whose_models_do_not_fit(capsys, tmp_path, fast_minilm):
-    """What is read and what is planned fits, the first trained model does not; nothing is left that
-    looks like one.
-    """
+    """Inputs and plans fit on the disk; the first trained model does not, and leaves nothing."""
     with pytest.raises(SystemExit) as status, limited_files(20_000_000):
         main(["quickstart", "--fast", "--output", str(tmp_path / "out")])
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]

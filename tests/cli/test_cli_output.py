@@ -1,4 +1,4 @@
-"""What a terminal, a pipe or a full device makes of the output, and paths that are not UTF-8."""
+"""Output to a terminal, a pipe or a full device, and paths that are not UTF-8."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def test_without_ray_it_is_said_how_to_get_it(capsys, monkeypatch, beir_folder, 
     ],
 )
 def test_the_address_of_a_cluster_may_be_left_out(capsys, monkeypatch, tmp_path, words, address):
-    """What stands behind --ray is its address, unless it is an option."""
+    """The word after --ray is its address, unless that word is an option."""
     from beir_cocodr.cli import search as cli_search
     from beir_cocodr.evaluation import store_run
 

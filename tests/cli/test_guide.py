@@ -1,6 +1,4 @@
-"""What stands around results: groups of the help, the last lines, the version, and what libraries
-may print.
-"""
+"""Output around results: groups of the help, last lines, the version, and noise of libraries."""
 
 from __future__ import annotations
 

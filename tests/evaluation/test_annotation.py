@@ -100,9 +100,7 @@ def many(count, seed, queries=60):
 
 
 def test_what_is_drawn_has_the_probability_that_is_written():
-    """Of one query over 400 seeds; inclusion by systematic sampling is exact, and so is its
-    number.
-    """
+    """Over 400 seeds, one query's pairs are included as often as stated, in the exact number."""
     results = many(4, 2, queries=1)
     drawn = [draw_candidates(results, "m0", "m1", count=10, seed=seed) for seed in range(400)]
     assert {len(pairs) for pairs in drawn} == {PER_QUERY}

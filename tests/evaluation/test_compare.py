@@ -35,7 +35,7 @@ OPPOSITE = {
 
 @pytest.fixture(autouse=True, scope="module")
 def calibrated():
-    """The tests need a calibration by which crops alone tell the difference."""
+    """Use a calibration that decides on tiny collections, which the packaged one would not."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(label_free, "load_calibration", calibrated_by_crops)
         yield

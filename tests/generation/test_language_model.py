@@ -70,7 +70,7 @@ def test_the_models_own_settings_do_not_survive(tiny_t5):
 
 
 def test_top_k_bounds_what_is_sampled(tiny_t5):
-    """Of the first tokens of many samples none is outside the k most likely ones."""
+    """The first tokens of many samples are all among the k most likely ones."""
     generator = load_generator(
         str(tiny_t5), GenerationOptions(top_k=3, top_p=1.0, per_passage=60, max_length=1), "cpu"
     )

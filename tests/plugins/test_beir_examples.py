@@ -329,7 +329,7 @@ def run(script: str, scene: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def there(beir_folder, tiny_cosine) -> list[dict[str, float]]:
-    """What BEIR itself measures, by its exact search."""
+    """Return the figures of BEIR's own exact search."""
     made = {"DATA": str(beir_folder), "MODEL": str(tiny_cosine)}
     exec(SCRIPTS["dense/evaluate_sbert.py"][0], made)
     return made["FOUND"]

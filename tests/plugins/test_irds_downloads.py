@@ -1,6 +1,4 @@
-"""What ir_datasets downloads, from a server on this machine that misbehaves in every way that
-servers do.
-"""
+"""Downloads by ir_datasets from a local server that misbehaves in every way that servers do."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def restrain(dataset: str | Path, encoder: Path, output: Path, **options: Any) -
 
 
 def check(identifier: str, folder: Path, split: str, doc: type, query: type) -> None:
-    """What ir_datasets checks of its own datasets, against a BEIR folder."""
+    """Check a dataset against a BEIR folder, as ir_datasets checks its own."""
     expected = load_collection(folder, split)
     dataset = ir_datasets.load(identifier)
     assert (dataset.has_docs(), dataset.has_queries(), dataset.has_qrels()) == (True, True, True)

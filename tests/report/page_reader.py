@@ -64,7 +64,7 @@ class Page(HTMLParser):
 
     @property
     def data(self) -> dict | None:
-        """What the drill-down shows."""
+        """Return the rows that the drill-down shows."""
         for tag, attributes, within in self.elements:
             if tag == "script" and attributes.get("id") == "data":
                 return json.loads("".join(within))

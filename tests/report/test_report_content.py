@@ -1,4 +1,4 @@
-"""What the page says is what the files say."""
+"""The page says the same as the files."""
 
 from __future__ import annotations
 

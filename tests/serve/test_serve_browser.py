@@ -61,7 +61,7 @@ def write_files(folder: Path) -> None:
 
 
 def answer(folder: Path, model: str, place: Path) -> None:
-    """What a terminal does; its output goes to a file."""
+    """A terminal, whose output goes to a file."""
     os.chdir(place)
     sys.stdout = (place / "out").open("w")
     main(
@@ -89,7 +89,7 @@ def until(condition, seconds=60):
 
 
 class Page:
-    """What a person does on the page; one program, and its tabs in one browser."""
+    """A person at the page: one program, and its tabs in one browser."""
 
     def __init__(self, browser, place: Path, model: str) -> None:
         self.browser, self.place, self.model, self.log = (

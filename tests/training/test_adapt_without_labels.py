@@ -202,9 +202,7 @@ def test_pairs_to_label_are_those_of_the_base_and_the_best_of_the_others(adapted
 
 
 def stage_that_makes(encoder, spans=False):
-    """What gives the stage coco a result that was made elsewhere, which learned by spans or not by
-    its record.
-    """
+    """Give the stage coco a result from elsewhere, whose record says if it learned by spans."""
 
     def train(run):
         shutil.copytree(encoder, run.output)

@@ -1,4 +1,4 @@
-"""What an adaptation is expected to cost."""
+"""The expected cost of an adaptation."""
 
 from __future__ import annotations
 

@@ -106,8 +106,9 @@ RECIPE += (
 
 
 def arguments(command, data, model, output):
-    """Of a command line; ``data`` is a folder of labels or, for training on queries, of generated
-    ones.
+    """Return the arguments of a command line.
+
+    ``data`` is a folder of labels or, for training on queries, of generated queries.
     """
     named = ["--dataset", data, "--model", model, "--output", output]
     named += ["--queries", data] if command in ("qc", "autoregressive") else []
@@ -115,7 +116,7 @@ def arguments(command, data, model, output):
 
 
 def torchrun(commands, folder, **environment):
-    """What two processes print to stdout and to stderr."""
+    """Run two processes, and return what they print to stdout and to stderr."""
     folder.mkdir()
     (folder / "commands.json").write_text(json.dumps(commands))
     program = [

@@ -68,8 +68,8 @@ def evaluate(node: ast.expr, names: Mapping[str, object]) -> Any:
 def _dictionary(
     node: ast.Dict,
     names: Mapping[str, object],
-) -> dict[Any, Any]:
-    result: dict[Any, Any] = {}
+) -> dict[object, object]:
+    result: dict[object, object] = {}
     for key, value in zip(node.keys, node.values, strict=True):
         if key is None:
             result.update(_of_type(dict, value, names))

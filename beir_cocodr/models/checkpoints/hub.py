@@ -15,6 +15,7 @@ from huggingface_hub.errors import (
 from sentence_transformers.util import load_file_path
 
 from beir_cocodr.errors import InputError, check_name, explained
+from beir_cocodr.io import Keywords
 from beir_cocodr.models.spec import ALIASES, suggestion
 
 #: The host's arguments that say where the files of a hub model are.
@@ -42,12 +43,12 @@ def model_source(name: str) -> str:
     return str(get_model_path())
 
 
-def places_in(kwargs: dict[str, Any]) -> dict[str, Any]:
+def places_in(kwargs: Keywords) -> Keywords:
     """Return those of some keyword arguments that are :data:`PLACES`."""
     return {name: kwargs[name] for name in PLACES if name in kwargs}
 
 
-def reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+def reachable(name: str, kwargs: Keywords) -> Keywords:
     """Ask the hub for a model once, as the host would repeat its requests for a minute.
 
     Args:
@@ -77,7 +78,7 @@ def reachable(name: str, kwargs: dict[str, Any]) -> dict[str, Any]:
 def find_file(
     name: str,
     file: str,
-    places: dict[str, Any],
+    places: Keywords,
 ) -> str | None:
     """Return the path of a model's file, after a download if need be.
 

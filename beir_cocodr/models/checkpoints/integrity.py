@@ -5,6 +5,8 @@ except for :data:`PARTS` that a task can do without. The settings of a model are
 :mod:`beir_cocodr.models.checkpoints.model_files`.
 """
 
+from __future__ import annotations
+
 import logging
 import pickle
 import re
@@ -12,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel
@@ -23,6 +25,9 @@ from beir_cocodr.models.checkpoints.hub import local_folder, settings_folder
 from beir_cocodr.models.checkpoints.model_files import DAMAGED, check_files
 from beir_cocodr.models.checkpoints.number_types import check_number_types
 from beir_cocodr.models.spec import suggestion
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
@@ -296,7 +301,7 @@ def _without_parts(tensors: Sequence[str], parts: Sequence[str]) -> list[str]:
 
 def check_loaded(
     model: Any,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     name: str,
     noun: str = "model",
 ) -> None:
@@ -360,7 +365,7 @@ def _check_length(
 
 def _check_embeddings(
     model: Any,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     name: str,
     noun: str,
 ) -> None:

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 
 from beir_cocodr.data.text import read_literally
 from beir_cocodr.errors import InputError, kind_of
-from beir_cocodr.io import json_sha256
+from beir_cocodr.io import Keywords, json_sha256
 from beir_cocodr.models.checkpoints.hub import find_file, reachable
 from beir_cocodr.models.checkpoints.hub import model_source as model_source
 from beir_cocodr.models.checkpoints.integrity import CROSS_ENCODER, check_loaded, loading
@@ -88,11 +88,11 @@ def is_plain(name: str) -> bool:
     return _class_of(source, _hub_options(source)) is COCODR
 
 
-def _hub_options(source: str) -> dict[str, Any]:
+def _hub_options(source: str) -> Keywords:
     return {} if Path(source).is_dir() else reachable(source, {})
 
 
-def _class_of(source: str, hub: dict[str, Any]) -> type[COCODR]:
+def _class_of(source: str, hub: Keywords) -> type[COCODR]:
     """Return the class of a saved encoder, by the names of its modules."""
     modules_file = find_file(source, "modules.json", hub)
     if modules_file is None or not Path(modules_file).is_file():

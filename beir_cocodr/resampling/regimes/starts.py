@@ -1,12 +1,14 @@
 """Starts of architectures: the bare start, and a masked language model around it."""
 
+from __future__ import annotations
+
 import logging
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +24,11 @@ from beir_cocodr.models.checkpoints.integrity import NEW_HEAD, loading
 from beir_cocodr.models.checkpoints.loading import load_encoder, model_source
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.training.batches import drawn_dataset
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from beir_cocodr.models.cocodr import COCODR
 
 log = logging.getLogger(__name__)
 
@@ -170,8 +177,8 @@ def _train(
 
 
 def _train_steps(
-    model: Any,
-    tokenizer: Any,
+    model: COCODR,
+    tokenizer: PreTrainedTokenizerBase,
     encode: Callable[[dict[str, list[int]]], dict[str, object]],
     documents: int,
     recipe: Recipe,

@@ -1,11 +1,13 @@
 """Estimates of the disk, memory and time that encoding a corpus will take."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +18,9 @@ from beir_cocodr.retrieval.store.record import StoreRecord
 from beir_cocodr.retrieval.store.shard import bytes_per_vector
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.vectors.pool import available_cores
+
+if TYPE_CHECKING:
+    from beir_cocodr.models.cocodr import COCODR
 
 #: Documents of the timed sample.
 SAMPLE = 64
@@ -150,7 +155,7 @@ def size(count: int) -> str:
     return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.1f} MiB"
 
 
-def resident_bytes(model: Any) -> int:
+def resident_bytes(model: COCODR) -> int:
     """Return the bytes of main memory that this process holds.
 
     Where the system does not say, they are guessed from the model.

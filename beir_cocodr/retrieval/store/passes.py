@@ -308,7 +308,7 @@ def pass_over(
     dense: Path | None,
     encoder: EncoderOptions,
     updated: EncodeOptions | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Do what ``encode --dense`` and ``--update`` do.
 
     Args:
@@ -344,7 +344,7 @@ def pass_over(
             )
         documents = load_collection(dataset, labels="none").documents
         store = add_lexical(dense, model, trained, name, documents, output)
-    report: dict[str, Any] = {"documents_encoded": encoded}
+    report: dict[str, object] = {"documents_encoded": encoded}
     if isinstance(model, HybridEncoder):
         refit = check_refit(
             store,

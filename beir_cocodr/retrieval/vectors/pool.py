@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 #: How tasks are shared out: :func:`share_out`, or a function of the same arguments elsewhere.
 ShareOut = Callable[
-    [Sequence[object], Callable[[str], Callable[[Any], Any]], Sequence[str]], Iterator[object]
+    [Sequence[object], Callable[[str], Callable[[Any], Any]], Sequence[str]], Iterator[Any]
 ]
 
 # How often processes may die before a task is finished in between.
@@ -136,7 +136,7 @@ def _do_here(
     tasks: Sequence[Task],
     start: Callable[[str], Callable[[Task], Any]],
     seconds: float,
-) -> Iterator[object]:
+) -> Iterator[Any]:
     """Do tasks in this process, or, if they take long, on the CPU cores that it may use."""
     cores = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     processes = min(cores, len(tasks))

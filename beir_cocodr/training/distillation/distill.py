@@ -1,10 +1,12 @@
 """Listwise distillation of a teacher into an encoder: means and variances, or plain vectors."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from datasets import Dataset
@@ -48,6 +50,9 @@ from beir_cocodr.training.output_folder import lock_output, started, training_pl
 from beir_cocodr.training.rows import joined_citations
 from beir_cocodr.training.start import ModelLike, Start
 from beir_cocodr.training.trainer import Stage, run_stage
+
+if TYPE_CHECKING:
+    from beir_cocodr.models.cocodr import COCODR
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +162,7 @@ def _check_teacher_options(teacher: str, options: DistillOptions) -> None:
     )
 
 
-def _stage(plan: TrainingPlan, model: Any, rounds: Rounds) -> Stage:
+def _stage(plan: TrainingPlan, model: COCODR, rounds: Rounds) -> Stage:
     options = rounds.options
     loss = options.row("loss")
     if loss.equal_lists and options.positives > 1 and options.anchors == "relevant":
@@ -242,7 +247,7 @@ class _Preparation:
         """Return true if the held-out queries stop the training."""
         return self.options.select_epochs is None
 
-    def rounds(self, model: Any) -> Rounds:
+    def rounds(self, model: COCODR) -> Rounds:
         """Return the rounds of a student."""
         options = self.options
         held_out: dict[str, str] = {}
@@ -312,7 +317,7 @@ class _Preparation:
         return anchors, known
 
     def _pools(
-        self, model: Any, used: dict[str, str], known: Mapping[str, Ints]
+        self, model: COCODR, used: dict[str, str], known: Mapping[str, Ints]
     ) -> dict[str, Ints]:
         """Return BM25's candidates of each query, without the known ones."""
         searched = replace(self.collection, queries=used)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from sentence_transformers import util
@@ -21,6 +21,9 @@ from beir_cocodr.models.mrl import MRL
 from beir_cocodr.training.finetuning.loss_rows import LambdaRankOptions, ScaleOptions
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
 
+if TYPE_CHECKING:
+    from beir_cocodr.models.cocodr import COCODR
+
 # Factor on scores in the host's losses of distillation, by what the student compares with.
 _MRL_SCALE = 0.5
 _COSINE_SCALE = 20.0
@@ -31,7 +34,7 @@ def _scale(options: PretrainOptions) -> float | None:
     return own_options.scale if isinstance(own_options, ScaleOptions) else None
 
 
-def coco(model: Any, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
+def coco(model: COCODR, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
     """Build the contrastive loss, if the objective has it, and the language-model losses."""
     contrastive_weight = 1.0 if options.row("objective").contrastive else 0.0
     return COCOLoss(
@@ -43,7 +46,7 @@ def coco(model: Any, options: PretrainOptions, mini_batch_size: int | None) -> n
     )
 
 
-def contrastive(model: Any, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
+def contrastive(model: COCODR, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
     """Build the contrastive loss alone."""
     loss: nn.Module = infonce_loss(model, _scale(options), mini_batch_size)
     return loss
@@ -60,29 +63,29 @@ def simcse(model: Any, options: PretrainOptions, mini_batch_size: int | None) ->
     return contrastive(model, options, mini_batch_size)
 
 
-def tsdae(model: Any, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
+def tsdae(model: COCODR, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
     """Build the loss of a decoder that rebuilds a text from its embedding."""
     return TSDAELoss(model, mini_batch_size)
 
 
-def cotmae(model: Any, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
+def cotmae(model: COCODR, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
     """Build CoT-MAE's loss; no text acts on another, so gradients are accumulated, not cached."""
     return CoTMAELoss(model, mini_batch_size, options.language_model_weight)
 
 
-def infonce(model: Any, options: FinetuneOptions, pairs: int) -> nn.Module:
+def infonce(model: COCODR, options: FinetuneOptions, pairs: int) -> nn.Module:
     """Build InfoNCE over all documents of a batch."""
     loss: nn.Module = infonce_loss(model, options.scale, options.cached_mini_batch())
     return loss
 
 
-def triplet(model: Any, options: FinetuneOptions, pairs: int) -> nn.Module:
+def triplet(model: COCODR, options: FinetuneOptions, pairs: int) -> nn.Module:
     """Build the loss of each positive against the query's own hard negatives."""
     one_cluster = torch.zeros(pairs, dtype=torch.int64)
     return ClusterLoss(model, 1, one_cluster, scale=options.scale, in_batch=False)
 
 
-def weighted(model: Any, options: FinetuneOptions, clusters: Tensor) -> nn.Module:
+def weighted(model: COCODR, options: FinetuneOptions, clusters: Tensor) -> nn.Module:
     """Build the loss that weighs clusters of queries.
 
     Args:
@@ -104,7 +107,7 @@ def weighted(model: Any, options: FinetuneOptions, clusters: Tensor) -> nn.Modul
     return loss
 
 
-def lambdarank(model: Any, options: DistillOptions) -> nn.Module:
+def lambdarank(model: COCODR, options: DistillOptions) -> nn.Module:
     """Build LambdaRank over the teacher's order (MRL, Eq. 12)."""
     own_options = options.loss_options
     assert isinstance(own_options, LambdaRankOptions)
@@ -114,17 +117,17 @@ def lambdarank(model: Any, options: DistillOptions) -> nn.Module:
     )
 
 
-def kl_divergence(model: Any, options: DistillOptions) -> nn.Module:
+def kl_divergence(model: COCODR, options: DistillOptions) -> nn.Module:
     """Build sentence-transformers' KL divergence from the teacher's scores of a list."""
     return losses.DistillKLDivLoss(model, similarity_fct=_similarity(model))
 
 
-def margin_mse(model: Any, options: DistillOptions) -> nn.Module:
+def margin_mse(model: COCODR, options: DistillOptions) -> nn.Module:
     """Build sentence-transformers' squared error of the margins to the teacher's."""
     return losses.MarginMSELoss(model, similarity_fct=_similarity(model))
 
 
-def _similarity(model: Any) -> Callable[[Tensor, Tensor], Tensor]:
+def _similarity(model: COCODR) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the student's similarity of pairs, scaled for the host's losses."""
     cosine = model.similarity_fn_name == "cosine"
     pairwise = util.pairwise_cos_sim if cosine else util.pairwise_dot_score

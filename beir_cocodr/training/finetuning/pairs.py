@@ -1,10 +1,12 @@
 """Labelled queries as training pairs: a query, a relevant document, and hard negatives."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from datasets import Dataset
@@ -15,6 +17,9 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.training.batches import BatchKeys, EpochClock, drawn_dataset
 from beir_cocodr.training.options import FinetuneOptions
+
+if TYPE_CHECKING:
+    from beir_cocodr.models.cocodr import COCODR
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +139,7 @@ class TrainingPairs:
         labelled = zip(queries, documents, strict=True)
         return [f"({query!r}, {document!r})" for query, document in labelled]
 
-    def truncated(self, model: Any, most: int = 1000) -> dict[str, float]:
+    def truncated(self, model: COCODR, most: int = 1000) -> dict[str, float]:
         """Return the shares of queries and of positives that are cut.
 
         They are taken over at most ``most`` evenly spaced pairs.

@@ -1,10 +1,12 @@
 """Clusters of training queries, and the log of their weights."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,6 +22,9 @@ from beir_cocodr.training.finetuning.pairs import TrainingPairs
 from beir_cocodr.training.hard_negatives.mined_negatives import MinedNegatives
 from beir_cocodr.training.options import FinetuneOptions
 
+if TYPE_CHECKING:
+    from beir_cocodr.models.cocodr import COCODR
+
 #: Query id and cluster of each training query.
 CLUSTERS_FILE = "clusters.tsv"
 
@@ -31,7 +36,7 @@ CLUSTER_LOG = "cluster_weights.jsonl"
 
 
 def pair_clusters(
-    pairs: TrainingPairs, model: Any, output: Path, mined: MinedNegatives | None
+    pairs: TrainingPairs, model: COCODR, output: Path, mined: MinedNegatives | None
 ) -> torch.Tensor:
     """Return (pairs,) the cluster of each training pair; all processes call this.
 

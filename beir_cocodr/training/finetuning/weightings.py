@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import Options, option
@@ -31,7 +30,7 @@ class ClusterOptions(Options):
     kmeans_points: int = option(16_384, min=1)
     log_clusters: int = option(10, min=1)
 
-    def loss_arguments(self) -> dict[str, Any]:
+    def loss_arguments(self) -> dict[str, object]:
         """Return the options that the subclass adds: keyword arguments of its loss."""
         shared = {option_field.name for option_field in fields(ClusterOptions)}
         names = [

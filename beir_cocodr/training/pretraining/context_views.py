@@ -1,9 +1,11 @@
 """Views of passages and generated queries, for query-as-context pre-training."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.compute as pc
@@ -20,6 +22,9 @@ from beir_cocodr.training.batches import BatchKeys, EpochClock, drawn_dataset
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretraining.objectives import ContextOptions, CoTMAEOptions
 from beir_cocodr.training.pretraining.views import BARE_TOKENS, Views, content_tokens
+
+if TYPE_CHECKING:
+    from beir_cocodr.models.cocodr import COCODR
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +58,7 @@ class ContextViews(Views):
     """
 
     folders: Sequence[str]
-    model: Any
+    model: COCODR
     options: PretrainOptions
     clock: EpochClock = field(default_factory=EpochClock)
 

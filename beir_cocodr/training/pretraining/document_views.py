@@ -1,11 +1,13 @@
 """Views of documents: what objectives that need no generated queries see of a corpus."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from datasets import Dataset
@@ -27,13 +29,16 @@ from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretraining.objectives import SpanPairOptions
 from beir_cocodr.training.pretraining.views import BARE_TOKENS, Views, content_tokens
 
+if TYPE_CHECKING:
+    from beir_cocodr.models.cocodr import COCODR
+
 log = logging.getLogger(__name__)
 
 # Documents that are counted at a time.
 _COUNTED = 10_000
 
 
-def token_counts(documents: Documents, model: Any) -> Ints:
+def token_counts(documents: Documents, model: COCODR) -> Ints:
     """Return (N, 2) int32: the tokens of each document, without special ones, and its characters.
 
     Only the first :data:`~beir_cocodr.data.text.MOST_CHARACTERS` are tokenised. A corpus is counted
@@ -71,7 +76,7 @@ class _TokenCounting:
     """The counting of a corpus, part by part."""
 
     documents: Documents
-    model: Any
+    model: COCODR
     file: Path
 
     def __post_init__(self) -> None:
@@ -111,7 +116,7 @@ class DocumentViews(Views):
     """
 
     collections: Sequence[Collection]
-    model: Any
+    model: COCODR
     options: PretrainOptions
     clock: EpochClock = field(default_factory=EpochClock)
 

@@ -3,9 +3,11 @@
 Texts are drawn anew each epoch, tokenised and masked.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +19,9 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.records import Json
 from beir_cocodr.training.batches import BatchKeys, EpochClock
 from beir_cocodr.training.options import PretrainOptions
+
+if TYPE_CHECKING:
+    from beir_cocodr.models.cocodr import COCODR
 
 #: Arguments of a tokenizer that gives the tokens of the texts alone.
 BARE_TOKENS: Json = {
@@ -75,7 +80,7 @@ class Views:
         columns: text column to the task it is encoded as, "query" or "document".
     """
 
-    model: Any
+    model: COCODR
     options: PretrainOptions
     clock: EpochClock
     columns: dict[str, str]

@@ -1,4 +1,4 @@
-"""What models were trained on of the corpus that judges them, from the records of training."""
+"""Contamination: the parts of the judging corpus that models were trained on, by their records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Models that are not whole, each as a person would meet it: every fault is one line, and nothing
-is random.
-"""
+"""Damaged models, as a person would meet them: each fault is one line, and nothing is random."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ def change_weights(folder: Path, change) -> None:
 
 
 def fault(folder: Path) -> str:
-    """The one line that a folder is refused with."""
+    """Return the line that refuses a folder."""
     with pytest.raises(InputError) as caught:
         load_encoder(folder)
     assert "\n" not in str(caught.value)
@@ -392,7 +390,7 @@ def test_numbers_that_are_none_and_tokens_without_a_row(tiny_bert, copied):
 
 
 def test_the_report_of_the_host_has_the_keys_that_are_read(tiny_bert):
-    """What integrity reads of transformers; it moved if this fails."""
+    """A private name of transformers that integrity reads; it has moved if this test fails."""
     _, info = AutoModelForMaskedLM.from_pretrained(tiny_bert, output_loading_info=True)
     assert {"missing_keys", "unexpected_keys", "mismatched_keys"} <= info.keys()
     assert any(name.startswith("cls.") for name in info["missing_keys"])

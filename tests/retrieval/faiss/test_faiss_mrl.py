@@ -1,4 +1,4 @@
-"""What folding does for MRL's vectors where an index, or a storage type, is coarse."""
+"""Folding of MRL's vectors for coarse indexes and storage types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def top(scores: np.ndarray) -> np.ndarray:
 
 
 def share(vectors: tuple[np.ndarray, np.ndarray], **options) -> float:
-    """Of the exact top 10, that an index finds."""
+    """Return the share of the exact top 10 that an index finds."""
     queries, documents = vectors
     index = FaissIndex.build(documents, FaissOptions(**options, **QUIET), queries)
     return overlap(index.search(queries, 10)[1], exact_top(queries, documents, 10))
@@ -120,9 +120,7 @@ def test_the_nearest_documents_of_a_reduction_are_the_best():
 
 
 def test_fp16_error_and_int8_rankings_gain_from_folding():
-    """What is specified: an eighth of the error of fp16, an overlap of 0.93 instead of 0.40 for
-    int8.
-    """
+    """The error of fp16 falls to an eighth, and the overlap of int8 rises from 0.40 to 0.93."""
     queries, documents = (array.astype(np.float64) for array in mrl_like(6000, 60))
     folding = Folding.fit(queries, documents)
     exact, scores, errors = exact_top(queries, documents, 10), {}, {}

@@ -1,4 +1,4 @@
-"""What FAISS indexes refuse, and what they do without."""
+"""Input that FAISS indexes refuse, and parts that they can do without."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_ties_go_by_descending_id_and_documents_of_one_text_are_constant(tiny_be
     st.sampled_from([0.0, 1.0, 100.0]),
 )
 def test_moments_of_scores_are_those_of_all_scores(seed, count, width, shift):
-    """Of vectors around one that is up to a hundred times as long as they differ."""
+    """Moments are exact for vectors around a mean up to a hundred times as long as they differ."""
     random = np.random.default_rng(seed)
     vectors = (random.standard_normal((count, width)) + shift).astype(np.float32)
     queries = random.standard_normal((4, width)).astype(np.float32)

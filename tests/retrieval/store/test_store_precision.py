@@ -1,4 +1,4 @@
-"""What each precision may lose at most, by its own arithmetic."""
+"""The largest loss of each precision, by its own arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of vectors in each precision, and MRL's, which are folded before they lose any."""
+"""Vectors read back in each precision, and MRL's, which are folded before they are rounded."""
 
 from __future__ import annotations
 

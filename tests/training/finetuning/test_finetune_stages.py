@@ -57,7 +57,7 @@ def whole(beir_folder, tiny_mlm, tmp_path_factory):
 
 
 def mined_by(folder, collection) -> dict[str, set[int]]:
-    """What a model finds for each query without its relevant documents, from all scores at once."""
+    """Return each query's best documents that are not relevant, from all scores at once."""
     model = COCODR(str(folder))
     documents = model.encode_corpus(collection.documents.take(range(len(collection.documents))))
     queries = model.encode_queries(list(collection.queries.values()))

@@ -1,4 +1,4 @@
-"""What pre-training on passages and queries sees in an epoch."""
+"""The data that pre-training on passages and queries sees in an epoch."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_masks_are_the_objectives_own(kind, context, tiny_mlm):
 
 @pytest.mark.parametrize("prompt", ["", "wing flow: ", "library index catalogue journal "])
 def test_a_text_and_the_prompt_before_it_share_the_limit(prompt, tiny_cosine):
-    """What the limit leaves to the text is read to the last token, and nothing beyond it."""
+    """The text is read to the last token that the limit leaves, and not beyond it."""
     model = COCODR(str(tiny_cosine), document_prompt=prompt)
     room = content_tokens(model, 16)
     ids = model.tokenizer(prompt + " ".join(["flow"] * room))["input_ids"]
