@@ -319,7 +319,7 @@ def compare_collection(
 
 
 def _read_calibration(options: CompareOptions) -> Calibration | None:
-    """Read the user's calibration; None stands for that of the package."""
+    """Read the user's calibration; None means the one of the package."""
     if options.calibration is None:
         return None
     if options.labels:

@@ -187,7 +187,7 @@ class ClusterLoss(nn.Module):
         with nullcontext() if step is None else step.watch_forward():
             reps = [self.model(column)["sentence_embedding"] for column in sentence_features]
         triplets, examples = self._losses(reps)
-        # Means over the batch of all processes, of which DDP takes the average: hence W.
+        # Means over the batch of all processes. DDP averages them over the processes, hence W.
         shares = world_size() / counts[present].to(examples)  # (P,)
         slots = torch.searchsorted(present, members)
         scaled = examples * shares[slots]
@@ -578,7 +578,7 @@ class IDROLoss(ClusterLoss):
     ) -> None:
         """Start with equal weights."""
         others: Keywords = dict(settings)
-        names = [each.name for each in fields(_Numbers) if each.name in others]
+        names = [number.name for number in fields(_Numbers) if number.name in others]
         numbers = _Numbers(**{name: others.pop(name) for name in names})
         super().__init__(model, n_clusters, **others)
         _check_mode(mode, absent, renormalize_present)

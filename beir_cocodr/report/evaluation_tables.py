@@ -156,8 +156,10 @@ def defect_lines(defects: Sequence[Defect], most: int) -> Iterator[str]:
     for defect in defects:
         seen[defect.kind] += 1
         if seen[defect.kind] <= most:
-            place = defect.file if defect.line is None else f"{defect.file}:{defect.line}"
-            yield f"{defect.severity}: {place}: {defect.message}"
+            location = defect.file
+            if defect.line is not None:
+                location += f":{defect.line}"
+            yield f"{defect.severity}: {location}: {defect.message}"
     for kind, count in seen.items():
         if count > most:
             yield f"... and {count - most} more: {kind}"

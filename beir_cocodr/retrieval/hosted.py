@@ -171,8 +171,8 @@ def _check_kind(name: str, kind: str, architectures: tuple[str, ...]) -> None:
     if load_file_path(name, "modules.json") is not None:
         fits = saved_as in (kind, "ColBERT")
     else:
-        named: Any = _settings(name, "config.json").get("architectures") or [""]
-        fits = str(named[0]).endswith(architectures)
+        saved: Any = _settings(name, "config.json").get("architectures") or [""]
+        fits = str(saved[0]).endswith(architectures)
     if not fits:
         raise InputError(
             f"model {name!r} is not saved as {kind}, but as {saved_as or 'a bare transformer'}: "
@@ -227,7 +227,7 @@ class Reranking(HostRetriever):
 class Sparse(HostRetriever):
     """Dot products of sparse vectors.
 
-    The corpus is encoded once and held in memory as an inverted index, of which a query reads the
+    The corpus is encoded once and held in memory as an inverted index; a query reads the
     lists of its dimensions. A document that shares no dimension with the query is not retrieved.
 
     Raises:

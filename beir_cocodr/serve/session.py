@@ -408,8 +408,13 @@ class Session:
             pairs = dict.fromkeys([*self._typed_pairs(query), *self._drawn_pairs()])
         proposed: list[Json] = []
         for asked, document in list(pairs)[:_PROPOSED]:
-            shown = self.document(document, asked.text)
-            proposed.append({"query": asked.text, "query_id": asked.query_id, "document": shown})
+            proposed.append(
+                {
+                    "query": asked.text,
+                    "query_id": asked.query_id,
+                    "document": self.document(document, asked.text),
+                }
+            )
         return proposed
 
     def _typed_pairs(self, query: str) -> Iterator[tuple[Asked, str]]:
@@ -621,9 +626,9 @@ def _check_folder(dataset: str, folder: Path) -> SessionRecord:
 
 def _shown_hit(hit: Hit) -> Json:
     """Return a hit for the page, with marks in its snippet."""
-    shown: Json = {name: getattr(hit, name) for name in _OF_A_HIT}
-    shown["snippet"] = list(Snippet(hit.snippet, hit.matches).parts())
-    return shown
+    content: Json = {name: getattr(hit, name) for name in _OF_A_HIT}
+    content["snippet"] = list(Snippet(hit.snippet, hit.matches).parts())
+    return content
 
 
 def _about(name: str) -> str:

@@ -185,7 +185,7 @@ def stage_options(
 
     Raises:
         InputError: The preset has nothing for the stage, or a setting is unknown, has a wrong
-            value, or belongs to a loss, weighting or the like that is not chosen. Settings of the
+            value, or belongs to a loss, weighting or other row that is not chosen. Settings of the
             preset that do are left out.
     """
     if preset is not None and stage not in PRESETS.get(preset, {}):

@@ -1,4 +1,4 @@
-"""Rows of tables, each of which describes a loss, weighting, objective, teacher or stage.
+"""Rows of tables; each describes a loss, weighting, objective, teacher or stage.
 
 The tables are read by the command line's help and by the checks of options, so nothing here imports
 torch: what a row builds is imported when it is built.
@@ -13,7 +13,7 @@ from typing import Any
 from beir_cocodr import load_object
 from beir_cocodr.models.spec import Options
 
-#: The end of a column's name that stands for several numbered columns.
+#: The end of a column's name that means several numbered columns.
 NUMBERED = "_n"
 
 

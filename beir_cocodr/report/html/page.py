@@ -139,9 +139,18 @@ def write_report(
 
 
 def _written(path: Path, headline: Headline, queries: DrillDown | None) -> WrittenPage:
-    shown = 0 if queries is None else queries.shown
-    count = 0 if queries is None else queries.queries
-    return WrittenPage(str(path), headline.verdict, headline.sentence, shown, count)
+    queries_shown = 0
+    query_count = 0
+    if queries is not None:
+        queries_shown = queries.shown
+        query_count = queries.queries
+    return WrittenPage(
+        str(path),
+        headline.verdict,
+        headline.sentence,
+        queries_shown,
+        query_count,
+    )
 
 
 def page(parts: Mapping[str, object]) -> str:

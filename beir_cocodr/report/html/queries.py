@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -236,16 +237,22 @@ def _query(
         word and the one behind it, alternating.
     """
     numbers = {id: number for number, id in enumerate(documents)}
-    shown = _best(lists)
-    ranks = [{id: rank for rank, id in enumerate(ranking, 1)} for ranking in lists]
-    grades = {} if collection is None else collection.qrels.get(query, {})
-    text = "" if collection is None else _cut(collection.queries.get(query, ""), _QUERY)
+    best_ids = _best(lists)
+    ranks = []
+    for ranking in lists:
+        rank_of = {id: rank for rank, id in enumerate(ranking, 1)}
+        ranks.append([rank_of.get(id, 0) for id in best_ids])
+    grades: Mapping[str, int] = {}
+    text = ""
+    if collection is not None:
+        grades = collection.qrels.get(query, {})
+        text = _cut(collection.queries.get(query, ""), _QUERY)
     content: Json = {
         "id": query,
         "text": text,
-        "documents": [numbers[id] for id in shown],
-        "ranks": [[of_model.get(id, 0) for id in shown] for of_model in ranks],
-        "grades": [grades.get(id) for id in shown],
+        "documents": [numbers[id] for id in best_ids],
+        "ranks": ranks,
+        "grades": [grades.get(id) for id in best_ids],
         "relevant": sum(grade > 0 for grade in grades.values()),
     }
     if collection is not None:
@@ -253,11 +260,12 @@ def _query(
         terms = analyzer(text)
         snippets = []
         matches = []
-        for document in (documents[id][2] for id in shown):
+        for id in best_ids:
+            document = documents[id][2]
             best = snippet(document, text, analyzer, _SNIPPET)
-            snippets.append([best.text, [end for ends in best.matches for end in ends]])
-            in_text = analyzer.matches(document, terms)
-            matches.append([end for ends in in_text for end in ends[:2]])
+            snippets.append([best.text, list(chain.from_iterable(best.matches))])
+            ends_of_words = [match[:2] for match in analyzer.matches(document, terms)]
+            matches.append(list(chain.from_iterable(ends_of_words)))
         content["snippets"] = snippets
         content["matches"] = matches
     return content

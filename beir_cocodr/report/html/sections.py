@@ -85,12 +85,12 @@ def _label_free_parts(
     output: ResultsFolder, comparison: ComparisonRecord, names: Names
 ) -> dict[str, object]:
     reference = label_free_reference(comparison, output.candidates)
-    shown = tables.shown_pairs(comparison, reference, output.candidates, output.chains)
+    pairs = tables.pairs_to_show(comparison, reference, output.candidates, output.chains)
     title = "Verdicts and estimates without labels"
-    parts: dict[str, object] = {"models": tables.verdict_table(comparison, names, shown, title)}
-    if len(shown) < len(comparison.estimated):
-        pairs = comparison.estimated
-        parts["tests"] = tables.verdict_table(comparison, names, pairs, "All pairs of models")
+    parts: dict[str, object] = {"models": tables.verdict_table(comparison, names, pairs, title)}
+    all_pairs = comparison.estimated
+    if len(pairs) < len(all_pairs):
+        parts["tests"] = tables.verdict_table(comparison, names, all_pairs, "All pairs of models")
     if comparison.calibration is not None:
         picture = pictures.reliability_picture(comparison.calibration)
         parts["pictures"] = [] if picture is None else [picture]
@@ -286,13 +286,13 @@ def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> Co
     rows = []
     for encoder, statement in by_encoder.items():
         for seen in statement.collections:
-            given = f"corpus {_short(seen.corpus_sha256)}"
+            hashes = f"corpus {_short(seen.corpus_sha256)}"
             if seen.queries_sha256:
-                given += f", queries {_short(seen.queries_sha256)}"
+                hashes += f", queries {_short(seen.queries_sha256)}"
             rows.append(
                 [
                     tables.text_cell(names[encoder]),
-                    tables.text_cell(seen.dataset, given),
+                    tables.text_cell(seen.dataset, hashes),
                     tables.text_cell(", ".join(seen.stages)),
                     tables.number_cell(seen.documents, ","),
                     tables.number_cell(seen.documents_shared, ","),

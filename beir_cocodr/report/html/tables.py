@@ -302,7 +302,7 @@ def _estimate_cell(estimate: Estimate | None) -> TableCell:
     return _difference_cell(estimate.difference, sub, _SIGNS.get(estimate.sign, ""))
 
 
-def shown_pairs(
+def pairs_to_show(
     comparison: ComparisonRecord,
     reference: str,
     candidates: Mapping[str, str],
@@ -317,11 +317,12 @@ def shown_pairs(
         chains: label to chain of an adaptation; empty without one.
     """
     same_use = {(candidates[a], candidates[b]) for a, b in training_pairs(chains.values())}
-    shown = []
+    pairs = []
     for pair in comparison.estimated:
-        if reference in (pair.a, pair.b) or (pair.a, pair.b) in same_use:
-            shown.append(pair)
-    return shown
+        models = (pair.a, pair.b)
+        if reference in models or models in same_use:
+            pairs.append(pair)
+    return pairs
 
 
 #: Characters of a document that a pair to label shows.

@@ -35,7 +35,7 @@ GPU_DEPTH = 2_048
 # Vectors handled at a time: 50 MiB in float64 at 768 dimensions.
 _BLOCK = 8_192
 
-# The most documents that stand in for queries, and documents decoded at a time.
+# The most documents that replace queries, and documents decoded at a time.
 _SAMPLE = 10_000
 
 SETTINGS = "settings.json"

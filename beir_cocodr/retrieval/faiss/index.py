@@ -108,7 +108,7 @@ class FaissIndex:
             vectors: N vectors of width w. They are read three to five times.
             options: the settings. Default: those of "flat".
             queries: (Q, w) sample of queries. Some of them measure recall, and a folding uses their
-                mean. Without queries, documents stand in for them: documents of an MRL as queries
+                mean. Without queries, documents take their part: documents of an MRL as queries
                 of the same distributions. The rankings are right with any mean, but recall is then
                 that of queries that resemble documents.
             key: what identifies the vectors (model, corpus and so on), as JSON. It is saved, and

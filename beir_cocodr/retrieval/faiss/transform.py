@@ -202,7 +202,7 @@ def documents_as_queries(documents: Array) -> Doubles:
     """Return the query vectors that have the distributions of MRL documents.
 
     The vector of a document determines its variances and means, and a query vector is made of the
-    same numbers. Such queries stand in where there are none: one encoder with shared projections
+    same numbers. Such queries are used where there are none: one encoder with shared projections
     places both.
 
     Args:

@@ -35,13 +35,18 @@ class Moments:
             if number == 0:
                 centre = chunk.double().mean(dim=0).float()
             moved = chunk - centre
-            largest = float(np.maximum(largest, float(chunk.abs().max())))
-            moved = moved if largest < _SQUARED_IN_FLOAT32 else moved.double()
-            total += moved.sum(dim=0, dtype=torch.float64).numpy()
-            squares += (moved.T @ moved).double().numpy()
-        moved_mean = total / len(embeddings)
+            largest_here = float(chunk.abs().max())
+            largest = float(np.maximum(largest, largest_here))
+            if not largest < _SQUARED_IN_FLOAT32:  # also where it is NaN
+                moved = moved.double()
+            sums = moved.sum(dim=0, dtype=torch.float64)
+            products = moved.T @ moved
+            total += sums.numpy()
+            squares += products.double().numpy()
+        count = len(embeddings)
+        moved_mean = total / count
         self.mean = moved_mean + centre.double().numpy()
-        self.covariance = squares / len(embeddings) - np.outer(moved_mean, moved_mean)
+        self.covariance = squares / count - np.outer(moved_mean, moved_mean)
         self.largest = largest
 
     def of_scores(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -54,7 +59,10 @@ class Moments:
             (Q,) means and (Q,) deviations; the deviation of constant scores is 0.
         """
         wide = queries.astype(np.float64)
-        variance = ((wide @ self.covariance) * wide).sum(axis=1)
+        means = wide @ self.mean
+        products = (wide @ self.covariance) * wide
+        variance = products.sum(axis=1)
         deviation = np.sqrt(np.maximum(variance, 0))
-        rounding = _ROUNDING * self.largest * np.abs(wide).sum(axis=1)
-        return wide @ self.mean, np.where(deviation > rounding, deviation, 0)
+        sizes = np.abs(wide).sum(axis=1)
+        rounding = _ROUNDING * self.largest * sizes
+        return means, np.where(deviation > rounding, deviation, 0)

@@ -18,7 +18,7 @@ class ClusterOptions(Options):
         min_cluster_size: smaller clusters are merged into their nearest neighbour. A cluster of
             one query would give it as much weight as hundreds of others.
         kmeans_iterations: most iterations of k-means (published: 500).
-        kmeans_restarts: runs of k-means, the best of which is kept (published: 5).
+        kmeans_restarts: runs of k-means; the best one is kept (published: 5).
         kmeans_points: most queries a centroid is fitted to (published: 256).
         log_clusters: steps between two lines of ``cluster_weights.jsonl``.
     """
