@@ -5,9 +5,9 @@ and help once. A command names the fields it has flags for, and receives the opt
 by :func:`takes` or, if it trains, by :func:`trains`, which adds presets and ``--set``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from functools import wraps
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
+from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -201,20 +201,29 @@ class _Field:
     flag: str | None
 
 
+#: The types of the fields of a class. Many commands share their options, and finding types is slow.
+_type_hints = cache(get_type_hints)
+
+
 def _flags(kind: type, names: tuple[str, ...], optional: bool) -> dict[str, Parameter]:
-    """Return field to flag; fields of options inside the options count."""
-    known = {field.name: field for field in _all_fields(kind)}
-    return {name: _flag(known[name], optional) for name in names}
+    """Return field to flag; fields of options inside the options, and of rows, count too."""
+    known = {field.name: (owner, field) for owner, field in setting_fields(kind)}
+    flags = {}
+    for name in names:
+        owner, field = known[name]
+        flags[name] = _flag(_described_field(owner, field), optional)
+    return flags
 
 
-def _all_fields(kind: type) -> Iterator[_Field]:
-    """Yield every field, with those of options inside the options and of rows of tables."""
-    for owner, field in setting_fields(kind):
-        hint = get_type_hints(owner)[field.name]
-        help = described(owner, field.name, "help")
-        flag = described(owner, field.name, "flag")
-        default = None if field.default is MISSING else field.default
-        yield _Field(field.name, hint, default, help, flag)
+def _described_field(owner: type, field: Field[Any]) -> _Field:
+    """Return what a flag needs to know about a field of a class of options."""
+    return _Field(
+        name=field.name,
+        hint=_type_hints(owner)[field.name],
+        default=None if field.default is MISSING else field.default,
+        help=described(owner, field.name, "help"),
+        flag=described(owner, field.name, "flag"),
+    )
 
 
 def _flag(field: _Field, optional: bool) -> Parameter:
@@ -239,7 +248,7 @@ def _flag(field: _Field, optional: bool) -> Parameter:
 
 def _build(kind: type, values: Mapping[str, Any]) -> Any:
     """Return the options made of flags' values; a field without a value keeps its default."""
-    hints = get_type_hints(kind)
+    hints = _type_hints(kind)
     arguments: dict[str, object] = {}
     for field in fields(kind):
         hint = hints[field.name]
