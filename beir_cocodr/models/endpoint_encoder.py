@@ -23,9 +23,8 @@ _PROBE = "a"
 
 # Tokens of a server's model are not known here. A piece is about one: a character of a script
 # without spaces, up to four letters of a word, or a mark.
-_PIECES = regex.compile(
-    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]|[\p{L}\p{M}\p{N}_]{1,4}|[^\s]"
-)
+_UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
+_PIECES = regex.compile(rf"{_UNSPACED}|[\p{{L}}\p{{M}}\p{{N}}_]{{1,4}}|[^\s]")
 
 
 class Pieces:
@@ -75,12 +74,13 @@ class EndpointModule(InputModule):
         dimension: int,
     ) -> None:
         """Take the endpoint; nothing is sent."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.endpoint = Endpoint(url, model, key_variable)
         self.url = url
         self.model = model
         self.dimension = dimension
-        self.tokenizer = Pieces()  # type: ignore[assignment]
+        self.pieces = Pieces()
+        self.tokenizer: Any = self.pieces
         self.query_length: int | None = None
         self.document_length: int | None = None
 
@@ -99,10 +99,10 @@ class EndpointModule(InputModule):
         length = self.query_length if task == "query" else self.document_length
         texts = [f"{prompt or ''}{text}" for text in inputs]
         if length is not None:
-            texts = [self.tokenizer.cut(text, length) for text in texts]
+            texts = [self.pieces.cut(text, length) for text in texts]
         return {"texts": texts}
 
-    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+    def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
         """Ask for the embeddings of the texts, several requests at a time."""
         texts = features["texts"]
         batches = [texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH)]

@@ -58,7 +58,7 @@ class HttpSearch:
     that a comparison that was interrupted does not ask again.
 
     Args:
-        name: What the user called the engine, see
+        name: The name of the engine, see
             :meth:`~beir_cocodr.retrieval.http_settings.HttpSettings.load`.
         documents: The corpus; the engine has an index of its own.
         options: How an encoder of ``{vector}`` is loaded.
@@ -105,7 +105,7 @@ class HttpSearch:
         return Ranking.of_best(queries, candidates, self.documents.tie_ranks(), top_k)
 
     def _answers(self, texts: list[str], top_k: int) -> list[Answer]:
-        """Return the answers to queries, of which those in the cache are not asked for again."""
+        """Return the answers to queries, and ask only for those that the cache lacks."""
         requests = self._requests(texts, top_k)
         kept = [self._kept(request) for request in requests]
         new = [request for request, answer in zip(requests, kept, strict=True) if answer is None]

@@ -80,7 +80,8 @@ class HttpSettings(Options):
         if not is_text:
             raise InputError("headers is no object of texts; give names and values")
         template = self.url + json.dumps(self.body, ensure_ascii=False)
-        if not any(place in template for place in (QUERY, QUERY_IN_JSON, VECTOR)):
+        placeholders = (QUERY, QUERY_IN_JSON, VECTOR)
+        if not any(placeholder in template for placeholder in placeholders):
             raise InputError(f"neither url nor body has {QUERY}; write it where it belongs")
         if VECTOR in template and not self.encoder:
             raise InputError(f'{VECTOR} needs an encoder; name it, as in "encoder": "minilm"')
@@ -157,13 +158,14 @@ class HttpSettings(Options):
         """
         texts = {QUERY: query, QUERY_IN_JSON: json.dumps(query)[1:-1], TOP_K: str(top_k)}
         values = {QUERY: query, TOP_K: top_k, VECTOR: vector}
+        quoted = {placeholder: quote(text, safe="") for placeholder, text in texts.items()}
         secrets: list[str] = []
         headers = {}
         for name, template in self.headers.items():
             headers[name] = _with_variables(template, secrets)
         return HttpRequest(
             method=self.method or ("GET" if self.body is None else "POST"),
-            url=_filled(self.url, {place: quote(text, safe="") for place, text in texts.items()}),
+            url=_filled(self.url, quoted),
             headers=headers,
             body=None if self.body is None else _filled_json(self.body, texts, values),
             secrets=tuple(secrets),
