@@ -150,6 +150,7 @@ def _program() -> typer.core.TyperGroup:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command, and end with status 0 on success or 2 with one line on bad input."""
+    _replace_closed_streams()
     handler = LineHandler(sys.stderr)
     handler.addFilter(Noise())
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
@@ -161,6 +162,21 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments is None:
         arguments = sys.argv[1:]
     sys.exit(_run(arguments or ["--help"]))
+
+
+def _replace_closed_streams() -> None:
+    """Let standard streams that are closed be the null device.
+
+    Otherwise the next file that is opened would have a stream's number, and get what is printed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            stream = open(number, "r" if number == 0 else "w", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _run(arguments: list[str]) -> int:

@@ -226,6 +226,7 @@ class JudgementLog:
         self.file = folder / LOG_FILE
         self._qrels = folder / QRELS_FILE
         self.lock = threading.RLock()
+        self._state: tuple[str, str, str] | None = None
         self._forget()
         repair_log(self.file)
         self.refresh()
@@ -317,7 +318,7 @@ class JudgementLog:
         self.pairs: set[tuple[str, str]] = set()
         self._read = 0
         self._content = sha256()
-        self._state: tuple[str, str, str] | None = None
+        self._state = None
         self._qrels_version = 0
         self._undo: list[_Step] = []
 

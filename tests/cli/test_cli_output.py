@@ -78,3 +78,20 @@ def test_a_name_that_is_too_long(arguments, beir_folder, tmp_path, capsys):
         )
     assert end.value.code == 2
     assert "too long" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
+def test_streams_that_are_closed(beir_folder, tmp_path, closed):
+    output = tmp_path / "out"
+    command = f"{sys.executable} -m beir_cocodr.cli evaluate --dataset {beir_folder} --model bm25"
+    done = subprocess.run(
+        f"{command} --output {output} {closed}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    for file in output.iterdir():  # no line of the terminal went into a file
+        assert "Next:" not in file.read_text()
+    assert json.loads((output / "results.json").read_text())["models"]
