@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from beir_cocodr.evaluation.compare import compare as compare
     from beir_cocodr.evaluation.evaluate import EvaluateOptions as EvaluateOptions
     from beir_cocodr.evaluation.evaluate import evaluate as evaluate
+    from beir_cocodr.evaluation.gate import GateOptions as GateOptions
+    from beir_cocodr.evaluation.gate import gate as gate
     from beir_cocodr.models.checkpoints.loading import load_encoder as load_encoder
     from beir_cocodr.models.cocodr import COCODR as COCODR
     from beir_cocodr.models.hybrid_encoder import HybridEncoder as HybridEncoder
@@ -49,6 +51,7 @@ _HOMES = {
     "ExactSearch": "beir_cocodr.retrieval.exact:ExactSearch",
     "FinetuneOptions": "beir_cocodr.training.options:FinetuneOptions",
     "FuseOptions": "beir_cocodr.models.spec:FuseOptions",
+    "GateOptions": "beir_cocodr.evaluation.gate:GateOptions",
     "HybridEncoder": "beir_cocodr.models.hybrid_encoder:HybridEncoder",
     "ModelSpec": "beir_cocodr.models.spec:ModelSpec",
     "PretrainOptions": "beir_cocodr.training.options:PretrainOptions",
@@ -61,6 +64,7 @@ _HOMES = {
     "evaluate": "beir_cocodr.evaluation.evaluate:evaluate",
     "finetune": "beir_cocodr.training.finetuning.finetune:finetune",
     "fuse": "beir_cocodr.retrieval.hybrid.fuse:fuse",
+    "gate": "beir_cocodr.evaluation.gate:gate",
     "load_collection": "beir_cocodr.data.collection:load_collection",
     "load_encoder": "beir_cocodr.models.checkpoints.loading:load_encoder",
     "pretrain": "beir_cocodr.training.pretraining.pretrain:pretrain",

@@ -36,6 +36,7 @@ _RESULTS = (
     "labels_wanted.tsv",
     "report.html",
     "parity.json",
+    "gate.json",
     "overlap.json",
     "nearest.tsv",
     "similarity.png",

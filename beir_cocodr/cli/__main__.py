@@ -15,6 +15,7 @@ import typer
 from beir_cocodr import load_plugin
 from beir_cocodr.cli import (
     first_steps,
+    gating,
     guide,
     judging,
     resampling,
@@ -89,6 +90,7 @@ _COMMANDS: tuple[Command, ...] = (
     first_steps.quickstart,
     search.search,
     judging.compare,
+    gating.gate,
     training.adapt,
     training.fuse,
     judging.evaluate,

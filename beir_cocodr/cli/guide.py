@@ -20,6 +20,7 @@ GROUPS = {
         "try",
         "search",
         "compare",
+        "gate",
         "adapt",
         "fuse",
         "evaluate",
@@ -87,6 +88,7 @@ ENDINGS = {
         "The comparison on {dataset} is complete",
         (_REPORT, "adapt --dataset {dataset} --help"),
     ),
+    "gate": Ending("{new} may replace {old}", ("compare --dataset {dataset} {old} {new}",)),
     "adapt": Ending("{model} was adapted to {dataset} and compared", (_REPORT,)),
     "fuse": Ending(
         "{model} was fused with BM25 over {dataset}", (f"{_SEARCH} --model {{output}}",)

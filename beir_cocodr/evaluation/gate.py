@@ -1,0 +1,503 @@
+"""The gate for continuous integration: is NEW worse than OLD by more than a margin?
+
+OLD and NEW are mostly versions of one system, so that their lists are close. The gate asks both the
+same queries, counts what NEW no longer finds, and estimates the difference in nDCG@10 by the rule
+of :mod:`~beir_cocodr.evaluation.gate_rule`, whose error rates are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import mkdtemp
+
+from beir_cocodr.arrays import Doubles, Ints
+from beir_cocodr.data.collection import Collection, Dataset, load_collection
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.judgements import Judgements, load_judgements
+from beir_cocodr.errors import SEED_MAX, InputError
+from beir_cocodr.evaluation.evaluate import spaced
+from beir_cocodr.evaluation.few_labels import judged_scores, query_weights
+from beir_cocodr.evaluation.gate_rule import (
+    CANNOT_TELL,
+    GENERATED,
+    JUDGED,
+    LABELLED,
+    MEASURED_RATES,
+    NOT_WORSE,
+    REAL,
+    SPANS,
+    WORSE,
+    GateEvidence,
+    GateRates,
+    assess,
+)
+from beir_cocodr.evaluation.gate_sides import (
+    DEPTH,
+    UNKNOWN,
+    RunSide,
+    Side,
+    best_ten,
+    open_side,
+    with_settings,
+)
+from beir_cocodr.evaluation.label_free.agreement import rank_distance
+from beir_cocodr.evaluation.label_free.contamination import find_contamination
+from beir_cocodr.evaluation.label_free.pseudo_queries import (
+    IsKnown,
+    PseudoQueries,
+    hold_out_crops,
+    lexical_queries,
+)
+from beir_cocodr.evaluation.measures import parse_measures, score_queries
+from beir_cocodr.evaluation.runs import identical_ids
+from beir_cocodr.io import file_sha256
+from beir_cocodr.models.spec import EncoderOptions, Options, SearchOptions, check_device, option
+from beir_cocodr.records import Json, Record, versions
+from beir_cocodr.retrieval.ranking import Results
+from beir_cocodr.retrieval.resolve import Model
+from beir_cocodr.retrieval.resources import Resources
+from beir_cocodr.run_folder import results_folder
+
+#: The file of a gate's record.
+GATE_FILE = "gate.json"
+
+#: The exit status of each decision; 2 is bad input.
+EXIT_STATUS = {NOT_WORSE: 0, WORSE: 1, CANNOT_TELL: 3}
+
+#: The default margin in nDCG@10. It is half of 0.02, the loss that the rule was built to notice:
+#: a loss of 0.02 is then as far from the margin as no loss at all.
+MARGIN = 0.01
+
+# Queries of the collection without labels that are asked; more add nothing to the distance.
+_MOST_QUERIES = 1_000
+
+_MEASURE = "nDCG@10"
+
+# The id of a document that the collection does not have; no id has a space.
+_NOWHERE = "unknown document {}"
+
+
+@dataclass(frozen=True)
+class GateOptions(Options):
+    """Options of a gate.
+
+    Args:
+        split: the split of the labels.
+        labels: True insists on labels, False leaves those that exist aside; by default they are
+            used where the split has some.
+        judgements: a file of some judged queries, see
+            :func:`~beir_cocodr.data.judgements.load_judgements`; the labels of the split are then
+            not used.
+        identical_ids: see :func:`~beir_cocodr.evaluation.runs.identical_ids`.
+        old: how the encoder of OLD alone is loaded; None fields are those of ``search``.
+        new: how the encoder of NEW alone is loaded.
+        overwrite: replace the results of another run in the output folder.
+    """
+
+    margin: float = option(
+        MARGIN,
+        "Fail if NEW is worse than OLD by more than this, in nDCG@10.",
+        min=0,
+        max=1,
+    )
+    samples: int = option(
+        200, "Ask both for this many spans of documents and as many generated queries.", min=10
+    )
+    seed: int = option(42, "Seed the drawing of the queries.", min=0, max=SEED_MAX)
+    split: str = "test"
+    labels: bool | None = None
+    judgements: str | Path | None = None
+    identical_ids: str = "auto"
+    old: EncoderOptions = EncoderOptions()
+    new: EncoderOptions = EncoderOptions()
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class GateRecord(Record):
+    """The record of a gate, ``gate.json``.
+
+    Attributes:
+        dataset: the collection.
+        split: the split that was asked for.
+        documents: documents of the collection.
+        old: OLD as the user named it.
+        new: NEW as the user named it.
+        margin: the loss in nDCG@10 that is tolerated.
+        decision: "worse", "not worse" or "cannot tell".
+        exit_status: 1, 0 or 3.
+        estimate: the estimated difference in nDCG@10, NEW − OLD.
+        interval: its 90% interval.
+        probability_worse: the probability that NEW is worse by more than the margin.
+        loses_documents: true if NEW loses more than the margin on queries with known documents,
+            while its lists are close to those of OLD.
+        evidence: the figures of each kind of queries.
+        missing: documents of the collection that a side does not hold; None if that is unknown.
+        unknown: share of a side's results that the collection does not have.
+        labels: True if labels or judgements count.
+        rates: how often the rule was right where labels told.
+        versions: versions of the packages that a number may depend on.
+    """
+
+    dataset: str
+    split: str
+    documents: int
+    old: str
+    new: str
+    margin: float
+    decision: str
+    exit_status: int
+    estimate: float
+    interval: tuple[float, float]
+    probability_worse: float
+    loses_documents: bool
+    evidence: list[GateEvidence]
+    missing: dict[str, int | None]
+    unknown: dict[str, float]
+    labels: bool
+    rates: GateRates = MEASURED_RATES
+    versions: dict[str, str] = field(default_factory=versions)
+
+    @property
+    def paragraph(self) -> str:
+        """Return the decision with its reasons and the measured error rates, in one paragraph."""
+        return " ".join(_sentences(self))
+
+
+def gate(
+    old: Model,
+    new: Model,
+    dataset: Dataset,
+    *,
+    output: str | Path | None = None,
+    options: GateOptions = GateOptions(),
+    search: SearchOptions = SearchOptions(),
+) -> GateRecord:
+    """Decide whether NEW is worse than OLD by more than a margin.
+
+    Both are asked for spans of documents, for queries generated from documents, and for the
+    collection's own queries. Documents stay as they are, so that stores and engines can be judged
+    as they stand.
+
+    Args:
+        old: a store that ``encode`` wrote, the folder of an index in it, a run, or a model as for
+            :func:`~beir_cocodr.evaluation.evaluate.evaluate`.
+        new: the same; it need not be of the same kind.
+        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`, with or without
+            labels.
+        output: folder for gate.json; nothing is written without it.
+        options: margin, number and seed of queries, labels, and settings of one side's encoder.
+        search: how models that are named by strings are loaded and search.
+
+    Returns:
+        The decision with its evidence and the measured error rates of the rule.
+
+    Raises:
+        InputError: If the collection or a side must be corrected, two sides have no query in
+            common, or ``output`` holds the results of another run.
+
+    Example:
+        >>> from beir_cocodr import GateOptions, gate
+        >>> twenty = GateOptions(samples=20)
+        >>> gate("minilm", "minilm", "apidocs/numpy", options=twenty).decision
+        'not worse'
+    """
+    if options.judgements is not None and options.labels:
+        raise InputError(
+            "a gate takes the labels of the split or the judgements of a file, not both: leave "
+            "one out"
+        )
+    check_device(search.encoder.device)
+    needs_labels = "required" if options.labels else "optional"
+    collection = load_collection(dataset, options.split, labels=needs_labels)  # type: ignore[arg-type]
+    with ExitStack() as stack:
+        folder = None
+        if output is not None:
+            run = _settings(old, new, collection, options, search)
+            folder = stack.enter_context(results_folder(Path(output), run, options.overwrite))
+        sides = _open_sides(old, new, collection.documents, options, search, stack)
+        record = _decide(sides, collection, options)
+        if folder is not None:
+            record.write(folder / GATE_FILE)
+    return record
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Both sides, and a folder for intermediate files."""
+
+    old: Side
+    new: Side
+    folder: Path
+
+    def search(
+        self, queries: Mapping[str, str], documents: Documents, drop: bool
+    ) -> tuple[Ints, Ints]:
+        """Return the (Q, 10) rows of the best documents of OLD, and of NEW."""
+        ids = list(queries)
+        of_old = best_ten(self.old.search(queries), ids, documents, drop)
+        of_new = best_ten(self.new.search(queries), ids, documents, drop)
+        return of_old, of_new
+
+
+def _settings(
+    old: Model,
+    new: Model,
+    collection: Collection,
+    options: GateOptions,
+    search: SearchOptions,
+) -> Json:
+    """Return what makes two gates the same run."""
+    settings: Json = {"command": "gate", "dataset": collection.name, "old": str(old)}
+    settings |= {"new": str(new), "search": search.describe()}
+    for name, value in vars(options).items():
+        if name != "overwrite":
+            is_encoder = isinstance(value, EncoderOptions)
+            settings[name] = value.describe() if is_encoder else value
+    if options.judgements is not None:
+        settings["judgements"] = file_sha256(Path(options.judgements))
+    return settings
+
+
+def _open_sides(
+    old: Model,
+    new: Model,
+    documents: Documents,
+    options: GateOptions,
+    search: SearchOptions,
+    stack: ExitStack,
+) -> _Sides:
+    """Open both sides; they share encoders and embeddings if their settings are the same."""
+    old_search = with_settings(search, options.old)
+    new_search = with_settings(search, options.new)
+    of_old = stack.enter_context(Resources.temporary(documents, old_search))
+    of_new = of_old
+    if new_search != old_search:
+        of_new = stack.enter_context(Resources.temporary(documents, new_search))
+    first = open_side(old, "OLD", of_old, options.old)
+    second = open_side(new, "NEW", of_new, options.new)
+    return _Sides(first, second, of_old.folder)
+
+
+def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> GateRecord:
+    """Ask both sides, and decide."""
+    documents = collection.documents
+    drop = identical_ids(collection.name, options.identical_ids) == "drop"
+    queries = _own_queries(sides, collection, options)
+    known = _known_queries(sides, documents, options)
+    if not queries.texts and not known:
+        raise InputError(
+            "there is no query to ask OLD and NEW: the collection has none, and a run cannot be "
+            "asked generated ones; name the models or stores that made the runs"
+        )
+    evidence = []
+    ranked = []
+    for kind, pseudo in known.items():
+        of_old, of_new = sides.search(pseudo.queries, documents, drop)
+        ranked.append((of_old, of_new))
+        scores = (pseudo.score(of_old), pseudo.score(of_new))
+        evidence.append(GateEvidence.of(kind, rank_distance(of_old, of_new), scores))
+    if queries.texts:
+        of_old, of_new = sides.search(queries.texts, documents, drop)
+        ranked.append((of_old, of_new))
+        distances = rank_distance(of_old, of_new)
+        figures = queries.figures(distances, of_old, of_new, documents)
+        evidence.append(figures)
+    assessment = assess(evidence, options.margin)
+    decision = assessment.decide()
+    return GateRecord(
+        dataset=collection.name,
+        split=options.split,
+        documents=len(documents),
+        old=sides.old.label,
+        new=sides.new.label,
+        margin=options.margin,
+        decision=decision,
+        exit_status=EXIT_STATUS[decision],
+        estimate=assessment.estimate,
+        interval=assessment.interval,
+        probability_worse=assessment.probability_worse,
+        loses_documents=assessment.loses_documents,
+        evidence=evidence,
+        missing={"old": sides.old.missing, "new": sides.new.missing},
+        unknown={
+            "old": _unknown_share([of_old for of_old, _ in ranked]),
+            "new": _unknown_share([of_new for _, of_new in ranked]),
+        },
+        labels=queries.are_judged,
+    )
+
+
+def _unknown_share(lists: Sequence[Ints]) -> float:
+    """Return the share of results that the collection does not have."""
+    results = sum(int((rows != -1).sum()) for rows in lists)
+    unknown = sum(int((rows == UNKNOWN).sum()) for rows in lists)
+    return unknown / results if results else 0.0
+
+
+def _known_queries(
+    sides: _Sides, documents: Documents, options: GateOptions
+) -> dict[str, PseudoQueries]:
+    """Return queries whose document is known, by their kind; a run cannot be asked any."""
+    if not (sides.old.answers_any and sides.new.answers_any):
+        return {}
+    encoders = {"old": sides.old.encoder, "new": sides.new.encoder}
+    is_known = find_contamination(encoders, documents.content_hash).has
+    drawn: dict[str, PseudoQueries] = {}
+    for kind, draw in ((SPANS, _draw_spans), (GENERATED, lexical_queries)):
+        folder = Path(mkdtemp(dir=sides.folder))
+        pseudo = draw(documents, folder, options.samples, options.seed, is_known)
+        if pseudo.texts:
+            drawn[kind] = pseudo
+    return drawn
+
+
+def _draw_spans(
+    documents: Documents, folder: Path, samples: int, seed: int, is_known: IsKnown
+) -> PseudoQueries:
+    """Draw spans, which stay in their documents."""
+    spans, _ = hold_out_crops(documents, folder, samples, seed, is_known)
+    return spans
+
+
+@dataclass(frozen=True)
+class _OwnQueries:
+    """Queries of the collection, and what judges them.
+
+    Attributes:
+        texts: query id to text.
+        qrels: query id to document id to grade; empty without labels.
+        judged: the judgements of a file, None without.
+    """
+
+    texts: dict[str, str]
+    qrels: Mapping[str, Mapping[str, int]]
+    judged: Judgements | None
+
+    @property
+    def are_judged(self) -> bool:
+        """Return true if labels or judgements count."""
+        return bool(self.qrels) or self.judged is not None
+
+    def figures(
+        self, distances: Doubles, of_old: Ints, of_new: Ints, documents: Documents
+    ) -> GateEvidence:
+        """Return the figures of the queries, with scores if they are judged."""
+        if not self.are_judged:
+            return GateEvidence.of(REAL, distances)
+        first = _results(of_old, self.texts, documents)
+        second = _results(of_new, self.texts, documents)
+        if self.judged is not None:
+            scores = judged_scores(self.judged, [first, second])
+            weights = query_weights(self.judged)
+            return GateEvidence.of(JUDGED, distances, (scores[:, 0], scores[:, 1]), weights)
+        measures = parse_measures(_MEASURE)
+        old_scores = score_queries(measures, self.qrels, first)[_MEASURE]
+        new_scores = score_queries(measures, self.qrels, second)[_MEASURE]
+        return GateEvidence.of(LABELLED, distances, (old_scores, new_scores))
+
+
+def _results(rows: Ints, queries: Iterable[str], documents: Documents) -> Results:
+    """Return query id to ranked documents; an unknown document has an id of its own."""
+    results: Results = {}
+    for query, ranked in zip(queries, rows, strict=True):
+        hits = []
+        for rank, row in enumerate(ranked.tolist()):
+            if row != -1:
+                document = _NOWHERE.format(rank) if row == UNKNOWN else documents.ids([row])[0]
+                hits.append((document, float(DEPTH - rank)))
+        results[query] = hits
+    return results
+
+
+def _own_queries(sides: _Sides, collection: Collection, options: GateOptions) -> _OwnQueries:
+    """Return the judged queries, or those of the collection, that both sides can be asked."""
+    answered = _answered(sides)
+    if options.judgements is not None:
+        judgements = load_judgements(Path(options.judgements))
+        judged = judgements.of(collection.queries, collection.documents)
+        kept = {
+            id: query for id, query in judged.queries.items() if answered is None or id in answered
+        }
+        if not kept:
+            raise InputError(
+                f"{options.judgements}: no judged query is answered by both runs; judge queries "
+                "of the runs"
+            )
+        texts = {id: query.text or collection.queries[id] for id, query in kept.items()}
+        return _OwnQueries(texts, {}, replace(judged, queries=kept))
+    use_labels = bool(collection.qrels) and options.labels is not False
+    ids = list(collection.qrels if use_labels else collection.queries)
+    if answered is not None:
+        ids = [id for id in ids if id in answered]
+    if not use_labels and len(ids) > _MOST_QUERIES:
+        ids = spaced(ids, _MOST_QUERIES)
+    texts = {id: collection.queries[id] for id in ids}
+    qrels = {id: collection.qrels[id] for id in ids} if use_labels else {}
+    return _OwnQueries(texts, qrels, None)
+
+
+def _answered(sides: _Sides) -> set[str] | None:
+    """Return the queries that both runs answer; None if neither side is a run."""
+    answered = None
+    for side in (sides.old, sides.new):
+        if isinstance(side, RunSide):
+            queries = set(side.results)
+            answered = queries if answered is None else answered & queries
+    return answered
+
+
+def _sentences(record: GateRecord) -> Iterator[str]:
+    """Yield the sentences of the paragraph."""
+    low, high = record.interval
+    decisions = {
+        WORSE: f"{record.new} is worse than {record.old} by more than {record.margin:g}",
+        NOT_WORSE: f"{record.new} is not worse than {record.old} by more than {record.margin:g}",
+        CANNOT_TELL: f"It cannot be told whether {record.new} is worse than {record.old} by more "
+        f"than {record.margin:g}",
+    }
+    yield (
+        f"{decisions[record.decision]} in nDCG@10 on {record.dataset}: the estimated difference "
+        f"is {record.estimate:+.3f} (90% interval {low:+.3f} to {high:+.3f}), and the probability "
+        f"of a loss beyond the margin is {record.probability_worse:.0%}."
+    )
+    if record.loses_documents:
+        yield (
+            "It no longer finds documents that it should find: the loss on queries with known "
+            "documents is beyond the margin, at a level of 5%."
+        )
+    for figures in record.evidence:
+        yield _evidence_sentence(figures)
+    for role, label in (("old", record.old), ("new", record.new)):
+        missing = record.missing[role]
+        if missing:
+            yield f"{label} lacks {missing:,} of the {record.documents:,} documents."
+        if record.unknown[role]:
+            yield (
+                f"{record.unknown[role]:.1%} of the results of {label} are documents that the "
+                "collection does not have."
+            )
+    yield _rates_sentence(record)
+
+
+def _evidence_sentence(figures: GateEvidence) -> str:
+    lists = f"the lists differ by {figures.distance:.1%}"
+    if figures.difference is None:
+        return f"On {figures.queries:,} {figures.kind} {lists}."
+    return (
+        f"On {figures.queries:,} {figures.kind} nDCG@10 went from {figures.old:.3f} to "
+        f"{figures.new:.3f} ({figures.better:,} better, {figures.worse:,} worse), and {lists}."
+    )
+
+
+def _rates_sentence(record: GateRecord) -> str:
+    rates = record.rates
+    return (
+        f"Without labels, on {rates.collections} labelled collections that were not used to "
+        f"choose the rule, a margin of {rates.margin:g} noticed {rates.found:.0%} of "
+        f"{rates.faults:,} faults that cost more than 0.02, and raised a false alarm for "
+        f"{rates.false_alarms:.1%} of {rates.changes:,} harmless changes."
+    )

@@ -1,0 +1,305 @@
+"""The rule of the gate: from paired scores and the distance of lists to a decision.
+
+NEW is worse for one of two reasons.
+
+- Lost documents: the lists of both are close, and on queries whose document is known NEW loses more
+  than the margin, by a one-sided test at 5%. Shuffled vectors and missing documents show like that.
+- The estimate a·d + c·D·tanh(t/2) of the difference in nDCG@10, NEW − OLD. Here d is the mean
+  difference on queries whose document is known, t is its paired t statistic, and D is the share of
+  the discounts that both lists spend on different documents. Lists that differ much cost much, in
+  the direction that t shows: a damaged encoder loses more on questions than on spans. The deviation
+  of the error grows with D, so that lists which hardly differ leave little room for a loss.
+
+Exchanging OLD and NEW negates the estimate. ``benchmarks/gate.py`` fits the coefficients to some
+families of labelled collections and measures the error rates on others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from beir_cocodr.arrays import Doubles
+
+#: Decisions about NEW.
+WORSE = "worse"
+NOT_WORSE = "not worse"
+CANNOT_TELL = "cannot tell"
+
+#: Kinds of queries: those whose document is known, the collection's own, and judged ones.
+SPANS = "spans of documents"
+GENERATED = "generated queries"
+REAL = "queries of the collection"
+LABELLED = "labelled queries"
+JUDGED = "judged queries"
+
+# Kinds whose scores compare OLD and NEW by a document that is known to be the answer.
+_KNOWN = (SPANS, GENERATED)
+_HUMAN = (LABELLED, JUDGED)
+
+# One more judged query that differs by this counts in the variance of judged differences, so that
+# few queries without a difference do not prove that there is none.
+_FURTHER_DIFFERENCE = 0.3
+
+_NORMAL = NormalDist()
+_QUANTILE_95 = _NORMAL.inv_cdf(0.95)
+
+
+@dataclass(frozen=True)
+class GateEvidence:
+    """The figures of OLD and NEW on queries of one kind.
+
+    Attributes:
+        kind: what the queries are.
+        queries: their number.
+        old: nDCG@10 of OLD; None for queries without known answers.
+        new: nDCG@10 of NEW.
+        difference: NEW − OLD.
+        standard_error: of the difference.
+        better: queries on which NEW is better.
+        worse: queries on which NEW is worse.
+        distance: the mean share of DCG's discounts that both lists spend on different documents; 0
+            for the same lists, 1 for lists without a common document.
+    """
+
+    kind: str
+    queries: int
+    distance: float
+    old: float | None = None
+    new: float | None = None
+    difference: float | None = None
+    standard_error: float | None = None
+    better: int = 0
+    worse: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        distances: Doubles,
+        scores: tuple[Doubles, Doubles] | None = None,
+        weights: Doubles | None = None,
+    ) -> GateEvidence:
+        """Return the figures of (Q,) distances and, where answers are known, of paired scores.
+
+        Args:
+            kind: what the queries are.
+            distances: (Q,) distances of both lists.
+            scores: (Q,) scores of OLD, and of NEW.
+            weights: (Q,) weights of the queries; None weighs them equally.
+        """
+        distance = float(distances.mean())
+        if scores is None:
+            return cls(kind, len(distances), distance)
+        old, new = scores
+        differences = new - old
+        mean = float(np.average(differences, weights=weights))
+        return cls(
+            kind=kind,
+            queries=len(differences),
+            distance=distance,
+            old=float(np.average(old, weights=weights)),
+            new=float(np.average(new, weights=weights)),
+            difference=mean,
+            standard_error=_standard_error(differences, weights, kind in _HUMAN),
+            better=int((differences > 0).sum()),
+            worse=int((differences < 0).sum()),
+        )
+
+
+def _standard_error(
+    differences: Doubles,
+    weights: Doubles | None,
+    with_further: bool,
+) -> float:
+    """Return the standard error of a weighted mean, with one more difference if asked for."""
+    shares = np.full(len(differences), 1 / len(differences))
+    if weights is not None:
+        shares = weights / weights.sum()
+    mean = float(shares @ differences)
+    squares = float(shares**2 @ (differences - mean) ** 2)
+    if with_further:
+        squares += (_FURTHER_DIFFERENCE * float(shares.mean())) ** 2
+    return math.sqrt(squares)
+
+
+@dataclass(frozen=True)
+class GateRule:
+    """The coefficients of the rule.
+
+    Attributes:
+        known: a, the weight of the difference on queries with a known document.
+        direction: c, the loss in nDCG@10 of lists at distance 1 whose direction is certain.
+        error: deviation of the error for equal lists.
+        error_by_distance: what it grows by with the distance.
+        unknown_direction: deviation for lists at distance 1, where no query has a known document.
+        alarm: the least probability of a loss beyond the margin for the decision "worse".
+        clear: the largest for "not worse".
+        close: the largest distance of lists at which lost documents decide.
+        cleared_by_labels: the largest probability, by judged queries alone, of a loss beyond the
+            margin at which lost documents do not count.
+    """
+
+    known: float = 0.06
+    direction: float = 0.13
+    error: float = 0.002
+    error_by_distance: float = 0.13
+    unknown_direction: float = 0.22
+    alarm: float = 0.6
+    clear: float = 0.2
+    close: float = 0.25
+    cleared_by_labels: float = 0.05
+
+
+#: The rule, fitted to families of collections other than those on which it was measured.
+RULE = GateRule()
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What the evidence says of the difference in nDCG@10, NEW − OLD.
+
+    Attributes:
+        estimate: the mean of a normal distribution of the difference.
+        deviation: its standard deviation.
+        probability_worse: the probability that NEW is worse by more than the margin.
+        loses_documents: true if NEW loses more than the margin on queries with known documents,
+            while its lists are close to those of OLD.
+    """
+
+    estimate: float
+    deviation: float
+    probability_worse: float
+    loses_documents: bool = False
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the 90% interval of the difference."""
+        half = _QUANTILE_95 * self.deviation
+        return self.estimate - half, self.estimate + half
+
+    def decide(self, rule: GateRule = RULE) -> str:
+        """Return "worse", "not worse" or "cannot tell"."""
+        if self.loses_documents or self.probability_worse >= rule.alarm:
+            return WORSE
+        return NOT_WORSE if self.probability_worse <= rule.clear else CANNOT_TELL
+
+
+def assess(evidence: Sequence[GateEvidence], margin: float, rule: GateRule = RULE) -> Assessment:
+    """Assess the difference by all evidence.
+
+    Queries with known documents are pooled. Judged queries are an independent estimate, and both
+    are weighted by their precision.
+
+    Args:
+        evidence: the figures, at most one for each kind of queries.
+        margin: the loss in nDCG@10 that is tolerated.
+        rule: the coefficients.
+
+    Raises:
+        ValueError: there is no evidence.
+    """
+    if not evidence:
+        raise ValueError("no evidence to assess")
+    distance = _distance(evidence)
+    known = [figures for figures in evidence if figures.kind in _KNOWN]
+    loses_documents = False
+    estimate = 0.0
+    deviation = math.hypot(rule.error, rule.unknown_direction * distance)
+    if known:
+        difference, standard_error = _pooled(known)
+        estimate = _estimate(difference, standard_error, distance, rule)
+        deviation = math.hypot(rule.error, rule.error_by_distance * distance)
+        is_beyond = difference + _QUANTILE_95 * standard_error < -margin
+        loses_documents = is_beyond and distance < rule.close
+    for figures in evidence:
+        if figures.kind not in _HUMAN:
+            continue
+        assert figures.difference is not None
+        assert figures.standard_error is not None
+        by_labels = _probability(figures.difference, figures.standard_error, margin)
+        if by_labels <= rule.cleared_by_labels:
+            loses_documents = False
+        estimate, deviation = _joined(
+            (estimate, deviation), (figures.difference, figures.standard_error)
+        )
+    probability = _probability(estimate, deviation, margin)
+    return Assessment(estimate, deviation, probability, loses_documents)
+
+
+def _estimate(difference: float, standard_error: float, distance: float, rule: GateRule) -> float:
+    """Return the estimate without labels, see the top of this module."""
+    if standard_error:
+        direction = math.tanh(difference / standard_error / 2)
+    else:
+        direction = float(np.sign(difference))
+    return rule.known * difference + rule.direction * distance * direction
+
+
+def _probability(estimate: float, deviation: float, margin: float) -> float:
+    """Return the probability of a difference below −margin."""
+    return _NORMAL.cdf((-margin - estimate) / deviation)
+
+
+def _joined(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    """Return mean and deviation of two independent estimates, weighted by their precision."""
+    precision = first[1] ** -2
+    second_precision = second[1] ** -2
+    total = precision + second_precision
+    mean = (precision * first[0] + second_precision * second[0]) / total
+    return mean, total**-0.5
+
+
+def _distance(evidence: Sequence[GateEvidence]) -> float:
+    """Return the distance of lists for real queries, or for all others where there are none."""
+    real = [figures for figures in evidence if figures.kind not in _KNOWN]
+    counted = real or evidence
+    queries = sum(figures.queries for figures in counted)
+    return sum(figures.distance * figures.queries for figures in counted) / queries
+
+
+def _pooled(known: Sequence[GateEvidence]) -> tuple[float, float]:
+    """Return the mean difference of all queries with a known document, and its standard error."""
+    queries = sum(figures.queries for figures in known)
+    mean = 0.0
+    variance = 0.0
+    for figures in known:
+        assert figures.difference is not None
+        assert figures.standard_error is not None
+        share = figures.queries / queries
+        mean += share * figures.difference
+        variance += (share * figures.standard_error) ** 2
+    return mean, math.sqrt(variance)
+
+
+@dataclass(frozen=True)
+class GateRates:
+    """How often the rule was right without labels, by ``benchmarks/gate.py``.
+
+    Attributes:
+        margin: the margin at which it was measured.
+        collections: labelled collections, of families to which nothing was fitted.
+        faults: seeded faults that cost more than 0.02 in nDCG@10.
+        found: share of them that ended with "worse".
+        faults_undecided: share of them that ended with "cannot tell".
+        changes: harmless changes.
+        false_alarms: share of them that ended with "worse".
+        changes_undecided: share of them that ended with "cannot tell".
+    """
+
+    margin: float
+    collections: int
+    faults: int
+    found: float
+    faults_undecided: float
+    changes: int
+    false_alarms: float
+    changes_undecided: float
+
+
+#: What ``benchmarks/results/gate.json`` holds.
+MEASURED_RATES = GateRates(0.01, 8, 0, 0.0, 0.0, 0, 0.0, 0.0)

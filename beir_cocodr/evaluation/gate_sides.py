@@ -1,0 +1,267 @@
+"""The two sides of a gate: models, stores, indexes and runs, each asked for its best documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast, get_args
+
+import numpy as np
+
+from beir_cocodr.arrays import Ints
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.runs import run_results
+from beir_cocodr.models.spec import RUN, EncoderOptions, ModelSpec, SearchOptions
+from beir_cocodr.retrieval.resolve import Model, resolve_model
+from beir_cocodr.retrieval.resources import Resources
+from beir_cocodr.retrieval.store.record import STORE_FILE
+
+if TYPE_CHECKING:
+    from beir_cocodr.models.cocodr import COCODR
+    from beir_cocodr.retrieval.faiss.transform import Kind
+    from beir_cocodr.retrieval.ranking import Ranker, Ranking
+    from beir_cocodr.retrieval.store.store import EmbeddingStore
+
+#: Documents of a ranking that count, as in nDCG@10.
+DEPTH = 10
+
+#: The place of a document that the collection does not have.
+UNKNOWN = -2
+
+# What the name of an index's folder in a store begins with.
+_INDEX = "index-"
+
+# Ids of a store that are looked up at a time.
+_IDS = 100_000
+
+
+class Side(Protocol):
+    """One side of a gate.
+
+    Attributes:
+        label: Its name in messages and records.
+        encoder: The name of its encoder, whose training record may name this corpus.
+        answers_any: True if it can be asked any query; a run knows only its own.
+        missing: Documents of the collection that it does not hold; None if that is unknown.
+    """
+
+    label: str
+    encoder: str
+    answers_any: bool
+    missing: int | None
+
+    def search(self, queries: Mapping[str, str]) -> Ints:
+        """Return the (Q, 11) rows of the best documents, -1 for none and -2 for unknown ones.
+
+        There is one more than :data:`DEPTH`, as the document with the query's id may be dropped.
+        """
+        ...
+
+
+def best_ten(rows: Ints, queries: Sequence[str], documents: Documents, drop: bool) -> Ints:
+    """Return (Q, 10) of (Q, 11) rows, without the document that has the query's id if dropped."""
+    if drop:
+        identical = rows == documents.rows(queries)[:, None]
+        order = np.argsort(identical, axis=1, kind="stable")  # the others move up
+        rows = np.take_along_axis(np.where(identical, -1, rows), order, axis=1)
+    return rows[:, :DEPTH]
+
+
+@dataclass
+class RankerSide:
+    """A model that searches the corpus of the collection."""
+
+    label: str
+    encoder: str
+    ranker: Ranker
+    answers_any: bool = True
+    missing: int | None = None
+
+    def search(self, queries: Mapping[str, str]) -> Ints:
+        """Return the rows of the best documents, see :meth:`Side.search`."""
+        self.ranker.prepare()
+        ranking = self.ranker.search(dict(queries), DEPTH + 1)
+        return _padded(ranking.rows)
+
+
+@dataclass
+class RunSide:
+    """A run, which answers the queries that it holds."""
+
+    label: str
+    spec: ModelSpec
+    documents: Documents
+    encoder: str = ""
+    answers_any: bool = False
+    missing: int | None = None
+
+    def __post_init__(self) -> None:
+        """Read the run."""
+        self.results = run_results(self.spec)
+
+    def search(self, queries: Mapping[str, str]) -> Ints:
+        """Return the rows of the best documents, see :meth:`Side.search`."""
+        rows = np.full((len(queries), DEPTH + 1), -1, np.int64)
+        for number, query in enumerate(queries):
+            ids = [document for document, _ in self.results.get(query, ())[: DEPTH + 1]]
+            rows[number, : len(ids)] = known_rows(ids, self.documents)
+        return rows
+
+
+class StoreSide:
+    """A store on disk, searched as it is: exactly, or by one of its indexes.
+
+    Its corpus need not be that of the collection: documents are matched by their ids.
+    """
+
+    answers_any = True
+
+    def __init__(
+        self,
+        label: str,
+        store: EmbeddingStore,
+        documents: Documents,
+        options: SearchOptions,
+        index: str | None = None,
+    ) -> None:
+        """Load the encoder of a store, and count the documents that it lacks.
+
+        Args:
+            label: Its name in messages.
+            store: A complete store.
+            documents: The corpus of the collection.
+            options: The device and the batch size of the encoder.
+            index: The kind of an index in its folder; None searches exactly.
+        """
+        from beir_cocodr.evaluation.store_run import query_encoder
+
+        self.label = label
+        self.store = store
+        self.documents = documents
+        self.options = options
+        self.index = index
+        self.model: COCODR = query_encoder(store, None, options.encoder.device)
+        self.encoder = store.record.model.path or str(store.record.model.name)
+        self.missing = len(documents) - sum(_held(store, documents))
+
+    def search(self, queries: Mapping[str, str]) -> Ints:
+        """Return the rows of the best documents, see :meth:`Side.search`."""
+        vectors = self.model.encode_queries(
+            list(queries.values()),
+            batch_size=self.options.batch_size,
+            convert_to_tensor=True,
+            show_progress_bar=False,
+        )
+        ranking = self._ranking(list(queries), vectors)
+        stored, positions = np.unique(ranking.rows, return_inverse=True)
+        rows = np.full(len(stored), -1, np.int64)
+        is_result = stored >= 0
+        rows[is_result] = known_rows(self.store.ids(stored[is_result]), self.documents)
+        return _padded(rows[positions].reshape(ranking.rows.shape))
+
+    def _ranking(self, ids: list[str], vectors: object) -> Ranking:
+        from beir_cocodr.retrieval.store.store_search import search_index, search_store
+
+        if self.index is None:
+            return search_store(self.store, ids, vectors, DEPTH + 1)  # type: ignore[arg-type]
+        kind = cast("Kind", self.index)
+        return search_index(self.store, kind, ids, vectors, DEPTH + 1)  # type: ignore[arg-type]
+
+
+def _held(store: EmbeddingStore, documents: Documents) -> Iterator[int]:
+    """Yield how many documents of a collection a store holds, some ids at a time."""
+    for start in range(0, len(store), _IDS):
+        rows = np.arange(start, min(start + _IDS, len(store)))
+        yield int((documents.rows(store.ids(rows)) >= 0).sum())
+
+
+def known_rows(ids: Sequence[str], documents: Documents) -> Ints:
+    """Return the (n,) rows of documents by their ids, -2 for those that the collection lacks."""
+    rows = documents.rows(ids)
+    return np.where(rows < 0, UNKNOWN, rows)
+
+
+def _padded(rows: Ints) -> Ints:
+    """Return (Q, 11) of at most 11 columns, -1 where there are fewer."""
+    lacking = DEPTH + 1 - rows.shape[1]
+    return np.pad(rows, ((0, 0), (0, max(lacking, 0))), constant_values=-1)
+
+
+def open_side(
+    model: Model,
+    role: str,
+    resources: Resources,
+    settings: EncoderOptions = EncoderOptions(),
+) -> Side:
+    """Open one side of a gate.
+
+    Args:
+        model: A folder that ``encode`` wrote, the folder of an index in it, an open store, or a
+            model as for :func:`~beir_cocodr.retrieval.resolve.resolve_model`.
+        role: "OLD" or "NEW", for messages.
+        resources: The corpus, and what models over it share.
+        settings: How the encoder of this side alone is loaded.
+
+    Raises:
+        InputError: If it cannot be opened, or has no settings.
+    """
+    from_store = _store_and_index(model, resources.options.verify)
+    if from_store is not None:
+        _check_no_settings(role, "the store records how its documents were encoded", settings)
+        store, index = from_store
+        label = str(store.folder if index is None else store.folder / f"{_INDEX}{index}")
+        return StoreSide(label, store, resources.documents, resources.options, index)
+    spec = resolve_model(model, argument=role)
+    if spec.kind == RUN:
+        _check_no_settings(role, "a run is not searched again", settings)
+        return RunSide(spec.name, spec, resources.documents)
+    if spec.loaded is not None:
+        _check_no_settings(role, "a loaded model keeps its own settings", settings)
+    ranker = resources.ranker(spec)
+    resources.check_stores_used()
+    return RankerSide(spec.name, spec.encoder, ranker)
+
+
+def with_settings(options: SearchOptions, settings: EncoderOptions) -> SearchOptions:
+    """Return search options whose encoder is loaded with the settings of one side."""
+    return replace(options, encoder=settings.over(options.encoder))
+
+
+def _check_no_settings(role: str, reason: str, settings: EncoderOptions) -> None:
+    if settings.overrides():
+        names = ", ".join(settings.overrides())
+        raise InputError(f"{role} cannot be loaded with {names}: {reason}; leave them out")
+
+
+def _store_and_index(model: Model, verify: bool) -> tuple[EmbeddingStore, str | None] | None:
+    """Return a store and the kind of the index to search it by, or None for other models."""
+    if isinstance(model, str | Path):
+        folder = Path(model)
+        if (folder / STORE_FILE).is_file():
+            return _open(folder, verify), None
+        if folder.name.startswith(_INDEX) and (folder.parent / STORE_FILE).is_file():
+            return _open(folder.parent, verify), _index_kind(folder)
+        return None
+    if hasattr(model, "ranked_chunks") and hasattr(model, "record"):
+        return cast("EmbeddingStore", model), None
+    return None
+
+
+def _index_kind(folder: Path) -> str:
+    from beir_cocodr.retrieval.faiss.transform import Kind
+
+    kind = folder.name.removeprefix(_INDEX)
+    if kind not in get_args(Kind) or not folder.is_dir():
+        raise InputError(
+            f"{folder} is no index of its store; make it with search --store {folder.parent} "
+            f"--index {kind}"
+        )
+    return kind
+
+
+def _open(folder: Path, verify: bool) -> EmbeddingStore:
+    from beir_cocodr.retrieval.store.store import EmbeddingStore
+
+    return EmbeddingStore.open(folder, verify)

@@ -1,0 +1,507 @@
+"""Comparison of passage sizes: the same questions, asked of a corpus that is cut differently.
+
+Questions are spans that are cut out of documents before the documents are cut into passages, and
+queries generated from documents. Their answers do not depend on the passages, so sizes can be
+compared without labels: by file, and for spans by how much one reads until the place where the span
+was. With labels, the collection's own queries are judged by file as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import NormalDist
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from beir_cocodr.arrays import Doubles, Ints
+from beir_cocodr.data.collection import Collection, Dataset, load_collection, resolve_source
+from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
+from beir_cocodr.data.files.file_folder import Reading, TextFiles
+from beir_cocodr.data.passages import split_passages
+from beir_cocodr.data.text import word_counter
+from beir_cocodr.errors import SEED_MAX, InputError
+from beir_cocodr.evaluation.label_free.pseudo_queries import (
+    PseudoQueries,
+    hold_out_crops,
+    lexical_queries,
+)
+from beir_cocodr.models.spec import RETRIEVER, RUN, ModelSpec, Options, SearchOptions, option
+from beir_cocodr.records import Json, Record, versions
+from beir_cocodr.retrieval.resolve import Models, resolve_models
+from beir_cocodr.retrieval.resources import Resources
+from beir_cocodr.run_folder import results_folder
+
+log = logging.getLogger(__name__)
+
+#: The file of a comparison of passage sizes.
+PASSAGES_FILE = "passages.json"
+
+#: Kinds of questions.
+SPANS = "held-out spans"
+GENERATED = "generated queries"
+LABELLED = "labelled queries"
+
+#: Words of a whole document: a document of fewer is one passage.
+_WHOLE = 10**9
+
+# Passages of a query that are looked at; their documents are ranked by their best passage.
+_DEPTH = 100
+_TOP = 10
+
+# Reading is discounted as in nDCG, a rank for so many words: passages of the default size.
+_WORDS_A_RANK = 180
+
+# Documents that are cut at a time.
+_CHUNK = 500
+
+# Deviation between the difference by questions and that by labels, of benchmarks/passages.py.
+ERROR = 0.05
+
+
+@dataclass(frozen=True)
+class PassageOptions(Options):
+    """Options of a comparison of passage sizes.
+
+    Args:
+        split: the split of the labels, where there are some.
+        language: language of the sentences, an ISO 639 code.
+        overwrite: replace the results of another run in the output folder.
+    """
+
+    samples: int = option(300, "Ask this many spans and as many generated queries.", min=10)
+    seed: int = option(42, "Seed the drawing of the questions.", min=0, max=SEED_MAX)
+    split: str = "test"
+    language: str = "en"
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class SizeFigures:
+    """The figures of a model on passages of one size.
+
+    Attributes:
+        model: its label.
+        words: the most words of a passage.
+        passages: their number.
+        by_file: kind of questions to nDCG@10, documents ranked by their best passage.
+        by_span: how early the place of a held-out span is read, from 0 to 1, where a rank of nDCG
+            is 180 words.
+    """
+
+    model: str
+    words: int
+    passages: int
+    by_file: dict[str, float]
+    by_span: float | None
+
+
+@dataclass(frozen=True)
+class SizePair:
+    """Two sizes for one model.
+
+    Attributes:
+        model: its label.
+        a: words of a passage.
+        b: words of a passage.
+        difference: of nDCG@10 by file, b − a, over spans and generated queries.
+        interval: its 90% interval, with the measured error of such differences.
+        probability: the probability that b is better.
+    """
+
+    model: str
+    a: int
+    b: int
+    difference: float
+    interval: tuple[float, float]
+    probability: float
+
+
+@dataclass(frozen=True)
+class PassagesRecord(Record):
+    """The record of a comparison of passage sizes, ``passages.json``.
+
+    Attributes:
+        dataset: the collection.
+        documents: documents, or sections of files, that are cut.
+        questions: kind to number.
+        figures: of each model and size.
+        pairs: of each model and two sizes.
+        best: model to the size that is the better bet.
+        versions: versions of the packages that a number may depend on.
+    """
+
+    dataset: str
+    documents: int
+    questions: dict[str, int]
+    figures: list[SizeFigures]
+    pairs: list[SizePair]
+    best: dict[str, int]
+    versions: dict[str, str] = field(default_factory=versions)
+
+    def sentence(self, model: str) -> str:
+        """Return which size is the better bet for a model, and how sure that is."""
+        best = self.best[model]
+        chances = []
+        for pair in self.pairs:
+            if pair.model == model and best in (pair.a, pair.b):
+                is_second = pair.b == best
+                other = pair.a if is_second else pair.b
+                chance = pair.probability if is_second else 1 - pair.probability
+                chances.append(f"{chance:.0%} against {other}")
+        return f"{model}: passages of {best} words are the better bet ({', '.join(chances)})."
+
+
+def compare_passages(
+    models: Models,
+    dataset: Dataset,
+    sizes: Sequence[int],
+    *,
+    output: str | Path | None = None,
+    options: PassageOptions = PassageOptions(),
+    search: SearchOptions = SearchOptions(),
+) -> PassagesRecord:
+    """Compare sizes of passages by the same questions.
+
+    Args:
+        models: one model or several, as for :func:`~beir_cocodr.evaluation.evaluate.evaluate`; runs
+            and retrievers of your own search no other passages and are refused.
+        dataset: a folder of files, or any collection, whose documents are cut.
+        sizes: the most words of a passage, at least two different numbers.
+        output: folder for passages.json; nothing is written without it.
+        options: number and seed of the questions, split, language.
+        search: how models that are named by strings are loaded and search.
+
+    Raises:
+        InputError: If there are fewer than two sizes, a model cannot search passages, no document
+            gives a question, or ``output`` holds the results of another run.
+    """
+    _check_sizes(sizes)
+    specs = resolve_models(models)
+    for label, spec in specs.items():
+        if spec.kind in (RUN, RETRIEVER):
+            raise InputError(f"{label} cannot search passages of other sizes; name a model")
+    collection = load_whole(dataset, options.split)
+    with ExitStack() as stack:
+        folder = None
+        if output is not None:
+            run: Json = {"command": "compare passages", "dataset": collection.name}
+            run |= {"sizes": list(sizes), "models": list(specs), "samples": options.samples}
+            run |= {"seed": options.seed, "search": search.describe()}
+            folder = stack.enter_context(results_folder(Path(output), run, options.overwrite))
+        work = Path(stack.enter_context(TemporaryDirectory()))
+        questions = Questions.draw(collection, work, options)
+        record = _compare(specs, collection, questions, sizes, work, options, search)
+        if folder is not None:
+            record.write(folder / PASSAGES_FILE)
+    return record
+
+
+def _check_sizes(sizes: Sequence[int]) -> None:
+    if len(set(sizes)) < 2 or len(set(sizes)) < len(sizes) or min(sizes) < 1:
+        shown = ",".join(map(str, sizes))
+        raise InputError(
+            f"passages of {shown} words cannot be compared; give two or more different numbers, "
+            "as in 90,180,360"
+        )
+
+
+def load_whole(dataset: Dataset, split: str) -> Collection:
+    """Load a collection; the sections of files are not cut into passages."""
+    if isinstance(dataset, str | Path):
+        name = str(dataset)
+        if isinstance(resolve_source(name, split), TextFiles):
+            dataset = Reading.extend(name, words=str(_WHOLE))
+    return load_collection(dataset, split, labels="optional")
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Questions with known answers, and the corpus from which the spans are cut.
+
+    Attributes:
+        corpus: the documents without the spans.
+        files: (N,) the number of each document's file, which is the document itself where the
+            corpus is no folder of files.
+        texts: question id to text.
+        kinds: (Q,) the kind of each question.
+        grades: for each question the files that answer it, with their grades.
+        places: for each question the document and the character at which the span was, or None.
+    """
+
+    corpus: Documents
+    files: Ints
+    texts: dict[str, str]
+    kinds: list[str]
+    grades: list[dict[int, int]]
+    places: list[tuple[int, int] | None]
+
+    @classmethod
+    def draw(cls, collection: Collection, folder: Path, options: PassageOptions) -> Questions:
+        """Draw spans and generated queries, and take labelled queries where there are some.
+
+        Raises:
+            InputError: If no document gives a question.
+        """
+        (folder / "spans").mkdir()
+        (folder / "terms").mkdir()
+        documents = collection.documents
+        spans, corpus = hold_out_crops(documents, folder / "spans", options.samples, options.seed)
+        generated = lexical_queries(corpus, folder / "terms", options.samples, options.seed)
+        if not spans.texts and not generated.texts:
+            raise InputError(
+                f"{collection.name}: no document gives a question; its documents are too short"
+            )
+        questions = cls(corpus, _files(collection), {}, [], [], [])
+        questions._add_known(SPANS, spans, _places(documents, corpus, spans.rows))
+        questions._add_known(GENERATED, generated, [None] * len(generated.texts))
+        for id, grades in collection.qrels.items():
+            files = questions._graded_files(grades, documents)
+            if files:
+                questions._add(LABELLED, collection.queries[id], files, None)
+        return questions
+
+    def _add_known(
+        self, kind: str, pseudo: PseudoQueries, places: Sequence[tuple[int, int] | None]
+    ) -> None:
+        for text, row, place in zip(pseudo.texts, pseudo.rows.tolist(), places, strict=True):
+            self._add(kind, text, {int(self.files[row]): 1}, place)
+
+    def _add(
+        self, kind: str, text: str, grades: dict[int, int], place: tuple[int, int] | None
+    ) -> None:
+        self.texts[f"{kind} {len(self.texts)}"] = text
+        self.kinds.append(kind)
+        self.grades.append(grades)
+        self.places.append(place)
+
+    def _graded_files(self, grades: Mapping[str, int], documents: Documents) -> dict[int, int]:
+        files: dict[int, int] = {}
+        rows = documents.rows(grades)
+        for row, grade in zip(rows.tolist(), grades.values(), strict=True):
+            if row >= 0 and grade > 0:
+                file = int(self.files[row])
+                files[file] = max(files.get(file, 0), grade)
+        return files
+
+    def of_kind(self, *kinds: str) -> Ints:
+        """Return the rows of questions of some kinds."""
+        return np.flatnonzero([kind in kinds for kind in self.kinds])
+
+
+def _files(collection: Collection) -> Ints:
+    """Return (N,) numbers of files, equal for documents of one file."""
+    documents = collection.documents
+    if not isinstance(collection.source, TextFiles):
+        return np.arange(len(documents))
+    source = collection.source
+    names = [source.begins(id) for id in documents.ids()]
+    _, files = np.unique(names, return_inverse=True)
+    return files
+
+
+def _places(documents: Documents, corpus: Documents, rows: Ints) -> list[tuple[int, int] | None]:
+    """Return the document and the character at which each span was cut out."""
+    places: list[tuple[int, int] | None] = []
+    before = documents.take(rows)
+    after = corpus.take(rows)
+    for row, old, new in zip(rows.tolist(), before, after, strict=True):
+        pairs = zip(old["text"], new["text"], strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        places.append((row, same))
+    return places
+
+
+@dataclass(frozen=True)
+class Passages:
+    """A corpus cut into passages.
+
+    Attributes:
+        documents: the passages.
+        rows: (P,) the document of each passage.
+        starts: (P,) its first character in the text.
+        ends: (P,) the character after its last.
+        lengths: (P,) its words.
+    """
+
+    documents: Documents
+    rows: Ints
+    starts: Ints
+    ends: Ints
+    lengths: Ints
+
+    @classmethod
+    def cut(cls, corpus: Documents, words: int, language: str, file: Path) -> Passages:
+        """Cut a corpus into passages of at most so many words.
+
+        Args:
+            corpus: the documents.
+            words: the most words of a passage.
+            language: ISO 639 code of the sentences.
+            file: where the passages are written.
+        """
+        count = word_counter().count
+        pieces: list[tuple[int, int, int]] = []
+        records: list[tuple[int, str, str, str]] = []
+        row = 0
+        for chunk in corpus.chunks(_CHUNK):
+            ranges = split_passages([d["text"] for d in chunk], count, words, language)
+            for document, parts in zip(chunk, ranges, strict=True):
+                for start, end in parts or [(0, len(document["text"]))]:
+                    text = document["text"][start:end]
+                    records.append((len(pieces), f"p{len(pieces)}", document["title"], text))
+                    pieces.append((row, start, end))
+                row += 1
+        write_arrow(file, iter(records))
+        rows, starts, ends = np.array(pieces, np.int64).T
+        lengths = np.array(count([text for _, _, _, text in records]), np.int64)
+        return cls(open_corpus(file), rows, starts, ends, lengths)
+
+
+def _compare(
+    specs: Mapping[str, ModelSpec],
+    collection: Collection,
+    questions: Questions,
+    sizes: Sequence[int],
+    work: Path,
+    options: PassageOptions,
+    search: SearchOptions,
+) -> PassagesRecord:
+    cut = {}
+    for words in sizes:
+        file = work / f"passages-{words}.arrow"
+        cut[words] = Passages.cut(questions.corpus, words, options.language, file)
+    _tell_costs(cut, specs)
+    figures = []
+    scores: dict[tuple[str, int], Doubles] = {}
+    for words, passages in cut.items():
+        with Resources.temporary(passages.documents, search, work) as resources:
+            for label, spec in specs.items():
+                ranker = resources.ranker(spec)
+                ranker.prepare()
+                ranked = ranker.search(questions.texts, _DEPTH).rows
+                by_file = score_files(ranked, passages, questions)
+                scores[label, words] = by_file
+                figures.append(_figures(label, words, ranked, by_file, passages, questions))
+    known = questions.of_kind(SPANS, GENERATED)
+    pairs = []
+    for label in specs:
+        for a, b in itertools.combinations(sorted(sizes), 2):
+            differences = scores[label, b][known] - scores[label, a][known]
+            pairs.append(_pair(label, a, b, differences))
+    best = {}
+    for label in specs:
+        means = {words: float(scores[label, words][known].mean()) for words in sizes}
+        best[label] = max(means, key=lambda words: means[words])
+    kinds = dict.fromkeys(questions.kinds)
+    return PassagesRecord(
+        dataset=collection.name,
+        documents=len(collection.documents),
+        questions={kind: questions.kinds.count(kind) for kind in kinds},
+        figures=figures,
+        pairs=pairs,
+        best=best,
+    )
+
+
+def _tell_costs(cut: Mapping[int, Passages], specs: Mapping[str, ModelSpec]) -> None:
+    parts = [f"{len(passages.rows):,} of {words} words" for words, passages in cut.items()]
+    words = sum(int(passages.lengths.sum()) for passages in cut.values())
+    log.info(
+        "passages: %s; each of %d models reads %s words in all",
+        ", ".join(parts),
+        len(specs),
+        f"{words:,}",
+    )
+
+
+def score_files(ranked: Ints, passages: Passages, questions: Questions) -> Doubles:
+    """Return (Q,) nDCG@10 of the files, each at the place of its best passage.
+
+    Args:
+        ranked: (Q, k) passages, best first, -1 for none.
+        passages: the passages.
+        questions: the questions.
+    """
+    scores = np.zeros(len(ranked))
+    for number, grades in enumerate(questions.grades):
+        rows = passages.rows[ranked[number][ranked[number] >= 0]]
+        files = list(dict.fromkeys(questions.files[rows].tolist()))[:_TOP]
+        gains = [grades.get(file, 0) for file in files]
+        ideal = _discounted(sorted(grades.values(), reverse=True)[:_TOP])
+        scores[number] = _discounted(gains) / ideal
+    return scores
+
+
+def _discounted(gains: Sequence[int]) -> float:
+    return sum(gain / math.log2(2 + rank) for rank, gain in enumerate(gains))
+
+
+def score_spans(ranked: Ints, passages: Passages, questions: Questions) -> Doubles:
+    """Return how early each span's place is read, 1 for at once and 0 for never.
+
+    The score is 1 / log2(2 + w / 180), with w the words of the passages before the one with the
+    place; it is 0 beyond 1,800 words.
+    """
+    scores = []
+    for number in questions.of_kind(SPANS).tolist():
+        place = questions.places[number]
+        assert place is not None
+        row, character = place
+        read = 0
+        score = 0.0
+        for passage in ranked[number][ranked[number] >= 0].tolist():
+            if read >= _TOP * _WORDS_A_RANK:
+                break
+            is_document = passages.rows[passage] == row
+            if is_document and passages.starts[passage] - 1 <= character <= passages.ends[passage]:
+                score = 1 / math.log2(2 + read / _WORDS_A_RANK)
+                break
+            read += int(passages.lengths[passage])
+        scores.append(score)
+    return np.array(scores)
+
+
+def _figures(
+    label: str,
+    words: int,
+    ranked: Ints,
+    by_file: Doubles,
+    passages: Passages,
+    questions: Questions,
+) -> SizeFigures:
+    kinds = dict.fromkeys(questions.kinds)
+    by_span = score_spans(ranked, passages, questions)
+    return SizeFigures(
+        model=label,
+        words=words,
+        passages=len(passages.rows),
+        by_file={kind: float(by_file[questions.of_kind(kind)].mean()) for kind in kinds},
+        by_span=float(by_span.mean()) if len(by_span) else None,
+    )
+
+
+def _pair(label: str, a: int, b: int, differences: Doubles) -> SizePair:
+    """Return a pair with its (Q,) differences, b − a."""
+    mean = float(differences.mean())
+    sampling = float(differences.std()) / math.sqrt(len(differences))
+    normal = NormalDist(mean, math.hypot(sampling, ERROR))
+    interval = (normal.inv_cdf(0.05), normal.inv_cdf(0.95))
+    return SizePair(label, a, b, mean, interval, 1 - normal.cdf(0.0))
+
+
+def lines(record: PassagesRecord) -> Iterator[str]:
+    """Yield the sentences about all models, and what they rest on."""
+    for model in record.best:
+        yield record.sentence(model)
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in record.questions.items())
+    yield (
+        f"The same {counts} were asked of every size. Probabilities count the error of such "
+        f"differences on labelled collections, a deviation of {ERROR:g}."
+    )

@@ -1,0 +1,236 @@
+"""The gate on real stores, whole and damaged in each way, and its exit statuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import completed, write_beir
+
+from beir_cocodr.cli.__main__ import main
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.gate import GateOptions, GateRecord, gate
+from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.retrieval.store.encode import encode
+from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.vectors.pool import Workers
+
+DOCUMENTS = 240
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory) -> Path:
+    return write_beir(tmp_path_factory.mktemp("gate") / "corpus", DOCUMENTS, 60)
+
+
+def encoded(
+    dataset: Path, model: Path, folder: Path, encoder: EncoderOptions = EncoderOptions()
+) -> Path:
+    options = EncodeOptions(shard_size=97)
+    encode(str(dataset), str(model), folder, options, encoder=encoder, workers=Workers(threads=1))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, collection, tiny_cosine) -> Path:
+    return encoded(collection, tiny_cosine, tmp_path_factory.mktemp("stores") / "whole")
+
+
+def changed(store: Path, folder: Path, change: Callable[[np.ndarray], np.ndarray]) -> Path:
+    """A copy of a store whose vectors were changed before they were written."""
+    shutil.copytree(store, folder)
+    opened = EmbeddingStore.open(folder)
+    vectors = change(torch.cat(list(opened.chunks())).numpy())
+    for number, shard in enumerate(opened.shards):
+        opened.write(number, vectors[shard.start : shard.stop])
+    return folder
+
+
+def shuffled(vectors: np.ndarray) -> np.ndarray:
+    """5% of the vectors belong to other documents."""
+    rows = np.random.default_rng(0).choice(len(vectors), len(vectors) // 20, replace=False)
+    vectors[rows] = vectors[np.roll(rows, 1)]
+    return vectors
+
+
+def rounded(vectors: np.ndarray, levels: int) -> np.ndarray:
+    step = np.abs(vectors).max(axis=1, keepdims=True) / levels
+    return (np.round(vectors / step) * step).astype(np.float32)
+
+
+def part_of(collection: Path, folder: Path, keep: Callable[[int, dict], dict | None]) -> Path:
+    """A copy of a collection of which documents are left out or changed."""
+    shutil.copytree(collection, folder)
+    lines = (collection / "corpus.jsonl").read_text().splitlines()
+    kept = []
+    for row, line in enumerate(lines):
+        document = keep(row, json.loads(line))
+        if document is not None:
+            kept.append(json.dumps(document))
+    (folder / "corpus.jsonl").write_text("\n".join(kept) + "\n")
+    return folder
+
+
+def status(old: object, new: object, collection: Path, *arguments: str) -> int:
+    """The exit status of the command in a process of its own."""
+    words = ["gate", str(old), str(new), "--dataset", str(collection), *arguments]
+    return completed(main, words).returncode
+
+
+def test_harmless_changes_end_with_0(collection, whole, tmp_path):
+    half = changed(whole, tmp_path / "fp16", lambda v: v.astype(np.float16).astype(np.float32))
+    eight = changed(whole, tmp_path / "int8", lambda vectors: rounded(vectors, 127))
+    order = np.random.default_rng(1).permutation(DOCUMENTS)
+    lines = (collection / "corpus.jsonl").read_text().splitlines()
+    other = part_of(
+        collection, tmp_path / "reordered", lambda row, _: json.loads(lines[order[row]])
+    )
+    record = EmbeddingStore.open(whole).record
+    reordered = encoded(other, Path(str(record.model.path)), tmp_path / "in-another-order")
+    for new in (whole, half, eight, reordered):
+        found = gate(whole, new, str(collection))
+        assert (found.decision, found.exit_status) == ("not worse", 0), new
+        assert found.missing == {"old": 0, "new": 0}
+    assert status(whole, eight, collection) == 0
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_a_store_damaged_in_each_way_ends_with_1(collection, whole, tiny_cosine, tmp_path, labels):
+    def without(row: int, document: dict) -> dict | None:
+        return document if row % 12 else None
+
+    def older(row: int, document: dict) -> dict | None:
+        if row % 12 == 0:
+            return None
+        if row % 5 == 0:
+            document["text"] = "the of a in on is with"
+        return document
+
+    lacking = part_of(collection, tmp_path / "lacking", without)
+    stale = part_of(collection, tmp_path / "stale", older)
+    short = EncoderOptions(document_length=6)
+    prefix = EncoderOptions(query_prompt="wing flow shock layer pressure drag lift library index: ")
+    faults = {
+        "shuffled": changed(whole, tmp_path / "shuffled", shuffled),
+        "coarse": changed(whole, tmp_path / "coarse", lambda vectors: rounded(vectors, 1)),
+        "missing": encoded(lacking, tiny_cosine, tmp_path / "missing-store"),
+        "stale": encoded(stale, tiny_cosine, tmp_path / "stale-store"),
+        "short": encoded(collection, tiny_cosine, tmp_path / "short", short),
+        "prefix": encoded(collection, tiny_cosine, tmp_path / "prefix", prefix),
+    }
+    options = GateOptions(labels=labels)
+    for name, store in faults.items():
+        assert gate(whole, store, str(collection), options=options).decision == "worse", name
+    assert gate(whole, faults["missing"], str(collection)).missing["new"] == DOCUMENTS // 12
+    if labels:
+        assert status(whole, faults["shuffled"], collection) == 1
+        # What was repaired is not worse, and a large margin tolerates everything.
+        assert status(faults["shuffled"], whole, collection) == 0
+        assert status(whole, faults["shuffled"], collection, "--margin", "1") == 0
+
+
+def test_documents_that_the_collection_lacks_are_counted(collection, whole, tmp_path):
+    fewer = part_of(collection, tmp_path / "fewer", lambda row, d: d if row % 4 else None)
+    record = gate(whole, whole, str(fewer))
+    assert 0.05 < record.unknown["old"] < 0.5
+    assert "the collection does not have" in record.paragraph
+
+
+def test_a_file_that_is_damaged_ends_with_2(collection, whole, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(whole, broken)
+    shard = next(broken.glob("shard-*"))
+    content = bytearray(shard.read_bytes())
+    content[-5] ^= 255
+    shard.write_bytes(content)
+    done = completed(main, ["gate", str(whole), str(broken), "--dataset", str(collection)])
+    assert done.returncode == 2
+    assert shard.name in done.stderr.splitlines()[-1]
+
+
+def test_two_unlike_runs_without_labels_end_with_3(collection, tmp_path):
+    queries = [
+        json.loads(line)["_id"] for line in (collection / "queries.jsonl").read_text().splitlines()
+    ]
+    for name, first in (("a.run", 0), ("b.run", 100)):
+        lines = []
+        for query in queries:
+            for rank in range(10):
+                lines.append(f"{query} Q0 d{first + rank} {rank + 1} {10 - rank} tag\n")
+        (tmp_path / name).write_text("".join(lines))
+    both = (tmp_path / "a.run", tmp_path / "b.run", collection)
+    assert status(*both, "--no-labels") == 3
+    assert status(both[0], both[0], collection, "--no-labels") == 0
+
+
+def test_one_paragraph_and_json(collection, whole, tmp_path, capsys):
+    words = ["gate", str(whole), str(whole), "--dataset", str(collection)]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert not ended.value.code
+    out = capsys.readouterr().out
+    assert len(out.strip().splitlines()) == 1
+    assert "false alarm" in out
+    with pytest.raises(SystemExit):
+        main([*words, "--json", "--output", str(tmp_path / "o")])
+    content = json.loads(capsys.readouterr().out)
+    assert content == json.loads((tmp_path / "o" / "gate.json").read_text())
+    record = GateRecord.read(tmp_path / "o" / "gate.json")
+    assert record.to_json() == content | {"interval": tuple(content["interval"])}
+    assert set(content) >= {"decision", "exit_status", "margin", "estimate", "interval", "rates"}
+    kinds = {figures.kind for figures in record.evidence}
+    assert kinds == {"spans of documents", "generated queries", "labelled queries"}
+
+
+def test_the_settings_of_one_side(collection, tiny_cosine, whole):
+    model = str(tiny_cosine)
+    options = GateOptions(samples=60, new=EncoderOptions(document_length=6))
+    assert gate(model, model, str(collection), options=options).decision == "worse"
+    # A store and the model that wrote it are the same thing.
+    assert gate(model, whole, str(collection)).decision == "not worse"
+    with pytest.raises(InputError, match=r"NEW.*document_length"):
+        gate(model, whole, str(collection), options=options)
+
+
+def test_an_index_in_a_store(collection, whole, tmp_path):
+    pytest.importorskip("faiss")
+    copy = tmp_path / "with-index"
+    shutil.copytree(whole, copy)
+    with pytest.raises(InputError, match="index-hnsw"):
+        gate(whole, copy / "index-hnsw", str(collection))
+    searched = ["search", "--store", str(copy), "--dataset", str(collection), "--index", "hnsw"]
+    with pytest.raises(SystemExit):
+        main([*searched, "--output", str(tmp_path / "x.run")])
+    assert gate(whole, copy / "index-hnsw", str(collection)).decision == "not worse"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["bm25", "bm25", "--set-new", "nonsense=1"], "--set-new nonsense=1"),
+        (["bm25", "bm25", "--margin", "2"], "margin"),
+        (["bm25", "bm25", "--labels", "--judgements", "x"], "not both"),
+        (["bm25", "no-such-model"], "no-such-model"),
+    ],
+)
+def test_bad_input_ends_with_2(collection, capsys, arguments, expected):
+    with pytest.raises(SystemExit) as ended:
+        main(["gate", *arguments, "--dataset", str(collection)])
+    assert ended.value.code == 2
+    assert expected in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_judgements_of_a_file(collection, whole, tmp_path):
+    judged = tmp_path / "judged.tsv"
+    lines = (collection / "qrels" / "test.tsv").read_text().splitlines()
+    judged.write_text("\n".join(lines[:40]) + "\n")
+    worse = changed(whole, tmp_path / "shuffled", shuffled)
+    record = gate(whole, worse, str(collection), options=GateOptions(judgements=judged))
+    assert record.decision == "worse"
+    assert "judged queries" in {figures.kind for figures in record.evidence}

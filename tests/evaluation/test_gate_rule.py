@@ -1,0 +1,116 @@
+"""The rule of the gate: symmetric, monotone, and sure of nothing that it has not seen."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from beir_cocodr.evaluation.gate_rule import (
+    GENERATED,
+    JUDGED,
+    LABELLED,
+    MEASURED_RATES,
+    NOT_WORSE,
+    REAL,
+    SPANS,
+    WORSE,
+    GateEvidence,
+    assess,
+)
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "gate.json"
+
+shares = st.floats(0, 1)
+differences = st.floats(-1, 1)
+errors = st.floats(0.001, 0.2)
+
+
+def evidence(kind: str, difference: float, error: float, distance: float) -> GateEvidence:
+    return GateEvidence(
+        kind, 200, distance, old=0.5, new=0.5, difference=difference, standard_error=error
+    )
+
+
+@given(differences, errors, differences, errors, shares)
+def test_exchanging_both_sides_negates_the_estimate(spans, spans_error, judged, error, distance):
+    figures = [evidence(SPANS, spans, spans_error, distance)]
+    figures.append(evidence(LABELLED, judged, error, distance))
+    turned = [evidence(SPANS, -spans, spans_error, distance)]
+    turned.append(evidence(LABELLED, -judged, error, distance))
+    first = assess(figures, 0.01)
+    second = assess(turned, 0.01)
+    assert second.estimate == pytest.approx(-first.estimate, abs=1e-12)
+    assert second.deviation == pytest.approx(first.deviation)
+    low, high = first.interval
+    assert second.interval == pytest.approx((-high, -low))
+
+
+@given(differences, st.floats(0, 0.5), errors, shares, st.floats(0, 0.2), st.floats(0, 0.2))
+def test_a_larger_loss_or_a_smaller_margin_never_clears(
+    difference, further, error, distance, margin, further_margin
+):
+    order = [NOT_WORSE, "cannot tell", WORSE]
+
+    def severity(lost: float, tolerated: float) -> int:
+        found = assess([evidence(SPANS, difference - lost, error, distance)], tolerated)
+        return order.index(found.decide())
+
+    assert severity(further, margin) >= severity(0, margin)
+    assert severity(0, margin) >= severity(0, margin + further_margin)
+
+
+@given(st.floats(0, 0.1))
+def test_equal_lists_are_never_worse_at_the_default_margin(tolerated):
+    figures = [evidence(SPANS, 0.0, 0.0, 0.0), GateEvidence(REAL, 100, 0.0)]
+    assert assess(figures, 0.01 + tolerated).decide() == NOT_WORSE
+
+
+def test_two_runs_that_differ_much_cannot_be_told_without_labels():
+    assert assess([GateEvidence(REAL, 100, 0.6)], 0.01).decide() == "cannot tell"
+    assert assess([GateEvidence(REAL, 100, 0.0)], 0.01).decide() == NOT_WORSE
+
+
+def test_lost_documents_count_for_close_lists_unless_labels_clear_them():
+    lost = [evidence(SPANS, -0.05, 0.01, 0.05), evidence(GENERATED, -0.05, 0.01, 0.05)]
+    assert assess(lost, 0.01).loses_documents
+    far = [evidence(SPANS, -0.05, 0.01, 0.6), evidence(GENERATED, -0.05, 0.01, 0.6)]
+    assert not assess(far, 0.01).loses_documents
+    few = [*lost, evidence(JUDGED, 0.0, 0.05, 0.05)]
+    assert assess(few, 0.01).loses_documents
+    many = [*lost, evidence(LABELLED, 0.0, 0.002, 0.05)]
+    assert not assess(many, 0.01).loses_documents
+    assert assess(many, 0.01).decide() == NOT_WORSE
+
+
+@given(st.lists(st.tuples(shares, shares), min_size=2, max_size=30))
+def test_figures_are_those_of_scipy(pairs):
+    old, new = (np.array(side) for side in zip(*pairs, strict=True))
+    figures = GateEvidence.of(SPANS, np.zeros(len(old)), (old, new))
+    size = len(old)
+    expected = stats.sem(new - old) * math.sqrt((size - 1) / size)
+    assert figures.standard_error == pytest.approx(expected, abs=1e-9)
+    assert figures.difference == pytest.approx(float(np.mean(new) - np.mean(old)), abs=1e-9)
+    assert figures.better + figures.worse == int((new != old).sum())
+
+
+@given(st.lists(st.tuples(shares, shares), min_size=2, max_size=30))
+def test_equal_weights_change_nothing_and_judged_queries_are_less_sure(pairs):
+    old, new = (np.array(side) for side in zip(*pairs, strict=True))
+    distances = np.zeros(len(old))
+    plain = GateEvidence.of(SPANS, distances, (old, new))
+    weighted = GateEvidence.of(SPANS, distances, (old, new), np.full(len(old), 3.0))
+    assert weighted.standard_error == pytest.approx(plain.standard_error, abs=1e-12)
+    judged = GateEvidence.of(JUDGED, distances, (old, new))
+    assert judged.standard_error > plain.standard_error
+
+
+def test_the_packaged_rates_are_the_measured_ones():
+    assert asdict(MEASURED_RATES) == json.loads(RESULTS.read_text())["rates"]
