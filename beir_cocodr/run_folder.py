@@ -37,6 +37,7 @@ _RESULTS = (
     "report.html",
     "parity.json",
     "gate.json",
+    "passages.json",
     "overlap.json",
     "nearest.tsv",
     "similarity.png",

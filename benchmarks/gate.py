@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,7 @@ class Case:
             "standard_error": round(self.error, 4),
             "estimate": round(assessment.estimate, 4),
             "loses_documents": assessment.loses_documents,
+            "evidence": [asdict(figures) for figures in self.evidence],
             "decision": assessment.decide(),
         }
 
@@ -279,6 +280,7 @@ def _cases(collection: str, encoder: str, options: argparse.Namespace) -> list[C
     if options.encoded_only and not file.is_file():
         print(f"{collection} is not encoded by {encoder}")
         return []
+    print(f"{collection} by {encoder}", flush=True)
     return cases_of(load_encoded(collection, options.folder, encoder, options.work))
 
 

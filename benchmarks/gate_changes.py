@@ -307,7 +307,7 @@ def search(queries: Floats, documents: Floats, present: npt.NDArray[np.bool_] | 
     scores = queries @ documents.T
     if present is not None:
         scores[:, ~present] = -np.inf
-    rows = np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]
+    rows = _top(scores)
     is_result = np.isfinite(np.take_along_axis(scores, rows, 1))
     return np.where(is_result, rows, -1)
 
@@ -471,7 +471,10 @@ class Changes:
 
 
 def _top(scores: npt.NDArray[np.floating]) -> Rows:
-    return np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]
+    """Return the (Q, 10) rows of the highest scores."""
+    rows = np.sort(np.argpartition(-scores, _DEPTH, axis=1)[:, :_DEPTH], axis=1)
+    order = np.argsort(-np.take_along_axis(scores, rows, 1), axis=1, kind="stable")
+    return np.take_along_axis(rows, order, 1)
 
 
 def _normalised(scores: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:

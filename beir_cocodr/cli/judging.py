@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
@@ -13,6 +13,9 @@ from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
 from beir_cocodr.generation.generators import LEXICAL_GENERATOR
 from beir_cocodr.models.spec import ALIASES, BM25, SearchOptions, model_forms
 from beir_cocodr.report.terminal import print_json, print_record
+
+if TYPE_CHECKING:
+    from beir_cocodr.evaluation.passage_sizes import PassageOptions
 
 _MODELS = ", ".join([*ALIASES, BM25, f"lucene-{BM25}", *model_forms()])
 
@@ -79,6 +82,14 @@ def compare(
             metavar="RUN",
             help="Score this TREC run by BEIR, ir-measures and pytrec_eval instead of comparing "
             "models.",
+        ),
+    ] = None,
+    passages: Annotated[
+        str | None,
+        Option(
+            metavar="WORDS,WORDS",
+            help="Compare these sizes of passages, in words, for one or more models, instead of "
+            "comparing models.",
         ),
     ] = None,
     output: Annotated[Path | None, Option(help="Write the results to this folder.")] = None,
@@ -165,6 +176,12 @@ def compare(
         with parameters.results(context, output, overwrite) as folder:
             _parity(parity, dataset, folder, split, measures, as_json)
         return
+    if passages is not None:
+        from beir_cocodr.evaluation.passage_sizes import PassageOptions
+
+        of_passages = PassageOptions(samples=samples, seed=seed, split=split, overwrite=overwrite)
+        _passages(passages, models or [], dataset, output, of_passages, search, as_json)
+        return
     from beir_cocodr.evaluation.compare import CompareOptions
     from beir_cocodr.evaluation.compare import compare as run
     from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
@@ -207,6 +224,29 @@ def _parity(
     if output is not None:
         record.write(output / "parity.json")
     print_record(record, as_json, parity_tables)
+
+
+def _passages(
+    sizes: str,
+    models: list[str],
+    dataset: str,
+    output: Path | None,
+    options: "PassageOptions",
+    search: SearchOptions,
+    as_json: bool,
+) -> None:
+    from beir_cocodr.evaluation.passage_sizes import compare_passages
+    from beir_cocodr.report.passage_tables import passage_tables
+
+    numbers = []
+    for text in sizes.split(","):
+        if not text.strip().isdecimal():
+            raise InputError(f"--passages {sizes}: {text!r} is not a number of words; give 90,180")
+        numbers.append(int(text))
+    record = compare_passages(
+        models, dataset, numbers, output=output, options=options, search=search
+    )
+    print_record(record, as_json, passage_tables)
 
 
 def report(

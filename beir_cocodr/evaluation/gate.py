@@ -132,8 +132,8 @@ class GateRecord(Record):
         estimate: the estimated difference in nDCG@10, NEW − OLD.
         interval: its 90% interval.
         probability_worse: the probability that NEW is worse by more than the margin.
-        loses_documents: true if NEW loses more than the margin on queries with known documents,
-            while its lists are close to those of OLD.
+        loses_documents: true if NEW no longer finds documents, while its lists are close to those
+            of OLD.
         evidence: the figures of each kind of queries.
         missing: documents of the collection that a side does not hold; None if that is unknown.
         unknown: share of a side's results that the collection does not have.
@@ -233,6 +233,12 @@ class _Sides:
     new: Side
     folder: Path
 
+    @property
+    def are_comparable(self) -> bool:
+        """Return false if BM25 takes part in one side alone, which queries of documents favour."""
+        both = {self.old.matches_words, self.new.matches_words}
+        return both != {True, False}
+
     def search(
         self, queries: Mapping[str, str], documents: Documents, drop: bool
     ) -> tuple[Ints, Ints]:
@@ -298,7 +304,9 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
     for kind, pseudo in known.items():
         of_old, of_new = sides.search(pseudo.queries, documents, drop)
         ranked.append((of_old, of_new))
-        scores = (pseudo.score(of_old), pseudo.score(of_new))
+        scores = None
+        if sides.are_comparable:
+            scores = (pseudo.score(of_old), pseudo.score(of_new))
         evidence.append(GateEvidence.of(kind, rank_distance(of_old, of_new), scores))
     if queries.texts:
         of_old, of_new = sides.search(queries.texts, documents, drop)
@@ -466,8 +474,8 @@ def _sentences(record: GateRecord) -> Iterator[str]:
     )
     if record.loses_documents:
         yield (
-            "It no longer finds documents that it should find: the loss on queries with known "
-            "documents is beyond the margin, at a level of 5%."
+            "It no longer finds documents that it should find: on queries with a known document it "
+            "loses more than twice the margin, significantly so."
         )
     for figures in record.evidence:
         yield _evidence_sentence(figures)

@@ -13,7 +13,15 @@ from beir_cocodr.arrays import Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import run_results
-from beir_cocodr.models.spec import RUN, EncoderOptions, ModelSpec, SearchOptions
+from beir_cocodr.models.spec import (
+    BM25,
+    DENSE,
+    FUSIONS,
+    RUN,
+    EncoderOptions,
+    ModelSpec,
+    SearchOptions,
+)
 from beir_cocodr.retrieval.resolve import Model, resolve_model
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.record import STORE_FILE
@@ -45,10 +53,12 @@ class Side(Protocol):
         encoder: The name of its encoder, whose training record may name this corpus.
         answers_any: True if it can be asked any query; a run knows only its own.
         missing: Documents of the collection that it does not hold; None if that is unknown.
+        matches_words: True if BM25 takes part; None if that is unknown.
     """
 
     label: str
     encoder: str
+    matches_words: bool | None
     answers_any: bool
     missing: int | None
 
@@ -76,6 +86,7 @@ class RankerSide:
     label: str
     encoder: str
     ranker: Ranker
+    matches_words: bool | None = None
     answers_any: bool = True
     missing: int | None = None
 
@@ -94,6 +105,7 @@ class RunSide:
     spec: ModelSpec
     documents: Documents
     encoder: str = ""
+    matches_words: bool | None = None
     answers_any: bool = False
     missing: int | None = None
 
@@ -117,6 +129,7 @@ class StoreSide:
     """
 
     answers_any = True
+    matches_words: bool | None = None
 
     def __init__(
         self,
@@ -143,8 +156,9 @@ class StoreSide:
         self.options = options
         self.index = index
         self.model: COCODR = query_encoder(store, None, options.encoder.device)
+        self.matches_words = _has_bm25(self.model)
         self.encoder = store.record.model.path or str(store.record.model.name)
-        self.missing = len(documents) - sum(_held(store, documents))
+        self.missing: int | None = len(documents) - sum(_held(store, documents))
 
     def search(self, queries: Mapping[str, str]) -> Ints:
         """Return the rows of the best documents, see :meth:`Side.search`."""
@@ -221,7 +235,21 @@ def open_side(
         _check_no_settings(role, "a loaded model keeps its own settings", settings)
     ranker = resources.ranker(spec)
     resources.check_stores_used()
-    return RankerSide(spec.name, spec.encoder, ranker)
+    return RankerSide(spec.name, spec.encoder, ranker, _matches_words(spec, ranker))
+
+
+def _matches_words(spec: ModelSpec, ranker: Ranker) -> bool | None:
+    """Return true if BM25 takes part in a model, false for a dense encoder, else None."""
+    if spec.kind == BM25 or spec.kind in FUSIONS:
+        return True
+    if spec.kind != DENSE:
+        return None
+    return _has_bm25(getattr(ranker, "model", None))
+
+
+def _has_bm25(model: object) -> bool:
+    """Return true for a hybrid encoder, which has BM25 in its vectors."""
+    return hasattr(model, "join")
 
 
 def with_settings(options: SearchOptions, settings: EncoderOptions) -> SearchOptions:

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from beir_cocodr.arrays import Doubles, Ints
+from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.collection import Collection, Dataset, load_collection, resolve_source
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.files.file_folder import Reading, TextFiles
@@ -374,9 +375,12 @@ def _compare(
     search: SearchOptions,
 ) -> PassagesRecord:
     cut = {}
+    language = options.language
+    if isinstance(collection.source, TextFiles):
+        language = Language.parse(collection.source.reading.language).code
     for words in sizes:
         file = work / f"passages-{words}.arrow"
-        cut[words] = Passages.cut(questions.corpus, words, options.language, file)
+        cut[words] = Passages.cut(questions.corpus, words, language, file)
     _tell_costs(cut, specs)
     figures = []
     scores: dict[tuple[str, int], Doubles] = {}

@@ -78,6 +78,14 @@ def test_two_runs_that_differ_much_cannot_be_told_without_labels():
     assert assess([GateEvidence(REAL, 100, 0.0)], 0.01).decide() == NOT_WORSE
 
 
+def test_far_lists_are_cleared_by_labels_alone():
+    far = [evidence(SPANS, 0.3, 0.01, 0.6), GateEvidence(REAL, 100, 0.6)]
+    assert assess(far, 0.01).estimate > 0.05
+    assert assess(far, 0.01).decide() == "cannot tell"
+    labelled = [evidence(SPANS, 0.3, 0.01, 0.6), evidence(LABELLED, 0.1, 0.01, 0.6)]
+    assert assess(labelled, 0.01).decide() == NOT_WORSE
+
+
 def test_lost_documents_count_for_close_lists_unless_labels_clear_them():
     lost = [evidence(SPANS, -0.05, 0.01, 0.05), evidence(GENERATED, -0.05, 0.01, 0.05)]
     assert assess(lost, 0.01).loses_documents

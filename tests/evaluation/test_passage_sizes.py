@@ -1,0 +1,131 @@
+"""Sizes of passages, compared by the same questions of files and of labelled collections."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from conftest import TOPICS, sentences, write_beir
+
+from beir_cocodr.cli.__main__ import main
+from beir_cocodr.evaluation.passage_sizes import (
+    GENERATED,
+    LABELLED,
+    SPANS,
+    PassageOptions,
+    Passages,
+    PassagesRecord,
+    Questions,
+    compare_passages,
+    load_whole,
+    score_files,
+    score_spans,
+)
+
+FILES = 24
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder of long files, each with two sections."""
+    folder = tmp_path_factory.mktemp("files")
+    rng = np.random.default_rng(0)
+    for number in range(FILES):
+        topic = number % len(TOPICS)
+        parts = [f"# Part {part}\n\n{sentences(rng, topic, 25)}\n" for part in "ab"]
+        (folder / f"file{number}.md").write_text("\n".join(parts))
+    return folder
+
+
+def test_passages_cover_the_documents_and_keep_to_their_size(files, tmp_path):
+    collection = load_whole(str(files), "test")
+    assert len(collection.documents) == 2 * FILES
+    for words in (40, 100):
+        passages = Passages.cut(collection.documents, words, "en", tmp_path / f"{words}.arrow")
+        assert passages.lengths.max() <= words
+        texts = [document["text"] for document in collection.documents.values()]
+        for row, text in enumerate(texts):
+            parts = passages.documents.take(np.flatnonzero(passages.rows == row))
+            assert " ".join(" ".join(part["text"] for part in parts).split()) == " ".join(
+                text.split()
+            )
+
+
+def test_questions_are_of_the_file_and_the_place_where_their_span_was(files, tmp_path):
+    collection = load_whole(str(files), "test")
+    questions = Questions.draw(collection, tmp_path, PassageOptions(samples=20))
+    assert len(set(questions.files.tolist())) == FILES
+    before = [document["text"] for document in collection.documents.values()]
+    for number in questions.of_kind(SPANS).tolist():
+        row, character = questions.places[number]
+        text = list(questions.texts.values())[number]
+        assert questions.grades[number] == {int(questions.files[row]): 1}
+        # The span begins where the place is, up to letters that it shares with what follows it.
+        assert abs(before[row].find(text) - character) <= len(text)
+
+
+def test_scores_are_those_of_hand_made_rankings():
+    grades = [{0: 1}, {1: 2, 2: 1}]
+    questions = Questions(
+        None, np.array([0, 1, 2]), {"a": "", "b": ""}, [SPANS, LABELLED], grades, [(0, 50), None]
+    )
+    passages = Passages(
+        None,
+        np.array([0, 0, 1, 2]),
+        np.array([0, 40, 0, 0]),
+        np.array([39, 90, 80, 80]),
+        np.array([180, 180, 360, 90]),
+    )
+    ranked = np.array([[2, 0, 1, -1], [3, 2, 0, -1]])
+    discount = 1 / math.log2(3)
+    # Files of the second question: 2 (grade 1), 1 (grade 2), 0.
+    expected = [discount, (1 + 2 * discount) / (2 + discount)]
+    assert score_files(ranked, passages, questions) == pytest.approx(expected)
+    # 360 and 180 words are read before the passage with character 50 of document 0.
+    assert score_spans(ranked, passages, questions) == pytest.approx([1 / math.log2(2 + 3)])
+
+
+def test_small_passages_are_the_better_bet_for_a_model_that_reads_few_tokens(files, tiny_bert):
+    """The encoder reads 12 tokens: what passages of 400 words say later is lost to it."""
+    from beir_cocodr import load_encoder
+    from beir_cocodr.models.spec import EncoderOptions
+
+    model = load_encoder(str(tiny_bert), EncoderOptions(document_length=16, query_length=16))
+    record = compare_passages({"short": model}, str(files), [15, 400])
+    assert record.best == {"short": 15}
+    [pair] = record.pairs
+    assert (pair.a, pair.b) == (15, 400)
+    assert pair.probability < 0.5
+    assert pair.interval[0] < pair.difference < pair.interval[1]
+    assert set(record.questions) == {SPANS, GENERATED}
+
+
+def test_command_line(files, tmp_path, capsys):
+    words = ["compare", "bm25", "--dataset", str(files), "--passages", "40,90,200"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--samples", "20", "--output", str(tmp_path / "o")])
+    assert not ended.value.code
+    assert "better bet" in " ".join(capsys.readouterr().out.split())
+    record = PassagesRecord.read(tmp_path / "o" / "passages.json")
+    assert [figures.words for figures in record.figures] == [40, 90, 200]
+    assert len(record.pairs) == 3
+    with pytest.raises(SystemExit):
+        main([*words, "--samples", "20", "--json"])
+    assert json.loads(capsys.readouterr().out)["best"] == record.best
+
+
+@pytest.mark.parametrize("sizes", ["90", "90,90", "90,x", "0,90", ""])
+def test_wrong_sizes_are_refused(files, sizes, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "bm25", "--dataset", str(files), f"--passages={sizes}"])
+    assert ended.value.code == 2
+    assert "90" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_labels_of_a_collection_count_by_document(tmp_path):
+    folder = write_beir(tmp_path / "labelled", 60, 16)
+    record = compare_passages("bm25", str(folder), [20, 60], options=PassageOptions(samples=20))
+    assert record.questions[LABELLED] == 16
+    assert all(0 < figures.by_file[LABELLED] <= 1 for figures in record.figures)
