@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,9 @@ class Case:
             "standard_error": round(self.error, 4),
             "estimate": round(assessment.estimate, 4),
             "loses_documents": assessment.loses_documents,
-            "evidence": [asdict(figures) for figures in self.evidence],
+            "spans": round(self.evidence[0].difference or 0.0, 4),
+            "generated": round(self.evidence[1].difference or 0.0, 4),
+            "distance": round(self.evidence[2].distance, 4),
             "decision": assessment.decide(),
         }
 
