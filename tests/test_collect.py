@@ -41,13 +41,13 @@ USES = ("", "hybrid@0.5:", "rrf:", "rm3@0.5:", "feedback@0.5:")
 
 @pytest.fixture
 def collection(tmp_path):
-    """A labelled collection of 80 documents."""
+    """Write a labelled collection of 80 documents."""
     return write_beir(tmp_path / "source", documents=80, queries=20)
 
 
 @pytest.fixture
 def tiny(monkeypatch, tiny_cosine):
-    """A row of the table of encoders, with a model of random weights."""
+    """Add a row to the table of encoders, with a model of random weights, and load it."""
 
     def build(name: str, folder: Path) -> Transformer:
         return Transformer(name, str(tiny_cosine), Variants(first_token=True, prefix=True))
