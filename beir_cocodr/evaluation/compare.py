@@ -45,7 +45,7 @@ from beir_cocodr.evaluation.results import (
     Findings,
     indistinguishable,
 )
-from beir_cocodr.evaluation.runs import identical_ids, identity_of_model
+from beir_cocodr.evaluation.runs import identical_ids, identity_of_model, warn_of_unanswered
 from beir_cocodr.generation.generators import LEXICAL_GENERATOR
 from beir_cocodr.io import file_sha256, json_sha256, output_path
 from beir_cocodr.models.spec import (
@@ -281,7 +281,7 @@ def compare_collection(
         check_judgements_kept(output_path(output) / LABELS_FILE, options.judgements)
     calibration = _read_calibration(options)
     if not labelled:
-        _check_label_free(specs, collection, task, has_judged=judged is not None)
+        _check_label_free(specs, collection, task, judged)
     with ExitStack() as stack:
         folder = None
         if output is not None:
@@ -436,11 +436,13 @@ def _check_label_free(
     specs: Mapping[str, ModelSpec],
     collection: Collection,
     task: ComparisonTask,
-    has_judged: bool,
+    judged: Judgements | None,
 ) -> None:
     """Check that models can be compared without labels; say so where labels were expected."""
+    if judged is not None:
+        warn_of_unanswered(specs.values(), judged.queries)
     for label, spec in specs.items():
-        if spec.kind == RUN and not collection.queries and not has_judged:
+        if spec.kind == RUN and not collection.queries and judged is None:
             raise InputError(
                 f"{label} is a run, and {collection.name} has no queries that it could answer; "
                 "give the collection its queries, or name a model"
@@ -455,7 +457,7 @@ def _check_label_free(
                 "%s cannot be given a changed corpus, so held-out crops do not count for it",
                 label,
             )
-    if task.options.labels is None and not has_judged:
+    if task.options.labels is None and judged is None:
         log.warning(
             "%s has no judgements of split %r: the verdict is an estimate without labels",
             collection.name,

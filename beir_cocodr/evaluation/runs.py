@@ -121,6 +121,30 @@ def run_results(spec: ModelSpec) -> Results:
     return ranked_run(Path(spec.encoder)) if spec.loaded is None else ranked(spec.loaded)
 
 
+def warn_of_unanswered(specs: Iterable[ModelSpec], judged: Iterable[str]) -> None:
+    """Warn of runs that lack judged queries, which count as queries without results.
+
+    Args:
+        specs: models, of which runs are looked at.
+        judged: ids of the judged queries.
+    """
+    queries = list(judged)
+    for spec in specs:
+        if spec.kind != RUN:
+            continue
+        results = run_results(spec)
+        lacking = [query for query in queries if query not in results]
+        if lacking:
+            log.warning(
+                "%s has no results for %d of %d judged queries, such as %r: they count as 0; leave "
+                "their judgements out if the system was not asked",
+                spec.name,
+                len(lacking),
+                len(queries),
+                lacking[0],
+            )
+
+
 class RunRanker:
     """A run as the ranker of the queries that it answers.
 
@@ -163,7 +187,8 @@ class RunRanker:
             )
         if lacking:
             log.warning(
-                "%s does not answer %d of %d queries, which are left out where it is compared",
+                "%s does not answer %d of %d queries, which are left out of its agreement with "
+                "others",
                 self.name,
                 lacking,
                 len(queries),

@@ -153,6 +153,22 @@ def test_a_run_needs_queries_that_it_answers(collection, half, tmp_path):
         compare([f"run:{half}", "bm25"], (documents, others, judged), options=WITHOUT_LABELS)
 
 
+def test_judged_queries_that_a_run_lacks_are_said(collection, half, clean, tmp_path, caplog):
+    ids = list(collection.queries)[:12]
+    pairs = [(id, document) for id in ids for document in collection.qrels[id]]
+    table = tmp_path / "judged.tsv"
+    rows = "".join(f"{query}\t0\t{document}\t1\n" for query, document in pairs)
+    table.write_text(rows)
+    models = {"old": f"run:{half}", "encoder": clean}
+    record = compare(
+        models,
+        collection_triple(collection),
+        options=CompareOptions(samples=20, judgements=table),
+    )
+    assert record.few_labels.queries == 12
+    assert "no results for 6 of 12 judged queries, such as 'q1'" in caplog.text
+
+
 def test_a_run_that_does_not_exist_is_named():
     with pytest.raises(InputError, match=r"run:nowhere\.run.*no file 'nowhere\.run'"):
         resolve_models(["bm25", "run:nowhere.run"])
