@@ -280,9 +280,9 @@ _WEIGHTS = (
 def checksums_of(folder: Path) -> dict[str, str]:
     """Return the checksum of each file of a model's weights and vocabularies, by its path."""
     files: list[Path] = []
-    for place in (folder, *folder.glob("[0-9]*_*")):
+    for part in (folder, *folder.glob("[0-9]*_*")):
         for pattern in _WEIGHTS:
-            files += filter(Path.is_file, place.glob(pattern))
+            files += filter(Path.is_file, part.glob(pattern))
     return {file.relative_to(folder).as_posix(): file_checksum(file) for file in sorted(set(files))}
 
 

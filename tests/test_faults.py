@@ -125,3 +125,10 @@ def test_a_process_of_root_can_give_up_its_permissions(tmp_path):
 def read_as_ordinary(file: Path) -> None:
     become_ordinary()
     file.read_text()
+
+
+def test_every_kind_has_a_number_of_cases():
+    from faults.campaign import CASES, KINDS, SAMPLE
+
+    assert KINDS.keys() == CASES.keys() == SAMPLE.keys()
+    assert min(SAMPLE.values()) > 0

@@ -165,8 +165,8 @@ def run_folder(case: str, campaign: Campaign) -> Outcome:
     if outcome == "silent difference" and damage in ("an odd file", "utf-8-sig", "utf-16"):
         outcome = "other content"  # another text, which was read
     outcome, message = find_lost_work(work, ()) or (outcome, message)
-    shown = arguments[0]
-    return Outcome(case, shown, name, file, damage, outcome, message, ended.seconds, arguments)
+    command = arguments[0]
+    return Outcome(case, command, name, file, damage, outcome, message, ended.seconds, arguments)
 
 
 _CACHED = {
@@ -208,7 +208,7 @@ def run_cache(case: str, campaign: Campaign) -> Outcome:
     damage = None
     while damage is None:
         damage = rng.choice([cut, flip, zeros, empty, garbage, missing])(file, rng)
-    place = file.relative_to(cache).as_posix()
+    damaged_name = file.relative_to(cache).as_posix()
     ended = campaign.warm.run(arguments, work, LIMIT, environment)
     results = read_results(work, ["out"], ended.stdout)
     lines = [line for line in ended.stderr.splitlines() if line.strip()]
@@ -216,13 +216,18 @@ def run_cache(case: str, campaign: Campaign) -> Outcome:
     if failure is not None:
         outcome, message = failure
     elif ended.status == 2:
-        outcome, message = "refused unclearly", f"not repaired: {lines[-1][-300:]}"
+        outcome = "refused unclearly"
+        message = f"not repaired: {lines[-1][-300:]}"
     elif results != expected:
-        outcome, message = "silent difference", f"other {sorted(results)[:3]}"
+        outcome = "silent difference"
+        message = f"other {sorted(results)[:3]}"
     else:
-        outcome, message = "harmless", ""
-    shown = arguments[0]
-    return Outcome(case, shown, name, place, damage, outcome, message, ended.seconds, arguments)
+        outcome = "harmless"
+        message = ""
+    command = arguments[0]
+    return Outcome(
+        case, command, name, damaged_name, damage, outcome, message, ended.seconds, arguments
+    )
 
 
 _INSIDE = {
@@ -241,29 +246,32 @@ def run_inside(case: str, campaign: Campaign) -> Outcome:
     """Name what a command reads as its output, by its own name or another: it is refused."""
     rng = campaign.generator(case)
     line = rng.choice(list(_INSIDE))
-    place = rng.choice(_INSIDE[line])
+    damaged_name = rng.choice(_INSIDE[line])
     work = campaign.work
     lay_out(work, campaign.folder / "world", ["beir", "model", "bert"])
     write_notes(work / "in" / "notes")
     how = rng.choice(["itself", "a link", "a longer path", "the full path"])
-    output = place
+    output = damaged_name
     if how == "a link":
-        (work / "link").symlink_to(work / place)
+        (work / "link").symlink_to(work / damaged_name)
         output = "link"
     elif how == "a longer path":
-        output = f"in/../{place}/."
+        output = f"in/../{damaged_name}/."
     elif how == "the full path":
-        output = str(work / place)
+        output = str(work / damaged_name)
     before = _contents(work / "in")
     arguments = [*line.split(), "--output", output]
     environment = {"BEIR_COCODR_CACHE": str(work.parent / "cache")}
     ended = campaign.warm.run(arguments, work, LIMIT, environment)
-    attempt = Attempt(Broken(place, how, True), False, arguments)
+    attempt = Attempt(Broken(damaged_name, how, True), False, arguments)
     outcome, message = judge(ended, attempt, {"results": {}, "stderr": ""}, {"accepted": "1"})
     if _contents(work / "in") != before:
-        outcome, message = "lost work", f"{place} was written to"
-    shown = arguments[0]
-    return Outcome(case, shown, shown, place, how, outcome, message, ended.seconds, arguments)
+        outcome = "lost work"
+        message = f"{damaged_name} was written to"
+    command = arguments[0]
+    return Outcome(
+        case, command, command, damaged_name, how, outcome, message, ended.seconds, arguments
+    )
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
@@ -335,6 +343,7 @@ def run_api(case: str, campaign: Campaign) -> Outcome:
         outcome = "refused" if is_one_error(lines) else "refused unclearly"
         message = lines[-1][-300:] if lines else ""
     else:
-        outcome, message = "other content", "accepted"
+        outcome = "other content"
+        message = "accepted"
     called = f"{function}({argument}=...)"
     return Outcome(case, function, called, argument, kind, outcome, message, ended.seconds, [])

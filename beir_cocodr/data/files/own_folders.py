@@ -92,11 +92,11 @@ def _is_same(output: Path, path: Path) -> bool:
 
 def is_within_output(folder: Path, root: Path) -> bool:
     """Return whether a folder below ``root``, or one between the two, is an output."""
-    for place in (folder, *folder.parents):
-        if place == root:
+    for around in (folder, *folder.parents):
+        if around == root:
             return False
-        names = {path.name for path in place.iterdir()} if place.is_dir() else ()
-        if is_output(place, names):
+        names = {path.name for path in around.iterdir()} if around.is_dir() else ()
+        if is_output(around, names):
             return True
     return False
 

@@ -57,9 +57,9 @@ def _is_same_tensor(key: str, name: str) -> bool:
 
 def _weight_files(folder: Path) -> list[Path]:
     files: list[Path] = []
-    for place in (folder, *sorted(folder.glob("[0-9]*_*"))):
-        safe = sorted(place.glob("*.safetensors"))
-        files += safe or sorted(place.glob("pytorch_model*.bin"))
+    for part in (folder, *sorted(folder.glob("[0-9]*_*"))):
+        safe = sorted(part.glob("*.safetensors"))
+        files += safe or sorted(part.glob("pytorch_model*.bin"))
     return files
 
 
