@@ -54,12 +54,14 @@ _SIGNIFICANT = 1.96
 _SHRINKAGE = 2.0
 # Added to the rank distance of a pair, so that no scale is 0.
 _FLOOR = 0.02
+# Degrees of freedom of differences and features.
+_FREEDOM = 2.0
 # The share of correlations between features that is kept.
 _CORRELATED = 0.8
 # Ridge of the slopes, as a share of the variance of differences.
 _RIDGE = 0.1
 # Candidates of the widening with distance; it is never 0.
-_WIDENINGS = (0.02, 0.05, 0.1, 0.2, 0.4)
+_WIDENINGS = (0.01, 0.05)
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,7 @@ def fit(
         priors=priors,
         others=_others(rows, means, expected, slopes),
         floor=_FLOOR,
+        freedom=_FREEDOM,
         widening=widening,
         quantile=quantile,
     )
@@ -234,7 +237,7 @@ def _line(
 ) -> _Line:
     a, b = pairs.kinds[row]
     sign = 1 if str(a) <= str(b) else -1
-    scale = float(np.sqrt(pairs.distances[row] + _FLOOR))
+    scale = float(pairs.distances[row]) + _FLOOR
     values = pairs.features[row]
     return _Line(
         kinds=kind_pair(*sorted([a, b], key=str)),
@@ -404,14 +407,18 @@ def predict(
     return Predicted(pairs, model.predict_all(asked))
 
 
-def calibrate(collections: Sequence[LabelledPairs]) -> tuple[DifferenceModel, dict[str, Spread]]:
+def calibrate(
+    collections: Sequence[LabelledPairs],
+    further: int = 0,
+) -> tuple[DifferenceModel, dict[str, Spread]]:
     """Fit a model whose intervals hold on families that are left out.
 
     Every family is left out once. The widening is that under which the differences are likeliest,
     and the quantile is that of weighted split conformal prediction.
 
     Args:
-        collections: The labelled pairs, of at least four families.
+        collections: The labelled pairs, of at least three families.
+        further: See :func:`conformal_quantile`.
 
     Returns:
         The model, and the spread of the collections' figures.
@@ -432,7 +439,7 @@ def calibrate(collections: Sequence[LabelledPairs]) -> tuple[DifferenceModel, di
             best_likelihood = likelihood
             widening = candidate
             families = [pairs.family for pairs in collections]
-            quantile = conformal_quantile(scores, families)
+            quantile = conformal_quantile(scores, families, further=further)
     return fit(collections, quantile, widening), spread_figures_of(collections)
 
 
@@ -474,16 +481,19 @@ def conformal_quantile(
     scores: Sequence[Floats],
     families: Sequence[str],
     level: float = LEVEL,
+    further: int = 0,
 ) -> float:
     """Return the quantile of scores by weighted split conformal prediction over families.
 
-    The mass of one further family lies at infinity. With fewer than nine families the quantile
-    would be infinite at the level 0.9, and the largest score is returned.
+    With the mass of one further family at infinity the level is guaranteed for a new family that is
+    exchangeable with these; without it, it holds nearly. Where the quantile would be infinite, as
+    with few families, the largest score is returned.
 
     Args:
         scores: Scores of the pairs of each collection, from fits without its family.
         families: The families of the collections.
         level: The share of pairs of a new family that are to be covered.
+        further: Families whose mass lies at infinity: 1 for the guarantee, or 0.
 
     References:
         Tibshirani, Foygel Barber, Candes and Ramdas, 2019; Dunn, Wasserman and Ramdas, 2023.
@@ -492,7 +502,7 @@ def conformal_quantile(
     values = np.concatenate(scores)
     order = np.argsort(values, kind="stable")
     mass = np.cumsum(weights[order])
-    needed = level * (len(set(families)) + 1)
+    needed = level * (len(set(families)) + further)
     position = int(np.searchsorted(mass, needed - 1e-9))
     return float(values[order][min(position, len(values) - 1)])
 
@@ -500,6 +510,7 @@ def conformal_quantile(
 def leave_families_out(
     collections: Sequence[LabelledPairs],
     judged: Sequence[LabelledPairs] | None = None,
+    further: int = 0,
 ) -> list[Predicted]:
     """Predict every collection by a model of which nothing was fitted to its family.
 
@@ -508,11 +519,13 @@ def leave_families_out(
     Args:
         collections: The collections to which models are fitted.
         judged: The collections to predict; by default the same.
+        further: See :func:`conformal_quantile`.
     """
     judged = collections if judged is None else judged
     models = {}
     for family in dict.fromkeys(pairs.family for pairs in judged):
-        models[family] = calibrate([pairs for pairs in collections if pairs.family != family])
+        others = [pairs for pairs in collections if pairs.family != family]
+        models[family] = calibrate(others, further)
     predictions = []
     for pairs in judged:
         model, figures = models[pairs.family]

@@ -96,6 +96,7 @@ def model_by_crops(deviation=0.05, vague=1e3):
         priors={kind_pair(a, b): prior for a, b in combinations_with_replacement(KINDS, 2)},
         others=prior,
         floor=1.0,
+        freedom=1e9,
         widening=0.1,
         quantile=1.645,
     )

@@ -140,12 +140,16 @@ class DifferenceModel:
     the distance d from those of the fit, the variance of the prior is multiplied by
     1 + ``widening`` d², and that of ε by its square: far away the answer is the prior's.
 
+    Difference and features have the joint distribution of Student's t with ``freedom`` degrees of
+    freedom, so that the interval is wider the more surprising the features are.
+
     Attributes:
         slopes: Feature to its slope.
         noise: (p, p) covariance of the features of a known difference.
         priors: Pair of kinds, see :func:`kind_pair`, to its prior; each pair in one order.
         others: The prior of all other pairs.
-        floor: The scale of a pair is the root of its rank distance plus this.
+        floor: The scale of a pair is its rank distance plus this.
+        freedom: Degrees of freedom; infinitely many give the normal distribution.
         widening: How fast intervals widen with the distance of a collection.
         quantile: Half-width of a 90% interval in standard deviations, as collections that are left
             out of the fit need it.
@@ -156,6 +160,7 @@ class DifferenceModel:
     priors: dict[str, KindPrior]
     others: KindPrior
     floor: float
+    freedom: float
     widening: float
     quantile: float
 
@@ -173,7 +178,7 @@ class DifferenceModel:
 
     def scale(self, distance: float) -> float:
         """Return the scale of a pair: the less two models rank alike, the more they may differ."""
-        return math.sqrt(distance + self.floor)
+        return distance + self.floor
 
     def predict(self, pair: PairFeatures) -> ExpectedDifference:
         """Return the posterior of a pair's difference on a collection that was not fitted."""
@@ -199,9 +204,13 @@ class DifferenceModel:
     ) -> ExpectedDifference:
         scale = self.scale(pair.distance)
         prior = gain.prior
-        surprise = [pair.features[name] / scale - prior.features.get(name, 0.0) for name in names]
+        usual = [prior.features.get(name, 0.0) for name in names]
+        surprise = np.array([pair.features[name] / scale for name in names]) - usual
         shift = float(gain.weights @ surprise) if names else 0.0
         deviation = self.quantile / NORMAL / math.sqrt(gain.precision)
+        if names:
+            squares = float(surprise @ gain.inverse @ surprise)
+            deviation *= math.sqrt((self.freedom + squares) / (self.freedom + len(names)))
         return ExpectedDifference(
             mean=scale * (prior.mean + shift),
             deviation=scale * deviation,
@@ -213,14 +222,20 @@ class DifferenceModel:
         widening = 1 + self.widening * pair.unlikeness**2
         prior_precision = 1 / (widening * prior.deviation**2)
         if not names:
-            return _Gain(prior, np.zeros(0), prior_precision, 1.0)
+            return _Gain(prior, np.zeros(0), np.zeros((0, 0)), prior_precision, 1.0)
         rows = [row for row, name in enumerate(self.slopes) if name in names]
         slopes = np.array([self.slopes[name] for name in names])
         unsure = [prior.deviations.get(name, 0.0) ** 2 for name in names]
         noise = np.array(self.noise)[np.ix_(rows, rows)] + np.diag(unsure)
         weights = np.linalg.solve(widening**2 * noise, slopes)
         precision = prior_precision + float(weights @ slopes)
-        return _Gain(prior, weights / precision, precision, prior_precision / precision)
+        return _Gain(
+            prior=prior,
+            weights=weights / precision,
+            inverse=np.linalg.inv(noise + prior.deviation**2 * np.outer(slopes, slopes)),
+            precision=precision,
+            prior_share=prior_precision / precision,
+        )
 
 
 @dataclass(frozen=True)
@@ -230,12 +245,14 @@ class _Gain:
     Attributes:
         prior: The prior.
         weights: (p,) change of the expected difference for each unit of surprise in a feature.
+        inverse: (p, p) inverse of the covariance of the surprises.
         precision: Precision of the posterior.
         prior_share: The share of the prior in it.
     """
 
     prior: KindPrior
     weights: Doubles
+    inverse: Doubles
     precision: float
     prior_share: float
 

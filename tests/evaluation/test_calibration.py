@@ -32,6 +32,7 @@ MODEL = DifferenceModel(
     priors={"bm25, hybrid": PRIOR, "dense, dense": KindPrior(0.0, 0.07)},
     others=KindPrior(0.0, 0.2),
     floor=0.02,
+    freedom=1e9,
     widening=0.1,
     quantile=1.9,
 )
@@ -48,7 +49,7 @@ def test_the_posterior_is_the_conditional_of_the_joint_normal(names, unlikeness)
     features = {name: SEEN[name] for name in names}
     expected = MODEL.predict(pair(features, unlikeness=unlikeness))
     # Integrate the product of the prior and of the features' density over a fine grid.
-    scale = np.sqrt(0.3 + 0.02)
+    scale = 0.3 + 0.02
     widening = 1 + 0.1 * unlikeness**2
     rows = [list(MODEL.slopes).index(name) for name in names]
     slopes = np.array([MODEL.slopes[name] for name in names])
@@ -74,7 +75,7 @@ def test_the_posterior_is_the_conditional_of_the_joint_normal(names, unlikeness)
 
 def test_without_evidence_the_answer_is_the_prior():
     expected = MODEL.predict(pair({"of another calibration": 0.4}))
-    scale = np.sqrt(0.32)
+    scale = 0.32
     assert expected.prior_share == 1
     assert expected.mean == scale * PRIOR.mean
     low, high = expected.interval
@@ -109,7 +110,7 @@ def test_intervals_widen_and_the_answer_nears_the_prior_with_distance(distances)
     assert shares == sorted(shares)
     far = MODEL.predict(pair(unlikeness=1e6))
     assert far.prior_share == pytest.approx(1)
-    assert far.mean == pytest.approx(np.sqrt(0.32) * PRIOR.mean)
+    assert far.mean == pytest.approx(0.32 * PRIOR.mean)
 
 
 def test_pairs_of_other_kinds_have_a_prior_without_direction():
@@ -118,6 +119,28 @@ def test_pairs_of_other_kinds_have_a_prior_without_direction():
     assert expected.deviation > MODEL.predict(pair({})).deviation
     assert MODEL.knows("hybrid")
     assert not MODEL.knows("splade")
+
+
+def test_surprising_features_widen_the_interval_as_in_the_conditional_of_student_t():
+    """The conditional scale of a multivariate t with ν degrees of freedom, in closed form."""
+    model = replace(MODEL, freedom=4.0)
+    names = list(SEEN)
+    slopes = np.array([MODEL.slopes[name] for name in names])
+    unsure = np.diag([PRIOR.deviations.get(name, 0.0) ** 2 for name in names])
+    noise = np.array(NOISE) + unsure
+    joint = noise + PRIOR.deviation**2 * np.outer(slopes, slopes)
+    usual = np.array([PRIOR.features.get(name, 0.0) for name in names])
+    for factor in (0.0, 1.0, 5.0):
+        features = {name: 0.32 * (usual[n] + factor * 0.1) for n, name in enumerate(names)}
+        shift = np.full(3, factor * 0.1)
+        squares = shift @ np.linalg.solve(joint, shift)
+        wide = model.predict(pair(features))
+        normal = MODEL.predict(pair(features))
+        assert wide.mean == pytest.approx(normal.mean)
+        assert wide.deviation == pytest.approx(
+            normal.deviation * np.sqrt((4 + squares) / (4 + 3)), rel=1e-6
+        )
+    assert model.predict(pair({})) == MODEL.predict(pair({}))
 
 
 def test_several_pairs_are_predicted_as_each_by_itself():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beir_cocodr.evaluation.calibration import Calibration, Precedent
+from beir_cocodr.evaluation.label_free.verdict import best_of
 from beir_cocodr.evaluation.measures import paired_tests
 from beir_cocodr.evaluation.recommendation import TRAINING, USE
 from beir_cocodr.evaluation.results import (
@@ -22,12 +26,13 @@ from beir_cocodr.evaluation.results import (
     PairVerdict,
 )
 from beir_cocodr.evaluation.runs import run_tops
-from beir_cocodr.report.html.headline import label_free_headline
+from beir_cocodr.report.html.headline import label_free_headline, recommended_use
 from beir_cocodr.report.html.page import page
 from beir_cocodr.report.html.pictures import cluster_pictures, picture, plain, reliability_picture
 from beir_cocodr.report.html.queries import chosen_queries, list_spread, score_spread
 from beir_cocodr.report.html.results_folder import ClusterWeights, LabelledEvaluation
 from beir_cocodr.report.wording import collection_name, meaning, p_value, short_names, signed, span
+from beir_cocodr.serve.session import ShownVerdict
 
 
 @given(st.lists(st.floats(0, 1), max_size=60), st.integers(0, 70))
@@ -239,6 +244,58 @@ def test_without_a_verdict_the_better_bet_is_named_with_its_basis():
     assert ("Share of what is usual", "75%") in found.facts
     turned = label_free_headline(comparison_of(pair, ["b", "a"]), {"a": "A", "b": "B"})
     assert turned.sentence == found.sentence
+
+
+def open_pair(**changes: Any) -> PairVerdict:
+    pair = PairVerdict(
+        a="minilm",
+        b="hybrid:minilm",
+        family="f",
+        verdict="cannot tell",
+        probability=0.87,
+        rule="calibrated",
+        score=0.74,
+        reason="what it rests on",
+        trust="t",
+        features={},
+        estimates=[],
+        distance=0.3,
+        estimate=0.04,
+        interval=(-0.02, 0.1),
+        prior_share=0.6,
+        precedent=Precedent(25, 21, 0.05),
+    )
+    return replace(pair, **changes)
+
+
+@pytest.mark.parametrize("probability", [0.87, 0.2])
+def test_terminal_json_report_and_page_say_the_same(probability):
+    estimate = 0.04 if probability > 0.5 else -0.04
+    pair = open_pair(probability=probability, estimate=estimate)
+    ranking = [pair.better_bet, *({"minilm", "hybrid:minilm"} - {pair.better_bet})]
+    comparison = comparison_of(pair, ["minilm", "hybrid:minilm"])
+    best = best_of(ranking, [pair])
+    comparison = replace(comparison, ranking=ranking, best=best)
+    names = {name: name for name in comparison.models}
+    json_pair = comparison.to_json()["pairs"][0]
+    assert json_pair["answer"] == pair.answer
+    assert json_pair["verdict"] == "cannot tell"
+    assert best.reason.startswith(f"{pair.answer}.")
+    assert label_free_headline(comparison, names).sentence == f"{pair.answer}."
+    shown = ShownVerdict.of(comparison, version=1)
+    assert shown.pairs[0].answer == pair.answer
+    assert shown.headline == best.reason
+    output = SimpleNamespace(
+        adaptation=None, comparison=comparison, evaluation=None, judged=comparison
+    )
+    advice = recommended_use(output, names)
+    # The box follows the evidence, and says that it is a bet.
+    assert advice.title == f"Best bet: {pair.better_bet}"
+    assert advice.text == best.reason
+    decided = replace(pair, verdict="better" if estimate > 0 else "worse")
+    sure = replace(comparison, best=best_of(ranking, [decided]))
+    output = SimpleNamespace(adaptation=None, comparison=sure, evaluation=None, judged=sure)
+    assert recommended_use(output, names).title == f"Use {pair.better_bet}"
 
 
 def comparison_of(pair: PairVerdict, models: list[str]) -> ComparisonRecord:

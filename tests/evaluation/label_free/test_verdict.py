@@ -76,6 +76,7 @@ def calibrated(deviation=0.05, widening=0.1):
         },
         others=KindPrior(0.0, 0.3),
         floor=0.0,
+        freedom=1e9,
         widening=widening,
         quantile=1.645,
     )

@@ -159,7 +159,9 @@ def test_no_label_of_a_family_has_a_part_in_its_own_predictions():
 @given(st.lists(st.lists(st.floats(0, 9), min_size=1, max_size=5), min_size=10, max_size=14))
 def test_the_conformal_quantile_is_the_weighted_one_with_a_mass_at_infinity(scores):
     families = [f"f{number}" for number in range(len(scores))]
-    found = conformal_quantile([np.array(of_family) for of_family in scores], families)
+    arrays = [np.array(of_family) for of_family in scores]
+    found = conformal_quantile(arrays, families, further=1)
+    assert conformal_quantile(arrays, families) <= found
     mass = {value: 0.0 for of_family in scores for value in of_family}
     for of_family in scores:
         for value in of_family:
@@ -174,7 +176,7 @@ def test_the_conformal_quantile_is_the_weighted_one_with_a_mass_at_infinity(scor
 
 def test_with_few_families_the_quantile_is_the_largest_score():
     scores = [np.array([1.0, 2.0]), np.array([3.0]), np.array([0.5])]
-    assert conformal_quantile(scores, ["a", "b", "c"]) == 3
+    assert conformal_quantile(scores, ["a", "b", "c"], further=1) == 3
     # Collections of one family share its weight.
     many = [np.array([1.0])] * 20
     families = [f"f{number}" for number in range(20)]
