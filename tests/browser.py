@@ -12,7 +12,7 @@ PROBES = Path(__file__).with_name("report").joinpath("page_probes.js").read_text
 
 
 class Browser:
-    """A headless chromium without a network, that remembers what pages asked for."""
+    """A headless chromium without a network, which records the requests of pages."""
 
     def __init__(self) -> None:
         from selenium import webdriver

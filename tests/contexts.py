@@ -1,4 +1,4 @@
-"""A folder of generated queries, and what is trained on it."""
+"""A folder of generated queries, and the parts of a training on it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ def passages_of(text: str) -> list[tuple[int, int]]:
 def write_context(
     folder: Path, documents: int = DOCUMENTS, queries: int = QUERIES, seed: int = 0
 ) -> Path:
-    """A folder as generate-queries leaves it: document i has i modulo 3, plus 1, passages; each
-    query is a few words of its passage behind the document's and the passage's number.
+    """Write a folder as generate-queries does.
+
+    Document i has 1 + (i modulo 3) passages. A query is the number of its document, the number of
+    its passage, and a few words of the passage.
     """
     rng = np.random.default_rng(seed)
     (folder / "qrels").mkdir(parents=True)

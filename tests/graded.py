@@ -1,6 +1,4 @@
-"""A collection on which an untrained encoder works, and copies of the encoder that work less
-well.
-"""
+"""A collection on which an untrained encoder works, and copies that work less well."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def distinct(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A collection in which every document goes on about four words of its own."""
+    """Return a collection in which every document repeats four words of its own."""
     from conftest import COMMON, TOPICS
 
     folder = tmp_path_factory.mktemp("distinct")
@@ -41,7 +39,7 @@ def distinct(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def changed(source: str | Path, target: Path, change: Callable[[str, Any], None]) -> str:
-    """A copy of an encoder with weights changed by name."""
+    """Return a copy of an encoder with weights changed by name."""
     import torch
 
     from beir_cocodr.models.checkpoints.loading import load_encoder
@@ -69,7 +67,7 @@ def clean(tiny_cosine: str | Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session")
 def damaged(clean: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The same with one vector for most words."""
+    """Return a copy of an encoder that has one vector for most words."""
 
     def change(name: str, weight: Any) -> None:
         if "word_embeddings" in name:

@@ -32,7 +32,7 @@ def filled(cache_root):
 
 @pytest.fixture(scope="session")
 def nasty_folder(filled):
-    """A collection whose every title, text and query holds markup."""
+    """Return a collection whose every title, text and query holds markup."""
     from conftest import write_beir
 
     def fill(folder):
@@ -52,7 +52,7 @@ def nasty_folder(filled):
 
 @pytest.fixture(scope="session")
 def two_models(nasty_folder, tiny_cosine, filled):
-    """The output of evaluate for two models."""
+    """Return the output of evaluate for two models."""
     from beir_cocodr.evaluation.evaluate import evaluate
 
     def fill(output):
@@ -65,7 +65,7 @@ def two_models(nasty_folder, tiny_cosine, filled):
 
 @pytest.fixture(scope="session")
 def nine_models(nasty_folder, tiny_cosine, tiny_bert, filled):
-    """The output of compare, with labels, for nine models."""
+    """Return the output of compare, with labels, for nine models."""
     from beir_cocodr.evaluation.compare import compare
 
     def fill(output):
@@ -81,7 +81,7 @@ def nine_models(nasty_folder, tiny_cosine, tiny_bert, filled):
 
 @pytest.fixture(scope="session")
 def without_labels(nasty_folder, tiny_cosine, filled):
-    """The output of compare without labels."""
+    """Return the output of compare without labels."""
     from beir_cocodr.evaluation.compare import CompareOptions, compare
 
     def fill(output):

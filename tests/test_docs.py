@@ -1,6 +1,4 @@
-"""The documentation as mkdocs builds it: all pages, the commands as their parsers have them,
-nothing from elsewhere.
-"""
+"""The documentation as mkdocs builds it: all pages, the true commands, nothing from the network."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def run(*arguments: object, **environment: str) -> str:
 
 
 def options_of(script: str, command: list[str], monkeypatch, capsys) -> set[str]:
-    """The options of a script, or of the command of it that is named first."""
+    """Return the options of a script, or of its command that is named first."""
     monkeypatch.setattr(sys, "argv", [script, *command, "--help"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     if script in NEEDS:
@@ -213,14 +213,14 @@ def _first_script(arguments: list[str]) -> None:
 
 
 def help_of(script: str, command: str) -> str:
-    """The help of a command of a script that is the command line with a row more."""
+    """Return the help of a command of a script that adds a row to the command line."""
     done = completed(_first_script, [str(EXAMPLES / script), command, "--help"])
     assert done.returncode == 0, done.stderr[-3000:]
     return " ".join(done.stdout.split())
 
 
 def trained(folder: Path) -> tuple[dict, str]:
-    """The record of a training, and the model card."""
+    """Return the record of a training, and the model card."""
     return json.loads((folder / "training.json").read_text()), (folder / "README.md").read_text()
 
 

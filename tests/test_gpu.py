@@ -1,6 +1,4 @@
-"""Every part of benchmarks/gpu.py runs on a CPU with tiny sizes, is not run again, and is what the
-guide says.
-"""
+"""Every part of benchmarks/gpu.py runs once on a CPU with tiny sizes, as the guide says."""
 
 from __future__ import annotations
 

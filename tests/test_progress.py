@@ -1,6 +1,4 @@
-"""The one line of progress: on a terminal it changes in place, elsewhere lines come now and
-then.
-"""
+"""The line of progress, which changes in place on a terminal and comes now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ class Stream(io.StringIO):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands until it is moved."""
+    """A clock that moves only when the test moves it."""
     now = [0.0]
     monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
     return now
@@ -32,7 +30,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def handler():
-    """The handler of the command line, which owns the line."""
+    """Return the handler of the command line, which owns the line."""
     handler = LineHandler(io.StringIO())
     logging.getLogger().addHandler(handler)
     yield handler

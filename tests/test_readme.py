@@ -54,7 +54,7 @@ def execute(snippet: str) -> None:
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory) -> Path:
-    """A folder with the corpora that the guides name: files, and a BEIR folder."""
+    """Return a folder with the corpora that the guides name: files, and a BEIR folder."""
     folder, rng = tmp_path_factory.mktemp("corpora"), np.random.default_rng(0)
     (folder / "my-corpus").mkdir()
     for number in range(24):
@@ -86,7 +86,7 @@ def test_what_cannot_run_here_says_why_and_is_python():
 
 
 def blocks(text: str) -> list[list[list[str]]]:
-    """The words of the commands of each block without a language."""
+    """Return the words of the commands of each block without a language."""
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
     found = [block for language, block in fenced if not language]
     return [
@@ -142,7 +142,7 @@ def run(command: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def encoded(tmp_path_factory, first_layers) -> Path:
-    """The folder in which the first of the commands for scale was run as printed."""
+    """Return the folder in which the first command for scale was run as printed."""
     folder = tmp_path_factory.mktemp("tools")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

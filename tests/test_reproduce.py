@@ -1,6 +1,4 @@
-"""Every published figure has a command or a reason; a table is killed and goes on; pages have
-planned commands.
-"""
+"""Published figures have a command or a reason, killed tables resume, and pages name commands."""
 
 from __future__ import annotations
 
@@ -146,7 +144,7 @@ def here(tmp_path: Path, *arguments: str) -> list[str]:
 
 
 def test_a_table_runs_here_is_killed_and_goes_on(tmp_path, capsys):
-    """In a process of its own until its first step is begun, then in this one."""
+    """Run in a process of its own until the first step has begun, then in this process."""
     begun = tmp_path / "out" / "extrapolation" / "steps" / "overlap" / "trec-dl-2019.progress.json"
     process = subprocess.Popen(here(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for _ in range(1200):

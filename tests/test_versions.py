@@ -1,6 +1,4 @@
-"""The lower bounds are the versions that were tried, as the documentation has them, and extras keep
-their promises.
-"""
+"""Lower bounds are the versions that were tried and documented, and extras keep their promises."""
 
 from __future__ import annotations
 

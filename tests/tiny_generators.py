@@ -11,9 +11,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def tiny_t5(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
-    """The folder of a T5 whose own generation settings are not ours: beams, another top k, and
-    cold.
-    """
+    """Return the folder of a T5 whose own settings are beams, another top k, and a low temperature."""
     import torch
     from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 
@@ -48,7 +46,7 @@ def tiny_t5(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a GPT-2 whose tokens are bytes, and which reads 512 of them."""
+    """Return the folder of a GPT-2 that reads at most 512 tokens, which are bytes."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast

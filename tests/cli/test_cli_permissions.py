@@ -38,7 +38,7 @@ EVALUATE = "evaluate --dataset beir --model bm25 --output out/x"
 VALIDATE = "validate --dataset notes"
 FUSE = "fuse --dataset beir --model model --output out/x"
 
-#: What is not permitted, its mode, and a command that needs it.
+#: A path without permission, its mode, and a command that needs it.
 DENIED = [
     ("beir", 0o000, EVALUATE),
     ("beir/corpus.jsonl", 0o000, EVALUATE),

@@ -241,7 +241,7 @@ def test_results_wait_for_who_takes_them(pool, tmp_path):
         most = max(most, len(list(tmp_path.iterdir())) - taken)
         assert (found == found[0]).all()
     assert taken == 29
-    assert most <= 6  # two for each of two actors, and what is done while one is taken
+    assert most <= 6  # Two for each of two actors, and those done while one is fetched.
 
 
 def test_what_a_task_raises_arrives_as_it_is(pool):
