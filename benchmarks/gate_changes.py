@@ -21,7 +21,8 @@ import scipy.sparse as sp
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import open_corpus, write_arrow
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.evaluation.label_free.pseudo_queries import hold_out_crops, lexical_queries
+from beir_cocodr.evaluation.label_free.held_out_queries import hold_out_crops
+from beir_cocodr.evaluation.label_free.pseudo_queries import lexical_queries
 from beir_cocodr.io import write_text
 
 Floats = npt.NDArray[np.float32]

@@ -45,10 +45,10 @@ from beir_cocodr.evaluation.gate_sides import (
 )
 from beir_cocodr.evaluation.label_free.agreement import rank_distance
 from beir_cocodr.evaluation.label_free.contamination import find_contamination
+from beir_cocodr.evaluation.label_free.held_out_queries import hold_out_crops
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     IsKnown,
     PseudoQueries,
-    hold_out_crops,
     lexical_queries,
 )
 from beir_cocodr.evaluation.measures import parse_measures, score_queries

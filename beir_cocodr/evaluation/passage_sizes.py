@@ -28,9 +28,9 @@ from beir_cocodr.data.files.file_folder import Reading, TextFiles
 from beir_cocodr.data.passages import split_passages
 from beir_cocodr.data.text import word_counter
 from beir_cocodr.errors import SEED_MAX, InputError
+from beir_cocodr.evaluation.label_free.held_out_queries import hold_out_crops
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     PseudoQueries,
-    hold_out_crops,
     lexical_queries,
 )
 from beir_cocodr.models.spec import RETRIEVER, RUN, ModelSpec, Options, SearchOptions, option
