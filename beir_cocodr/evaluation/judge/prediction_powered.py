@@ -223,8 +223,8 @@ def disjoint_mean(
     """Estimate a mean difference where the judge's further queries exclude the labelled ones.
 
     λ is Cov(h, j) / ((1 + n/N) Var(j)), and the variance Var(h - λ j) / n + λ² Var(j) / N. Where
-    the labelled queries are among the others, this form promises too much: its 90% intervals hold
-    in 83 to 86% of samples; :func:`power_mean` is right there.
+    the labelled queries are among the others, this form promises too much, the more so the fewer
+    others there are; :func:`power_mean` is right there.
 
     Args:
         human: (n,) differences by the person's labels, n at least 2.
