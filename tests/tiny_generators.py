@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def tiny_t5(tmp_path_factory: pytest.TempPathFactory, wordpiece) -> Path:
-    """Return the folder of a T5 whose own settings are beams, another top k, and a low temperature."""
+    """Return the folder of a T5 whose own settings are beams, another top k and temperature."""
     import torch
     from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 
