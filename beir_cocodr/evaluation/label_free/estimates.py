@@ -257,15 +257,15 @@ def estimate_pair(
         evidence: What was seen of the models.
         a: The first model.
         b: The second model.
-        known: Features that the calibration was fitted with. An estimate by others alone is shown
-            and does not count; by default all count.
+        known: Features that the calibration was fitted with. An estimate by further queries that it
+            does not know is shown and does not count; by default all count.
     """
     estimates = []
     for estimator in load_estimators(evidence):
         first, second = estimator.scores(evidence, a, b)
         objection = estimator.objection(evidence, a, b)
-        names = estimator.features(evidence, a, b).keys()
-        if known is not None and names and not names & set(known):
+        is_unknown = known is not None and estimator.name not in known
+        if is_unknown and estimator.name in evidence.further:
             objection = objection or "the calibration was not fitted with it"
         estimates.append(_estimate(estimator.name, first, second, objection))
     return estimates
