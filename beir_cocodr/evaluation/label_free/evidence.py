@@ -381,7 +381,8 @@ class Gatherer:
 
         All models have a say, so that the filter favours none.
         """
-        return np.any([self._pseudo[name].consistent for name in models], axis=0)
+        is_among_best: Bools = np.any([self._pseudo[name].consistent for name in models], axis=0)
+        return is_among_best
 
     def _search(
         self,
