@@ -245,7 +245,7 @@ def test_a_folder_is_searched_and_judged_and_the_verdict_moves(browser, page):
     queries = {typed_id(query) for query, _ in last}
     assert page.text("#count") == f"{len(last)} judgements of {len(queries)} queries."
     until(lambda: f"{len(queries)} of 10 judged queries" in page.text("#progress-text"))
-    assert "estimates" in page.text("#headline")
+    assert "hybrid:" in page.text("#headline") or "bet" in page.text("#headline")
     assert len(browser.all(".comparison")) == 1
     browser.one("#report").click()
     link = until(lambda: browser.one("#report-link").is_displayed() and browser.one("#report-link"))
