@@ -504,8 +504,8 @@ def _evidence_sentence(figures: GateEvidence) -> str:
 def _rates_sentence(record: GateRecord) -> str:
     rates = record.rates
     return (
-        f"Without labels, on {rates.collections} labelled collections that were not used to "
-        f"choose the rule, a margin of {rates.margin:g} noticed {rates.found:.0%} of "
+        f"Without labels, on {rates.collections} labelled collections to which it was not "
+        f"fitted, a margin of {rates.margin:g} noticed {rates.found:.0%} of "
         f"{rates.faults:,} faults that cost more than 0.02, and raised a false alarm for "
         f"{rates.false_alarms:.1%} of {rates.changes:,} harmless changes."
     )

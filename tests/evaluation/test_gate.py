@@ -1,0 +1,213 @@
+"""The gate on real stores, whole and damaged in each way, and its exit statuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import completed
+
+from beir_cocodr import load_collection
+from beir_cocodr.cli.__main__ import main
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.gate import GateRecord, gate
+from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.retrieval.store.encode import encode
+from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.store import EmbeddingStore
+from beir_cocodr.retrieval.vectors.pool import Workers
+
+DOCUMENTS = 180
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory) -> Path:
+    """180 documents of NumPy's documentation, cut to 60 words, with 80 labelled queries."""
+    source = load_collection("apidocs/numpy")
+    folder = tmp_path_factory.mktemp("gate") / "corpus"
+    (folder / "qrels").mkdir(parents=True)
+    labels = list(source.qrels.items())[:80]
+    ids = dict.fromkeys([next(iter(grades)) for _, grades in labels])
+    ids |= dict.fromkeys(source.documents.ids())
+    documents = []
+    for id in list(ids)[:DOCUMENTS]:
+        text = " ".join(source.documents[id]["text"].split()[:60])
+        documents.append(json.dumps({"_id": id, "title": "", "text": text}))
+    (folder / "corpus.jsonl").write_text("\n".join(documents) + "\n")
+    queries = [json.dumps({"_id": id, "text": source.queries[id]}) for id, _ in labels]
+    (folder / "queries.jsonl").write_text("\n".join(queries) + "\n")
+    lines = ["query-id\tcorpus-id\tscore"]
+    lines += [f"{id}\t{next(iter(grades))}\t1" for id, grades in labels]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def encoded(
+    dataset: Path, model: Path, folder: Path, encoder: EncoderOptions = EncoderOptions()
+) -> Path:
+    options = EncodeOptions(shard_size=97)
+    encode(str(dataset), str(model), folder, options, encoder=encoder, workers=Workers(threads=1))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, collection, wide_layers) -> Path:
+    return encoded(collection, wide_layers, tmp_path_factory.mktemp("stores") / "whole")
+
+
+def changed(store: Path, folder: Path, change: Callable[[np.ndarray], np.ndarray]) -> Path:
+    """A copy of a store whose vectors were changed before they were written."""
+    shutil.copytree(store, folder)
+    opened = EmbeddingStore.open(folder)
+    vectors = change(torch.cat(list(opened.chunks())).numpy())
+    for number, shard in enumerate(opened.shards):
+        opened.write(number, vectors[shard.start : shard.stop])
+    return folder
+
+
+def shuffled(vectors: np.ndarray) -> np.ndarray:
+    """5% of the vectors belong to other documents."""
+    rows = np.random.default_rng(0).choice(len(vectors), len(vectors) // 20, replace=False)
+    vectors[rows] = vectors[np.roll(rows, 1)]
+    return vectors
+
+
+def rounded(vectors: np.ndarray, levels: int) -> np.ndarray:
+    step = np.abs(vectors).max(axis=1, keepdims=True) / levels
+    return (np.round(vectors / step) * step).astype(np.float32)
+
+
+def pooled(model: Path, folder: Path) -> Path:
+    """A copy of a model that takes the first token in place of the mean."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    wrong = SentenceTransformer(str(model))
+    wrong[1] = Pooling(384, "cls")
+    wrong.save_pretrained(str(folder))
+    return folder
+
+
+def part_of(collection: Path, folder: Path, keep: Callable[[int, dict], dict | None]) -> Path:
+    """A copy of a collection of which documents are left out or changed."""
+    shutil.copytree(collection, folder)
+    lines = (collection / "corpus.jsonl").read_text().splitlines()
+    kept = []
+    for row, line in enumerate(lines):
+        document = keep(row, json.loads(line))
+        if document is not None:
+            kept.append(json.dumps(document))
+    (folder / "corpus.jsonl").write_text("\n".join(kept) + "\n")
+    return folder
+
+
+def status(old: object, new: object, collection: Path, *arguments: str) -> int:
+    """The exit status of the command in a process of its own."""
+    words = ["gate", str(old), str(new), "--dataset", str(collection), *arguments]
+    return completed(main, words).returncode
+
+
+def test_harmless_changes_end_with_0(collection, whole, tmp_path):
+    half = changed(whole, tmp_path / "fp16", lambda v: v.astype(np.float16).astype(np.float32))
+    eight = changed(whole, tmp_path / "int8", lambda vectors: rounded(vectors, 127))
+    order = np.random.default_rng(1).permutation(DOCUMENTS)
+    lines = (collection / "corpus.jsonl").read_text().splitlines()
+    other = part_of(
+        collection, tmp_path / "reordered", lambda row, _: json.loads(lines[order[row]])
+    )
+    record = EmbeddingStore.open(whole).record
+    reordered = encoded(other, Path(str(record.model.path)), tmp_path / "in-another-order")
+    for new in (whole, half, eight, reordered):
+        same = gate(whole, new, str(collection))
+        assert (same.decision, same.exit_status) == ("not worse", 0), same.paragraph
+        assert same.missing == {"old": 0, "new": 0}
+    assert status(whole, eight, collection) == 0
+
+
+def test_documents_that_the_collection_lacks_are_counted(collection, whole, tmp_path):
+    fewer = part_of(collection, tmp_path / "fewer", lambda row, d: d if row % 4 else None)
+    record = gate(whole, whole, str(fewer))
+    assert 0.05 < record.unknown["old"] < 0.5
+    assert "the collection does not have" in record.paragraph
+
+
+def test_a_file_that_is_damaged_ends_with_2(collection, whole, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(whole, broken)
+    shard = next(broken.glob("shard-*"))
+    content = bytearray(shard.read_bytes())
+    content[-5] ^= 255
+    shard.write_bytes(content)
+    done = completed(main, ["gate", str(whole), str(broken), "--dataset", str(collection)])
+    assert done.returncode == 2
+    assert shard.name in done.stderr.splitlines()[-1]
+
+
+def test_two_unlike_runs_without_labels_end_with_3(collection, tmp_path):
+    queries = [
+        json.loads(line)["_id"] for line in (collection / "queries.jsonl").read_text().splitlines()
+    ]
+    ids = [
+        json.loads(line)["_id"] for line in (collection / "corpus.jsonl").read_text().splitlines()
+    ]
+    for name, first in (("a.run", 0), ("b.run", 100)):
+        lines = []
+        for query in queries:
+            for rank in range(10):
+                lines.append(f"{query} Q0 {ids[first + rank]} {rank + 1} {10 - rank} tag\n")
+        (tmp_path / name).write_text("".join(lines))
+    both = (tmp_path / "a.run", tmp_path / "b.run", collection)
+    assert status(*both, "--no-labels") == 3
+    assert status(both[0], both[0], collection, "--no-labels") == 0
+
+
+def test_one_paragraph_and_json(collection, whole, tmp_path, capsys):
+    words = ["gate", str(whole), str(whole), "--dataset", str(collection)]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert not ended.value.code
+    out = capsys.readouterr().out
+    assert len(out.strip().splitlines()) == 1
+    assert "false alarm" in out
+    with pytest.raises(SystemExit):
+        main([*words, "--json", "--output", str(tmp_path / "o")])
+    content = json.loads(capsys.readouterr().out)
+    assert content == json.loads((tmp_path / "o" / "gate.json").read_text())
+    record = GateRecord.read(tmp_path / "o" / "gate.json")
+    assert record.to_json() == content | {"interval": tuple(content["interval"])}
+    assert set(content) >= {"decision", "exit_status", "margin", "estimate", "interval", "rates"}
+    kinds = {figures.kind for figures in record.evidence}
+    assert kinds == {"spans of documents", "generated queries", "labelled queries"}
+
+
+def test_an_index_in_a_store(collection, whole, tmp_path):
+    pytest.importorskip("faiss")
+    copy = tmp_path / "with-index"
+    shutil.copytree(whole, copy)
+    with pytest.raises(InputError, match="index-hnsw"):
+        gate(whole, copy / "index-hnsw", str(collection))
+    searched = ["search", "--store", str(copy), "--dataset", str(collection), "--index", "hnsw"]
+    with pytest.raises(SystemExit):
+        main([*searched, "--output", str(tmp_path / "x.run")])
+    assert gate(whole, copy / "index-hnsw", str(collection)).decision == "not worse"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["bm25", "bm25", "--set-new", "nonsense=1"], "--set-new nonsense=1"),
+        (["bm25", "bm25", "--margin", "2"], "margin"),
+        (["bm25", "bm25", "--labels", "--judgements", "x"], "not both"),
+        (["bm25", "no-such-model"], "no-such-model"),
+    ],
+)
+def test_bad_input_ends_with_2(collection, capsys, arguments, expected):
+    with pytest.raises(SystemExit) as ended:
+        main(["gate", *arguments, "--dataset", str(collection)])
+    assert ended.value.code == 2
+    assert expected in capsys.readouterr().err.splitlines()[-1]
