@@ -218,9 +218,10 @@ class _Choice:
         between = f"{self.labels[wanted.a]} and {self.labels[wanted.b]}"
         if not wanted.pairs:
             return f"There is nothing to label that would tell {between} apart: {wanted.remark}."
+        origin = f" ({wanted.remark})" if wanted.remark else ""
         return (
             f"Labels would tell more: the {len(wanted.pairs)} pairs in {LABELS_FILE} are those "
-            f"that tell most between {between}."
+            f"that tell most between {between}{origin}."
         )
 
 
