@@ -15,7 +15,7 @@ from conftest import completed
 from beir_cocodr import load_collection
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.gate import GateRecord, gate
+from beir_cocodr.evaluation.gate import GateOptions, GateRecord, gate
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -127,6 +127,41 @@ def test_harmless_changes_end_with_0(collection, whole, tmp_path):
         assert (same.decision, same.exit_status) == ("not worse", 0), same.paragraph
         assert same.missing == {"old": 0, "new": 0}
     assert status(whole, eight, collection) == 0
+
+
+def test_a_store_damaged_in_each_way_ends_with_1(collection, whole, wide_layers, tmp_path):
+    def without(row: int, document: dict) -> dict | None:
+        return document if row % 12 else None
+
+    def older(row: int, document: dict) -> dict | None:
+        if row % 12 == 0:
+            return None
+        if row % 5 == 0:
+            document["text"] = " ".join(document["text"].split()[:8])
+        return document
+
+    lacking = part_of(collection, tmp_path / "lacking", without)
+    stale = part_of(collection, tmp_path / "stale", older)
+    short = EncoderOptions(document_length=12)
+    prefix = EncoderOptions(query_prompt="Represent this sentence for searching passages: ")
+    faults = {
+        "shuffled": changed(whole, tmp_path / "shuffled", shuffled),
+        "coarse": changed(whole, tmp_path / "coarse", lambda vectors: rounded(vectors, 1)),
+        "missing": encoded(lacking, wide_layers, tmp_path / "missing-store"),
+        "stale": encoded(stale, wide_layers, tmp_path / "stale-store"),
+        "short": encoded(collection, wide_layers, tmp_path / "short", short),
+        "pooling": encoded(collection, pooled(wide_layers, tmp_path / "model"), tmp_path / "cls"),
+        "prefix": encoded(collection, wide_layers, tmp_path / "prefix", prefix),
+    }
+    for name, store in faults.items():
+        for labels in (True, False):
+            record = gate(whole, store, str(collection), options=GateOptions(labels=labels))
+            assert record.decision == "worse", (name, record.paragraph)
+    assert gate(whole, faults["missing"], str(collection)).missing["new"] == DOCUMENTS // 12
+    assert status(whole, faults["shuffled"], collection) == 1
+    # What was repaired is not worse, and a large margin tolerates everything.
+    assert gate(faults["shuffled"], whole, str(collection)).exit_status == 0
+    assert status(whole, faults["shuffled"], collection, "--margin", "1") == 0
 
 
 def test_documents_that_the_collection_lacks_are_counted(collection, whole, tmp_path):
