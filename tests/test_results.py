@@ -254,6 +254,26 @@ def test_the_figures_of_few_labels_are_in_a_results_file():
     assert f"50 settle it in {results['50']['held-out gain above 0']:.0%} of draws" in text
 
 
+def test_the_figures_of_judges_are_in_a_results_file():
+    results = results_of("judge")
+    simulated = results["simulated"]
+    text = section("judge")
+    assert import_module("judge").describe(simulated) in PAGE
+    held = ", ".join(f"{row['sequence']['holds_at_every_look']:.0%}" for row in simulated.values())
+    assert f"held every time in {held} of samples" in text
+    for row in simulated.values():
+        for count in (20, 50):
+            assert row[f"{count} labelled"]["holds"] >= 0.88
+            assert row[f"{count} labelled"]["width_ratio"] <= 1
+        assert row["sequence"]["holds_at_every_look"] >= 0.9
+    for count in (20, 50):
+        assert simulated["0.6"][f"{count} labelled"]["labels_needed"] <= 0.8
+    for model in results["models"].values():
+        agreement = model["agreement"]
+        assert f"Its kappa is {agreement['kappa']:.2f} (relevant or not)" in text
+        assert f"{agreement['kappa_quadratic']:.2f} (grades, quadratic weights)" in text
+
+
 def test_the_table_of_faults_is_what_the_campaign_found():
     results = results_of("faults")
     text = section("faults")
