@@ -229,10 +229,12 @@ class DifferenceModel:
         noise = np.array(self.noise)[np.ix_(rows, rows)] + np.diag(unsure)
         weights = np.linalg.solve(widening**2 * noise, slopes)
         precision = prior_precision + float(weights @ slopes)
+        covariance = noise + prior.deviation**2 * np.outer(slopes, slopes)
+        inverse = np.asarray(np.linalg.inv(covariance), np.float64)
         return _Gain(
             prior=prior,
             weights=weights / precision,
-            inverse=np.linalg.inv(noise + prior.deviation**2 * np.outer(slopes, slopes)),
+            inverse=inverse,
             precision=precision,
             prior_share=prior_precision / precision,
         )

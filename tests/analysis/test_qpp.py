@@ -107,7 +107,7 @@ def test_holms_correction_is_over_predictors_of_one_coefficient():
 def test_a_predictor_of_a_script_takes_part(beir_folder, monkeypatch):
     size = Predictor(lambda statistics, terms: float(statistics.documents), help="the corpus")
     monkeypatch.setitem(PREDICTORS, "size", size)
-    quality = {query: 0.5 for query in load_collection(beir_folder).queries}
+    quality = dict.fromkeys(load_collection(beir_folder).queries, 0.5)
     prediction = qpp("bm25", beir_folder, per_query=quality)
     assert prediction.values["size"] == dict.fromkeys(quality, 48.0)
     assert [row.predictor for row in prediction.record.predictors] == list(PREDICTORS)
