@@ -220,6 +220,16 @@ def test_one_paragraph_and_json(collection, whole, tmp_path, capsys):
     assert kinds == {"spans of documents", "generated queries", "labelled queries"}
 
 
+def test_the_settings_of_one_side(collection, wide_layers, whole):
+    model = str(wide_layers)
+    options = GateOptions(samples=60, new=EncoderOptions(document_length=12))
+    assert gate(model, model, str(collection), options=options).decision == "worse"
+    # A store and the model that wrote it are the same thing.
+    assert gate(model, whole, str(collection)).decision == "not worse"
+    with pytest.raises(InputError, match=r"NEW.*document_length"):
+        gate(model, whole, str(collection), options=options)
+
+
 def test_an_index_in_a_store(collection, whole, tmp_path):
     pytest.importorskip("faiss")
     copy = tmp_path / "with-index"
@@ -246,3 +256,24 @@ def test_bad_input_ends_with_2(collection, capsys, arguments, expected):
         main(["gate", *arguments, "--dataset", str(collection)])
     assert ended.value.code == 2
     assert expected in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_bm25_on_one_side_alone_is_no_matter_of_spans(collection, wide_layers):
+    model = str(wide_layers)
+    pair = (model, f"hybrid:{model}", str(collection))
+    without = gate(*pair, options=GateOptions(samples=40, labels=False))
+    assert all(figures.difference is None for figures in without.evidence)
+    assert without.estimate == 0
+    labelled = gate(*pair, options=GateOptions(samples=40))
+    assert labelled.labels
+    assert labelled.estimate != 0
+
+
+def test_judgements_of_a_file(collection, whole, tmp_path):
+    judged = tmp_path / "judged.tsv"
+    lines = (collection / "qrels" / "test.tsv").read_text().splitlines()
+    judged.write_text("\n".join(lines[:40]) + "\n")
+    worse = changed(whole, tmp_path / "shuffled", shuffled)
+    record = gate(whole, worse, str(collection), options=GateOptions(judgements=judged))
+    assert record.decision == "worse"
+    assert "judged queries" in {figures.kind for figures in record.evidence}
