@@ -476,7 +476,8 @@ def filling_cache(folder: Path) -> Iterator[None]:
     """
 
     def describe_entries() -> str:
-        entries = sum(not is_incidental(path) for path in folder.glob("*"))
+        paths = [path for path in folder.glob("*") if path.name != CHECKSUMS]
+        entries = sum(not is_incidental(path) for path in paths)
         return (
             f"what the cache has there is complete ({entries} entries); "
             "BEIR_COCODR_CACHE can name another folder"

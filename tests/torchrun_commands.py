@@ -39,7 +39,7 @@ def run(commands: list[Any]) -> None:
 if __name__ == "__main__":
     gc.disable()  # nothing is thrown away while everything is imported
     hush()  # as main does before anything of a host is imported
-    for name in ("finetune", "pretrain", "distill"):
+    for name in ("finetuning.finetune", "pretraining.pretrain", "distillation.distill"):
         import_module(f"beir_cocodr.training.{name}")
     import_module("beir_cocodr.resampling.regimes.regimes")
     compile_once()

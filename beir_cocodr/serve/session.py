@@ -1,5 +1,6 @@
 """A session on a page: a corpus searched by several models side by side, judged and compared."""
 
+import itertools
 import logging
 import tempfile
 import threading
@@ -418,7 +419,10 @@ class Session:
         return proposed
 
     def _typed_pairs(self, query: str) -> Iterator[tuple[Asked, str]]:
-        """Yield pairs of remembered queries, which two models or more have answered."""
+        """Yield pairs of remembered queries, which two models or more have answered.
+
+        Pairs that distinguish the two models of the open question come first.
+        """
         preferred: list[str] = []
         if self.verdict is not None:
             preferred = [self.verdict.best, *self.verdict.open]
@@ -426,12 +430,12 @@ class Session:
             by_model = self._results.get(text, {})
             if len(by_model) < 2:
                 continue
-            names = [name for name in (*preferred, *self.columns) if name in by_model]
-            first = by_model[names[0]]
-            second = by_model[names[1]]
+            names = dict.fromkeys(name for name in (*preferred, *self.columns) if name in by_model)
             grades = self.judged.grades
-            for pair in annotation_candidates(first, second, grades, _PROPOSED):
-                yield Asked(text), pair.document_id
+            for first, second in itertools.combinations(names, 2):
+                results = by_model[first], by_model[second]
+                for pair in annotation_candidates(*results, grades, _PROPOSED):
+                    yield Asked(text), pair.document_id
 
     def _drawn_pairs(self) -> Iterator[tuple[Asked, str]]:
         """Yield the drawn pairs that nobody has judged."""

@@ -195,15 +195,16 @@ def test_a_folder_is_searched_and_judged_and_the_verdict_moves(browser, page):
     driver.switch_to.window(second)
     until(lambda: len({id for id, _ in page.pressed()}) == 2)
 
-    # The next pairs, until ten are judged.
+    # The next pairs, of the typed query first, until ten are judged.
     browser.one("#next").click()
+    until(lambda: page.text("#pair-query") == QUERY)
     for count in range(3, 11):
-        until(lambda: page.text("#pair-query") == QUERY and browser.one("#pair").is_displayed())
+        until(lambda: browser.one("#pair").is_displayed())
         page.keys("1")
-        until(lambda count=count: page.text("#count") == f"{count} judgements of 1 query.")
+        until(lambda count=count: page.text("#count").startswith(f"{count} judgements of "))
         time.sleep(0.3)  # the next pair is asked for
     page.keys(Keys.ESCAPE)
-    until(lambda: "1 of 10 judged queries" in page.text("#progress-text"))
+    until(lambda: "of 10 judged queries" in page.text("#progress-text"))
     assert browser.run(
         "return window.broken === undefined && document.querySelectorAll('img').length === 0"
     )

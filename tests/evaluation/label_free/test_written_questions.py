@@ -223,5 +223,5 @@ def test_a_real_model_writes_questions_that_real_rankings_answer(real_collection
     assert len(questions.texts) >= 1
     assert questions.verbatim > 0.2
     found = Resources(documents, tmp_path).ranker("bm25").search(questions.queries, 20)
-    # So small a model strays: one of its three questions led BM25 to its document in a measured run.
+    # So small a model strays: when measured, one of three questions led BM25 to its document.
     assert (found.rows == questions.rows[:, None]).any()
