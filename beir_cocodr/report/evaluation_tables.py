@@ -10,7 +10,6 @@ from beir_cocodr.data.defects import Defect
 from beir_cocodr.evaluation.chains import ALONE, BASE, Chain
 from beir_cocodr.evaluation.few_labels import FewLabels
 from beir_cocodr.evaluation.label_free.choice import label_pairs, training_pairs
-from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
 from beir_cocodr.evaluation.parity import Difference, ParityRecord
 from beir_cocodr.evaluation.results import (
     AdaptationRecord,
@@ -27,6 +26,7 @@ from beir_cocodr.report.terminal import make_table, print_json, print_tables
 from beir_cocodr.report.wording import (
     describe_likeness,
     describe_pseudo_queries,
+    estimators_of,
     format_number,
     format_numbers,
     p_value,
@@ -184,18 +184,20 @@ def adaptation_table(
         if not chain.stages and chain.mode != ALONE:
             pairs.append((BASE, chain.label))
     pairs.append((BASE, "bm25"))
+    estimators = estimators_of([verdicts[pair] for pair in pairs])
     rows = []
     for a, b in pairs:
         pair = verdicts[a, b]
-        estimates = [_estimate(estimate) for estimate in pair.estimates]
-        rows.append([b, a, pair.verdict, *_expected(pair), *estimates])
+        estimates = {estimate.estimator: _estimate(estimate) for estimate in pair.estimates}
+        cells = [estimates.get(name, "–") for name in estimators]
+        rows.append([b, a, pair.verdict, *_expected(pair), *cells])
     size = f"{comparison.documents:,} documents, {comparison.queries:,} queries"
     return make_table(
         f"{comparison.dataset}: {size}, estimates without labels",
         ["model", "against", "verdict"],
-        ["nDCG@10", "90%", "P(better)", *ESTIMATORS],
+        ["nDCG@10", "90%", "P(better)", *estimators],
         rows,
-        ["difference with its 95% interval; in brackets: does not count for this pair"],
+        ["estimates: differences; in brackets: does not count for this pair"],
     )
 
 
@@ -203,8 +205,6 @@ def _estimate(estimate: Estimate) -> str:
     if estimate.difference is None:
         return "–"
     text = signed(estimate.difference)
-    if estimate.interval is not None:
-        text += f"\n{span(estimate.interval)}"
     return text if estimate.applies else f"({text})"
 
 

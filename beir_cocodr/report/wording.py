@@ -5,7 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from beir_cocodr.evaluation.results import TRAINED_ON, Likeness, PseudoQueryFigures
+from beir_cocodr.evaluation.results import (
+    TRAINED_ON,
+    Likeness,
+    PairVerdict,
+    PseudoQueryFigures,
+)
 from beir_cocodr.models.spec import ModelSpec
 
 # Characters that neither HTML nor XML may hold, even as references.
@@ -19,6 +24,16 @@ def allowed_text(text: str) -> str:
     if not _FORBIDDEN.search(text):
         return text
     return type(text)(_FORBIDDEN.sub("\ufffd", text))
+
+
+def estimators_of(pairs: Iterable[PairVerdict]) -> list[str]:
+    """Return the estimators that say something about at least one pair, in their order."""
+    names: dict[str, None] = {}
+    for pair in pairs:
+        for estimate in pair.estimates:
+            if estimate.difference is not None:
+                names[estimate.estimator] = None
+    return list(names)
 
 
 def collection_name(dataset: str) -> str:

@@ -305,6 +305,10 @@ SCENARIOS = {
         "compare bm25 in/model --dataset in/beir --no-labels --samples 8 --output out",
         weight=3,
     ),
+    "gate": Scenario(
+        "gate bm25 bm25 --dataset in/beir --no-labels --samples 8 --output out",
+        weight=3,
+    ),
     "compare-judged": Scenario(
         "compare bm25 in/model --dataset in/beir --judgements in/beir/qrels/test.tsv "
         "--samples 8 --output out",

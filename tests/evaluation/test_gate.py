@@ -155,7 +155,8 @@ def test_a_store_damaged_in_each_way_ends_with_1(collection, whole, wide_layers,
     }
     for name, store in faults.items():
         for labels in (True, False):
-            record = gate(whole, store, str(collection), options=GateOptions(labels=labels))
+            options = GateOptions(labels=labels, samples=100)
+            record = gate(whole, store, str(collection), options=options)
             assert record.decision == "worse", (name, record.paragraph)
     assert gate(whole, faults["missing"], str(collection)).missing["new"] == DOCUMENTS // 12
     assert status(whole, faults["shuffled"], collection) == 1

@@ -49,7 +49,7 @@ def test_nothing_to_read(tmp_path):
     [
         (b"q1 Q0 d1 1 0.5\n", r"broken.run:1: 5 columns"),
         (b"q1 Q0 d1 1 0.5 x\nq1 Q0 d2 2 nan x\n", r"broken.run:2: .*'nan'"),
-        (b"q1 Q0 d1\x00x 1 0.5 x\n", r"broken.run:1: .*control character"),
+        (b"q1 Q0 d1\x00x 1 0.5 x\n", r"broken.run:1: NUL characters"),
         (b"q1 Q0 d1 1 0.5 x\nq1 Q0 d1 2 0.4 x\n", r"'d1' occurs twice for query 'q1'"),
         (b"q1 Q0 d\xff 1 0.5 x\n", r"broken.run:1: not UTF-8"),
     ],

@@ -451,8 +451,9 @@ def test_judged_queries_choose_among_all_uses_of_the_base(
         for reason in record.recommendation.reasons
     )
     assert AdaptationRecord.read(tmp_path / "o" / "adapt.json") == record
+    monkeypatch.setenv("COLUMNS", "400")  # so that no cell of a table is wrapped
     print_adaptation(record, as_json=False)
-    assert "base, vector" in capsys.readouterr().out.replace("\n", "")
+    assert "base, vector" in capsys.readouterr().out
     judged.write_text("nothing 0 d1 1\n")
     with pytest.raises(InputError, match=r"judged\.tsv: no judged query"):
         adapt(

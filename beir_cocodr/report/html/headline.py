@@ -25,6 +25,9 @@ CANNOT_TELL = "cannot tell"
 NO_DIFFERENCE = "no difference"
 NOT_JUDGED = "not judged"
 
+#: What a verdict without labels and judged queries rests on.
+WITHOUT_LABELS = "estimates without labels"
+
 #: Label to the name that the page shows.
 Names = Mapping[str, str]
 
@@ -319,7 +322,7 @@ def label_free_headline(
         notes.append(_with_names(comparison.best.reason, names))
     other = next(model for model in comparison.ranking if model != first and model in others)
     pair = _pair(comparison, first, other)
-    way = "estimates without labels"
+    way = WITHOUT_LABELS
     few = comparison.few_labels
     if few is not None:
         way = f"{few.queries} judged queries and estimates"
@@ -343,7 +346,10 @@ def _label_free_sentence(pair: PairVerdict, names: Names, collection: str, way: 
     a = names[pair.a]
     b = names[pair.b]
     if pair.verdict == CANNOT_TELL:
-        return f"{_with_names(pair.answer, names)}."
+        answer = _with_names(pair.answer, names)
+        if way == WITHOUT_LABELS:
+            return f"{answer}."
+        return f"By {way} there is {answer[0].lower()}{answer[1:]}."
     if pair.verdict == NO_DIFFERENCE:
         verdict = f"By {way}, {b} is as good as {a} on {collection} for all practical purposes"
     else:

@@ -26,6 +26,7 @@ from beir_cocodr.report.wording import (
     capitalized,
     describe_likeness,
     describe_pseudo_queries,
+    estimators_of,
     format_number,
     meaning,
     p_value,
@@ -242,9 +243,7 @@ def verdict_table(
     caption: str,
 ) -> HtmlTable:
     """Return pairs of a comparison without labels: verdict and estimates of b − a."""
-    estimators = list(
-        dict.fromkeys(estimate.estimator for pair in pairs for estimate in pair.estimates)
-    )
+    estimators = estimators_of(pairs)
     columns = [
         *text_columns("Model", "Compared with"),
         TableColumn("Verdict", meaning="on the model, by the rule; sorted from better to worse"),

@@ -290,7 +290,7 @@ def test_agreement_with_bm25_is_no_evidence_between_kinds():
     assert alike[WITH_BM25].applies
     assert mixed[CROPS].applies
     names = ("bm25", "hybrid:x", "rrf:x", "feedback:x", "a/b", "irds:x", "splade:x")
-    expected = ["bm25", "hybrid", "hybrid", "feedback", "dense", "dense", None]
+    expected = ["bm25", "hybrid", "hybrid", "feedback", "dense", "dense", "learned sparse"]
     assert [kinds([name])[name] for name in names] == expected
 
 
