@@ -525,9 +525,17 @@ def json_sha256(content: object, ensure_ascii: bool = True) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Hash the bytes of a file."""
+    """Hash the bytes of a file.
+
+    Raises:
+        InputError: the file cannot be read to its end.
+    """
     with path.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+        try:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+        except OSError as error:  # names no file
+            reason = error.strerror or str(error)
+            raise InputError(f"{path} cannot be read ({reason}); name another file") from None
 
 
 def files_sha256(folder: Path) -> dict[str, str]:

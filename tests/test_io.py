@@ -260,3 +260,9 @@ def test_no_text_of_a_table_is_a_formula():
 def test_an_output_of_another_kind_is_refused(output):
     with pytest.raises(InputError, match="output"):
         output_path(output)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files of memory are those of Linux")
+def test_a_file_that_cannot_be_read_to_its_end_is_named():
+    with pytest.raises(InputError, match="/proc/self/mem cannot be read"):
+        file_sha256(Path("/proc/self/mem"))
