@@ -51,7 +51,9 @@ def cache(tmp_path, monkeypatch) -> Path:
     return tmp_path / "cache"
 
 
-def survives(root: Path, work: Callable[[], object], caplog: pytest.LogCaptureFixture) -> None:
+def assert_survives(
+    root: Path, work: Callable[[], object], caplog: pytest.LogCaptureFixture
+) -> None:
     """Damage each file that some work keeps, in each way, and compare what the work gives then."""
     expected = work()
     pristine = root.with_name("pristine")
@@ -83,7 +85,7 @@ def test_a_converted_corpus(cache, beir_folder, tmp_path, caplog):
         documents = load_collection(folder).documents
         return [documents[id] for id in documents]
 
-    survives(cache, work, caplog)
+    assert_survives(cache, work, caplog)
 
 
 def test_the_content_of_files(cache, tmp_path, caplog):
@@ -98,7 +100,7 @@ def test_the_content_of_files(cache, tmp_path, caplog):
         documents = load_collection(notes, labels="none").documents
         return [documents[id] for id in documents if id.startswith("a.md")]
 
-    survives(cache / "files", work, caplog)
+    assert_survives(cache / "files", work, caplog)
 
 
 def test_an_index_of_bm25(cache, beir_folder, caplog):
@@ -109,7 +111,7 @@ def test_an_index_of_bm25(cache, beir_folder, caplog):
         index.keep(cache_folder("bm25"))
         return index.search(collection.queries, 5).results(collection.documents)
 
-    survives(cache / "bm25", work, caplog)
+    assert_survives(cache / "bm25", work, caplog)
 
 
 def test_negatives_of_bm25(cache, beir_folder, caplog):
@@ -119,13 +121,13 @@ def test_negatives_of_bm25(cache, beir_folder, caplog):
         pools = bm25_negatives(collection, TextFormat(), depth=5, seed=1)
         return {query: rows.tolist() for query, rows in pools.items()}
 
-    survives(cache / "bm25", work, caplog)
+    assert_survives(cache / "bm25", work, caplog)
 
 
 def test_counts_of_tokens(cache, beir_folder, tiny_cosine, caplog):
     documents = load_collection(beir_folder).documents
     model = load_encoder(tiny_cosine)
-    survives(cache / "token-counts", lambda: token_counts(documents, model).tolist(), caplog)
+    assert_survives(cache / "token-counts", lambda: token_counts(documents, model).tolist(), caplog)
 
 
 def test_embeddings_of_queries(cache, beir_folder, tiny_cosine, caplog):
@@ -135,12 +137,14 @@ def test_embeddings_of_queries(cache, beir_folder, tiny_cosine, caplog):
     def work() -> object:
         return query_embeddings(encoder, queries).load().tolist()
 
-    survives(cache / "query_embeddings", work, caplog)
+    assert_survives(cache / "query_embeddings", work, caplog)
 
 
 def test_queries_as_context(cache, beir_folder, tmp_path, caplog):
     generate_queries(beir_folder, "lexical", tmp_path / "queries")
-    survives(cache / "query-context", lambda: load_query_context(tmp_path / "queries")[:], caplog)
+    assert_survives(
+        cache / "query-context", lambda: load_query_context(tmp_path / "queries")[:], caplog
+    )
 
 
 def test_embeddings_and_index_of_a_search(cache, beir_folder, tiny_cosine, caplog):
@@ -149,7 +153,7 @@ def test_embeddings_and_index_of_a_search(cache, beir_folder, tiny_cosine, caplo
         return [(hit.id, hit.score) for hit in hits]
 
     work()
-    survives(cache / "embeddings", work, caplog)
+    assert_survives(cache / "embeddings", work, caplog)
 
 
 def test_mined_negatives(cache, beir_folder, tiny_cosine, tmp_path, caplog):
@@ -161,7 +165,7 @@ def test_mined_negatives(cache, beir_folder, tiny_cosine, tmp_path, caplog):
         mined = mine_negatives(collection, model, tmp_path / "mining", options, key={"a": 1})
         return mined.rows.tolist(), mined.embeddings.tolist(), json.dumps(mined.counts)
 
-    survives(tmp_path / "mining", work, caplog)
+    assert_survives(tmp_path / "mining", work, caplog)
 
 
 def test_the_embedded_collection(cache, caplog):
@@ -170,4 +174,4 @@ def test_the_embedded_collection(cache, caplog):
         files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         return [path.read_bytes() for path in files if path.parent.name != "checksums"]
 
-    survives(cache / "apidocs", work, caplog)
+    assert_survives(cache / "apidocs", work, caplog)

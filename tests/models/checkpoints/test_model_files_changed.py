@@ -107,7 +107,9 @@ def test_floating_point_numbers_of_any_size_are_read(tiny_cosine, tmp_path, dtyp
     shutil.copytree(tiny_cosine, folder)
     key = "encoder.layer.0.attention.self.query.weight"
     change_weights(folder, lambda weight: weight.to(dtype), key)
-    load_encoder(folder)
+    loaded = load_encoder(folder)[0].auto_model.state_dict()[key]
+    expected = load_file(tiny_cosine / "model.safetensors")[key]
+    torch.testing.assert_close(loaded.float(), expected.float(), rtol=1e-2, atol=1e-4)
 
 
 def test_numbers_of_a_pickled_file_are_checked_too(tiny_cosine, tmp_path):
