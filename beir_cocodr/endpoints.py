@@ -10,12 +10,20 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from beir_cocodr.errors import InputError, first_line
+from beir_cocodr.http_requests import (
+    QUOTED,
+    HttpOptions,
+    HttpRequest,
+    ServerError,
+    check_url,
+    secret,
+)
 
 #: The environment variable that holds the key of an endpoint by default.
 KEY_VARIABLE = "BEIR_COCODR_API_KEY"
@@ -29,62 +37,11 @@ _TEMPORARY = {408, 425, 429, 500, 502, 503, 504}
 # The longest wait between two attempts, in seconds, whatever the server asks for.
 _LONGEST_WAIT = 60.0
 
-# Characters of a server's answer that a message quotes.
-_QUOTED = 120
-
 # Paths of the protocol that may end a URL that was copied from somewhere.
 _OPERATIONS = ("/embeddings", "/chat/completions", "/completions")
 
 Given = TypeVar("Given")
 Answer = TypeVar("Answer")
-
-
-class ServerError(InputError):
-    """A server that cannot be reached, refuses a request, or gives an answer of another form."""
-
-
-@dataclass(frozen=True)
-class HttpOptions:
-    """Options of asking a server.
-
-    Attributes:
-        timeout: Seconds to wait for an answer.
-        retries: Further attempts after the server was busy, failed, or could not be reached.
-        backoff: Seconds before the first further attempt; every later wait is twice as long. A
-            server that says when to ask again is obeyed.
-        concurrency: Requests that are sent at the same time.
-    """
-
-    timeout: float = 60.0
-    retries: int = 3
-    backoff: float = 0.5
-    concurrency: int = 4
-
-
-@dataclass(frozen=True)
-class HttpRequest:
-    """A request to a server.
-
-    Attributes:
-        method: GET or POST.
-        url: The URL, without secrets: messages show it.
-        headers: Headers, which may hold secrets.
-        body: Content that is sent as JSON; None for no content.
-        secrets: Values that no message may show.
-    """
-
-    method: str
-    url: str
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    body: object = None
-    secrets: tuple[str, ...] = field(default=(), repr=False)
-
-    def hide(self, text: str) -> str:
-        """Return a text in one line, without the secrets, as far as a message quotes it."""
-        for secret in self.secrets:
-            text = text.replace(secret, "***")
-        line = " ".join(text.split())
-        return line if len(line) <= _QUOTED else f"{line[:_QUOTED]}..."
 
 
 @dataclass(frozen=True)
@@ -179,7 +136,7 @@ def _refused(request: HttpRequest, error: urllib.error.HTTPError) -> _Failure:
     """Return the failure that a status of the server means."""
     status = error.code
     try:
-        content = error.read(20 * _QUOTED).decode(errors="replace")
+        content = error.read(20 * QUOTED).decode(errors="replace")
     except (http.client.HTTPException, OSError):
         content = ""
     reason = f"answered with status {status}"
@@ -237,45 +194,6 @@ def in_parallel(
             futures += [pool.submit(ask, item) for item in islice(waiting, 1)]
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def check_url(url: str) -> str:
-    """Return a URL that has a host and holds no password.
-
-    Raises:
-        InputError: It is none, or it holds a password, which records would show.
-    """
-    try:
-        parts = urlsplit(url)
-        port_is_valid = parts.port is None or parts.port > 0
-    except ValueError:
-        parts = urlsplit("")
-        port_is_valid = False
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
-        raise InputError(f"{url!r} is not a URL; give one such as http://localhost:8000/v1")
-    if parts.username is not None or parts.password is not None:
-        raise InputError(
-            f"the URL of {parts.hostname} holds a user name or a password, which records would "
-            "show; leave it out, and give a key in an environment variable"
-        )
-    return url
-
-
-def secret(variable: str) -> str:
-    """Return the value of an environment variable that holds a secret.
-
-    Raises:
-        InputError: It is not set, or holds characters that no header can have.
-    """
-    value = os.environ.get(variable, "").strip()
-    if not value:
-        raise InputError(f"the environment variable {variable} is not set; set it to the key")
-    if not (value.isascii() and value.isprintable()):
-        raise InputError(
-            f"the environment variable {variable} holds characters that no header can have; "
-            "set it to the key alone"
-        )
-    return value
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,9 @@ import time
 
 import pytest
 
-from beir_cocodr.endpoints import (
-    KEY_VARIABLE,
-    Endpoint,
-    HttpOptions,
-    HttpRequest,
-    ServerError,
-    check_url,
-    fetch_json,
-    in_parallel,
-)
+from beir_cocodr.endpoints import KEY_VARIABLE, Endpoint, fetch_json, in_parallel
 from beir_cocodr.errors import InputError
+from beir_cocodr.http_requests import HttpOptions, HttpRequest, ServerError, check_url
 from tests.http_servers import Asked, Reply, serving
 
 #: Attempts without waiting.

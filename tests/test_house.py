@@ -42,7 +42,8 @@ SHARED = {
     "checksums": {"errors", "io"},
     "deprecation": set(),
     "distributed": {"errors"},
-    "endpoints": {"errors"},
+    "endpoints": {"errors", "http_requests"},
+    "http_requests": {"errors"},
     "records": {"errors", "io"},
     "progress": set(),
     "provenance": {

@@ -8,8 +8,9 @@ import regex
 import torch
 from sentence_transformers.base.modules import InputModule
 
-from beir_cocodr.endpoints import Endpoint, ServerError, in_parallel
+from beir_cocodr.endpoints import Endpoint, in_parallel
 from beir_cocodr.errors import InputError
+from beir_cocodr.http_requests import ServerError
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import ENDPOINT_PREFIX
 

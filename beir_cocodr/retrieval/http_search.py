@@ -15,7 +15,8 @@ import numpy as np
 
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.endpoints import HttpRequest, ServerError, fetch_json, in_parallel
+from beir_cocodr.endpoints import fetch_json, in_parallel
+from beir_cocodr.http_requests import HttpRequest, ServerError
 from beir_cocodr.io import cache_folder, filling_cache, json_sha256, write_text
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
-from beir_cocodr.endpoints import HttpOptions, HttpRequest, check_url, secret
 from beir_cocodr.errors import InputError, explained, kind_of, listed
+from beir_cocodr.http_requests import HttpOptions, HttpRequest, check_url, secret
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.spec import Options, check_options, option
 from beir_cocodr.records import Json

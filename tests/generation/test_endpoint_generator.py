@@ -8,7 +8,7 @@ import pytest
 from http_servers import Reply, serving
 
 from beir_cocodr.data.passages import Passage
-from beir_cocodr.endpoints import Endpoint, HttpOptions, ServerError
+from beir_cocodr.endpoints import Endpoint
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.endpoint_generator import EndpointGenerator
 from beir_cocodr.generation.generate import generate_queries
@@ -16,6 +16,7 @@ from beir_cocodr.generation.generators import ENDPOINT, GENERATORS, build_genera
 from beir_cocodr.generation.language_model import load_generator
 from beir_cocodr.generation.question_prompt import EXAMPLES, few_shot_messages, few_shot_prompt
 from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
+from beir_cocodr.http_requests import HttpOptions, ServerError
 
 TEXTS = ["wing flow shock layer.", "treaty minister strike."]
 PASSAGES = [Passage(row, 0, 0, len(text), text, "") for row, text in enumerate(TEXTS)]

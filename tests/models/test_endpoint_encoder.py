@@ -12,9 +12,10 @@ import pytest
 from beir_cocodr import Searcher, compare, evaluate, load_encoder
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.endpoints import KEY_VARIABLE, ServerError
+from beir_cocodr.endpoints import KEY_VARIABLE
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import CompareOptions
+from beir_cocodr.http_requests import ServerError
 from beir_cocodr.models.endpoint_encoder import Pieces
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from tests.http_servers import Asked, Reply, serving

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from beir_cocodr import load_object
-from beir_cocodr.endpoints import Endpoint, HttpOptions, ServerError, in_parallel
+from beir_cocodr.endpoints import Endpoint, in_parallel
 from beir_cocodr.errors import InputError, kind_of
+from beir_cocodr.http_requests import HttpOptions, ServerError
 
 #: Begins the name of a judge that transformers loads.
 LOCAL = "hf:"

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from http_servers import Reply, serving
 
-from beir_cocodr.endpoints import KEY_VARIABLE, ServerError
+from beir_cocodr.endpoints import KEY_VARIABLE
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.judge import graders
 from beir_cocodr.evaluation.judge.graders import load_grader
 from beir_cocodr.evaluation.judge.prompt import grading_prompt, parse_grade
+from beir_cocodr.http_requests import ServerError
 
 HAMLET = grading_prompt("who wrote hamlet", "Hamlet is a tragedy by William Shakespeare.")
 WING = grading_prompt("who wrote hamlet", "The lift of a wing in a slipstream.")

@@ -8,11 +8,12 @@ import pytest
 from http_servers import Reply, serving
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.endpoints import Endpoint, HttpOptions, ServerError
+from beir_cocodr.endpoints import Endpoint
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.judge.grade_cache import GradeCache
 from beir_cocodr.evaluation.judge.graders import EndpointGrader
 from beir_cocodr.evaluation.judge.pooling import grade_pool, pool_documents
+from beir_cocodr.http_requests import HttpOptions, ServerError
 
 TEXTS = {
     "good": "a fine document about wings",

@@ -14,7 +14,6 @@ from beir_cocodr import CompareOptions, compare
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
-from beir_cocodr.endpoints import ServerError
 from beir_cocodr.evaluation.label_free.estimates import estimate_pair
 from beir_cocodr.evaluation.label_free.estimators import WRITTEN
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
@@ -25,6 +24,7 @@ from beir_cocodr.evaluation.label_free.written_questions import (
     is_question,
     write_questions,
 )
+from beir_cocodr.http_requests import ServerError
 from beir_cocodr.retrieval.resources import Resources
 
 #: The package whose wheel holds a language model of 135 million parameters.
