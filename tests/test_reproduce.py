@@ -10,18 +10,20 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import write_beir
 from reproduce import pages, runner
-from reproduce.commands import command_line, unavailable
-from reproduce.costs import Cost, cost, options_of, throughputs
+from reproduce.commands import command_line, options_of, unavailable
+from reproduce.costs import Cost, cost, throughputs
 from reproduce.plans import describe_plan, plan
-from reproduce.scales import PaperScale, is_cached, resolve
+from reproduce.scales import PaperScale, is_cached, is_distributed, resolve
 from reproduce.shared import BY_HAND, FORUMS, IRDS, TASKS
 from reproduce.specification import Cell, Step, figures, leaves, read
+from reproduce.tables import leave_out
 from reproduce.workshop import Workshop
 
 from beir_cocodr.evaluation.evaluate import evaluate
@@ -91,6 +93,92 @@ def test_a_command_that_is_not_there_is_named():
     assert "--colour" in unavailable(["evaluate", "--colour", "red"])
     assert "takes one --output" in unavailable(["evaluate", "--output", "a", "--output", "b"])
     assert unavailable(["evaluate", "--model", "a", "--model", "b"]) == ""
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+@pytest.mark.parametrize("paper", runner.PAPERS)
+def test_every_planned_training_can_share_its_batch(paper, gpus, tmp_path):
+    """Ask the options themselves, for the processes that the command line names."""
+    place = shop(paper, tmp_path, PaperScale(gpus=gpus))
+    counts = set()
+    for name in place.steps:
+        for words in place.words(name):
+            if not is_distributed(words):
+                continue
+            line = command_line(words, gpus)
+            processes = 1
+            if line[0] == "torchrun":
+                processes = int(line[line.index("--nproc-per-node") + 1])
+            assert 1 <= processes <= gpus
+            assert options_of(words, processes).batch_size % processes == 0, words
+            counts.add(processes)
+    assert max(counts) == gpus
+
+
+def test_a_batch_of_75_is_shared_by_five_of_eight_gpus_and_costs_so():
+    words = ["finetune", "--dataset", "d", "--model", "m", "--output", "o", "--batch-size", "75"]
+    assert command_line(words, 8)[:4] == ["torchrun", "--standalone", "--nproc-per-node", "5"]
+    assert command_line(words, 2)[0] == "beir-cocodr"
+    line = f"{shlex.join(words)} --max-steps 100000"
+    on_eight, on_five = (cost(Step((line,)), gpus, {}) for gpus in (8, 5))
+    assert on_eight == on_five
+
+
+def test_a_plan_names_what_the_options_refuse():
+    words = ["finetune", "--dataset", "d", "--model", "m", "--output", "o"]
+    assert unavailable(words) == ""
+    assert "negatives" in unavailable([*words, "--loss", "triplet", "--negatives", "0"])
+
+
+SIMILARITY = "query_intent_similarity"
+LICENSED = ("bioasq", "signal1m", "trec-news", "robust04")
+
+
+def planned_data(capsys, *arguments: str) -> str:
+    runner.main([*arguments, "--plan"])
+    return capsys.readouterr().out
+
+
+def test_tasks_are_left_out_of_rows_averages_and_pretraining(capsys, tmp_path):
+    text = planned_data(capsys, "coco-dr-table2", "--without", ",".join(LICENSED))
+    assert "Without bioasq, signal1m, trec-news, robust04." in text
+    assert "by hand" not in text
+    assert "--dataset irds:beir/scidocs" in text
+    paper, table = runner.TABLES["coco-dr-table2"]
+    place = Workshop(paper, PaperScale(), tmp_path, without=LICENSED)
+    cells = leave_out(place, table).cells
+    column = table.columns[0]
+    assert "left out by --without bioasq" in cells["bioasq", column].why
+    kept = [task for task in TASKS if task not in LICENSED]
+    average = leave_out(place, table).published(cells["avg", column])
+    scores = figures("cocodr", "table2|scores")
+    assert average == pytest.approx(np.mean([scores[task][column] for task in kept]))
+
+
+def test_an_unknown_task_to_leave_out_is_refused(capsys):
+    with pytest.raises(SystemExit) as error:
+        runner.main(["coco-dr-table2", "--plan", "--without", "bioasc"])
+    assert error.value.code == 2
+    assert "bioasc" in capsys.readouterr().err
+
+
+def test_what_is_missing_by_licence_names_the_way_out(tmp_path):
+    assert "--without bioasq" in PaperScale(tmp_path).missing("bioasq")
+
+
+def test_no_corpus_is_read_twice_in_pretraining(tmp_path):
+    place = shop("coco-dr", tmp_path)
+    [words] = place.words("coco-base")
+    read = [value for flag, value in pairwise(words) if flag == "--dataset"]
+    assert len(read) == len(set(read))
+    assert not ({"irds:beir/fever", "irds:beir/climate-fever"} <= set(read))
+
+
+def test_chosen_rows_read_no_other_collections(capsys):
+    text = planned_data(capsys, "coco-dr-table6", "--rows", "scifact", "--columns", SIMILARITY)
+    assert "irds:beir/scifact" in text
+    assert "irds:beir/nfcorpus" not in text
+    assert "by hand" not in text
 
 
 def test_figures_are_read_by_path(tmp_path):

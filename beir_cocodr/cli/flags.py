@@ -47,8 +47,8 @@ TRAINING = (
 Preset = Annotated[
     str | None,
     Option(
-        help="Start from a preset: cocodr-base, cocodr-large, mrl, qc, cotmae or extrapolation as "
-        "in the papers, base or large, or cpu for a small machine."
+        help="Start from a preset: cocodr-base, cocodr-large, mrl, gpl, qc, cotmae or "
+        "extrapolation as in the papers, base or large, or cpu for a small machine."
     ),
 ]
 

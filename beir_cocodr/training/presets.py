@@ -108,6 +108,24 @@ _MRL: Json = {
     "refresh_steps": 5_000,
 }
 
+# Wang et al., 2022 (GPL), section 4.1: one mined negative a query, 50 of each miner, 140,000 steps.
+# Held-out generated queries must not end this training or choose among its weights, nor those of
+# hybrid-distill: they tell how well a query finds the passage that it was made from, and not
+# whether the retriever got better.
+_GPL: Json = {
+    "loss": "margin_mse",
+    "positives": 1,
+    "m_bm25": 0,
+    "m_hard": 1,
+    "candidates": 50,
+    "held_out": 0.0,
+    "batch_size": 32,
+    "learning_rate": 2e-5,
+    "max_steps": 140_000,
+    "warmup": 1_000,
+    "refresh_steps": 140_000,
+}
+
 # Extrapolation, section 5.1.2: BERT, BM25's 1,000 best reranked, all others from the whole corpus;
 # hard negatives as in section 5.2.2. Epochs, batch, rate and lengths are not printed: as usual for
 # MS MARCO. The best of every second epoch is kept by held-out queries, where the paper has the
@@ -140,6 +158,7 @@ PRESETS: dict[str, dict[str, Json]] = {
         "finetune": _COCODR_IDRO | _LARGE,
     },
     "mrl": {"distill": _MRL},
+    "gpl": {"distill": _GPL},
     "extrapolation": {"resample evaluate": _EXTRAPOLATION},
     # Whole batches of about the same size, whatever the number of GPUs, and iDRO's stable mode.
     "base": {"pretrain": _COCO, "finetune": _IDRO},
@@ -265,24 +284,6 @@ _STAGES = "beir_cocodr.training.stages"
 
 # Ma et al., 2021 (QGen): in-batch negatives alone.
 _QGEN: Json = {"loss": "infonce", "negatives": 0}
-
-# Wang et al., 2022 (GPL), section 4.1: one mined negative a query, 50 of each miner, 140,000 steps.
-# Held-out generated queries must not stop this stage and the next or choose among their weights:
-# they tell how well a query finds the passage that it was made from, and not whether the retriever
-# got better.
-_GPL: Json = {
-    "loss": "margin_mse",
-    "positives": 1,
-    "m_bm25": 0,
-    "m_hard": 1,
-    "candidates": 50,
-    "held_out": 0.0,
-    "batch_size": 32,
-    "learning_rate": 2e-5,
-    "max_steps": 140_000,
-    "warmup": 1_000,
-    "refresh_steps": 140_000,
-}
 
 _HYBRID: Json = {
     "loss": "kl",

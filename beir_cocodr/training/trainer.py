@@ -243,6 +243,7 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
     last = on_main(lambda: checkpoint_to_resume(checkpoints)) if resume else None
     with started(output, stage.plan):
         arguments = _arguments(stage, options, checkpoints)
+        _keep_to_one_gpu(arguments)
     trainer = _build_trainer(stage, arguments, last)
     guard = FiniteGuard(output, lambda: last_checkpoint(checkpoints), stage.names)
 
@@ -381,6 +382,25 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
         ddp_broadcast_buffers=BROADCAST_BUFFERS,
         disable_tqdm=True,  # our own bar is shown
     )
+
+
+def _keep_to_one_gpu(arguments: Any) -> None:
+    """Train on one GPU in this process, and say how to take all that are visible.
+
+    The host would wrap the model in DataParallel and multiply the batch by the number of GPUs.
+    Losses over a batch would then see parts of it.
+    """
+    visible = arguments.n_gpu
+    if visible <= 1:
+        return
+    log.warning(
+        "%d GPUs are visible, and this training takes one; to take all, start the same command "
+        "as: torchrun --standalone --nproc-per-node %d -m beir_cocodr.cli ...",
+        visible,
+        visible,
+    )
+    # A private name of the host, which sets it itself for models that are split over GPUs.
+    arguments._n_gpu = 1
 
 
 def _check_device(device: torch.device) -> None:

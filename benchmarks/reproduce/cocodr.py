@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from reproduce.shared import COCODR, OTHERS, TASKS, TRAIN, Judgements, parts_of
-from reproduce.specification import Cell, Cells, Paper, Step, Table, difference, grid, mean
+from reproduce.specification import Cell, Cells, Paper, Step, Table, difference, grid, mean, task_of
 
 judgements = Judgements()
 
@@ -21,10 +21,14 @@ def corpora(option: str, tasks: Iterable[str]) -> str:
     return " ".join(words)
 
 
+#: The tasks whose corpora COCO reads. Climate-FEVER has the documents of FEVER.
+_CORPORA = [task for task in TASKS if task != "climate-fever"]
+
+
 def pretrain(size: str) -> Step:
-    """Return COCO on MS MARCO and the corpora of BEIR."""
+    """Return COCO on MS MARCO and the corpora of BEIR, each once."""
     command = f"pretrain --preset cocodr-{size} --dataset {{data:{TRAIN}}}"
-    command += f" {corpora('--dataset', TASKS)} --model {{model:condenser-{size}}}"
+    command += f" {corpora('--dataset', _CORPORA)} --model {{model:condenser-{size}}}"
     return Step((f"{command} --output {{out}} --resume",))
 
 
@@ -110,17 +114,15 @@ def adapt_to(kind: str, data: str) -> str:
         train = f"finetune --dataset {{out}}/queries --model {start} --output {{out}}/model"
         train += " --loss infonce --negatives 0 --batch-size 75 --epochs 1 --resume"
     else:
-        train = f"adapt --dataset {{data:{data}}} --base {start} --stages gpl"
-        train += " --queries {out}/queries --teacher {model:reranker} --output {out}/adapted"
-        train += " --resume"
+        train = f"distill --preset gpl --dataset {{out}}/queries --model {start}"
+        train += " --teacher {model:reranker} --output {out}/model --resume"
     per_task[name] = Step((generate, train))
     return name
 
 
-def adapted_model(kind: str, name: str) -> str:
+def adapted_model(name: str) -> str:
     """Return the folder of an adapted model in its step."""
-    folder = "model" if kind in _QUERY_TRAINED else "adapted/models/gpl"
-    return f"{{step:{name}}}/{folder}"
+    return f"{{step:{name}}}/model"
 
 
 def pretrain_on_target(objective: str, data: str) -> str:
@@ -129,7 +131,7 @@ def pretrain_on_target(objective: str, data: str) -> str:
     The model is then distilled on MS MARCO from a cross-encoder (as Wang et al., 2022).
     """
     name = f"target/{objective}/{data}"
-    task = data.split("/")[0]
+    task = task_of(data)
     start = "{model:condenser-base}" if objective == "condenser-ours" else "{model:distilbert}"
     kind = "condenser" if objective.startswith("condenser") else objective
     pretraining = f"pretrain --objective {kind} {corpora('--dataset', [task])} --model {start}"
@@ -207,7 +209,7 @@ def judged_adapted(
     label = method if is_reranked else kind
     cells = []
     for part in parts_of(task):
-        model = adapted_model(kind, adapt_to(kind, part))
+        model = adapted_model(adapt_to(kind, part))
         if is_reranked:
             model = "rerank:{model:reranker}@" + model
         cells.append(judgements.cell(label, model, part))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from reproduce import make
-from reproduce.scales import is_distributed
+from reproduce.scales import is_distributed, kind_of
 
 #: Kinds of models that may precede an encoder's name, and that some versions lack.
 KINDS = ("rerank", "splade", "colbert")
@@ -53,7 +55,20 @@ def unavailable(words: list[str]) -> str:
             return f"{command.name} has no option {flag}"
         if count > 1 and not options[flag].multiple:
             return f"{command.name} takes one {flag}, and {count} are needed"
-    return _unknown_value(words)
+    return _unknown_value(words) or _refused_options(words)
+
+
+def _refused_options(words: list[str]) -> str:
+    """Say what the options of a training refuse; "" if nothing."""
+    from beir_cocodr.errors import InputError
+
+    if not is_distributed(words):
+        return ""
+    try:
+        options_of(words, 1)
+    except InputError as error:
+        return f"{kind_of(words)} refuses its options: {error}"
+    return ""
 
 
 def _current(words: list[str]) -> list[str]:
@@ -77,12 +92,84 @@ def _unknown_value(words: list[str]) -> str:
     return ""
 
 
+@contextlib.contextmanager
+def _processes(count: int) -> Iterator[None]:
+    """Set the number of processes, by which presets count batches, as torchrun would."""
+    before = os.environ.get("WORLD_SIZE")
+    os.environ["WORLD_SIZE"] = str(count)
+    try:
+        yield
+    finally:
+        os.environ.pop("WORLD_SIZE")
+        if before is not None:
+            os.environ["WORLD_SIZE"] = before
+
+
+def options_of(words: list[str], processes: int) -> Any:
+    """Return the options of a training command, from its preset, flags and settings.
+
+    Args:
+        words: The command.
+        processes: The processes that run it, by which some presets count batches.
+
+    Raises:
+        InputError: The options refuse a value.
+    """
+    from beir_cocodr.resampling.regimes import Recipe
+    from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
+    from beir_cocodr.training.presets import stage_options
+    from beir_cocodr.training.shared_options import setting_fields
+
+    kinds = {
+        "pretrain": PretrainOptions,
+        "finetune": FinetuneOptions,
+        "distill": DistillOptions,
+        "resample evaluate": Recipe,
+    }
+    command = kind_of(words)
+    kind: Any = kinds[command]
+    values = dict(pairwise(words))
+    assigned = [value for name, value in pairwise(words) if name == "--set"]
+    for _, setting in setting_fields(kind):
+        flag = f"--{setting.name.replace('_', '-')}"
+        if flag in values:
+            assigned.append(f"{setting.name}={values[flag]}")
+    with _processes(processes):
+        return stage_options(
+            kind,
+            command,
+            values.get("--preset"),
+            assigned,
+        )
+
+
+def fitting_processes(words: list[str], gpus: int) -> int:
+    """Return how many GPUs a command takes: of a training, as many as divide its batches evenly.
+
+    Args:
+        words: The command.
+        gpus: The GPUs that there are; 0 means a CPU.
+    """
+    if not is_distributed(words):
+        return max(1, gpus)
+    for processes in range(max(1, gpus), 1, -1):
+        if options_of(words, processes).batch_size % processes == 0:
+            return processes
+    return 1
+
+
+def _has_processes(words: list[str], gpus: int) -> bool:
+    """Say whether torchrun starts several processes of a command."""
+    return is_distributed(words) and fitting_processes(words, gpus) > 1
+
+
 def command_line(words: list[str], gpus: int) -> list[str]:
     """Return a whole command line, with torchrun where several processes work."""
     if words[0] == "make":
         return ["python", "benchmarks/reproduce/make.py", *words[1:]]
-    if is_distributed(words) and gpus > 1:
-        line = ["torchrun", "--standalone", "--nproc-per-node", str(gpus), "-m"]
+    if _has_processes(words, gpus):
+        processes = str(fitting_processes(words, gpus))
+        line = ["torchrun", "--standalone", "--nproc-per-node", processes, "-m"]
         if "--start" in words:
             line.append("--")  # Otherwise torchrun takes --start for an option of its own.
         return [*line, "beir_cocodr.cli", *_current(words)]
@@ -127,7 +214,7 @@ def _module(words: list[str], gpus: int) -> list[str]:
     """Return the arguments of Python that run a command."""
     if words[0] == "make":
         return [str(make.__file__), *words[1:]]
-    if is_distributed(words) and gpus > 1:
+    if _has_processes(words, gpus):
         return ["-m", "torch.distributed.run", *command_line(words, gpus)[1:]]
     return ["-m", "beir_cocodr.cli", *words]
 

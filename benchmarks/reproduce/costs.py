@@ -8,20 +8,19 @@ was measured, otherwise as an assumption.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from reproduce.commands import fitting_processes, options_of
 from reproduce.scales import kind_of
 from reproduce.shared import COCODR, DEV, DL19, DL20, FORUMS, LENGTHS, TRAIN
-from reproduce.specification import Step, names_in
+from reproduce.specification import Step, names_in, task_of
 
 HERE = Path(__file__).parent
 GPU_RESULTS = HERE.parent / "results" / "gpu.json"
@@ -87,7 +86,7 @@ _CORES = 16
 
 def size(data: str) -> tuple[int, int]:
     """Return the documents and queries of a collection."""
-    task = data.split("/")[0]
+    task = task_of(data)
     if task in OTHERS:
         return OTHERS[task]
     documents = _SIZES[task]["documents"]
@@ -159,19 +158,6 @@ def _measured_gpu() -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _processes(count: int) -> Iterator[None]:
-    """Set the number of processes, by which presets count batches, as torchrun would."""
-    before = os.environ.get("WORLD_SIZE")
-    os.environ["WORLD_SIZE"] = str(count)
-    try:
-        yield
-    finally:
-        os.environ.pop("WORLD_SIZE")
-        if before is not None:
-            os.environ["WORLD_SIZE"] = before
-
-
 def cost(
     step: Step,
     gpus: int,
@@ -184,33 +170,6 @@ def cost(
         if estimate.kind in ESTIMATES:
             total += ESTIMATES[estimate.kind](estimate)
     return total
-
-
-def options_of(words: list[str], gpus: int) -> Any:
-    """Return the options of a training command, from its preset, flags and settings."""
-    from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
-    from beir_cocodr.training.presets import stage_options
-    from beir_cocodr.training.shared_options import setting_fields
-
-    kinds = {
-        "pretrain": PretrainOptions,
-        "finetune": FinetuneOptions,
-        "distill": DistillOptions,
-    }
-    kind: Any = kinds[words[0]]
-    values = dict(pairwise(words))
-    assigned = [value for name, value in pairwise(words) if name == "--set"]
-    for _, setting in setting_fields(kind):
-        flag = f"--{setting.name.replace('_', '-')}"
-        if flag in values:
-            assigned.append(f"{setting.name}={values[flag]}")
-    with _processes(gpus):
-        return stage_options(
-            kind,
-            words[0],
-            values.get("--preset"),
-            assigned,
-        )
 
 
 def _bm25_rate() -> float:
@@ -240,7 +199,7 @@ class Command:
         weights: The number of weights of its model.
         share: The mean length of a text, as a share of the longest.
         checkpoint: GiB of a checkpoint.
-        gpus: The number of GPUs.
+        gpus: The number of GPUs that it takes.
         steps: All steps of the paper.
     """
 
@@ -259,7 +218,7 @@ class Command:
         self.weights = self.shape.millions * 1e6
         self.share = throughputs()["share_of_length"]["value"]
         self.checkpoint = self.weights * _CHECKPOINT_BYTES / GIB
-        self.gpus = gpus
+        self.gpus = fitting_processes(self.words, gpus)
         self.steps = steps
 
     def encoding_flops(self, data: str) -> float:
@@ -359,11 +318,19 @@ def _pretrain(command: Command) -> Cost:
     )
 
 
+def _training_data(command: Command) -> tuple[int, int]:
+    """Return the queries and documents that a command trains on.
+
+    Generated queries are five for each of 100,000 passages.
+    """
+    if command.data == [TRAIN]:
+        return TRAIN_QUERIES, size(TRAIN)[0]
+    return 500_000, 100_000
+
+
 def _finetune(command: Command) -> Cost:
     options = options_of(command.words, command.gpus)
-    is_marco = command.data == [TRAIN]
-    queries = TRAIN_QUERIES if is_marco else 500_000
-    documents = size(TRAIN)[0] if is_marco else 100_000
+    queries, documents = _training_data(command)
     rounds = options.mining.episodes + options.mining.stages
     count = _step_count(options, queries)
     texts = options.batch_size * (2 + options.negatives)
@@ -386,7 +353,8 @@ def _finetune(command: Command) -> Cost:
 
 def _distill(command: Command) -> Cost:
     options = options_of(command.words, command.gpus)
-    count = _step_count(options, TRAIN_QUERIES)
+    queries, documents = _training_data(command)
+    count = _step_count(options, queries)
     texts = options.batch_size * (1 + options.list_size)
     length = 128 * command.share
     flops = command.training_flops(
@@ -395,33 +363,13 @@ def _distill(command: Command) -> Cost:
         count,
         options.mini_batch_size,
     )
-    pairs = TRAIN_QUERIES * 2 * options.list_size
+    pairs = queries * 2 * options.list_size
     teacher = 2 * BASE.millions * 1e6 * 192 * command.share * pairs
-    refresh = count // options.refresh_steps * 2 * command.weights * length * _MARCO
+    refresh = count // options.refresh_steps * 2 * command.weights * length * documents
     return Cost(
         _hours(flops + teacher + refresh, command.gpus),
         command.training_gib(texts, length, options.mini_batch_size),
         2 * command.checkpoint + 14,
-        count,
-    )
-
-
-def _adapt(command: Command) -> Cost:
-    """Estimate GPL: 140,000 steps of 32 lists of two, and one pseudo-labelling, on one GPU."""
-    count = 140_000
-    texts = 32 * 3
-    length = 250 * command.share
-    flops = command.training_flops(
-        texts,
-        length,
-        count,
-        32,
-    )
-    encoding = 3 * command.encoding_flops(command.data[0])
-    return Cost(
-        _hours(flops + encoding, 1),
-        command.training_gib(texts, length, 32),
-        3 * command.checkpoint,
         count,
     )
 
@@ -480,7 +428,6 @@ ESTIMATES: dict[str, Callable[[Command], Cost]] = {
     "pretrain": _pretrain,
     "finetune": _finetune,
     "distill": _distill,
-    "adapt": _adapt,
     "resample evaluate": _regimes,
     "overlap": _resample,
     "resample restrain": _resample,

@@ -9,7 +9,7 @@ from typing import Any
 from reproduce.commands import command_line
 from reproduce.costs import Cost, cost, throughputs
 from reproduce.shared import BY_HAND
-from reproduce.specification import Cell, Table
+from reproduce.specification import Cell, Table, task_of
 from reproduce.workshop import Workshop
 
 
@@ -45,6 +45,7 @@ def plan(shop: Workshop, table: Table) -> dict[str, Any]:
         )
     return {
         "table": table.name,
+        "without": list(shop.without),
         "steps": steps,
         "data": sorted(data),
         "reasons": reasons,
@@ -86,6 +87,8 @@ def describe_plan(
     lacking = sum(len(cells) for cells in planned["reasons"].values())
     count = f"{total - lacking} of {total} cells from {len(planned['steps'])} steps."
     lines = [f"# {table.name}: {table.title}", "", count]
+    if planned["without"]:
+        lines.append(f"Without {', '.join(planned['without'])}.")
     if with_commands:
         for step in planned["steps"]:
             done = " (done)" if step["done"] else ""
@@ -124,7 +127,7 @@ def describe_cost(step: dict[str, Any]) -> str:
 
 def describe_data(shop: Workshop, name: str) -> str:
     """Say where a collection comes from."""
-    task = name.split("/")[0]
+    task = task_of(name)
     source = shop.scale.data(name)
     if shop.scale.name == "paper" and task in BY_HAND:
         return f"{name} (by hand: {BY_HAND[task]})"

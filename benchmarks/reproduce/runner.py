@@ -24,8 +24,9 @@ from beir_cocodr.io import write_text
 from reproduce import cocodr, extrapolation, mrl, query_as_context
 from reproduce.plans import describe_plan
 from reproduce.scales import HereScale, PaperScale, Scale
+from reproduce.shared import TASKS
 from reproduce.specification import Paper, Table
-from reproduce.tables import add_models, choose, markdown, read_results
+from reproduce.tables import add_models, choose, leave_out, markdown, read_no_more, read_results
 from reproduce.workshop import Workshop
 
 PAPERS: dict[str, Paper] = {}
@@ -93,6 +94,12 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         help="Only these rows, and their means.",
     )
     parser.add_argument(
+        "--without",
+        default="",
+        metavar="TASK,TASK",
+        help="Leave out these tasks: their rows, and their corpora in pre-training.",
+    )
+    parser.add_argument(
         "--columns",
         nargs="+",
         default=[],
@@ -139,14 +146,16 @@ def main(arguments: list[str] | None = None) -> None:
             scale,
             output / name,
             inside=inside,
+            without=left_out_tasks(options.without, parser),
         )
     has_failed = False
     for name in names:
         paper, table = TABLES[name]
         shop = shops[paper.name]
-        table = add_models(shop, table, options.model)
+        table = leave_out(shop, add_models(shop, table, options.model))
         if options.rows or options.columns:
             table = choose(table, options.rows, options.columns)
+        table = read_no_more(shop, table)
         if options.plan:
             print(describe_plan(shop, table, with_commands=not options.short), end="\n\n")
         elif not make_table(
@@ -172,6 +181,15 @@ def named_tables(name: str, parser: argparse.ArgumentParser) -> list[str]:
             "or all"
         )
     return [name]
+
+
+def left_out_tasks(text: str, parser: argparse.ArgumentParser) -> list[str]:
+    """Return the tasks of ``--without``."""
+    tasks = [task.strip() for task in text.split(",") if task.strip()]
+    unknown = sorted(set(tasks) - set(TASKS))
+    if unknown:
+        parser.error(f"--without {', '.join(unknown)}: no such task; it has {', '.join(TASKS)}")
+    return tasks
 
 
 def check_options(

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from reproduce.make import tiny, tiny_colbert
 from reproduce.shared import BY_HAND, IRDS, MODELS
-from reproduce.specification import PLACEHOLDER
+from reproduce.specification import PLACEHOLDER, task_of
 
 #: Commands that torchrun starts once for each GPU.
 DISTRIBUTED = ("pretrain", "finetune", "distill", "resample evaluate")
@@ -96,7 +96,7 @@ class PaperScale:
     def data(self, name: str) -> str:
         if self.folder is not None and (self.folder / name).is_dir():
             return str(self.folder / name)
-        if name.split("/")[0] in BY_HAND:
+        if task_of(name) in BY_HAND:
             return str((self.folder or Path("DATA")) / name)
         return f"irds:{IRDS.get(name, f'beir/{name}')}"
 
@@ -109,9 +109,14 @@ class PaperScale:
     def missing(self, name: str) -> str:
         source = self.data(name)
         if not source.startswith("irds:"):
-            origin = BY_HAND.get(name.split("/")[0])
+            origin = BY_HAND.get(task_of(name))
             is_there = Path(source).is_dir()
-            return "" if is_there else f"{name} is missing: make {source} of {origin}"
+            if is_there:
+                return ""
+            task = task_of(name)
+            return (
+                f"{name} is missing: make {source} of {origin}, or leave it out (--without {task})"
+            )
         if self.download or is_cached(source.removeprefix("irds:")):
             return ""
         return (
@@ -146,10 +151,6 @@ _OPTIONS = {
     "pretrain": _FEW_STEPS,
     "finetune": _FEW_STEPS,
     "distill": _FEW_STEPS,
-    "adapt": {
-        "--max-steps": "2",
-        "--batch-size": "8",
-    },
     "resample evaluate": {
         "--max-steps": "2",
         "--batch-size": "8",

@@ -5,7 +5,7 @@ A judgement is a step that evaluates a model on a collection.
 
 from __future__ import annotations
 
-from reproduce.specification import Cell, Step, mean, published
+from reproduce.specification import Cell, Step, mean, published, task_of
 
 COCODR = published("cocodr")
 TASKS: list[str] = COCODR["table1"]["avg_datasets"]
@@ -90,7 +90,7 @@ def parts_of(data: str) -> list[str]:
 
 def lengths(data: str) -> tuple[int, int]:
     """Return the most tokens of queries and documents, as COCO-DR cuts them."""
-    name = data.split("/")[0].removesuffix("-v2")
+    name = task_of(data).removesuffix("-v2")
     longest = LENGTHS.get(name, LENGTHS["msmarco"])
     return longest["query_max_len"], longest["doc_max_len"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -45,6 +45,27 @@ def _unique(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+#: A collection of a command that reads several.
+_ONE_OF_SEVERAL = re.compile(r" --(?:dataset|target) \{data:([^{}]+)\}")
+
+
+def task_of(data: str) -> str:
+    """Return the task of a collection, which may be one of its parts."""
+    return data.split("/")[0]
+
+
+def _without_tasks(command: str, tasks: frozenset[str]) -> str:
+    """Leave some tasks out of a command; one that would read nothing stays as it is."""
+    kept = [name for name in _ONE_OF_SEVERAL.findall(command) if task_of(name) not in tasks]
+    if not kept:
+        return command
+
+    def unless_left_out(option: re.Match[str]) -> str:
+        return "" if task_of(option[1]) in tasks else option[0]
+
+    return _ONE_OF_SEVERAL.sub(unless_left_out, command)
+
+
 @dataclass(frozen=True)
 class Step:
     """Commands that fill one folder.
@@ -56,6 +77,12 @@ class Step:
 
     commands: tuple[str, ...]
     discard: tuple[str, ...] = ()
+
+    def without(self, tasks: Sequence[str]) -> Step:
+        """Return the step without some tasks, where a command reads other collections as well."""
+        left_out = frozenset(tasks)
+        commands = [_without_tasks(command, left_out) for command in self.commands]
+        return replace(self, commands=tuple(commands))
 
     def needs(self, kind: str) -> list[str]:
         """Return the steps, collections or models that the commands name."""

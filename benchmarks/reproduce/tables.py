@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,8 @@ from harness.script import origin
 from reproduce import cocodr
 from reproduce.costs import size
 from reproduce.plans import steps_of
-from reproduce.specification import Cell, Cells, Table, mean
+from reproduce.shared import TRAIN
+from reproduce.specification import Cell, Cells, Table, mean, names_in, task_of
 from reproduce.workshop import Workshop
 
 NOT_COMPARABLE = (
@@ -21,6 +22,7 @@ NOT_COMPARABLE = (
     "few steps)."
 )
 NOT_ASKED = "not asked for"
+LEFT_OUT = "left out by --without"
 
 
 def add_models(
@@ -98,6 +100,76 @@ def choose(
     return replace(table, cells=cells)
 
 
+def leave_out(shop: Workshop, table: Table) -> Table:
+    """Leave the shop's tasks out of a table: their cells, and their part of averages."""
+    if not shop.without:
+        return table
+    cells: Cells = {}
+    for position, cell in table.cells.items():
+        cells[position] = _left_out(shop, cell)
+    return replace(table, cells=cells)
+
+
+def read_no_more(shop: Workshop, table: Table) -> Table:
+    """Let the analyses of a table read only the collections that its cells need.
+
+    An analysis of fewer collections is a step of its own, which a later whole table does not read.
+    """
+    data: dict[str, set[str]] = {}
+    for cell in table.cells.values():
+        for part in _single_cells(cell):
+            data.setdefault(part.step, set()).update(names_in(part.read, "data"))
+    renamed = {}
+    for name, needed in data.items():
+        if not needed or needed >= set(shop.steps[name].needs("data")) - {TRAIN}:
+            continue
+        tasks = {task_of(one) for one in shop.steps[name].needs("data")}
+        kept = sorted({task_of(one) for one in needed})
+        renamed[name] = f"{name}-of-{'+'.join(kept)}"
+        shop.steps[renamed[name]] = shop.steps[name].without(sorted(tasks - set(kept) - {TRAIN}))
+    if not renamed:
+        return table
+    cells: Cells = {}
+    for position, cell in table.cells.items():
+        cells[position] = _renamed(cell, renamed)
+    return replace(table, cells=cells)
+
+
+def _single_cells(cell: Cell) -> list[Cell]:
+    """Return the cells that a cell is made of, which are read from a step each."""
+    if not cell.combine:
+        return [cell] if cell.step else []
+    cells: list[Cell] = []
+    for part in cell.parts:
+        cells += _single_cells(part)
+    return cells
+
+
+def _renamed(cell: Cell, names: Mapping[str, str]) -> Cell:
+    """Return a cell that is read from other steps."""
+    parts = tuple(_renamed(part, names) for part in cell.parts)
+    return replace(cell, step=names.get(cell.step, cell.step), parts=parts)
+
+
+def _left_out(shop: Workshop, cell: Cell) -> Cell:
+    """Return a cell without the shop's tasks, or one that says that they are left out."""
+    if cell.combine:
+        parts = tuple(_left_out(shop, part) for part in cell.parts)
+        kept = tuple(part for part in parts if not part.why.startswith(LEFT_OUT))
+        if len(kept) == len(parts):
+            return replace(cell, parts=parts)
+        if kept and cell.combine == "mean":
+            return replace(cell, parts=kept, published="")
+        return Cell(published=cell.published, why=f"{LEFT_OUT} {', '.join(shop.without)}")
+    data = names_in(cell.read, "data")
+    if cell.step.startswith("judged/"):
+        data += shop.steps[cell.step].needs("data")
+    missing = sorted({task_of(name) for name in data} & set(shop.without))
+    if missing:
+        return Cell(published=cell.published, why=f"{LEFT_OUT} {', '.join(missing)}")
+    return cell
+
+
 def read_results(shop: Workshop, table: Table) -> dict[str, Any]:
     """Read all cells: ours, the published figure and the gap, or why there is no figure of ours.
 
@@ -136,6 +208,7 @@ def read_results(shop: Workshop, table: Table) -> dict[str, Any]:
         "title": table.title,
         "scale": shop.scale.name,
         "comparable": is_paper,
+        "without": list(shop.without),
         **origin(),
         "seconds": {
             "all": round(sum(seconds.values()), 1),
@@ -196,6 +269,12 @@ def markdown(results: dict[str, Any], digits: int) -> str:
     lines = [f"# {results['table']}: {results['title']}", ""]
     if not results["comparable"]:
         lines += [NOT_COMPARABLE, ""]
+    if results["without"]:
+        names = ", ".join(results["without"])
+        lines += [
+            f"Without {names}: no model was pre-trained on these, and averages are over the rest.",
+            "",
+        ]
     rows = []
     reasons: dict[str, list[str]] = {}
     for row, cells in results["cells"].items():

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Workshop:
         scale: The scale.
         output: The folder.
         inside: Whether commands run in this process.
+        without: The tasks that are left out.
         steps: The steps by name.
         failed: A step to what went wrong in this run.
     """
@@ -41,11 +42,15 @@ class Workshop:
         output: Path,
         *,
         inside: bool = False,
+        without: Sequence[str] = (),
     ) -> None:
         self.scale = scale
+        self.without = tuple(without)
         self.output = output
         self.inside = inside
-        self.steps: dict[str, Step] = dict(paper.steps)
+        self.steps: dict[str, Step] = {}
+        for name, step in paper.steps.items():
+            self.steps[name] = step.without(without)
         self.failed: dict[str, str] = {}
         self._first: dict[tuple[str, ...], str] = {}
         self._names: dict[str, str] = {}
