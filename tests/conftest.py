@@ -204,6 +204,11 @@ FIRST = (
     "test_apidocs.py",
     "test_pyserini.py",
     "test_adapt_without_labels.py",
+    "test_regimes.py",
+    "test_docstring_examples.py",
+    "test_gate.py",
+    "test_regimes_architectures.py",
+    "test_compare.py",
     "test_gpu.py",
 )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import runpy
 import shlex
 import socket
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +21,7 @@ from conftest import completed, write_beir
 
 from beir_cocodr import evaluate, load_collection
 from beir_cocodr.evaluation.label_free.contamination import find_contamination
+from beir_cocodr.models.spec import model_forms
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 README = (EXAMPLES / "README.md").read_text()
@@ -205,10 +206,15 @@ def test_adapt_corpus(beir_folder, tiny_bert, tmp_path):
     assert (tmp_path / "o" / "models" / "coco+source" / "modules.json").is_file()
 
 
-def _first_script(arguments: list[str]) -> None:
-    """Run a script as if no command had been imported before it."""
+def _forget_commands() -> None:
+    """Let commands be imported anew, as if none had been imported before."""
     for name in [name for name in sys.modules if name.startswith("beir_cocodr.cli")]:
         del sys.modules[name]
+
+
+def _first_script(arguments: list[str]) -> None:
+    """Run a script as if no command had been imported before it."""
+    _forget_commands()
     _script(arguments)
 
 
@@ -363,29 +369,22 @@ def test_custom_estimator(beir_folder, tiny_cosine, tmp_path):
     assert "score gap" not in pair["features"]
 
 
-def test_rows_of_ones_own_are_in_the_help():
-    """The help is made when the commands are imported, after the rows were added."""
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]);"
-        "import custom_fusion, custom_estimator;"
-        "custom_fusion.register(); custom_estimator.register();"
-        "from beir_cocodr.models.spec import model_forms;"
-        "from beir_cocodr.cli.__main__ import main;"
-        "assert 'largest:M' in model_forms();"
-        "main(sys.argv[2:])"
-    )
-    texts = []
-    for command in ("evaluate", "compare"):
-        shown = subprocess.run(
-            [sys.executable, "-c", code, str(EXAMPLES), command, "--help"],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "COLUMNS": "400"},
-        )
-        texts.append(" ".join(shown.stdout.split()))
-    assert "largest:M" in texts[0]
-    assert "score gap" in texts[1]
+def _help_with_rows_of_ones_own(command: str) -> None:
+    """Print the help of a command that is imported after the rows of two examples were added."""
+    sys.path.insert(0, str(EXAMPLES))
+    for script in ("custom_fusion", "custom_estimator"):
+        importlib.import_module(script).register()
+    assert "largest:M" in model_forms()
+    _forget_commands()
+    importlib.import_module("beir_cocodr.cli.__main__").main([command, "--help"])
+
+
+@pytest.mark.parametrize(("command", "row"), [("evaluate", "largest:M"), ("compare", "score gap")])
+def test_rows_of_ones_own_are_in_the_help(command, row):
+    wide = {**os.environ, "COLUMNS": "400"}
+    done = completed(_help_with_rows_of_ones_own, command, environment=wide)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert row in " ".join(done.stdout.split())
 
 
 def test_custom_retriever(beir_folder, tmp_path):

@@ -56,8 +56,8 @@ def encoded(
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, collection, wide_layers) -> Path:
-    return encoded(collection, wide_layers, tmp_path_factory.mktemp("stores") / "whole")
+def whole(tmp_path_factory, collection, first_layers) -> Path:
+    return encoded(collection, first_layers, tmp_path_factory.mktemp("stores") / "whole")
 
 
 def changed(store: Path, folder: Path, change: Callable[[np.ndarray], np.ndarray]) -> Path:
@@ -88,7 +88,7 @@ def pooled(model: Path, folder: Path) -> Path:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     wrong = SentenceTransformer(str(model))
-    wrong[1] = Pooling(384, "cls")
+    wrong[1] = Pooling(96, "cls")
     wrong.save_pretrained(str(folder))
     return folder
 
@@ -129,7 +129,7 @@ def test_harmless_changes_end_with_0(collection, whole, tmp_path):
     assert status(whole, eight, collection) == 0
 
 
-def test_a_store_damaged_in_each_way_ends_with_1(collection, whole, wide_layers, tmp_path):
+def test_a_store_damaged_in_each_way_ends_with_1(collection, whole, first_layers, tmp_path):
     def without(row: int, document: dict) -> dict | None:
         return document if row % 12 else None
 
@@ -147,11 +147,11 @@ def test_a_store_damaged_in_each_way_ends_with_1(collection, whole, wide_layers,
     faults = {
         "shuffled": changed(whole, tmp_path / "shuffled", shuffled),
         "coarse": changed(whole, tmp_path / "coarse", lambda vectors: rounded(vectors, 1)),
-        "missing": encoded(lacking, wide_layers, tmp_path / "missing-store"),
-        "stale": encoded(stale, wide_layers, tmp_path / "stale-store"),
-        "short": encoded(collection, wide_layers, tmp_path / "short", short),
-        "pooling": encoded(collection, pooled(wide_layers, tmp_path / "model"), tmp_path / "cls"),
-        "prefix": encoded(collection, wide_layers, tmp_path / "prefix", prefix),
+        "missing": encoded(lacking, first_layers, tmp_path / "missing-store"),
+        "stale": encoded(stale, first_layers, tmp_path / "stale-store"),
+        "short": encoded(collection, first_layers, tmp_path / "short", short),
+        "pooling": encoded(collection, pooled(first_layers, tmp_path / "model"), tmp_path / "cls"),
+        "prefix": encoded(collection, first_layers, tmp_path / "prefix", prefix),
     }
     for name, store in faults.items():
         for labels in (True, False):
@@ -221,9 +221,9 @@ def test_one_paragraph_and_json(collection, whole, tmp_path, capsys):
     assert kinds == {"spans of documents", "generated queries", "labelled queries"}
 
 
-def test_the_settings_of_one_side(collection, wide_layers, whole):
-    model = str(wide_layers)
-    options = GateOptions(samples=60, new=EncoderOptions(document_length=12))
+def test_the_settings_of_one_side(collection, first_layers, whole):
+    model = str(first_layers)
+    options = GateOptions(samples=100, new=EncoderOptions(document_length=12))
     assert gate(model, model, str(collection), options=options).decision == "worse"
     # A store and the model that wrote it are the same thing.
     assert gate(model, whole, str(collection)).decision == "not worse"
@@ -259,8 +259,8 @@ def test_bad_input_ends_with_2(collection, capsys, arguments, expected):
     assert expected in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_bm25_on_one_side_alone_is_no_matter_of_spans(collection, wide_layers):
-    model = str(wide_layers)
+def test_bm25_on_one_side_alone_is_no_matter_of_spans(collection, first_layers):
+    model = str(first_layers)
     pair = (model, f"hybrid:{model}", str(collection))
     without = gate(*pair, options=GateOptions(samples=40, labels=False))
     assert all(figures.difference is None for figures in without.evidence)

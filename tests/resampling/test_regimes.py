@@ -269,9 +269,9 @@ def test_given_models_of_resttest_are_pooled(folder, bucketed, tiny_cosine, tiny
 
 
 @pytest.fixture
-def recipe(deep_bert) -> Recipe:
+def recipe(tiny_bert) -> Recipe:
     return Recipe(
-        start=str(deep_bert), max_steps=2, batch_size=4, learning_rate=1e-3, document_length=48
+        start=str(tiny_bert), max_steps=2, batch_size=4, learning_rate=1e-3, document_length=48
     )
 
 
