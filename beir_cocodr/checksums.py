@@ -173,7 +173,9 @@ def _digest(path: Path, content: memoryview | None = None) -> str:
     start = 0
     with path.open("rb", buffering=0) as file:
         while True:
-            block = buffer if content is None else content[start : start + _BLOCK]
+            block = buffer
+            if content is not None:
+                block = content[start : start + _BLOCK]
             count = file.readinto(block)
             if not count:
                 return f"XXH3_{digest.hexdigest()}"

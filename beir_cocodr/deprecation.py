@@ -184,4 +184,6 @@ def _check_given_once(
 
 def _shown(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= _SHOWN else "..."
+    if len(text) <= _SHOWN:
+        return text
+    return "..."

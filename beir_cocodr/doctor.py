@@ -357,7 +357,9 @@ def hub_answers(endpoint: str, timeout: float) -> str | None:
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(timeout)
-    return outcomes[0] if outcomes else f"no answer in {timeout:g} seconds"
+    if outcomes:
+        return outcomes[0]
+    return f"no answer in {timeout:g} seconds"
 
 
 def _hub(timeout: float) -> Finding:
@@ -381,4 +383,6 @@ def _output(command: list[str], only_success: bool = False) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return "" if only_success and done.returncode else done.stdout + done.stderr
+    if only_success and done.returncode:
+        return ""
+    return done.stdout + done.stderr

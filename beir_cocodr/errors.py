@@ -192,12 +192,16 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     """Return the first names and the number of the others, such as "a, b and 3 more"."""
     first = ", ".join(names[:most])
     others = len(names) - most
-    return f"{first} and {others} more" if others > 0 else first
+    if others > 0:
+        return f"{first} and {others} more"
+    return first
 
 
 def _quoted(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
+    if len(text) <= _QUOTED:
+        return text
+    return f"{text[:_QUOTED]}..."
 
 
 def _is_encodable(text: str) -> bool:
@@ -309,12 +313,16 @@ def describe_full_disk(error: BaseException) -> str:
 
     It says where the disk is full, what is safe there, and what to do.
     """
-    folder = error.filename if isinstance(error, OSError) and error.filename else None
+    folder = None
+    if isinstance(error, OSError) and error.filename:
+        folder = error.filename
     reason = os.strerror(no_room(error) or errno.ENOSPC)
     notes = list(getattr(error, "__notes__", ()))
     if isinstance(error, DiskFull) and not notes and folder is not None:
         notes = [_describe_complete(Path(folder))]
-    where = "the output or a temporary file" if folder is None else str(folder)
+    where = "the output or a temporary file"
+    if folder is not None:
+        where = str(folder)
     parts = [f"{where} cannot be written: {reason}", *notes, "make room and run the command again"]
     return "; ".join(parts)
 
@@ -324,7 +332,9 @@ def _describe_complete(folder: Path) -> str:
     for path in sorted(folder.glob("*")):
         if not path.name.startswith(UNFINISHED):
             names.append(path.name)
-    return f"complete there: {listed(names)}" if names else "nothing was written there"
+    if names:
+        return f"complete there: {listed(names)}"
+    return "nothing was written there"
 
 
 def kind_of(value: object) -> str:
@@ -332,7 +342,9 @@ def kind_of(value: object) -> str:
     if value is None:
         return "None"
     name = type(value).__name__
-    article = "an" if name[0].lower() in "aeiou" else "a"
+    article = "a"
+    if name[0].lower() in "aeiou":
+        article = "an"
     words = f"{article} {name}"
     if isinstance(value, (list, tuple, set, dict)) and value:
         items = value.values() if isinstance(value, dict) else value

@@ -58,7 +58,9 @@ class HttpRequest:
         for secret in self.secrets:
             text = text.replace(secret, "***")
         line = " ".join(text.split())
-        return line if len(line) <= QUOTED else f"{line[:QUOTED]}..."
+        if len(line) <= QUOTED:
+            return line
+        return f"{line[:QUOTED]}..."
 
 
 def check_url(url: str) -> str:

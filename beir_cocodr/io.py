@@ -162,7 +162,9 @@ def text_cell(text: str) -> str:
     such change: they are written as they are, because runs and qrels refer to them.
     """
     line = " ".join(text.split())
-    return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
+    if line.startswith(("=", "+", "-", "@")):
+        return f"'{line}"
+    return line
 
 
 def save_array(path: Path, array: npt.NDArray[Any]) -> None:
@@ -552,4 +554,6 @@ def content_sha256(path: str | Path) -> str | None:
     path = Path(path)
     if path.is_dir():
         return json_sha256(files_sha256(path))
-    return file_sha256(path) if path.is_file() else None
+    if path.is_file():
+        return file_sha256(path)
+    return None

@@ -229,7 +229,9 @@ def read_record(model: str | Path) -> TrainingRecord | None:
         InputError: The record cannot be read.
     """
     path = Path(model) / RECORD_FILE
-    return TrainingRecord.read(path) if path.is_file() else None
+    if path.is_file():
+        return TrainingRecord.read(path)
+    return None
 
 
 def write_record(folder: Path, record: TrainingRecord) -> TrainingRecord:
@@ -289,7 +291,9 @@ def checksums_of(folder: Path) -> dict[str, str]:
 def training_lineage(encoder: str) -> list[TrainingRecord]:
     """Return the records of an encoder and of its ancestors, oldest first; maybe none."""
     record = read_record(encoder)
-    return [] if record is None else record.lineage()
+    if record is None:
+        return []
+    return record.lineage()
 
 
 #: Ids of documents that a statement lists; all are counted.
@@ -333,7 +337,9 @@ class _Evaluated:
 
     def statement(self, encoder: str) -> ContaminationStatement:
         """Compare the merged records of an encoder and its ancestors with the collection."""
-        records = [] if encoder == "bm25" else training_lineage(encoder)
+        records = []
+        if encoder != "bm25":
+            records = training_lineage(encoder)
         documents = np.zeros(len(self.collection.documents), bool)
         queries: set[str] = set()
         shared: list[SharedCollection] = []

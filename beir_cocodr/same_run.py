@@ -86,4 +86,6 @@ def _shown(value: object) -> str:
     if isinstance(value, str) and _SHA256.fullmatch(value):
         return value[:16]
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    return f"{text[:_LONGEST_VALUE]}..."

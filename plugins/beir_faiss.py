@@ -176,7 +176,9 @@ class BinaryFaissSearch(_WorkingSearch, faiss_search.BinaryFaissSearch):  # type
     def index(self, corpus: Corpus, score_function: str | None = None) -> None:
         """Index a corpus."""
         rows, vectors = self._index(beir_corpus(corpus), score_function)
-        bits = vectors if vectors.dtype == np.uint8 else np.packbits(vectors > 0, axis=1)
+        bits = vectors
+        if vectors.dtype != np.uint8:
+            bits = np.packbits(vectors > 0, axis=1)
         self.faiss_index = FaissBinaryIndex.build(
             rows, bits, faiss.IndexBinaryFlat(8 * bits.shape[1])
         )

@@ -90,7 +90,9 @@ class FolderQueries(BaseQueries):
 
     def queries_iter(self) -> Iterator[object]:
         """Yield the queries."""
-        wanted = None if self._wanted is None else self._wanted()
+        wanted = None
+        if self._wanted is not None:
+            wanted = self._wanted()
         report = StrictReport(str(self._path.parent))
         for _, id, text in read_queries(self._path, report):
             if wanted is None or id in wanted:

@@ -141,7 +141,9 @@ def kept_file() -> Path:
 
 def read_kept() -> KeptIds:
     """Return the kept ids."""
-    return KeptIds.read(kept_file()) if kept_file().exists() else KeptIds()
+    if kept_file().exists():
+        return KeptIds.read(kept_file())
+    return KeptIds()
 
 
 @contextmanager

@@ -321,7 +321,9 @@ def load(model: str, options: SearchOptions = SearchOptions()) -> Search:
     Raises:
         InputError: If the model cannot be loaded.
     """
-    kind = Encoder if ModelSpec.parse(model).kind == "dense" else Search
+    kind = Search
+    if ModelSpec.parse(model).kind == "dense":
+        kind = Encoder
     return kind(model, options)
 
 

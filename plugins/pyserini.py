@@ -241,7 +241,9 @@ def write_encoded_queries(
 
 
 def _opened(store: EmbeddingStore | str | Path) -> EmbeddingStore:
-    return store if isinstance(store, EmbeddingStore) else EmbeddingStore.open(store)
+    if isinstance(store, EmbeddingStore):
+        return store
+    return EmbeddingStore.open(store)
 
 
 def _pieces(store: EmbeddingStore) -> Iterator[Piece]:

@@ -100,7 +100,9 @@ class Retriever(pt.Transformer):
         """
         pt.validate.query_frame(inp, extra_columns=["query"])
         queries = {str(number): text for number, text in enumerate(inp["query"])}
-        ranking = self._ranker.search(queries, self.num_results) if queries else _NO_RANKING
+        ranking = _NO_RANKING
+        if queries:
+            ranking = self._ranker.search(queries, self.num_results)
         is_document = ranking.rows >= 0
         rows = ranking.rows[is_document]
         query_numbers, ranks = np.nonzero(is_document)

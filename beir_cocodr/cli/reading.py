@@ -105,7 +105,9 @@ def _names(values: Mapping[str, Any], arguments: Iterable[str]) -> Iterator[str]
 def _local_path(dataset: str) -> Path:
     """Return the path that a dataset's name may be, without the settings of reading."""
     path = Path(dataset)
-    return path if path.exists() else Path(dataset.partition("?")[0])
+    if path.exists():
+        return path
+    return Path(dataset.partition("?")[0])
 
 
 def _encoder(model: str) -> str:

@@ -238,7 +238,9 @@ class Analyzer:
         spaced = [text if text.isascii() else _BETWEEN.sub(" ", text) for text in lowered]
         array = pa.array(spaced, pa.large_string())
         _, offsets, content = array.buffers()
-        translated = content.to_pybytes().translate(_SPACED) if content else b""
+        translated = b""
+        if content:
+            translated = content.to_pybytes().translate(_SPACED)
         array = pa.LargeStringArray.from_buffers(
             len(array),
             offsets,
@@ -248,7 +250,9 @@ class Analyzer:
 
     def read(self, words: list[str]) -> list[str | None]:
         """Return the term of each word; None for a word that is left out."""
-        terms = words if self.stemmer is None else self.stemmer.stemWords(words)
+        terms = words
+        if self.stemmer is not None:
+            terms = self.stemmer.stemWords(words)
         read: list[str | None] = []
         for word, term in zip(words, terms, strict=True):
             is_left_out = len(word) < self._shortest or word in self.stop_words
@@ -277,7 +281,9 @@ class Analyzer:
 
     def _terms(self, words: list[str]) -> list[str]:
         kept = [word for word in words if word not in self.stop_words]
-        return kept if self.stemmer is None else list(self.stemmer.stemWords(kept))
+        if self.stemmer is None:
+            return kept
+        return list(self.stemmer.stemWords(kept))
 
 
 def _two_character_ranges(text: str) -> Iterator[tuple[int, int]]:

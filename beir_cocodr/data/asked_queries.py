@@ -66,7 +66,9 @@ def load_asked(path: Path) -> dict[str, str]:
     Raises:
         InputError: There is no such file, or a line is no query; the line is named.
     """
-    file = path / ASKED_FILE if path.is_dir() else path
+    file = path
+    if path.is_dir():
+        file = path / ASKED_FILE
     if not file.is_file():
         raise InputError(
             f"{file}: no such file; give the folder of a session of serve or try in which queries "

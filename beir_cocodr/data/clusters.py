@@ -308,5 +308,7 @@ def _describe_queries(rows: Ints, ids: Sequence[str] | None) -> str:
     names = []
     for row in rows.tolist():
         names.append(f"row {row}" if ids is None else repr(ids[row]))
-    noun = "query" if len(rows) == 1 else "queries"
+    noun = "queries"
+    if len(rows) == 1:
+        noun = "query"
     return f"{noun} {listed(names)}"

@@ -44,7 +44,9 @@ class Defect:
 
     def __str__(self) -> str:
         """Return the defect as one line that begins with its file and line."""
-        position = self.file if self.line is None else f"{self.file}:{self.line}"
+        position = self.file
+        if self.line is not None:
+            position = f"{self.file}:{self.line}"
         return f"{position}: {self.message}"
 
 
@@ -183,7 +185,9 @@ def check_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report)
     pairs = []
     for line, id, first_line in first[:_NAMED_DUPLICATES]:
         pairs.append(f"id {id!r} on lines {first_line} and {line}")
-    more = ", and more" if len(first) > _NAMED_DUPLICATES else ""
+    more = ""
+    if len(first) > _NAMED_DUPLICATES:
+        more = ", and more"
     message = f"duplicate ids: {', '.join(pairs)}{more}; give every record a unique id"
     report(error("duplicate ids", file, message, first[0].line, first[0].id))
 

@@ -84,7 +84,9 @@ class IrdsSource:
         below = available_splits(self.dataset_id)
         if below:
             return below
-        return [str(self._own_split)] if self._dataset.has_qrels() else []
+        if self._dataset.has_qrels():
+            return [str(self._own_split)]
+        return []
 
     def missing(self, report: Report, labels: Labels) -> None:
         """Report the parts that the id lacks."""

@@ -173,7 +173,9 @@ def repair_log(path: Path) -> None:
 def _lines(path: Path) -> list[bytes]:
     """Return the lines of a file without their ends."""
     lines = path.read_bytes().split(b"\n")
-    return lines if lines[-1] else lines[:-1]
+    if lines[-1]:
+        return lines
+    return lines[:-1]
 
 
 def _write_lines(path: Path, lines: list[bytes]) -> None:
@@ -198,7 +200,9 @@ class Asked(NamedTuple):
     @property
     def id(self) -> str:
         """Return the id of the query."""
-        return typed_id(self.text) if self.query_id is None else self.query_id
+        if self.query_id is None:
+            return typed_id(self.text)
+        return self.query_id
 
 
 class _Step(NamedTuple):
@@ -240,7 +244,9 @@ class JudgementLog:
         with self.lock:
             if self.file.is_dir():
                 raise InputError(f"{self.file} is a folder; move it away, the log is written there")
-            size = self.file.stat().st_size if self.file.is_file() else 0
+            size = 0
+            if self.file.is_file():
+                size = self.file.stat().st_size
             if self._was_edited(size):
                 self._forget()
             if size > self._read and not self._read_on():

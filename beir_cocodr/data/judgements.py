@@ -124,7 +124,9 @@ class JudgedQuery:
 
     def joined(self, later: "JudgedQuery", text: str) -> "JudgedQuery":
         """Return the judgements of one query that was recorded under two ids."""
-        probability = self.probability if later.probability is None else later.probability
+        probability = later.probability
+        if later.probability is None:
+            probability = self.probability
         return JudgedQuery(
             grades={**self.grades, **later.grades},
             probabilities={**self.probabilities, **later.probabilities},
@@ -272,7 +274,9 @@ def _join_pairs(
         if pair.judgement is None:
             queries[pair.query_id] = replace(query, blank=query.blank + 1)
         else:
-            share = 1.0 if pair.document_probability is None else pair.document_probability
+            share = pair.document_probability
+            if pair.document_probability is None:
+                share = 1.0
             queries[pair.query_id] = query.with_judgement(
                 pair.document_id,
                 pair.judgement,

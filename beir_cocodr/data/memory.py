@@ -66,7 +66,9 @@ class MemorySource:
     @property
     def split(self) -> str | None:
         """Return the split, None without judgements."""
-        return None if self.qrels is None else self.wanted_split
+        if self.qrels is None:
+            return None
+        return self.wanted_split
 
     @property
     def documents_file(self) -> str:
@@ -76,12 +78,16 @@ class MemorySource:
     @property
     def queries_file(self) -> str | None:
         """Return the name of the queries in reports, None where there are none."""
-        return None if self.judged_queries is None else f"queries of the {self.name}"
+        if self.judged_queries is None:
+            return None
+        return f"queries of the {self.name}"
 
     @property
     def judgements_file(self) -> str | None:
         """Return the name of the judgements in reports, None where there are none."""
-        return None if self.qrels is None else f"qrels of the {self.name}"
+        if self.qrels is None:
+            return None
+        return f"qrels of the {self.name}"
 
     def of_split(self, split: str) -> "MemorySource":
         """Return the same collection, whose judgements count as another split."""
@@ -102,7 +108,9 @@ class MemorySource:
 
     def splits(self) -> list[str]:
         """Return the splits that have judgements."""
-        return [] if self.qrels is None else [self.wanted_split]
+        if self.qrels is None:
+            return []
+        return [self.wanted_split]
 
     def documents(self, report: Report) -> Iterator[Document]:
         """Stream (number from 1, id, title, text)."""
@@ -110,7 +118,9 @@ class MemorySource:
         rows = self._rows() if is_hub_dataset(self.corpus) else iter(self.corpus.items())
         number = 0
         for number, (id, document) in enumerate(rows, 1):
-            fields = {"text": document} if isinstance(document, str) else document
+            fields = document
+            if isinstance(document, str):
+                fields = {"text": document}
             if not isinstance(fields, Mapping):
                 message = (
                     f"document {id!r} is {kind_of(document)}; "

@@ -207,26 +207,38 @@ class FileSource:
 
     def documents(self, report: Report) -> Iterator[Document]:
         """Stream (line, id, title, text)."""
-        return read_documents(self.corpus, report) if self.corpus.is_file() else iter(())
+        if self.corpus.is_file():
+            return read_documents(self.corpus, report)
+        return iter(())
 
     def queries(self, report: Report) -> Iterator[Query]:
         """Stream (line, id, text); nothing where there are none."""
         file = self.queries_file
-        return iter(()) if file is None else read_queries(Path(file), report)
+        if file is None:
+            return iter(())
+        return read_queries(Path(file), report)
 
     def judgements(self, report: Report) -> Iterator[Judgement]:
         """Stream (line, query id, document id, grade); nothing where there are none."""
         file = self.judgements_file
-        return iter(()) if file is None else read_judgements(Path(file), report)
+        if file is None:
+            return iter(())
+        return read_judgements(Path(file), report)
 
     def _existing(self, name: str) -> str | None:
-        path = _plain_or_gz(self.folder / name) if self.folder else None
-        return None if path is None else str(path)
+        path = None
+        if self.folder:
+            path = _plain_or_gz(self.folder / name)
+        if path is None:
+            return None
+        return str(path)
 
 
 def describe_splits(splits: list[str]) -> str:
     """Return the way out of a missing split."""
-    return f"choose one of: {', '.join(splits)}" if splits else "there are no qrels at all"
+    if splits:
+        return f"choose one of: {', '.join(splits)}"
+    return "there are no qrels at all"
 
 
 def _plain_or_gz(path: Path) -> Path | None:

@@ -154,7 +154,9 @@ def _separator(
     neighbours = (text[end - 1], text[start])
     are_spaceless = all(_IS_SPACELESS.match(character) for character in neighbours)
     has_space = any(character.isspace() for character in text[end:start])
-    return "" if are_spaceless and not has_space else " "
+    if are_spaceless and not has_space:
+        return ""
+    return " "
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,9 @@ def validate(
     """
     source = resolve_source(dataset, split or "test")
     if labels is None:
-        labels = "optional" if split is None and not source.splits() else "required"
+        labels = "required"
+        if split is None and not source.splits():
+            labels = "optional"
     defects: list[Defect] = []
     source.missing(defects.append, labels)
     corpus = _CorpusHashes(source, defects.append)

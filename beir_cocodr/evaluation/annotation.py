@@ -180,7 +180,9 @@ def _pool(results: Iterable[Results], query: str) -> Pool:
             discounts.setdefault(document, []).append(_discount(rank))
     pool = {}
     for document, values in discounts.items():
-        least = min(values) if len(values) == len(runs) else 0.0
+        least = 0.0
+        if len(values) == len(runs):
+            least = min(values)
         pool[document] = (least, max(values))
     return pool
 
@@ -268,4 +270,6 @@ def _ranks(results: Results, query: str) -> dict[str, int]:
 
 def _discount(rank: int | None) -> float:
     """Return the discount of DCG at a rank; 0 for a document that is not ranked."""
-    return 0.0 if rank is None else 1 / math.log2(1 + rank)
+    if rank is None:
+        return 0.0
+    return 1 / math.log2(1 + rank)

@@ -41,7 +41,9 @@ class Chain:
     def label(self) -> str:
         """Return the name in tables, such as "base + COCO, fused"."""
         trained = " + ".join((BASE, *self.stages))
-        return trained if self.mode == ALONE else f"{trained}, {self.mode}"
+        if self.mode == ALONE:
+            return trained
+        return f"{trained}, {self.mode}"
 
     @property
     def modes(self) -> tuple[str, ...]:

@@ -266,7 +266,8 @@ def compare_collection(
         What comparison.json holds.
     """
     options = task.options
-    search = search if resources is None else resources.options
+    if resources is not None:
+        search = resources.options
     judged = _judged_queries(options, collection)
     if judged is not None and len(specs) == 1:
         [encoder] = specs.values()
@@ -672,7 +673,9 @@ def check_judgements_kept(table: Path, judgements: str | Path | None) -> None:
         held = load_judgements(table).queries
     except InputError:  # An earlier version wrote tables without such a column.
         return
-    read = {} if judgements is None else load_judgements(Path(judgements)).qrels
+    read = {}
+    if judgements is not None:
+        read = load_judgements(Path(judgements)).qrels
     lost = [id for id, query in held.items() if not query.grades.keys() <= read.get(id, {}).keys()]
     if lost:
         raise InputError(

@@ -121,7 +121,9 @@ class EvaluationTask:
     def top_k(self) -> int:
         """Return the number of documents of a query in a run."""
         needed = depth(self.measures)
-        return needed if self.options.top_k is None else self.options.top_k
+        if self.options.top_k is None:
+            return needed
+        return self.options.top_k
 
 
 @former_signature(
@@ -218,7 +220,8 @@ def evaluate_collection(
     Returns:
         What results.json holds.
     """
-    search = search if resources is None else resources.options
+    if resources is not None:
+        search = resources.options
     with ExitStack() as stack:
         folder = None
         if output is not None:
@@ -428,7 +431,9 @@ def _figures(
 
 
 def _run_file(spec: ModelSpec) -> str:
-    return spec.encoder if spec.kind == RUN and spec.loaded is None else ""
+    if spec.kind == RUN and spec.loaded is None:
+        return spec.encoder
+    return ""
 
 
 def _rounded(scores: Mapping[str, Array]) -> dict[str, list[float]]:
@@ -482,7 +487,9 @@ def _check_same_queries(
 def spaced(queries: Iterable[str], most: int | None) -> list[str]:
     """Return all queries, or ``most`` of them, evenly spaced."""
     ids = list(queries)
-    return ids if most is None else [ids[i] for i in spaced_rows(len(ids), most)]
+    if most is None:
+        return ids
+    return [ids[i] for i in spaced_rows(len(ids), most)]
 
 
 def write_per_query(

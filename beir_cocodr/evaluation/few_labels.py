@@ -100,7 +100,9 @@ def query_weights(judged: Judgements) -> Doubles:
     """
     probabilities = [query.probability for query in judged.queries.values()]
     known = [1 / probability for probability in probabilities if probability]
-    usual = float(np.mean(known)) if known else 1.0
+    usual = 1.0
+    if known:
+        usual = float(np.mean(known))
     weights = np.array([1 / probability if probability else usual for probability in probabilities])
     return weights / float(weights.mean())
 

@@ -444,7 +444,9 @@ def _own_queries(sides: _Sides, collection: Collection, options: GateOptions) ->
     if not use_labels and len(ids) > _MOST_QUERIES:
         ids = spaced(ids, _MOST_QUERIES)
     texts = {id: collection.queries[id] for id in ids}
-    qrels = {id: collection.qrels[id] for id in ids} if use_labels else {}
+    qrels = {}
+    if use_labels:
+        qrels = {id: collection.qrels[id] for id in ids}
     return _OwnQueries(texts, qrels, None)
 
 

@@ -166,7 +166,9 @@ def _corrected(tests: Sequence[PairedTest]) -> list[PairedTest]:
     number = sum(test.t_p is not None for test in tests)
     corrected = []
     for test, t_p_holm, randomization_p_holm in zip(tests, t_p, randomization_p, strict=True):
-        bonferroni = None if test.t_p is None else min(1.0, test.t_p * number)
+        bonferroni = None
+        if test.t_p is not None:
+            bonferroni = min(1.0, test.t_p * number)
         corrected.append(
             replace(
                 test,
@@ -273,7 +275,9 @@ def _p_values(
         return None, None
     # The same difference for every query has no variance: the t statistic is infinite.
     has_variance = np.ptp(difference) > 0
-    t_p = float(stats.ttest_rel(second, first).pvalue) if has_variance else 0.0
+    t_p = 0.0
+    if has_variance:
+        t_p = float(stats.ttest_rel(second, first).pvalue)
     randomization = stats.permutation_test(
         (difference,),
         lambda values, axis: values.mean(axis=axis),

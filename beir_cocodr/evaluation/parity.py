@@ -115,7 +115,9 @@ def _shared_measure(name: str) -> Measure | None:
         if int(measure.params.get("cutoff", 1)) <= 0:
             return None
         # The host parses R and P without the cutoff that they need.
-        return measure if ir_measures.DefaultPipeline.supports(measure) else None
+        if ir_measures.DefaultPipeline.supports(measure):
+            return measure
+        return None
     except Exception:
         return None
 

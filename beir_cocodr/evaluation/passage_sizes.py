@@ -154,7 +154,9 @@ class PassagesRecord(Record):
             if pair.model == model and best in (pair.a, pair.b):
                 is_second = pair.b == best
                 other = pair.a if is_second else pair.b
-                chance = pair.probability if is_second else 1 - pair.probability
+                chance = pair.probability
+                if not is_second:
+                    chance = 1 - pair.probability
                 chances.append(f"{chance:.0%} against {other}")
         return f"{model}: passages of {best} words are the better bet ({', '.join(chances)})."
 

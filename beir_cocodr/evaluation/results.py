@@ -313,7 +313,9 @@ class PairVerdict(_Comparison):
         """Return the model that is more likely to be better; None where neither is."""
         if abs(self.probability - 0.5) < _NO_BET:
             return None
-        return self.b if self.probability > 0.5 else self.a
+        if self.probability > 0.5:
+            return self.b
+        return self.a
 
     def _describe(self) -> str:
         expected = f"{abs(self.estimate):.3f} nDCG@10 is expected"
@@ -326,7 +328,9 @@ class PairVerdict(_Comparison):
         bet = self.better_bet
         if bet is None:
             return f"No verdict from this corpus; neither {self.a} nor {self.b} is the better bet"
-        pair = self if bet == self.b else self.turned()
+        pair = self
+        if bet != self.b:
+            pair = self.turned()
         text = f"No verdict from this corpus; {bet} is the better bet"
         return text + pair.describe_precedent() + f" (chance {pair.probability:.0%})"
 

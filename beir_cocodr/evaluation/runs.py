@@ -44,7 +44,9 @@ def identical_ids(dataset: str, policy: str = "auto") -> str:
     if policy != "auto":
         return policy
     parts = re.split(r"[/:\\]|, ", dataset.lower())
-    return "drop" if any(part in ("arguana", "quora") for part in parts) else "keep"
+    if any(part in ("arguana", "quora") for part in parts):
+        return "drop"
+    return "keep"
 
 
 def write_run(
@@ -85,7 +87,9 @@ def file_names(
     """
     names: dict[str, str] = {}
     for label in labels:
-        spec = None if specs is None else specs[label]
+        spec = None
+        if specs is not None:
+            spec = specs[label]
         if spec is None or spec.name != label:
             spec = ModelSpec.parse(label)
         stem = spec.prefix + spec.encoder.rstrip("/").rsplit("/", 1)[-1]
@@ -118,7 +122,9 @@ def identity_of_model(spec: ModelSpec) -> str:
 
 def run_results(spec: ModelSpec) -> Results:
     """Return the results of a run, which is a TREC file or {query id: {document id: score}}."""
-    return ranked_run(Path(spec.encoder)) if spec.loaded is None else ranked(spec.loaded)
+    if spec.loaded is None:
+        return ranked_run(Path(spec.encoder))
+    return ranked(spec.loaded)
 
 
 def warn_of_unanswered(specs: Iterable[ModelSpec], judged: Iterable[str]) -> None:

@@ -148,7 +148,9 @@ def search(
     _check_corpus(opened, collection.documents.content_hash, collection.name)
     texts = list(collection.queries.values())
     # One document more than is kept: the query's own may be dropped.
-    depth = options.top_k + 1 if policy == "drop" else options.top_k
+    depth = options.top_k
+    if policy == "drop":
+        depth = options.top_k + 1
     with torch_threads(options.threads) as threads:
         warn_if_crowded(devices, threads)
         encoder = query_encoder(opened, options.model, devices[0])

@@ -111,7 +111,9 @@ def generate_queries(
     collection = load_collection(dataset, labels="none")
     documents = collection.documents
     writer = build_generator(generator, documents, options, device)
-    counter = writer.counter if options.tokenizer is None else named_counter(options.tokenizer)
+    counter = writer.counter
+    if options.tokenizer is not None:
+        counter = named_counter(options.tokenizer)
     consistency = _consistency_filter(documents, options, device, progress)
     plan = GenerationPlan(
         GeneratedFrom(documents.content_hash, collection.name, len(documents), collection.counts),

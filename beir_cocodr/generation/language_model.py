@@ -142,7 +142,9 @@ class ModelGenerator:
         """Return the queries of a batch, ``per_passage`` for each prompt, in their order."""
         inputs = self._inputs(prompts)
         device = self.model.device
-        forked = [device] if device.type == "cuda" else []
+        forked = []
+        if device.type == "cuda":
+            forked = [device]
         state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
         problem = f"{len(prompts)} passages at a time do not fit into the memory of {device}"
         with torch.inference_mode(), torch.random.fork_rng(forked):
@@ -299,7 +301,9 @@ class CausalGenerator(ModelGenerator):
 
     def _usual_prompt(self) -> str:
         """Return the prompt without one in the options, with examples if they ask for some."""
-        return few_shot_prompt() if self.options.few_shot else self.default_prompt
+        if self.options.few_shot:
+            return few_shot_prompt()
+        return self.default_prompt
 
     def reserved_tokens(self) -> int:
         """Return the length of a query, as the model reads what it writes."""
@@ -334,7 +338,9 @@ def load_generator(
             decoder, or reads too few tokens.
     """
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
+    dtype = torch.float32
+    if target.type == "cuda":
+        dtype = torch.bfloat16
     source, settings = _source(name)
     with loading(source, GENERATOR, "generator", trusted=bool(settings)):
         kind = _generator_class(name, AutoConfig.from_pretrained(source, **settings))
@@ -385,4 +391,6 @@ def _as_list(ids: int | list[int] | None) -> list[int]:
     """Return the host's token ids, one or several or none, as a list."""
     if ids is None:
         return []
-    return [ids] if isinstance(ids, int) else list(ids)
+    if isinstance(ids, int):
+        return [ids]
+    return list(ids)

@@ -22,7 +22,9 @@ class QuestionCache:
     def get(self, passage: str) -> str | None:
         """Return the question about a passage, None if there is none yet."""
         file = self.folder / self._name(passage)
-        return file.read_text(encoding="utf-8") if file.is_file() else None
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+        return None
 
     def put(self, passage: str, question: str) -> None:
         """Keep the question about a passage.

@@ -65,7 +65,9 @@ def selected_modules(model: Any, layers: int | None = None) -> dict[str, nn.Modu
     stacks = [module for module in backbone.modules() if isinstance(module, nn.ModuleList)]
     stack = max(stacks, key=len, default=nn.ModuleList())
     if layers is None:
-        layers = _LAYERS_OF_BASE if len(stack) == _BASE_LAYERS else _LAYERS_OF_OTHERS
+        layers = _LAYERS_OF_OTHERS
+        if len(stack) == _BASE_LAYERS:
+            layers = _LAYERS_OF_BASE
     if not 1 <= layers <= len(stack):
         raise InputError(f"gradient_layers is {layers}; this encoder has {len(stack)} layers")
     if backbone.is_activation_checkpointing:

@@ -28,7 +28,9 @@ _ALL = slice(None)
 
 def default_scale(model: Any) -> float:
     """Return the factor on scores for a model: 20 if it compares by cosine, else 1."""
-    return COSINE_SCALE if model.similarity_fn_name == "cosine" else 1.0
+    if model.similarity_fn_name == "cosine":
+        return COSINE_SCALE
+    return 1.0
 
 
 def coco_contrastive_loss(
@@ -67,7 +69,9 @@ def coco_contrastive_loss(
     """
     with torch.autocast(embeddings.device.type, enabled=False):
         spans = len(embeddings)
-        candidates = embeddings if negatives is None else torch.cat([embeddings, negatives])
+        candidates = embeddings
+        if negatives is not None:
+            candidates = torch.cat([embeddings, negatives])
         vectors = _prepared(candidates, normalize)
         scores = scale * (vectors[:spans][rows] @ vectors.T)  # (R, 2B + N)
         positions = torch.arange(spans, device=scores.device)[rows]  # (R,)
@@ -366,4 +370,6 @@ def in_batch_losses(
 def _prepared(vectors: Tensor, normalize: bool) -> Tensor:
     """Return vectors in float32 or wider, scaled to unit length if they are compared by cosine."""
     vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
-    return F.normalize(vectors, dim=-1) if normalize else vectors
+    if normalize:
+        return F.normalize(vectors, dim=-1)
+    return vectors

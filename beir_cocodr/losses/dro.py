@@ -182,7 +182,9 @@ class ClusterLoss(nn.Module):
         present = counts.nonzero().squeeze(1)
         step = None
         if training and self.needs_gram:
-            sketch = Sketch(self.sketch_size, self.seed) if self.gram == "sketch" else None
+            sketch = None
+            if self.gram == "sketch":
+                sketch = Sketch(self.sketch_size, self.seed)
             step = ClusterStep(self.watched, counts, present, members, sketch)
         with nullcontext() if step is None else step.watch_forward():
             reps = [self.model(column)["sentence_embedding"] for column in sentence_features]
@@ -228,7 +230,9 @@ class ClusterLoss(nn.Module):
             raise InputError(
                 f"{name} gets no labels that it could weigh clusters by; {column}, its cluster"
             )
-        size = self.n_clusters if self.clusters is None else len(self.clusters)
+        size = self.n_clusters
+        if self.clusters is not None:
+            size = len(self.clusters)
         if len(labels):
             least = int(labels.min())
             largest = int(labels.max())
@@ -236,7 +240,9 @@ class ClusterLoss(nn.Module):
                 raise InputError(
                     f"{name} has labels {least} to {largest}, not 0 to {size - 1}; {column}"
                 )
-        return labels if self.clusters is None else self.clusters[labels]
+        if self.clusters is None:
+            return labels
+        return self.clusters[labels]
 
     def finish_step(self) -> None:
         """Move the weights by the last backward.
@@ -609,7 +615,9 @@ class IDROLoss(ClusterLoss):
             powers = losses.clamp(min=0) ** self.beta
             mean = powers[present].mean()
             factors = factors * (powers / mean if mean > 0 else 1.0)
-        return factors / factors.sum() if self.renormalize_present else factors
+        if self.renormalize_present:
+            return factors / factors.sum()
+        return factors
 
     def update(self, losses: Tensor, counts: Tensor, gram: Tensor) -> None:
         """Move the weights by the gradients of the clusters."""

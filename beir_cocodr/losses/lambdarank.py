@@ -178,7 +178,9 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
         self.model = model
         self.normalize = model.similarity_fn_name == "cosine"
         if scale is None:
-            scale = _MRL_SCALE if isinstance(model, MRL) else default_scale(model)
+            scale = _MRL_SCALE
+            if not isinstance(model, MRL):
+                scale = default_scale(model)
         self.scale = scale
         self.in_batch = in_batch
         self.reduction = reduction
@@ -301,7 +303,9 @@ def _check_columns(columns: list[dict[str, Tensor]], in_batch: bool) -> None:
 def _check_labels(labels: Tensor | None, documents: int) -> None:
     """Check that the labels are a score of each document."""
     if labels is None or labels.ndim != 2 or labels.shape[1] != documents:
-        shape = None if labels is None else tuple(labels.shape)
+        shape = None
+        if labels is not None:
+            shape = tuple(labels.shape)
         raise ValueError(
             f"labels must be teacher scores of the documents, (B, {documents}); got {shape}"
         )

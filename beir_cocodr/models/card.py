@@ -98,7 +98,9 @@ def papers(lineage: Sequence[TrainingRecord]) -> list[str]:
 def _entry(citation: str) -> str:
     """Return the BibTeX entry of a key, or an entry as it is."""
     citation = citation.strip()
-    return citation if citation.startswith("@") else bibtex(citation)
+    if citation.startswith("@"):
+        return citation
+    return bibtex(citation)
 
 
 def _main_options(training: TrainingRecord) -> dict[str, object]:
@@ -132,8 +134,12 @@ def _seen(
 def _without_folders(name: str) -> str:
     """Return a name without the folders of the machine that trained."""
     path = Path(name)
-    return path.name if path.is_absolute() or path.exists() else name
+    if path.is_absolute() or path.exists():
+        return path.name
+    return name
 
 
 def _read(file: Path, default: object) -> Any:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else default
+    if file.is_file():
+        return json.loads(file.read_text(encoding="utf-8"))
+    return default

@@ -97,7 +97,9 @@ class EndpointModule(InputModule):
         **settings: Any,
     ) -> dict[str, Any]:
         """Return the texts that are sent, each with its prompt and cut to its length."""
-        length = self.query_length if task == "query" else self.document_length
+        length = self.document_length
+        if task == "query":
+            length = self.query_length
         texts = [f"{prompt or ''}{text}" for text in inputs]
         if length is not None:
             texts = [self.pieces.cut(text, length) for text in texts]

@@ -122,7 +122,9 @@ class MRLHead(SavedModule):
     def distribution(self, features: Features) -> tuple[Tensor, Tensor]:
         """Return μ and σ², (B, k) each, in float64."""
         tokens = features["token_embeddings"]  # (B, L, d)
-        wide = torch.float32 if tokens.device.type == "mps" else torch.float64
+        wide = torch.float64
+        if tokens.device.type == "mps":
+            wide = torch.float32
         with torch.autocast(tokens.device.type, enabled=False):
             hidden = self._pool(tokens, features["attention_mask"]).to(wide)
             if self.normalize_mean:

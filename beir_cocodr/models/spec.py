@@ -227,7 +227,9 @@ class Hosted:
     @property
     def form(self) -> str:
         """Return what follows the kind in a name."""
-        return "CROSS-ENCODER@M" if self.first is None else "M"
+        if self.first is None:
+            return "CROSS-ENCODER@M"
+        return "M"
 
 
 _HOSTED = "beir_cocodr.retrieval.hosted"
@@ -481,7 +483,9 @@ def suggestion(name: str) -> str:
     kinds = [f"{kind}:{encoder}" for kind in (*FUSIONS, *HOSTED) if encoder]
     known = [*ALIASES, BM25, _LUCENE + BM25, *RETRIEVERS, *kinds]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-    return f"; did you mean {close[0]}?" if close and close[0] != name else ""
+    if close and close[0] != name:
+        return f"; did you mean {close[0]}?"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -530,7 +534,9 @@ class EncoderOptions:
         """Return the text format by which BM25 reads documents."""
         from beir_cocodr.data.text import TextFormat
 
-        return TextFormat() if self.title_separator is None else TextFormat(self.title_separator)
+        if self.title_separator is None:
+            return TextFormat()
+        return TextFormat(self.title_separator)
 
 
 @dataclass(frozen=True)

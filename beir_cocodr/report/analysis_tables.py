@@ -56,12 +56,16 @@ def _correlation_note(of: str, row: Coefficients, points: str) -> Iterator[str]:
 
 def _gain_columns(measure: str | None) -> list[str]:
     """Return the title of the column of gains, nothing without gains."""
-    return [f"gain in {measure}"] if measure else []
+    if measure:
+        return [f"gain in {measure}"]
+    return []
 
 
 def _gain_cells(gain: float | None, measure: str | None) -> list[str]:
     """Return the cell below the title of gains, nothing without gains."""
-    return [format_number(gain, "+.4f")] if measure else []
+    if measure:
+        return [format_number(gain, "+.4f")]
+    return []
 
 
 def qpp_table(report: QPP) -> Table:
@@ -123,7 +127,9 @@ def representation_tables(report: Representation) -> list[Table]:
         rows,
         _representation_notes(report),
     )
-    return [table, _changes(report)] if len(report.models) == 2 else [table]
+    if len(report.models) == 2:
+        return [table, _changes(report)]
+    return [table]
 
 
 def _representation_notes(report: Representation) -> Iterator[str]:
@@ -398,13 +404,17 @@ def regime_tables(report: Regimes) -> list[Table]:
         rows,
         [note],
     )
-    return [regimes, _alignment(report)] if report.alignment else [regimes]
+    if report.alignment:
+        return [regimes, _alignment(report)]
+    return [regimes]
 
 
 def _gap(scores: RegimeScores) -> str:
     if scores.gap is None:
         return "–"
-    spread = "" if scores.gap_sd is None else f" ± {100 * scores.gap_sd:.1f}"
+    spread = ""
+    if scores.gap_sd is not None:
+        spread = f" ± {100 * scores.gap_sd:.1f}"
     return f"{100 * scores.gap:+.1f}{spread} %"
 
 
@@ -437,7 +447,9 @@ def resample_tables(manifest: Manifest) -> list[Table]:
     grades = [row.grade for row in overlap.before.label_overlap if row.minimum == 1]
     rows = [["(before)", *_overlap_cells(overlap.before, grades)]]
     for resampled in manifest.sets:
-        k = "" if resampled.k is None else f" (k = {resampled.k})"
+        k = ""
+        if resampled.k is not None:
+            k = f" (k = {resampled.k})"
         cells = _overlap_cells(overlap.after[resampled.folder], grades)
         rows.append([resampled.folder + k, *cells])
     notes = [

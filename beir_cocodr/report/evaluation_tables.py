@@ -93,8 +93,12 @@ def _gain_cells(few: FewLabels, model: str) -> list[str]:
         sign = -1
     if gain is None:
         return ["", "", ""]
-    ends = None if gain.interval is None else sorted(sign * end for end in gain.interval)
-    more = "more than 10,000" if gain.more is None else f"{gain.more:,}"
+    ends = None
+    if gain.interval is not None:
+        ends = sorted(sign * end for end in gain.interval)
+    more = "more than 10,000"
+    if gain.more is not None:
+        more = f"{gain.more:,}"
     return [signed(sign * gain.difference), span(ends), more]
 
 
@@ -205,7 +209,9 @@ def _estimate(estimate: Estimate) -> str:
     if estimate.difference is None:
         return "–"
     text = signed(estimate.difference)
-    return text if estimate.applies else f"({text})"
+    if estimate.applies:
+        return text
+    return f"({text})"
 
 
 def print_adaptation(record: AdaptationRecord, as_json: bool) -> None:
@@ -307,7 +313,9 @@ def _estimate_cells(estimate: Estimate) -> list[str]:
     name = estimate.estimator
     if estimate.remark:
         name += f" ({estimate.remark})"
-    difference = "–" if estimate.difference is None else signed(estimate.difference, 4)
+    difference = "–"
+    if estimate.difference is not None:
+        difference = signed(estimate.difference, 4)
     means = format_numbers(".4f", estimate.a, estimate.b)
     return [name, *means, difference, span(estimate.interval), _counts(estimate)]
 

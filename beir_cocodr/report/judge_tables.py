@@ -23,7 +23,9 @@ JOINED = (
 
 def judge_titles(judge: JudgeFindings) -> list[str]:
     """Return the titles of the columns of numbers."""
-    return [*OPINION, *JOINED] if judge.labelled else list(OPINION)
+    if judge.labelled:
+        return [*OPINION, *JOINED]
+    return list(OPINION)
 
 
 def judge_cells(difference: JudgedDifference) -> list[tuple[str, float | None]]:

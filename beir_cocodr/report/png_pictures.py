@@ -240,7 +240,9 @@ def shift_picture(path: Path, report: Shift) -> None:
     if report.baseline is not None:
         labels.append(report.baseline)
     models = file_names(labels)
-    against = "" if report.baseline is None else f" − {models[report.baseline]}"
+    against = ""
+    if report.baseline is not None:
+        against = f" − {models[report.baseline]}"
     panels = []
     for label, scores in report.scores.items():
         for row in report.correlations[label]:
@@ -325,7 +327,9 @@ def overlap_picture(path: Path, report: Overlap) -> None:
     """Draw the histogram of similarities to the nearest training query."""
     encoder = report.nearest.encoder
     histogram = report.nearest.histogram
-    kind = "Jaccard, words" if encoder is None else f"cosine, {encoder.name}"
+    kind = "Jaccard, words"
+    if encoder is not None:
+        kind = f"cosine, {encoder.name}"
     with _png(path, 6.4, 4.0) as figure:
         axis = figure.subplots()
         axis.stairs(histogram.counts, histogram.edges, fill=True, alpha=0.6)

@@ -118,12 +118,16 @@ def p_value(p: float | None, digits: int = 3, name: bool = False) -> str:
     if p < least:
         text = f"< {least:.{digits}f}"
         return f"p {text}" if name else text
-    return f"p = {p:.{digits}f}" if name else f"{p:.{digits}f}"
+    if name:
+        return f"p = {p:.{digits}f}"
+    return f"{p:.{digits}f}"
 
 
 def format_number(value: float | None, form: str = ".2f") -> str:
     """Return a number in Python's format language, a dash for None."""
-    return "–" if value is None else format(value, form)
+    if value is None:
+        return "–"
+    return format(value, form)
 
 
 def format_numbers(form: str, *values: float | None) -> list[str]:

@@ -312,7 +312,9 @@ def set_id(
 
 def short_size(size: int) -> str:
     """Return a number of queries as it is in an id: 45000 is ``45k``, 45100 is ``45100``."""
-    return f"{size // 1000}k" if size % 1000 == 0 else str(size)
+    if size % 1000 == 0:
+        return f"{size // 1000}k"
+    return str(size)
 
 
 def remember(output: Path) -> None:

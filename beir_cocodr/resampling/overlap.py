@@ -577,7 +577,9 @@ def _nearest_pairs(pair: TrainTest, scores: Doubles, rows: Ints) -> list[Nearest
     train_ids = list(pair.train.queries)
     pairs = []
     for i, (query, text) in enumerate(pair.test.queries.items()):
-        training_query = train_ids[rows[i]] if rows[i] >= 0 else None
+        training_query = None
+        if rows[i] >= 0:
+            training_query = train_ids[rows[i]]
         training_text = None
         if training_query is not None:
             training_text = pair.train.queries[training_query]

@@ -200,7 +200,9 @@ class _Writer:
     def write(self, resampled: ResampledSet, identifier: str) -> manifests.SetRecord:
         """Write a set, which has this id of ir_datasets."""
         folder = resampled.folder
-        test_folder = folder if self._pair.same_corpus else f"{folder}/test"
+        test_folder = folder
+        if not self._pair.same_corpus:
+            test_folder = f"{folder}/test"
         train, train_qrels = _chosen(self._pair.train, resampled.train)
         test, test_qrels = _chosen(self._pair.test, resampled.test)
         if self._pair.same_corpus:

@@ -87,7 +87,9 @@ def restrain(ranks: Ints, depth: int, options: RestrainOptions) -> ReSTrain:
     if options.sizes:
         targets = [(size, _k_for(size, unions)) for size in options.sizes]
     largest = max(k for _, k in targets)
-    top = largest if options.exclude_top is None else options.exclude_top
+    top = largest
+    if options.exclude_top is not None:
+        top = options.exclude_top
     if top < largest:
         raise InputError(
             f"--exclude-top {top} is less than the {largest} nearest training queries that make up "
@@ -245,7 +247,9 @@ def resample_restrain(
     test_rows = np.arange(len(inputs.test))
     resampled: list[ResampledSet] = []
     for sets in chosen.sets:
-        folder = _folder(sets) if len(chosen.sets) > 1 else ""
+        folder = ""
+        if len(chosen.sets) > 1:
+            folder = _folder(sets)
         _report_size(sets, len(test_rows))
         resampled += _resampled_sets(sets, folder, test_rows)
     return write_resampled(output, inputs, Method("restrain", parameters, options.base), resampled)
@@ -266,7 +270,9 @@ def _report_size(sets: TrainingSets, tests: int) -> None:
 
 
 def _folder(sets: TrainingSets) -> str:
-    return f"k-{sets.k}/" if sets.size is None else f"size-{sets.size}/"
+    if sets.size is None:
+        return f"k-{sets.k}/"
+    return f"size-{sets.size}/"
 
 
 def _resampled_sets(sets: TrainingSets, folder: str, test_rows: Ints) -> list[ResampledSet]:

@@ -113,7 +113,9 @@ class RetrieverRanker:
             scores = np.array(list(hits.values()), np.float32)
             for document, row, score in zip(hits, rows.tolist(), scores.tolist(), strict=True):
                 if row < 0 or not np.isfinite(score):
-                    problem = f"the score {score}" if row >= 0 else "which is not in the corpus"
+                    problem = "which is not in the corpus"
+                    if row >= 0:
+                        problem = f"the score {score}"
                     raise InputError(
                         f"{self._name}.search returned document {document!r} for query {query!r}, "
                         f"{problem}; return documents of the corpus with finite scores"

@@ -182,7 +182,9 @@ def _check_kind(name: str, kind: str, architectures: tuple[str, ...]) -> None:
 
 def _settings(name: str, file: str) -> Json:
     path = load_file_path(name, file)
-    return {} if path is None else dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    if path is None:
+        return {}
+    return dict(json.loads(Path(path).read_text(encoding="utf-8")))
 
 
 class Reranking(HostRetriever):

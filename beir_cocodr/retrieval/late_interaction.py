@@ -369,7 +369,9 @@ class LateInteraction(HostRetriever):
     def recall(self) -> dict[str, float]:
         """Return the recall of the index and its number of queries; empty before any search."""
         file = self.tokens.folder / _RECALL
-        return dict(parse_json(file.read_text())) if file.is_file() else {}
+        if file.is_file():
+            return dict(parse_json(file.read_text()))
+        return {}
 
     def _measure(self, queries: list[str], encoded: Sequence[torch.Tensor]) -> None:
         drawn = spaced_rows(len(queries), _MEASURED)

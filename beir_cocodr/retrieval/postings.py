@@ -217,7 +217,9 @@ class Postings:
         postings.starts[:] = starts
         postings.most[:] = 0
         idf = inverse_document_frequencies(vocabulary.sizes, documents).astype(np.float32)
-        mean_length = float(vocabulary.lengths.mean()) if documents else 1.0
+        mean_length = 1.0
+        if documents:
+            mean_length = float(vocabulary.lengths.mean())
         free = starts[:-1].copy()
         first = 0
         for block, numbers in zip(blocks(), vocabulary.of_blocks, strict=True):
@@ -279,7 +281,9 @@ class Postings:
             words: Read the vocabulary too.
         """
         documents, terms = json.loads((folder / _VOCABULARY).read_text(encoding="utf-8"))
-        vocabulary = {term: number for number, term in enumerate(terms)} if words else {}
+        vocabulary = {}
+        if words:
+            vocabulary = {term: number for number, term in enumerate(terms)}
         # Plain arrays over the map: slices of a memmap cost microseconds each.
         arrays = [np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS]
         return cls(vocabulary, documents, *arrays)

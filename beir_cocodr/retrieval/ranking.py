@@ -101,7 +101,9 @@ class Ranking:
 
 def _different_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the different rows in ascending order, and the position of each row among them."""
-    last = int(rows.max()) if len(rows) else 0
+    last = 0
+    if len(rows):
+        last = int(rows.max())
     if not len(rows) or last >= len(rows):
         return np.unique(rows, return_inverse=True)
     # Many rows of a small corpus are marked, which takes less time than sorting them.

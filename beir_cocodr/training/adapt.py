@@ -296,7 +296,9 @@ class AdaptationPlan:
             assert self.source is not None
             return sum(map(len, self.source.qrels.values()))
         documents = len(self.target.documents)
-        return documents * self.options.generation.per_passage if row.needs_queries else documents
+        if row.needs_queries:
+            return documents * self.options.generation.per_passage
+        return documents
 
     def unused_seed(self) -> int:
         """Return a seed that neither the stages nor the generation of queries used."""
@@ -371,7 +373,9 @@ def _settings(plan: AdaptationPlan) -> Json:
         settings["teacher"] = files.content_sha256(options.teacher) or options.teacher
     if not plan.needs_queries:
         return settings
-    file = None if options.generated is None else Path(options.generated) / "queries.jsonl"
+    file = None
+    if options.generated is not None:
+        file = Path(options.generated) / "queries.jsonl"
     if file is not None and file.is_file():
         settings["generated"] = files.file_sha256(file)
     else:
@@ -476,7 +480,9 @@ def train_models(
         chain = plan.chain(stages)
         folder = plan.folder(stages)
         before = stages[:-1]
-        start = encoders.get(str(plan.folder(before))) if before else base
+        start = base
+        if before:
+            start = encoders.get(str(plan.folder(before)))
         row = ADAPT_STAGES[stages[-1]]
         step(chain.label)
         options = plan.settings[stages[-1]]
@@ -491,7 +497,9 @@ def complete_record(folder: Path, row: AdaptStage, record: TrainingRecord) -> Tr
     rehearsed = tuple(dict.fromkeys((*record.rehearsed, *row.rehearses)))
     citations = tuple(dict.fromkeys((*record.citations, *row.citations)))
     completed = replace(record, rehearsed=rehearsed, citations=citations)
-    return record if completed == record else write_record(folder, completed)
+    if completed == record:
+        return record
+    return write_record(folder, completed)
 
 
 @dataclass(frozen=True)
@@ -613,7 +621,9 @@ def _use(spec: ModelSpec, default_weight: float) -> tuple[str, str, float]:
 
 
 def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
+    if path is None:
+        return None
+    return str(path)
 
 
 def figures_of(record: AdaptationRecord, chain: Chain) -> Json:

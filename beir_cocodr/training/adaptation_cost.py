@@ -97,7 +97,9 @@ def estimate(trainings: Sequence[PlannedTraining], model: COCODR, documents: Doc
     weights = sum(weight.nbytes for weight in model.parameters())
     vectors = 4 * len(documents) * int(model.get_embedding_dimension() or 0)
     in_memory = vectors <= IN_MEMORY
-    held = min(encoders * vectors, IN_MEMORY) if in_memory else 0
+    held = 0
+    if in_memory:
+        held = min(encoders * vectors, IN_MEMORY)
     models = (len(seconds) + 2 * _COPIES) * weights
     disk = models if in_memory and held else models + encoders * vectors
     memory = resident_bytes(model) + _COPIES * weights + held

@@ -33,7 +33,9 @@ def checkpoint_to_resume(folder: Path) -> Path | None:
     """
     checkpoints = _checkpoints(folder)
     last = last_checkpoint(folder)
-    later = checkpoints if last is None else checkpoints[: checkpoints.index(last)]
+    later = checkpoints
+    if last is not None:
+        later = checkpoints[: checkpoints.index(last)]
     if later:
         start = "the start" if last is None else last.name
         log.warning(

@@ -83,9 +83,13 @@ class FiniteGuard(TrainerCallback):
             self._stop("the loss and its gradient are finite, the weights after the step are not")
 
     def _stop(self, reason: str) -> None:
-        examples = self.names(self.rows) if self.names is not None else []
+        examples = []
+        if self.names is not None:
+            examples = self.names(self.rows)
         last = self.checkpoint()
-        suffix = f"-{rank()}" if rank() else ""
+        suffix = ""
+        if rank():
+            suffix = f"-{rank()}"
         file = self.output / f"nonfinite{suffix}.json"
         report = {
             "step": self.step,
@@ -94,7 +98,9 @@ class FiniteGuard(TrainerCallback):
             "last_good_checkpoint": None if last is None else str(last),
         }
         write_text(file, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-        batch = f", for the batch {listed(examples)}" if examples else ""
+        batch = ""
+        if examples:
+            batch = f", for the batch {listed(examples)}"
         saved = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
         raise NonFiniteTraining(
             f"step {self.step}: {reason}{batch} (all in {file}); {saved}: "

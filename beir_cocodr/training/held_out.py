@@ -273,7 +273,9 @@ class CheckpointSelection(TrainerCallback):
 
     def _measured_before(self) -> set[int]:
         has_record = (self.folder / _RECORD).is_file()
-        return set(self._recall().steps) if has_record else set()
+        if has_record:
+            return set(self._recall().steps)
+        return set()
 
     def _recall(self) -> SelectionRecord:
         """Return what was measured so far, after a check of the best weights."""

@@ -110,7 +110,9 @@ class PretrainOptions(TrainingOptions):
     def language_model_weight(self) -> float:
         """Return the weight of the language-model losses; 0 if the objective has none."""
         own_options = self.objective_options
-        return own_options.mlm_weight if isinstance(own_options, LanguageModelOptions) else 0.0
+        if isinstance(own_options, LanguageModelOptions):
+            return own_options.mlm_weight
+        return 0.0
 
     @property
     def keeps_dropout(self) -> bool:
@@ -359,7 +361,9 @@ class FinetuneOptions(HeldOut, TrainingOptions):
     def scale(self) -> float | None:
         """Return the factor on scores of a contrastive loss; None means the model's own."""
         own_options = self.loss_options
-        return own_options.scale if isinstance(own_options, ScaleOptions) else None
+        if isinstance(own_options, ScaleOptions):
+            return own_options.scale
+        return None
 
     def workload(self, examples: int) -> Workload:
         """Return what a training over so many examples reads, in all rounds."""

@@ -64,7 +64,9 @@ def training_precision(device: torch.device) -> str:
     """
     if device.type != "cuda":
         return "float32"
-    return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return "bfloat16"
+    return "float16"
 
 
 @contextmanager

@@ -238,12 +238,16 @@ def _with_row_options(options: T, left: Keywords, optional: frozenset[str]) -> T
     if isinstance(options, TrainingOptions):
         for name in options.TABLES:
             own_options = getattr(options, f"{name}_options")
-            mine = {} if own_options is None else _taken(left, type(own_options))
+            mine = {}
+            if own_options is not None:
+                mine = _taken(left, type(own_options))
             if mine:
                 changes[f"{name}_options"] = replace(own_options, **mine)
         for name, table in options.FREE_TABLES.items():
             for row in table.values():
-                mine = {} if row.options is None else _taken(left, row.options)
+                mine = {}
+                if row.options is not None:
+                    mine = _taken(left, row.options)
                 if row.options is not None and mine:
                     changes[f"{name}_options"] = row.options(**mine)
     _check_all_placed(options, left, optional)

@@ -57,7 +57,9 @@ class _Pair:
     def split(self) -> str:
         digest = hashlib.sha256(f"{SPLIT_SEED}:{self.id}".encode()).digest()
         draw = int.from_bytes(digest[:8], "big")
-        return "test" if draw < TEST_SHARE * 2**64 else "train"
+        if draw < TEST_SHARE * 2**64:
+            return "test"
+        return "train"
 
 
 @dataclass

@@ -106,7 +106,9 @@ def _binary(
     right: Any,
 ) -> Any:
     try:
-        return left + right if isinstance(operator, ast.Add) else left % right
+        if isinstance(operator, ast.Add):
+            return left + right
+        return left % right
     except (TypeError, ValueError, KeyError) as error:
         raise NotLiteral(str(error)) from error
 
@@ -282,7 +284,9 @@ class _Reader:
         self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, owner: str
     ) -> None:
         """Read a class or a function."""
-        name = f"{owner}.{node.name}" if owner else node.name
+        name = node.name
+        if owner:
+            name = f"{owner}.{node.name}"
         if not owner:
             self.source.definitions.add(node.name)
         text = ast.get_docstring(node, clean=False)
@@ -398,7 +402,9 @@ class _Reader:
                 return here, first.value
             return here, f"{owner}.{first.value}"
         package = f"{here.partition('.')[0]}."
-        dotted = ast.unparse(first) if isinstance(first, ast.Attribute) else "?"
+        dotted = "?"
+        if isinstance(first, ast.Attribute):
+            dotted = ast.unparse(first)
         if dotted.startswith(package):
             return package[:-1], dotted.removeprefix(package)
         return here, "?"
@@ -432,10 +438,14 @@ def _flattened(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _called(node: ast.expr) -> str:
     """Return the last name of what a call or a decorator names; "" where it has none."""
-    function = node.func if isinstance(node, ast.Call) else node
+    function = node
+    if isinstance(node, ast.Call):
+        function = node.func
     if isinstance(function, ast.Attribute):
         return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+    if isinstance(function, ast.Name):
+        return function.id
+    return ""
 
 
 def _strings(node: ast.expr) -> list[str] | None:
@@ -449,7 +459,9 @@ def _strings(node: ast.expr) -> list[str] | None:
 
 
 def _absolute(source: ModuleSource, node: ast.ImportFrom) -> str:
-    package = source.name if source.is_package else source.name.rpartition(".")[0]
+    package = source.name
+    if not source.is_package:
+        package = source.name.rpartition(".")[0]
     with suppress(ImportError):
         return resolve_name("." * node.level + (node.module or ""), package)
     return node.module or ""

@@ -98,7 +98,9 @@ class _Package:
     def _publish_all(self) -> None:
         """Publish the names that all public modules offer."""
         for module in self.paths:
-            source = self.source(module) if _is_public(module) else None
+            source = None
+            if _is_public(module):
+                source = self.source(module)
             if source is not None:
                 for name in self.exported(source):
                     self.publish(f"{module}.{name}", module, name)
@@ -145,7 +147,9 @@ class _Package:
             name for name in (*source.definitions, *source.imports) if not name.startswith("_")
         }
         for star in source.stars:
-            starred = None if star in seen else self.source(star)
+            starred = None
+            if star not in seen:
+                starred = self.source(star)
             if starred is not None:
                 names |= self.star_names(starred, seen | {source.name})
         return names
@@ -211,8 +215,12 @@ class _Package:
             public = ".".join([*parts, head])
         elif public is None:
             public = f"{docstring.module}.{head}"
-        full = f"{public}.{rest}" if rest else public
-        return full if _is_public(full) and "?" not in full else None
+        full = public
+        if rest:
+            full = f"{public}.{rest}"
+        if _is_public(full) and "?" not in full:
+            return full
+        return None
 
 
 def _is_public(dotted: str) -> bool:

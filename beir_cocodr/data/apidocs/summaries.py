@@ -91,7 +91,9 @@ def _drop_marks(text: str) -> str:
         directive = _DIRECTIVE.match(line)
         if directive:
             indent, kind, argument = directive.groups()
-            line = "" if kind.startswith(_SILENT_DIRECTIVES) else f"{indent}{argument or ''}"
+            line = ""
+            if not kind.startswith(_SILENT_DIRECTIVES):
+                line = f"{indent}{argument or ''}"
         lines.append(re.sub(r"^(\s*)\.\. \[", r"\1[", line.rstrip()))
     text = _ROLE.sub(_role_text, "\n".join(lines))
     text = _LINK.sub(lambda link: link[1], text)
@@ -105,7 +107,9 @@ def _role_text(role: re.Match[str]) -> str:
     if role[1] == "math":
         return role[2]
     text = re.sub(r"\s*<[^<>]*>$", "", role[2])
-    return text.rpartition(".")[2] if text.startswith("~") else text.lstrip(".!")
+    if text.startswith("~"):
+        return text.rpartition(".")[2]
+    return text.lstrip(".!")
 
 
 def _drop_signatures(text: str) -> str:
@@ -145,7 +149,9 @@ def _move_directives_to_end(text: str) -> str:
             break
         directives.append(opening[0].rstrip())
         text = text[opening.end() :].lstrip()
-    return "\n\n".join([text.rstrip(), *directives]) if text else ""
+    if text:
+        return "\n\n".join([text.rstrip(), *directives])
+    return ""
 
 
 def _split_first_sentence(text: str) -> tuple[str, str]:

@@ -139,4 +139,6 @@ def _describe_agreement(agreement: LabelAgreement) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.2f}"
+    if value is None:
+        return "undefined"
+    return f"{value:.2f}"

@@ -108,8 +108,12 @@ class EndpointGrader:
     def _tokens(self, answer: dict[str, Any], prompt: str) -> int:
         """Return the tokens that the server counted, or an estimate where it counted none."""
         usage = answer.get("usage")
-        total = usage.get("total_tokens") if isinstance(usage, dict) else None
-        return total if isinstance(total, int) else self.count_tokens([prompt])
+        total = None
+        if isinstance(usage, dict):
+            total = usage.get("total_tokens")
+        if isinstance(total, int):
+            return total
+        return self.count_tokens([prompt])
 
 
 def load_grader(judge: object, device: str | None = None) -> Grader:

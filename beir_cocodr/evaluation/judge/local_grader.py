@@ -72,7 +72,9 @@ class LocalGrader:
         lengths = np.array([len(ids) for ids in tokens], dtype=np.int64)
         order = np.argsort(lengths, kind="stable")
         limit = self._limit()
-        readable = order if limit is None else order[lengths[order] <= limit]
+        readable = order
+        if limit is not None:
+            readable = order[lengths[order] <= limit]
         for start in range(0, len(readable), _BATCH):
             rows = readable[start : start + _BATCH].tolist()
             grades = self._grade([tokens[row] for row in rows])
@@ -162,7 +164,9 @@ def load_local_grader(name: str, device: str | None = None) -> LocalGrader:
         InputError: There is no such model, or it cannot judge.
     """
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
+    dtype = torch.float32
+    if target.type == "cuda":
+        dtype = torch.bfloat16
     source = name
     settings: dict[str, str] = {}
     if name.endswith(".gguf"):

@@ -38,7 +38,9 @@ class Material:
         kept = {
             query: labels for query, labels in self.labels.queries.items() if query in self.queries
         }
-        return Judgements(self.labels.file, kept) if kept else None
+        if kept:
+            return Judgements(self.labels.file, kept)
+        return None
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,9 @@ class Labelled:
             importance = np.square(self.shares) * self.unlabelled
             covariance = float(importance @ (h * j))
             variance = float(importance @ np.square(j))
-        return covariance / variance if variance > 0 else 0.0
+        if variance > 0:
+            return covariance / variance
+        return 0.0
 
 
 def power_mean(labelled: Labelled) -> PoweredMean:
@@ -242,7 +244,9 @@ def disjoint_mean(
     joined = np.concatenate([judged, others])
     variance_j = float(np.var(joined, ddof=1))
     covariance = float(np.cov(human, judged)[0, 1])
-    tuning = covariance / ((1 + n / size) * variance_j) if variance_j > 0 else 0.0
+    tuning = 0.0
+    if variance_j > 0:
+        tuning = covariance / ((1 + n / size) * variance_j)
     residuals = human - tuning * judged
     estimate = float(residuals.mean()) + tuning * float(others.mean())
     variance = float(np.var(residuals, ddof=1)) / n + tuning**2 * variance_j / size

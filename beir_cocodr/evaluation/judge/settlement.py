@@ -95,7 +95,9 @@ def verdict_of(interval: Ends, margin: float) -> str:
         return BETTER
     if high < 0:
         return WORSE
-    return NO_DIFFERENCE if max(-low, high) <= margin else CANNOT_TELL
+    if max(-low, high) <= margin:
+        return NO_DIFFERENCE
+    return CANNOT_TELL
 
 
 def _chance(joined: PoweredMean) -> float:

@@ -106,7 +106,9 @@ def local_folder(name: str) -> Path | None:
         cached = try_to_load_from_cache(name, "config.json")
     except (HFValidationError, OSError):  # not the name of a model, or too long for one
         return None
-    return Path(cached).parent if isinstance(cached, str) else None
+    if isinstance(cached, str):
+        return Path(cached).parent
+    return None
 
 
 def settings_folder(name: str, places: Mapping[str, object]) -> Path | None:

@@ -151,7 +151,9 @@ def loading(
         except Exception as error:  # hosts raise exceptions of every kind
             if no_room(error) is not None:  # the disk is full, which is no fault of the model
                 raise
-            hint = suggestion(name) if task is ENCODER else ""
+            hint = ""
+            if task is ENCODER:
+                hint = suggestion(name)
             hint = hint or f"; {task.way_out}"
             raise InputError(
                 f"{noun} {name!r} cannot be loaded: {_reason(name, error)}{hint}"
@@ -391,6 +393,8 @@ def positions(model: Any) -> int | None:
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
             # RoBERTa and related models begin to count after the position of padding.
             padding = module.padding_idx
-            reserved = 0 if padding is None else padding + 1
+            reserved = 0
+            if padding is not None:
+                reserved = padding + 1
             return module.num_embeddings - reserved
     return None

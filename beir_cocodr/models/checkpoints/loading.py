@@ -89,7 +89,9 @@ def is_plain(name: str) -> bool:
 
 
 def _hub_options(source: str) -> Keywords:
-    return {} if Path(source).is_dir() else reachable(source, {})
+    if Path(source).is_dir():
+        return {}
+    return reachable(source, {})
 
 
 def _class_of(source: str, hub: Keywords) -> type[COCODR]:
@@ -223,7 +225,9 @@ def tokenizer_sha256(tokenizer: Any) -> str:
     rules = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(rules, "to_str"):
         return _rules_sha256(rules.to_str())
-    vocabulary = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else []
+    vocabulary = []
+    if hasattr(tokenizer, "get_vocab"):
+        vocabulary = sorted(tokenizer.get_vocab().items())
     return json_sha256([type(tokenizer).__name__, vocabulary])
 
 
@@ -239,7 +243,9 @@ def _rules_sha256(rules: str) -> str:
 
 def _module_settings(module: Any) -> list[object]:
     """Return the class of a module, its settings, and its configuration."""
-    settings = module.get_config_dict() if hasattr(module, "get_config_dict") else {}
+    settings = {}
+    if hasattr(module, "get_config_dict"):
+        settings = module.get_config_dict()
     known_settings = {
         name: value
         for name, value in settings.items()
@@ -247,7 +253,9 @@ def _module_settings(module: Any) -> list[object]:
     }
     config: Any = getattr(module, "config", None)
     # Only the differences from the defaults: another version of the host may have more settings.
-    content = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
+    content = {}
+    if hasattr(config, "to_diff_dict"):
+        content = config.to_diff_dict()
     known_content = {
         name: value
         for name, value in content.items()

@@ -134,7 +134,9 @@ def check_files(folder: Path, known: Collection[str] = ()) -> None:
     """
     _check_readable(folder)
     file = folder / "modules.json"
-    modules = _read(file, list) if os.path.lexists(file) else []
+    modules = []
+    if os.path.lexists(file):
+        modules = _read(file, list)
     check_named_code(folder)
     kinds = {"": ""}
     for module in modules:

@@ -55,7 +55,9 @@ def _is_activation(name: object) -> bool:
 
 def _host_class(name: str) -> object:
     try:
-        return import_from_string(name) if name.startswith(_HOST) else None
+        if name.startswith(_HOST):
+            return import_from_string(name)
+        return None
     except ImportError:
         return None
 
@@ -91,7 +93,9 @@ def _are_methods(modalities: object) -> bool:
     if not isinstance(modalities, Mapping):
         return modalities is None
     for settings in modalities.values():
-        method = settings.get("method") if isinstance(settings, dict) else "forward"
+        method: object = "forward"
+        if isinstance(settings, dict):
+            method = settings.get("method")
         if not isinstance(method, str) or not _METHOD.fullmatch(method):
             return False
     return True

@@ -172,7 +172,9 @@ def build_head(
         n_head_layers=n_head_layers,
         late_mlm=late_mlm,
     )
-    origin = None if source is None else _load(head, source, skip_from)
+    origin = None
+    if source is not None:
+        origin = _load(head, source, skip_from)
     origin = origin or _NEW_LAYERS
     log.info("language-model head of pre-training: %s", origin)
     head.tie(embedding)

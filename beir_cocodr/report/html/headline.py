@@ -72,7 +72,9 @@ class Advice:
 
 def headline_of(output: ResultsFolder, names: Names) -> Headline:
     """Return the verdict of an output folder."""
-    recommendation = None if output.adaptation is None else output.adaptation.recommendation
+    recommendation = None
+    if output.adaptation is not None:
+        recommendation = output.adaptation.recommendation
     if output.evaluation is not None:
         return _labelled_headline(output.evaluation, names, recommendation)
     if output.comparison is not None:
@@ -205,7 +207,9 @@ def _model_name(output: ResultsFolder, label: str) -> str:
     if output.evaluation is None:
         return label
     result = output.evaluation.results.models.get(label)
-    return label if result is None else result.model
+    if result is None:
+        return label
+    return result.model
 
 
 def _labelled_headline(
@@ -260,7 +264,9 @@ def _sentence(test: PairedTest, names: Names, collection: str) -> str:
         verdict = f"The labels do not show whether {b} is better or worse than {a} on {collection}"
     else:
         verdict = f"{b} is {test.verdict} than {a} on {collection}"
-    interval = "" if test.interval is None else f", 95% interval {span(test.interval)}"
+    interval = ""
+    if test.interval is not None:
+        interval = f", 95% interval {span(test.interval)}"
     p = p_value(test.t_p_holm, name=True)
     holm = "" if test.t_p_holm is None else " after Holm"
     return f"{verdict}: {signed(test.difference)} {test.measure}{interval}, {p}{holm}."
@@ -284,7 +290,9 @@ def _single_model_headline(evaluation: LabelledEvaluation, names: Names) -> Head
     measure = evaluation.measure
     value = f"{evaluation.value(label):.3f}"
     interval = evaluation.results.models[label].intervals[measure]
-    within = "" if interval is None else f" (95% interval {span(interval, sign='')})"
+    within = ""
+    if interval is not None:
+        within = f" (95% interval {span(interval, sign='')})"
     collection = collection_name(evaluation.results.dataset)
     sentence = (
         f"{names[label]} reaches {value} {measure}{within} on {collection}; there is no second "
@@ -339,7 +347,9 @@ def label_free_headline(
 def _pair(comparison: ComparisonRecord, first: str, other: str) -> PairVerdict:
     """Return the verdict of a model against the first one, also if it was made the other way."""
     pair = next(pair for pair in comparison.estimated if {pair.a, pair.b} == {first, other})
-    return pair if pair.a == first else pair.turned()
+    if pair.a == first:
+        return pair
+    return pair.turned()
 
 
 def _label_free_sentence(pair: PairVerdict, names: Names, collection: str, way: str) -> str:
@@ -374,12 +384,16 @@ def _estimate(estimate: Estimate) -> str:
     text = signed(estimate.difference or 0.0)
     if estimate.interval is not None:
         text += f" ({span(estimate.interval)})"
-    return text if estimate.applies else f"{text}, not counted"
+    if estimate.applies:
+        return text
+    return f"{text}, not counted"
 
 
 def label_free_reference(comparison: ComparisonRecord, candidates: Mapping[str, str] | None) -> str:
     """Return the model that others are compared with: an adaptation's base, else the first one."""
-    return candidates[BASE] if candidates else comparison.models[0]
+    if candidates:
+        return candidates[BASE]
+    return comparison.models[0]
 
 
 def _unjudged_headline(output: ResultsFolder) -> Headline:

@@ -103,15 +103,21 @@ def write_report(
         raise InputError(f"queries is {queries}; show 0 or more")
     results = read_folder(folder)
     source = text_sha256(str(folder.resolve()))
-    path = folder / "report.html" if output is None else output
+    path = folder / "report.html"
+    if output is not None:
+        path = output
     check_output_file(path, source, overwrite or output is None)
     models = _models(results)
     names = _names(results, models)
     headline = headline_of(results, names)
     collection, remark = collection_texts(results, dataset, split)
-    judged = list(collection.qrels) if collection is not None and collection.qrels else None
+    judged = None
+    if collection is not None and collection.qrels:
+        judged = list(collection.qrels)
     scores = per_query_scores(results, judged)
-    measures = [] if results.evaluation is None else results.evaluation.results.measures
+    measures: list[str] = []
+    if results.evaluation is not None:
+        measures = results.evaluation.results.measures
     rankings = QueryRankings(_runs(results, models), scores, measures, names, collection)
     shown_queries = None
     if headline.pair is not None and queries:
@@ -261,6 +267,8 @@ def _all_queries(rankings: QueryRankings, headline: Headline) -> object:
     """Return the table of all judged queries, None without scores of both models."""
     if headline.pair is None or not rankings.measures:
         return None
-    texts = {} if rankings.collection is None else rankings.collection.queries
+    texts: dict[str, str] = {}
+    if rankings.collection is not None:
+        texts = rankings.collection.queries
     measure = rankings.measures[0]
     return query_table(rankings.scores, headline.pair, rankings.names, measure, texts)

@@ -185,7 +185,9 @@ def _weight_lines(name: str, title: str, steps: Ints, weights: Doubles) -> Pictu
     clusters = weights.shape[1]
     largest = np.argsort(-weights[-1], kind="stable")[: len(SERIES)]
     others = np.delete(weights, largest, axis=1)
-    marker = "o" if len(steps) == 1 else None
+    marker = None
+    if len(steps) == 1:
+        marker = "o"
 
     def draw(axis: Axes) -> None:
         axis.plot(steps, others, color=MUTED, lw=0.7, alpha=0.45, marker=marker)
@@ -298,7 +300,9 @@ def curve_picture(name: str, title: str, points: Sequence[CurvePoint]) -> Pictur
 def _tick(name: str) -> str:
     """Return the number of a round such as "episode 2", whose whole name is in the table."""
     kind, _, number = name.partition(" ")
-    return number if kind in ("episode", "stage") and number.isdigit() else name
+    if kind in ("episode", "stage") and number.isdigit():
+        return number
+    return name
 
 
 def loss_picture(name: str, title: str, losses: Mapping[str, Losses]) -> Picture | None:
@@ -307,7 +311,9 @@ def loss_picture(name: str, title: str, losses: Mapping[str, Losses]) -> Picture
     def draw(axis: Axes) -> None:
         for number, (label, points) in enumerate(losses.items()):
             steps, values = zip(*points, strict=True)
-            marker = "o" if len(points) == 1 else None
+            marker = None
+            if len(points) == 1:
+                marker = "o"
             colour, dashes = _line_style(number)
             axis.plot(steps, values, marker=marker, label=label, color=colour, ls=dashes, lw=1.6)
         axis.set(xlabel="step", ylabel="loss")

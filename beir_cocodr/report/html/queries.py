@@ -288,4 +288,6 @@ def _documents(ids: list[str], collection: Collection | None) -> dict[str, list[
 def _cut(text: str, most: int) -> str:
     """Return the beginning of a text on one line."""
     text = " ".join(text[: 4 * most].split())
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+    if len(text) <= most:
+        return text
+    return text[: most - 1].rstrip() + "…"

@@ -256,9 +256,13 @@ class ResultsFolder:
         """Return the evaluation with labels, by adapt, else by compare, else by evaluate."""
         if self.adaptation is not None and self.adaptation.results is not None:
             results = self.adaptation.results
-            reference = BASE if BASE in results.models else next(iter(results.models))
+            reference = BASE
+            if BASE not in results.models:
+                reference = next(iter(results.models))
             return LabelledEvaluation(results, reference)
-        compared = self.results if self.comparison is None else self.comparison.evaluation
+        compared = self.results
+        if self.comparison is not None:
+            compared = self.comparison.evaluation
         if compared is None:
             return None
         return LabelledEvaluation(compared, next(iter(compared.models)))
@@ -266,7 +270,9 @@ class ResultsFolder:
     @property
     def judged(self) -> EvaluationRecord | ComparisonRecord | None:
         """Return the record of everything that was compared, with labels or without."""
-        return self.comparison if self.evaluation is None else self.evaluation.results
+        if self.evaluation is None:
+            return self.comparison
+        return self.evaluation.results
 
 
 def read_folder(folder: Path) -> ResultsFolder:
@@ -298,7 +304,9 @@ def read_folder(folder: Path) -> ResultsFolder:
 
 
 def _read(kind: type[R], file: Path) -> R | None:
-    return kind.read(file) if file.is_file() else None
+    if file.is_file():
+        return kind.read(file)
+    return None
 
 
 def _check_complete(

@@ -133,7 +133,9 @@ def facts(output: ResultsFolder) -> Iterator[tuple[str, str]]:
     """
     record = output.judged
     if record is not None:
-        split = f" (split {record.split})" if record.split else ""
+        split = ""
+        if record.split:
+            split = f" (split {record.split})"
         yield "Collection", record.dataset + split
     if output.adaptation is not None:
         if output.adaptation.source:

@@ -157,7 +157,9 @@ def _model_behind(model: str, name: str) -> str:
     """
     spec = ModelSpec.parse(model)
     parts = spec.encoder.rstrip("/").split("/")
-    longer = f"…/{'/'.join(parts[-2:])}" if len(parts) > 2 else spec.encoder
+    longer = spec.encoder
+    if len(parts) > 2:
+        longer = f"…/{'/'.join(parts[-2:])}"
     for ending in (parts[-1], longer):
         if spec.prefix + ending != name:
             return spec.prefix + ending
@@ -204,7 +206,9 @@ def _difference_cell(value: float, sub: str, verdict: str) -> TableCell:
 
 
 def _mark(verdict: str) -> str:
-    return verdict if verdict in ("better", "worse") else ""
+    if verdict in ("better", "worse"):
+        return verdict
+    return ""
 
 
 def _counts_cell(test: PairedTest) -> TableCell:
@@ -297,7 +301,9 @@ _SIGNS = {1: "better", -1: "worse"}
 def _estimate_cell(estimate: Estimate | None) -> TableCell:
     if estimate is None or estimate.difference is None:
         return _DASH
-    sub = span(estimate.interval, none="") if estimate.applies else "not counted"
+    sub = "not counted"
+    if estimate.applies:
+        sub = span(estimate.interval, none="")
     return _difference_cell(estimate.difference, sub, _SIGNS.get(estimate.sign, ""))
 
 
@@ -420,7 +426,9 @@ def training_table(trained: Sequence[Trained]) -> HtmlTable:
     rows = []
     for model in trained:
         for record in reversed(model.record.lineage()):
-            name = model.name if record is model.record else f"{model.name}, before"
+            name = model.name
+            if record is not model.record:
+                name = f"{model.name}, before"
             rows.append(_training_row(name, record))
     return HtmlTable("Trainings", columns, rows)
 
@@ -446,7 +454,9 @@ def _training_row(name: str, record: TrainingRecord) -> list[TableCell]:
 def describe_sizes(seen: CollectionProvenance) -> str:
     """Return the numbers of documents and queries of a collection that training has seen."""
     documents = f"{format_number(seen.documents, ',')} documents"
-    return documents if seen.queries is None else f"{documents}, {seen.queries:,} queries"
+    if seen.queries is None:
+        return documents
+    return f"{documents}, {seen.queries:,} queries"
 
 
 def settings_table(model: Trained) -> HtmlTable:

@@ -82,7 +82,9 @@ class CellTask:
 
     def path_sha256(self) -> str | None:
         """Return the content of a given model, None for a trained one."""
-        return None if self.row.path is None else files.content_sha256(self.model())
+        if self.row.path is None:
+            return None
+        return files.content_sha256(self.model())
 
 
 @dataclass(frozen=True)
@@ -353,7 +355,9 @@ class Cells:
             else:
                 ranker = load()
                 ranking = ranker.search(queries, top_k + drop)
-            results = ranking.results(documents, drop, top_k) if ranking else {}
+            results = {}
+            if ranking:
+                results = ranking.results(documents, drop, top_k)
             return results, ranker.describe() if search.reports else {}
 
     def _judge(

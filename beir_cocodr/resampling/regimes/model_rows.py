@@ -55,7 +55,9 @@ def trained_row(
         start: the name of another start than the recipe's own, which follows that of the
             architecture in the row's name.
     """
-    name = f"{architecture.name}@{start}" if start else architecture.name
+    name = architecture.name
+    if start:
+        name = f"{architecture.name}@{start}"
     shared = output / "shared" / start
 
     def model(unit: TrainingUnit, seed: int) -> str:
@@ -155,7 +157,9 @@ def given_row(name: str, path: str, seeds: Sequence[int]) -> ModelRow:
     def model(unit: TrainingUnit, seed: int) -> str:
         return path.replace(SET, unit.name).replace(SEED, str(seed))
 
-    used_seeds = seeds if SEED in path else seeds[:1]
+    used_seeds = seeds
+    if SEED not in path:
+        used_seeds = seeds[:1]
     return ModelRow(name, tuple(used_seeds), model, path)
 
 

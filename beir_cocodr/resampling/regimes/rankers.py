@@ -106,7 +106,9 @@ def load_ranker(
     if kind.ranker is LateInteraction:
         search = TokenSearch if recipe.candidates == "tokens" else LateInteraction
         return search(name, documents, options, folder=work)
-    first = resources.ranker(recipe.first_stage) if kind.ranker is Reranking else None
+    first = None
+    if kind.ranker is Reranking:
+        first = resources.ranker(recipe.first_stage)
     return kind.ranker(
         name,
         documents,

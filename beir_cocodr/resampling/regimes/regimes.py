@@ -176,7 +176,9 @@ def gap(interpolation: float, extrapolation: float) -> float | None:
 
     Source: Zhan et al., 2022, Tables 6 to 9.
     """
-    return None if interpolation == 0 else (extrapolation - interpolation) / interpolation
+    if interpolation == 0:
+        return None
+    return (extrapolation - interpolation) / interpolation
 
 
 def pooled_score(models: Iterable[Mapping[str, float]]) -> tuple[float, int]:

@@ -197,7 +197,9 @@ def _documents_in_place_of_queries(vectors: Embeddings, options: FaissOptions) -
     if options.transform != "folding" and not options.recall_queries:
         return np.empty((0, vectors.dimensions))
     documents = vectors.rows(sample_rows(len(vectors), _SAMPLE, options.seed)).numpy()
-    return documents_as_queries(documents) if options.transform == "folding" else documents
+    if options.transform == "folding":
+        return documents_as_queries(documents)
+    return documents
 
 
 def _fitted_transform(options: FaissOptions, mean: Doubles, queries: Array) -> Centring:
@@ -302,7 +304,9 @@ def _fill(
             priors.append(placed[:, 0].copy())
     if options.kind == "ivfpq":
         _read_lists_by_inner_product(index)
-    return _lost_priors(index, np.concatenate(priors)) if loses_prior else None
+    if loses_prior:
+        return _lost_priors(index, np.concatenate(priors))
+    return None
 
 
 def _read_lists_by_inner_product(index: Any) -> None:
@@ -399,7 +403,9 @@ def read_parts(
         options = FaissOptions(**settings["options"])
         layout = Layout(**settings["layout"])
         index = faiss.read_index(str(folder / INDEX))
-        remainders = np.load(folder / REMAINDERS) if settings["prior_apart"] else None
+        remainders = None
+        if settings["prior_apart"]:
+            remainders = np.load(folder / REMAINDERS)
     transform_class = Folding if options.transform == "folding" else Centring
     transform = transform_class.load(folder / TRANSFORM)
     record = {name: settings[name] for name in ("key", "recall", "faiss")}
@@ -440,7 +446,9 @@ def _check_key(folder: Path, saved: Mapping[str, object], wanted: Mapping[str, o
 def _check_parts(folder: Path, parts: IndexParts, count: int, width: int) -> None:
     """Check that the files of an index belong together."""
     class_name = type(parts.index).__name__.removesuffix("IP")
-    priors = count if parts.remainders is None else len(parts.remainders)
+    priors = count
+    if parts.remainders is not None:
+        priors = len(parts.remainders)
     values_and_expected = {
         "kind": (class_name, _CLASSES[parts.options.kind]),
         "documents": (parts.index.ntotal, count),

@@ -237,7 +237,9 @@ class FaissIndex:
         parts = self._parts
         wanted = self.options.over_fetch * k if kind in QUANTISED else k + _TIES
         depth = min(self.count, wanted)
-        index = parts.index if depth > building.GPU_DEPTH else self._searched
+        index = self._searched
+        if depth > building.GPU_DEPTH:
+            index = parts.index
         scores, rows = index.search(placed, depth, params=self._parameters())
         if kind == "hnsw":
             return _inner_products(placed, _stored(parts.index.storage), rows), rows
@@ -318,7 +320,9 @@ def best_candidates(scores: Doubles, rows: Ints, k: int, ties: Array | None) -> 
     missing = rows < 0
     narrow = np.where(missing, -np.inf, scores).astype(np.float32)
     narrow += np.float32(0)  # -0.0 becomes 0.0, to which it is equal
-    tie_ranks = rows if ties is None else ties[rows]
+    tie_ranks = rows
+    if ties is not None:
+        tie_ranks = ties[rows]
     ranks = np.where(missing, _NOWHERE, tie_ranks)
     best = np.lexsort((ranks, -narrow), axis=-1)[:, :k]
     return np.take_along_axis(narrow, best, axis=1), np.take_along_axis(rows, best, axis=1)

@@ -241,7 +241,9 @@ class Rounds(TrainerCallback):
         store = self.folder / _STORE
         dense = Dense(self.model.eval(), documents, store, progress=True, shared=True)
         dense.pool = self.task.embeddings
-        queries = {name: self.task.train[name] for name in names} if self.options.m_hard else {}
+        queries = {}
+        if self.options.m_hard:
+            queries = {name: self.task.train[name] for name in names}
         if queries or self.task.held_out:
             dense.prepare()
         hard = best_others(

@@ -60,7 +60,9 @@ def scored_rows(teacher: Teacher, query_id: str, rows: Ints) -> Ints:
     A teacher with a method ``scored`` can score what that returns, and any other can score all.
     """
     scored = getattr(teacher, "scored", None)
-    return rows if scored is None else rows[np.isin(rows, scored(query_id))]
+    if scored is None:
+        return rows
+    return rows[np.isin(rows, scored(query_id))]
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,9 @@ def finetune_round(data: FinetuneData, round_: FinetuneRound, resume: bool) -> T
     output = round_.output
     options = round_.options
     start, plan = _start(data, round_.start, options)
-    miner = None if round_.miner is None else str(round_.miner)
+    miner = None
+    if round_.miner is not None:
+        miner = str(round_.miner)
     plan = replace(plan, episode=round_.episode, miner=miner)
     with lock_output(output, resume, plan) as record:
         if record is not None:

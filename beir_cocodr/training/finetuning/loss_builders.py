@@ -31,7 +31,9 @@ _COSINE_SCALE = 20.0
 
 def _scale(options: PretrainOptions) -> float | None:
     own_options = options.objective_options
-    return own_options.scale if isinstance(own_options, ScaleOptions) else None
+    if isinstance(own_options, ScaleOptions):
+        return own_options.scale
+    return None
 
 
 def coco(model: COCODR, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:

@@ -86,7 +86,9 @@ class TrainingPairs:
     @property
     def column_tasks(self) -> dict[str, str]:
         """Return column to task, "query" or "document", as the loss's row says."""
-        count = self.options.negatives if self.pool is not None else 0
+        count = 0
+        if self.pool is not None:
+            count = self.options.negatives
         tasks: dict[str, str] = self.options.row("loss").column_tasks(count)
         return tasks
 

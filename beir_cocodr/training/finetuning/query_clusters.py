@@ -73,7 +73,9 @@ def _joined(parts: Sequence[Floats], queries: int) -> Floats:
 
     Without any parts the clusters are there already.
     """
-    width = parts[0].shape[1] if parts else 0
+    width = 0
+    if parts:
+        width = parts[0].shape[1]
     embeddings = np.empty((queries, width), np.float32)
     for number, part in enumerate(parts):
         if len(part):  # there may be fewer queries than processes
@@ -160,7 +162,9 @@ class ClusterLog(TrainerCallback):
         """Drop the lines after the checkpoint."""
         if rank() > 0:
             return
-        lines = self.file.read_text().splitlines() if self.file.is_file() else []
+        lines = []
+        if self.file.is_file():
+            lines = self.file.read_text().splitlines()
         kept = [line for line in lines if _is_before(line, state.global_step)]
         write_text(self.file, "".join(f"{line}\n" for line in kept))
 

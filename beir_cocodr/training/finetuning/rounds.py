@@ -165,7 +165,9 @@ class TargetEvaluator:
             return ()
         encoder = load_encoder(model, self.encoder)
         dense = Dense(encoder, target.documents, store, progress=True, shared=True)
-        return (str(store),) if isinstance(dense.embeddings, EmbeddingStore) else ()
+        if isinstance(dense.embeddings, EmbeddingStore):
+            return (str(store),)
+        return ()
 
     def _point(
         self, model: str, label: str, target: Collection, folder: Path, stores: tuple[str, ...]

@@ -263,7 +263,9 @@ class _Mining:
         device = self.dense.model.device
         vectors = self.dense.encode_queries([self.collection.queries[id] for id in ids[block]])
         embeddings[block] = vectors.numpy()
-        queries = vectors.to(device) if device.type == "cuda" else vectors
+        queries = vectors
+        if device.type == "cuda":
+            queries = vectors.to(device)
         ranking = self.dense.search_embeddings(ids[block], queries, self.options.depth)
         ranked = zip(ids[block], ranking.scores, ranking.rows, strict=True)
         for number, (id, scores, best) in enumerate(ranked, block.start):

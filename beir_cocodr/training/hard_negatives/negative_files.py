@@ -94,7 +94,9 @@ def _lines(path: Path, collection: Collection) -> Iterator[Line]:
     if path.name.endswith((".jsonl", ".jsonl.gz")):
         _, first = next(numbered_records(path), (0, {}))
         has_ids = "qid" in first or "neg" in first
-        return _lines_of_ids(path, collection) if has_ids else _lines_of_texts(path, collection)
+        if has_ids:
+            return _lines_of_ids(path, collection)
+        return _lines_of_texts(path, collection)
     if path.suffix == ".parquet":
         return _lines_of_texts(path, collection)
     return _lines_of_run(path, collection)
@@ -119,7 +121,9 @@ def _ids(entries: list[object]) -> list[str]:
 
 
 def _id(entry: Any) -> str:
-    value = entry["pid"] if isinstance(entry, dict) else entry
+    value = entry
+    if isinstance(entry, dict):
+        value = entry["pid"]
     if not isinstance(value, (str, int)):
         raise TypeError(f"{value!r} is not an id")
     return str(value)

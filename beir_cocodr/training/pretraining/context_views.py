@@ -106,7 +106,9 @@ class ContextViews(Views):
         its own neighbour, or query.
         """
         contrastive = self.options.row("objective").contrastive
-        return BatchKeys(len(self), self._keys) if contrastive else None
+        if contrastive:
+            return BatchKeys(len(self), self._keys)
+        return None
 
     def _keys(self, row: int) -> list[str]:
         # No text begins with a zero byte, so a document is not taken for one.
@@ -173,7 +175,9 @@ class ContextViews(Views):
             "queries": queries,
             "truncated": self._truncated(),
         }
-        return counts | self._unmixed() if self.own.mix else counts
+        if self.own.mix:
+            return counts | self._unmixed()
+        return counts
 
     def _load(self, folder: str) -> Dataset:
         # The first process writes the table, and all map it.
@@ -181,7 +185,9 @@ class ContextViews(Views):
         return load_query_context(folder, self.own.per_passage)
 
     def _document_count(self) -> int:
-        return int(self.document[-1]) if len(self) else 0
+        if len(self):
+            return int(self.document[-1])
+        return 0
 
     def _two_passages(self, row: int, rng: np.random.Generator) -> tuple[str, str] | None:
         """Return a passage and its neighbour, or two spans of it; None if it has a single span."""
@@ -198,7 +204,9 @@ class ContextViews(Views):
         offsets = tokens["offset_mapping"]
         ranges = span_ranges(text, offsets, self.options.span_tokens)
         spanned = SpannedText(text, offsets, ranges, len(offsets))
-        return span_pair(spanned, rng) if len(spanned.ranges) > 1 else None
+        if len(spanned.ranges) > 1:
+            return span_pair(spanned, rng)
+        return None
 
     def _unmixed(self) -> Json:
         """Count the passages that are alone in their document, and those without two spans."""

@@ -91,7 +91,9 @@ class _TokenCounting:
         text_format = self.model.text_format
         texts = [text_format.document(document) for document in self.documents.take(rows)]
         read = [text[:MOST_CHARACTERS] for text in texts]
-        tokens = self.model.tokenizer(read, **BARE_TOKENS)["input_ids"] if read else []
+        tokens = []
+        if read:
+            tokens = self.model.tokenizer(read, **BARE_TOKENS)["input_ids"]
         counts = [(len(ids), len(text)) for ids, text in zip(tokens, texts, strict=True)]
         save_array(self.part(start), np.array(counts, np.int32).reshape(-1, 2))
 

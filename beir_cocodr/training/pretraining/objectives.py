@@ -205,7 +205,9 @@ class Objective(Row):
     def rehearsed(self, own_options: Options | None) -> tuple[str, ...]:
         """Return what a training with these own options practises."""
         mixed = isinstance(own_options, ContextOptions) and own_options.mix > 0
-        return self.rehearses + self.rehearses_mixed if mixed else self.rehearses
+        if mixed:
+            return self.rehearses + self.rehearses_mixed
+        return self.rehearses
 
 
 _BUILDERS = "beir_cocodr.training.finetuning.loss_builders"
