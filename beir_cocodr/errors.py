@@ -176,7 +176,7 @@ def check_name(
         raise InputError(f"{kind} {_quoted(text)} is not UTF-8; rename it, or choose another")
     try:
         encoded = os.fsencode(text)
-    except UnicodeEncodeError:  # half a character, which stands for no byte either
+    except UnicodeEncodeError:  # half a character, which no byte encodes
         raise InputError(f"{kind} {_quoted(text)} is not UTF-8; choose another") from None
     if b"\0" in encoded:
         raise InputError(f"{kind} {_quoted(text)} has a NUL character; choose another")

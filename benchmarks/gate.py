@@ -176,9 +176,11 @@ def fit(cases: Sequence[Case]) -> dict[str, float]:
         variances = np.exp(2 * values[2]) + (values[3] * distance) ** 2 + noise
         return float(weights @ (np.log(variances) + residuals**2 / variances))
 
-    found = minimize(loss, [0.5, 0.2, -6.0, 0.15], method="Nelder-Mead", options={"maxiter": 5000})
+    minimum = minimize(
+        loss, [0.5, 0.2, -6.0, 0.15], method="Nelder-Mead", options={"maxiter": 5000}
+    )
     names = ("known", "direction", "error", "error_by_distance")
-    fitted = dict(zip(names, found.x.tolist(), strict=True))
+    fitted = dict(zip(names, minimum.x.tolist(), strict=True))
     fitted["error"] = float(np.exp(fitted["error"]))
     apart = true / np.maximum(distance, 0.05)
     return fitted | {"unknown_direction": float((apart**2).mean() ** 0.5)}

@@ -387,12 +387,12 @@ class Changes:
         lists = {kind: order[rows] for kind, rows in reordered.items()}
         yield Change("harmless", "reordered documents", lists)
         for seed in range(_SEEDS):
-            for name, found in (("hnsw", self._hnsw()), ("ivf", self._ivf(seed))):
+            for name, lists in (("hnsw", self._hnsw()), ("ivf", self._ivf(seed))):
                 shared = []
-                for rows, exact in zip(found["real"], self.unchanged["real"], strict=True):
+                for rows, exact in zip(lists["real"], self.unchanged["real"], strict=True):
                     shared.append(len(set(rows.tolist()) & set(exact.tolist())) / _DEPTH)
                 kind = "harmless" if np.mean(shared) >= _PARITY else "other"
-                yield Change(kind, f"{name}:{seed}", found)
+                yield Change(kind, f"{name}:{seed}", lists)
 
     def _hnsw(self) -> Lists:
         import faiss

@@ -97,7 +97,7 @@ def ndcg(grades: Doubles, scores: Doubles) -> Doubles:
 
 
 def simulate(rng: np.random.Generator, queries: int, kappa: float) -> Simulated:
-    """Return queries of which some are harder than others, and on which systems err alike."""
+    """Return queries of different difficulty, on which systems err alike."""
     shape = (queries, DOCUMENTS)
     labels = rng.choice(len(GRADES), size=shape, p=GRADES).astype(float)
     ease = 2 * rng.random((queries, 1))
@@ -272,14 +272,14 @@ def measure_model(judge: str, dataset: Path, options: argparse.Namespace) -> dic
     graded = grade_pool(load_grader(judge), pool, queries, collection.documents)
     labels = complete_judgements({query: collection.qrels[query] for query in kept}, dataset.name)
     agreement = compare_grades(labels, graded, pool)
-    given = [grade for of_query in graded.grades.values() for grade in of_query.values()]
+    grades = [grade for of_query in graded.grades.values() for grade in of_query.values()]
     costs = {name: value for name, value in vars(graded).items() if name != "grades"}
     return {
         "judge": Path(judge.removeprefix("hf:")).name,
         "prompt": PROMPT_VERSION,
         "queries": len(kept),
         "agreement": None if agreement is None else asdict(agreement),
-        "grades": {str(grade): given.count(grade) for grade in range(len(GRADES))},
+        "grades": {str(grade): grades.count(grade) for grade in range(len(GRADES))},
         "costs": costs,
     }
 

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from compiled import compile_once
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tqdm import tqdm
 
 # Fixtures in a second conftest.py would hide this one from `from conftest import ...`.
@@ -63,9 +63,11 @@ _TOPICS = [np.array(words) for words in TOPICS]
 _COMMON = np.array(COMMON)
 
 
-# Each run draws this many new examples of every property.
-settings.register_profile("usual", max_examples=40)
-settings.register_profile("thorough", max_examples=500)
+# Each run draws this many new examples of every property. A busy machine that draws them slowly
+# fails no test.
+SLOW = [HealthCheck.too_slow]
+settings.register_profile("usual", max_examples=40, suppress_health_check=SLOW)
+settings.register_profile("thorough", max_examples=500, suppress_health_check=SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 #: Modules that training imports only when it runs. They are imported before any process is forked.

@@ -182,7 +182,8 @@ def _extended(
 
 def with_parameters(command: Command, parameters: list[Parameter]) -> Command:
     """Return the command with the signature and the annotations that typer reads."""
-    command.__signature__ = Signature(parameters, return_annotation=None)  # type: ignore[attr-defined]
+    signature = Signature(parameters, return_annotation=None)
+    command.__signature__ = signature  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 

@@ -17,6 +17,7 @@ from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.judgements import Judgements, load_judgements
+from beir_cocodr.data.sources import Labels
 from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.few_labels import judged_scores, query_weights
@@ -211,8 +212,8 @@ def gate(
             "one out"
         )
     check_device(search.encoder.device)
-    needs_labels = "required" if options.labels else "optional"
-    collection = load_collection(dataset, options.split, labels=needs_labels)  # type: ignore[arg-type]
+    needs_labels: Labels = "required" if options.labels else "optional"
+    collection = load_collection(dataset, options.split, labels=needs_labels)
     with ExitStack() as stack:
         folder = None
         if output is not None:

@@ -12,8 +12,8 @@ NEW is worse for one of two reasons.
   the direction that t shows: a damaged encoder loses more on questions than on spans. The deviation
   of the error grows with D, so that lists which hardly differ leave little room for a loss.
 
-Lists with little in common are those of different systems, of which queries made of documents say
-little: they favour what matches words. Without labels NEW is then never called "not worse".
+Lists with little in common come from different systems. Queries made of documents say little about
+these, because they favour what matches words. Without labels NEW is then never called "not worse".
 
 Exchanging OLD and NEW negates the estimate. ``benchmarks/gate.py`` fits the coefficients to some
 families of labelled collections and measures the error rates on others.
@@ -47,7 +47,7 @@ _KNOWN = (SPANS, GENERATED)
 _HUMAN = (LABELLED, JUDGED)
 
 # One more judged query that differs by this counts in the variance of judged differences, so that
-# few queries without a difference do not prove that there is none.
+# few queries without a difference are no proof of equality.
 _FURTHER_DIFFERENCE = 0.3
 
 _NORMAL = NormalDist()

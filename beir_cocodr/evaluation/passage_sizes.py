@@ -208,9 +208,9 @@ def compare_passages(
 
 def _check_sizes(sizes: Sequence[int]) -> None:
     if len(set(sizes)) < 2 or len(set(sizes)) < len(sizes) or min(sizes) < 1:
-        shown = ",".join(map(str, sizes))
+        numbers = ",".join(map(str, sizes))
         raise InputError(
-            f"passages of {shown} words cannot be compared; give two or more different numbers, "
+            f"passages of {numbers} words cannot be compared; give two or more different numbers, "
             "as in 90,180,360"
         )
 
@@ -273,8 +273,10 @@ class Questions:
     def _add_known(
         self, kind: str, pseudo: PseudoQueries, places: Sequence[tuple[int, int] | None]
     ) -> None:
-        for text, row, place in zip(pseudo.texts, pseudo.rows.tolist(), places, strict=True):
-            self._add(kind, text, {int(self.files[row]): 1}, place)
+        rows = pseudo.rows.tolist()
+        for text, row, position in zip(pseudo.texts, rows, places, strict=True):
+            file = int(self.files[row])
+            self._add(kind, text, {file: 1}, position)
 
     def _add(
         self, kind: str, text: str, grades: dict[int, int], place: tuple[int, int] | None
@@ -457,9 +459,9 @@ def score_spans(ranked: Ints, passages: Passages, questions: Questions) -> Doubl
     """
     scores = []
     for number in questions.of_kind(SPANS).tolist():
-        place = questions.places[number]
-        assert place is not None
-        row, character = place
+        position = questions.places[number]
+        assert position is not None
+        row, character = position
         read = 0
         score = 0.0
         for passage in ranked[number][ranked[number] >= 0].tolist():

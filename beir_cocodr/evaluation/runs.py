@@ -131,7 +131,7 @@ def warn_of_unanswered(specs: Iterable[ModelSpec], judged: Iterable[str]) -> Non
     """Warn of runs that lack judged queries, which count as queries without results.
 
     Args:
-        specs: models, of which runs are looked at.
+        specs: models; only the runs among them are looked at.
         judged: ids of the judged queries.
     """
     queries = list(judged)

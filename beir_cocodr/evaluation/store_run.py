@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from beir_cocodr.data.collection import Dataset, load_queries
 from beir_cocodr.errors import InputError
@@ -28,6 +28,9 @@ from beir_cocodr.retrieval.vectors.pool import (
     warn_if_crowded,
 )
 from beir_cocodr.same_run import check_same_run
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # The parts of a text format that an encoder may be loaded with.
 _FORMAT = ("query_length", "document_length", "query_prompt", "document_prompt", "title_separator")
@@ -159,12 +162,8 @@ def search(
         )
         searching = time.perf_counter()
         ids = list(collection.queries)
-        ranking: Ranking
-        if options.index is None:
-            workers = Workers(len(devices), threads, share)
-            ranking = search_store(opened, ids, vectors, depth, devices, workers)
-        else:
-            ranking = search_index(opened, cast(Kind, options.index), ids, vectors, depth)
+        workers = Workers(len(devices), threads, share)
+        ranking = _ranking(opened, ids, vectors, depth, options.index, devices, workers)
         searched = time.perf_counter()
     hits = ranking.hits(opened.ids, policy == "drop", options.top_k)
     _write_run(output, hits, opened.record.model.name or options.model or "store")
@@ -188,6 +187,21 @@ def search(
     with atomic_output(_record_file(output)) as temporary:
         write_text(temporary, json.dumps(record.to_json(), indent=2, ensure_ascii=False) + "\n")
     return record
+
+
+def _ranking(
+    store: EmbeddingStore,
+    ids: list[str],
+    vectors: "Tensor",
+    depth: int,
+    index: str | None,
+    devices: list[str],
+    workers: Workers,
+) -> Ranking:
+    """Search a store exactly, or by one of its indexes."""
+    if index is None:
+        return search_store(store, ids, vectors, depth, devices, workers)
+    return search_index(store, cast(Kind, index), ids, vectors, depth)
 
 
 def _write_run(output: Path, hits: Iterator[tuple[str, Hits]], name: str) -> None:

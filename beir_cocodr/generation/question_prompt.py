@@ -35,8 +35,8 @@ _LINE = "Passage: {}\nQuery: {}"
 
 def few_shot_prompt() -> str:
     """Return the prompt of a model that continues a text, with the placeholder of the passage."""
-    shown = [_LINE.format(passage, query) for passage, query in EXAMPLES]
-    return "\n\n".join([INSTRUCTION, *shown, f"Passage: {PLACEHOLDER}\nQuery:"])
+    examples = [_LINE.format(passage, query) for passage, query in EXAMPLES]
+    return "\n\n".join([INSTRUCTION, *examples, f"Passage: {PLACEHOLDER}\nQuery:"])
 
 
 def few_shot_messages(passage: str) -> list[dict[str, str]]:

@@ -92,7 +92,8 @@ class TSDAELoss(DenoisingAutoEncoderLoss):
             # Neither encoder nor decoder is called through the data-parallel wrapper, so the hooks
             # of that do not average the gradients.
             for parameter in self.parameters():
-                parameter.register_post_accumulate_grad_hook(_average_gradient)  # type: ignore[no-untyped-call]
+                register = parameter.register_post_accumulate_grad_hook
+                register(_average_gradient)  # type: ignore[no-untyped-call]
 
     def forward(
         self,

@@ -13,7 +13,10 @@ def passage_tables(record: PassagesRecord) -> list[Table]:
     for figures in record.figures:
         cells = [figures.model, str(figures.words), f"{figures.passages:,}"]
         cells += [f"{figures.by_file[kind]:.3f}" for kind in kinds]
-        cells.append("" if figures.by_span is None else f"{figures.by_span:.3f}")
+        by_span = ""
+        if figures.by_span is not None:
+            by_span = f"{figures.by_span:.3f}"
+        cells.append(by_span)
         rows.append(cells)
     columns = ["words", "passages", *[f"nDCG@10, {kind}" for kind in kinds], "by span"]
     title = f"{record.dataset}: passages of several sizes"

@@ -114,7 +114,7 @@ def grade_pool(
                 grades[query][id] = kept.grade
     if pairs and len(lost) == len(pairs):
         raise InputError(
-            f"judge {grader.name} gave no grade in {len(lost)} answers, the first of which is "
+            f"judge {grader.name} gave no grade in {len(lost)} answers; the first is "
             f"{lost[0].answer!r}; name a model that follows instructions"
         )
     refused = sum(kept.is_refused for kept in lost)

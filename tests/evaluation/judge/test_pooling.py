@@ -134,6 +134,6 @@ def test_judges_keep_their_grades_apart(documents):
 def test_a_judge_without_any_grade_is_refused(documents):
     with (
         serving(grading(lambda prompt: "It is a document.")) as server,
-        pytest.raises(InputError, match="no grade in 5 answers, the first of which is 'It is a"),
+        pytest.raises(InputError, match="no grade in 5 answers; the first is 'It is a"),
     ):
         grade_pool(judge_of(server), POOL, QUERIES, documents)
