@@ -1,14 +1,34 @@
-PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+
+# The first Python that the package supports and that can make an environment; each is tried, because a name on PATH may
+# lead nowhere. It is empty where there is none, and then uv brings one.
+SUPPORTED := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
+	$$python -c '$(SUPPORTED)' 2>/dev/null && echo $$python && break; done)
+
+# `make quickstart TORCH=cpu` takes torch without CUDA, which is what a machine without a GPU needs.
+TORCH ?=
 
 .PHONY: quickstart test test-oldest extras faults lint docs release-check bench clean
 
 # The stamp is newer than the files that say what to install, so that a second run costs nothing.
-$(VENV)/.installed: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(if $(TORCH),$(BIN)/python -m pip install --quiet --constraint constraints.txt uv)
+	$(if $(TORCH),$(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend $(TORCH) \
+		--constraints constraints.txt torch)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
 	touch $@
+
+$(BIN)/python:
+	@if [ -n "$(PYTHON)" ]; then \
+		$(PYTHON) -m venv $(VENV); \
+	elif command -v uv >/dev/null; then \
+		uv venv --quiet --seed --python '>=3.11,<3.14' $(VENV); \
+	else \
+		echo "no Python from 3.11 to 3.13 is here: install one, or install uv, which brings one" >&2; \
+		exit 2; \
+	fi
 
 quickstart: $(VENV)/.installed
 	$(BIN)/beir-cocodr quickstart --resume $(ARGS)
@@ -21,11 +41,11 @@ test: $(VENV)/.installed
 
 # All tests with the lowest versions that pyproject.toml allows, in an environment of their own; PYTHON says which Python.
 test-oldest: $(VENV)/.uv
-	$(BIN)/python benchmarks/versions.py oldest --python $(PYTHON) $(ARGS)
+	$(BIN)/python benchmarks/versions.py oldest --python $(or $(PYTHON),3.12) $(ARGS)
 
 # Each extra alone: installed, checked, and imported.
 extras: $(VENV)/.uv
-	$(BIN)/python benchmarks/versions.py extras --python $(PYTHON) $(ARGS)
+	$(BIN)/python benchmarks/versions.py extras --python $(or $(PYTHON),3.12) $(ARGS)
 
 $(VENV)/.uv: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt uv
