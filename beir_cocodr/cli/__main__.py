@@ -33,7 +33,6 @@ from beir_cocodr.progress import LineHandler
 app = typer.Typer(
     help="Adapt a dense retriever to a corpus without labels, and learn whether it got better.",
     cls=guide.Group,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -147,7 +146,9 @@ app.add_typer(study_app, name="study")
 @cache
 def _program() -> typer.core.TyperGroup:
     """Return all commands with their options, built once for many calls in one process."""
-    return typer.main.get_group(app)
+    program = typer.main.get_command(app)
+    assert isinstance(program, typer.core.TyperGroup)
+    return program
 
 
 def main(arguments: list[str] | None = None) -> None:

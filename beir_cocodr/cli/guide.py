@@ -10,6 +10,8 @@ from typing import Annotated, Any
 from typer import Exit, Option
 from typer.core import TyperCommand, TyperGroup
 
+from beir_cocodr.cli.examples import EXAMPLES
+from beir_cocodr.cli.model_names import merge_models
 from beir_cocodr.cli.noise import Verbose
 from beir_cocodr.errors import InputError
 
@@ -181,13 +183,24 @@ class Command(TyperCommand):
         Words that are passed on to another tool stay as they are.
 
         Raises:
-            InputError: an option was removed.
+            InputError: an option was removed, or the models are named twice or not at all.
         """
         if ctx.ignore_unknown_options:
             return super().parse_args(ctx, list(args))  # typer empties the list that it gets
         end = args.index("--") if "--" in args else len(args)
         options = [current_option(word) for word in args[:end]]
-        return super().parse_args(ctx, [*_with_ray_address(options), *args[end:]])
+        rest = super().parse_args(ctx, [*_with_ray_address(options), *args[end:]])
+        needs_model = getattr(self.callback, "needs_model", False)
+        # A shell that completes a line asks before all of it is typed.
+        merge_models(ctx.params, needs_model and not ctx.resilient_parsing)
+        return rest
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the command's examples below its options."""
+        command = ctx.command_path.partition(" ")[2]
+        with formatter.section("Examples"):
+            for example in EXAMPLES.get(command, ()):
+                formatter.write(f"  beir-cocodr {example}\n")
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command and print its ending on stderr."""

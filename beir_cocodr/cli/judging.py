@@ -8,6 +8,7 @@ from typer import Argument, Context, Option
 
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
+from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
 from beir_cocodr.generation.generators import LEXICAL_GENERATOR
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _MODELS = ", ".join([*ALIASES, BM25, f"lucene-{BM25}", *model_forms()])
 
 
+@names_models
 @takes("search", *SEARCHING, "stores", "verify")
 def evaluate(
     dataset: parameters.Dataset,
@@ -64,16 +66,16 @@ def evaluate(
     print_record(record, as_json, evaluation_tables)
 
 
+@names_models
 @takes("search", *SEARCHING)
 def compare(
     context: Context,
     dataset: parameters.Dataset,
-    models: Annotated[
+    model: Annotated[
         list[str] | None,
-        Argument(
-            help="Compare these models, named as for evaluate. With --judgements, one encoder is "
-            "enough: the command then compares all ways to use it.",
-            show_default=False,
+        plain(
+            "Compare this model, named as for evaluate; repeat for several. With --judgements, "
+            "one encoder is enough: the command then compares all ways to use it."
         ),
     ] = None,
     parity: Annotated[
@@ -170,7 +172,7 @@ def compare(
 
     With --parity, the command instead shows how three evaluation tools score one run.
     """
-    if (parity is not None) == bool(models):
+    if (parity is not None) == bool(model):
         raise InputError("name models to compare, or a run with --parity, but not both")
     if parity is not None:
         with parameters.results(context, output, overwrite) as folder:
@@ -180,7 +182,7 @@ def compare(
         from beir_cocodr.evaluation.passage_sizes import PassageOptions
 
         of_passages = PassageOptions(samples=samples, seed=seed, split=split, overwrite=overwrite)
-        _passages(passages, models or [], dataset, output, of_passages, search, as_json)
+        _passages(passages, model or [], dataset, output, of_passages, search, as_json)
         return
     from beir_cocodr.evaluation.compare import CompareOptions
     from beir_cocodr.evaluation.compare import compare as run
@@ -203,7 +205,7 @@ def compare(
         judge_queries=judge_queries,
     )
     record = run(
-        models or [],
+        model or [],
         dataset,
         measures=DEFAULT_MEASURES if measures is None else measures,
         split=split,

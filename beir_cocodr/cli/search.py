@@ -13,6 +13,7 @@ from typer import Argument, Option
 from beir_cocodr import load_plugin
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
+from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.data.analyzers import one_line
 from beir_cocodr.data.files.readers import read_query_file
 from beir_cocodr.errors import InputError, check_count
@@ -48,6 +49,7 @@ _Threads = Annotated[
 ]
 
 
+@names_models
 @takes("settings", "shard_size", "precision", "backend", "token_budget", "verify")
 @takes("encoder", "query_length", "document_length", "title_separator", "device")
 def encode(

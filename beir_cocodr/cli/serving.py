@@ -18,6 +18,7 @@ from typer import Argument, Context, prompt
 
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import plain, takes
+from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.cli.search import MINILM_PACKAGE
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import BM25, Options, SearchOptions, option
@@ -56,6 +57,7 @@ _PAGE = ("output", "host", "port", "keep_queries", "browser")
 _SEARCH = ("analyzer", "bm25_weight", "bf16", "device")
 
 
+@names_models
 @takes("settings", *_SEARCH)
 @takes("page", *_PAGE)
 def serve(

@@ -11,6 +11,7 @@ from typer import Context, Option
 from beir_cocodr.analysis import RepresentationOptions, SourceClusterOptions
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
+from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Report
 from beir_cocodr.report import png_pictures
@@ -60,6 +61,7 @@ TestQueries = Annotated[
 ]
 
 
+@names_models
 @takes("search", *SEARCHING)
 def qpp(
     context: Context,
@@ -185,6 +187,7 @@ def shift(
         Delivery("shift.json", shift_tables, "shift.png", draw).deliver(record, folder, as_json)
 
 
+@names_models
 @takes("settings", "sample", "batch_size", "temperature", "span_tokens", "seed")
 @takes("search", "document_length", "title_separator", "batch_size", "device")
 def representation(

@@ -8,6 +8,7 @@ from typer import Option
 
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import Preset, ShowConfig, gives, plain, takes, trains
+from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.spec import EncoderOptions, FuseOptions, SearchOptions
@@ -26,6 +27,7 @@ _TrainSplit = Annotated[str, Option(help="Train on this split of the qrels.")]
 _TEACHERS = [kind.help for kind in TEACHERS.values()]
 
 
+@names_models
 @trains(
     "pretrain",
     "objective",
@@ -67,6 +69,7 @@ def pretrain(
     print_training(record)
 
 
+@names_models
 @trains(
     "finetune",
     "weighting",
@@ -107,6 +110,7 @@ def finetune(
     print_training(record)
 
 
+@names_models
 @trains("distill", "student", "loss", "device")
 def distill(
     *,
@@ -135,6 +139,7 @@ def distill(
     print_training(record)
 
 
+@names_models
 @takes(
     "settings",
     *(
@@ -187,6 +192,7 @@ def fuse(
         print_record(record, as_json, lambda record: [fusion_table(record)])
 
 
+@names_models
 @gives("shared", FinetuneOptions, "max_steps", "epochs", "batch_size", "learning_rate", "seed")
 @takes("search", "bm25_weight", "device")
 def adapt(
