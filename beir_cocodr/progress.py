@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
@@ -22,6 +22,9 @@ INTERVAL = 30.0
 
 #: Seconds of work before a bar appears on a terminal.
 _DELAY = 0.5
+
+#: Seconds of work before the first line where lines do not change in place.
+_FIRST_LINE = 3.0
 
 
 class Steps:
@@ -96,11 +99,31 @@ def describe_seconds(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours"
 
 
+def describe_size(count: int) -> str:
+    """Return a number of bytes in words."""
+    if count >= 1 << 30:
+        return f"{count / (1 << 30):.1f} GiB"
+    return f"{count / (1 << 20):.1f} MiB"
+
+
+class Clock(Protocol):
+    """Anything that knows how long some work still takes."""
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds left, None where nothing is known yet."""
+        ...
+
+
 class Bar(tqdm):  # type: ignore[misc]
     """A bar of tqdm as the one line, with the step before it and the time left behind it.
 
     Among nested bars, the innermost is shown. It takes the arguments of tqdm.
+
+    Attributes:
+        clock: knows the time left where items take different times; None measures it by the items.
     """
+
+    clock: Clock | None = None
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         """Create a bar of tqdm with the settings of the one line as defaults."""
@@ -117,8 +140,8 @@ class Bar(tqdm):  # type: ignore[misc]
                 "bar_format": "{step}{l_bar}{bar:10}{r_bar}{left}",
             }
         return defaults | {
-            "delay": INTERVAL,
-            "mininterval": INTERVAL,
+            "delay": min(_FIRST_LINE, INTERVAL),
+            "mininterval": min(_FIRST_LINE, INTERVAL),
             "maxinterval": INTERVAL,
             "miniters": 1,
             "bar_format": "{step}{desc}: {percentage:.0f}%, {n_fmt} of {total_fmt}{unit}{postfix}"
@@ -139,8 +162,9 @@ class Bar(tqdm):  # type: ignore[misc]
                 text += " for all"
         return values | {"step": "" if steps is None else f"[{steps}] ", "left": text}
 
-    @staticmethod
-    def _seconds_left(values: Mapping[str, Any]) -> float:
+    def _seconds_left(self, values: Mapping[str, Any]) -> float:
+        if self.clock is not None:
+            return self.clock.seconds_left() or 0.0
         elapsed = max(values["elapsed"], 1e-6)
         rate = values["rate"] or (values["n"] - values["initial"]) / elapsed
         if not values["total"] or not rate:
@@ -152,6 +176,7 @@ class Bar(tqdm):  # type: ignore[misc]
         if self.in_place:
             super().display(msg, pos)
         elif msg is None:  # tqdm deletes a line by writing an empty message
+            self.mininterval = INTERVAL
             self.fp.write(f"{self}\n")
             self.fp.flush()
 

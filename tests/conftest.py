@@ -17,6 +17,7 @@ from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -259,6 +260,14 @@ def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["BEIR_COCODR_CACHE"]
     else:
         os.environ["BEIR_COCODR_CACHE"] = before
+
+
+@pytest.fixture(autouse=True)
+def vectors_of_the_test_alone(cache_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give each test an empty cache of vectors, so that it encodes what it says it encodes."""
+    folder = cache_root / f"vectors-{uuid4().hex}"
+    monkeypatch.setenv("BEIR_COCODR_VECTORS", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,7 @@ SHARED = {
     "same_run": {"errors"},
     "io": {"errors"},
     "run_folder": {"errors", "io", "same_run"},
+    "cache": {"errors", "io", "records"},
     "checksums": {"errors", "io"},
     "deprecation": set(),
     "distributed": {"errors"},

@@ -14,6 +14,7 @@ import typer
 
 from beir_cocodr import load_plugin
 from beir_cocodr.cli import (
+    caching,
     first_steps,
     gating,
     guide,
@@ -96,6 +97,7 @@ _COMMANDS: tuple[Command, ...] = (
     judging.report,
     first_steps.validate,
     first_steps.doctor,
+    caching.cache,
     training.pretrain,
     training.finetune,
     training.distill,

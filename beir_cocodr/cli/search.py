@@ -170,12 +170,13 @@ class _StoreReport(Record):
 
 
 def _describe_store(output: Path, report: _StoreReport) -> Iterator[str]:
-    from beir_cocodr.retrieval.store.encoding_cost import size
+    from beir_cocodr.progress import describe_size
 
     ray = "" if report.ray is None else report.ray.describe()
+    size = describe_size(report.bytes)
     yield (
         f"{output}: {report.documents} documents of {report.dimensions} dimensions in "
-        f"{report.shards} shards, {size(report.bytes)}; {report.documents_encoded} encoded now, "
+        f"{report.shards} shards, {size}; {report.documents_encoded} encoded now, "
         f"in {report.encoding_seconds:.1f} seconds{ray}"
     )
     if report.refit is not None:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from beir_cocodr.arrays import Bools
+from beir_cocodr.cache import note_corpus
 from beir_cocodr.checksums import is_kept, move_checked
 from beir_cocodr.data.defects import (
     Duplicate,
@@ -272,7 +273,7 @@ def converted_corpus(source: Source) -> Documents:
         kept = _cache_file(folder, key)
         with suppress(OSError, ValueError):
             if is_kept(kept):
-                return open_corpus(kept)
+                return _named(open_corpus(kept), source)
     with filling_cache(folder), unfinished(folder) as draft:
         temporary = draft / "corpus.arrow"
         report = StrictReport(_command_line_name(source))
@@ -285,7 +286,7 @@ def converted_corpus(source: Source) -> Documents:
             raise InputError(f"{source.documents_file}: changed while it was being read; run again")
         file = _cache_file(folder, key or ("content", content_hash))
         move_checked(temporary, file)
-    documents = open_corpus(file)
+    documents = _named(open_corpus(file), source)
     if isinstance(source, TextFiles):
         log.info(
             "%s: %d passages, kept in %s, which may be emptied at any time "
@@ -294,6 +295,18 @@ def converted_corpus(source: Source) -> Documents:
             len(documents),
             folder.parent,
         )
+    return documents
+
+
+def _named(documents: Documents, source: Source) -> Documents:
+    """Give documents the name of their source, which they keep when the source changes."""
+    if isinstance(source, MemorySource):
+        return documents  # known by their content
+    # As seen from here: elsewhere the same name may be another corpus.
+    file = Path(source.documents_file)
+    documents.name = str(file.resolve()) if file.exists() else source.name
+    assert documents.path is not None
+    note_corpus(documents.path, documents.name)
     return documents
 
 

@@ -131,6 +131,8 @@ class Documents(Mapping[str, dict[str, str]]):
         self.table = table
         self.content_hash = content_hash
         self.path = path
+        #: What the corpus is called whatever its content is now; empty where nobody named it.
+        self.name = ""
 
     @property
     def counts(self) -> dict[str, int]:

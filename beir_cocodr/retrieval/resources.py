@@ -9,10 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from beir_cocodr import load_object, load_plugin
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import json_sha256, text_sha256
+from beir_cocodr.io import text_sha256
 from beir_cocodr.models.spec import BM25 as BM25_NAME
 from beir_cocodr.models.spec import (
     FUSIONS,
@@ -29,8 +31,6 @@ from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Lexical, Ranker
 
 if TYPE_CHECKING:
-    from beir_cocodr.models.cocodr import COCODR
-    from beir_cocodr.retrieval.store.store import EmbeddingStore
     from beir_cocodr.retrieval.store.store_choice import StoreChoice
     from beir_cocodr.retrieval.vectors.corpus_encoder import Watcher
     from beir_cocodr.retrieval.vectors.dense import Dense, EmbeddingPool
@@ -47,8 +47,7 @@ class Resources:
             removes it.
         options: how encoders are loaded, BM25's analyzer and weight, stores; see
             :class:`SearchOptions`.
-        kept: a folder where embeddings are kept from run to run, so that only changed texts are
-            encoded again; None keeps nothing.
+        kept: a folder where the indexes of hosts are kept from run to run; None keeps nothing.
         pool: embeddings that other stages of the run have made of this corpus or of others.
 
     Attributes:
@@ -194,6 +193,7 @@ class Resources:
         # Imported here because a run of BM25 alone must not pay six seconds for torch.
         from beir_cocodr.models.checkpoints.loading import load_encoder
         from beir_cocodr.retrieval.vectors.dense import Dense
+        from beir_cocodr.retrieval.vectors.vector_cache import VectorCache
 
         encoder = spec.encoder if spec.loaded is None else spec.loaded
         options = self.options
@@ -201,8 +201,6 @@ class Resources:
         encoder_options = options.encoder if spec.loaded is None else EncoderOptions()
         model = load_encoder(encoder, encoder_options)
         store = self._stores.of(model) if options.stores else None
-        if store is None and self.kept is not None:
-            store = self._kept_store(spec.encoder, model, self.kept)
         folder = self.folder / text_sha256(_encoder_key(spec))[:16]
         dense = Dense(
             model,
@@ -214,32 +212,29 @@ class Resources:
         )
         dense.pool = self.pool
         dense.watcher = self.watcher
+        if store is None:
+            dense.cache = VectorCache.of(model, self.documents, spec.encoder, options.verify)
+            self._check_server(dense)
         return dense
 
-    def _kept_store(
-        self,
-        name: str,
-        model: COCODR,
-        folder: Path,
-    ) -> EmbeddingStore:
-        """Return the store of an encoder, brought up to date with the corpus."""
-        from beir_cocodr.retrieval.store.encode import identity_of
-        from beir_cocodr.retrieval.store.passes import update
-        from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
-        from beir_cocodr.retrieval.store.store import remove_damaged
+    def _check_server(self, dense: Dense) -> None:
+        """Check that a model on a server is still the one whose vectors are kept."""
+        if dense.cache is None or not getattr(dense.model, "is_remote", False):
+            return
+        import torch
+
+        from beir_cocodr.retrieval.store.embeddings import MemoryEmbeddings
         from beir_cocodr.retrieval.store.store_choice import check_still_same
         from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 
-        options = EncodeOptions(verify=self.options.verify)
-        identity = identity_of(CorpusEncoder(model, self.documents), options, SHARD_SIZE)
-        # One folder for each encoder, whatever the corpus was before.
-        store_folder = folder / json_sha256(identity | {"corpus": None})[:16]
-        remove_damaged(store_folder)
-        updated = update(
-            model, self.documents, store_folder, options, name, self.options.progress, self.watcher
-        )
-        check_still_same(updated.store, CorpusEncoder(model, self.documents))
-        return updated.store
+        known = dense.cache.look_up(self.documents, np.zeros(1, np.int64)).vectors()
+        if known is not None:
+            check_still_same(
+                CorpusEncoder(dense.model, self.documents),
+                MemoryEmbeddings(torch.from_numpy(known)),
+                dense.cache.segment.folder,
+                "remove what is kept with beir-cocodr cache --clear vectors",
+            )
 
     def _lexical(self, spec: ModelSpec) -> Lexical:
         return self._lucene if spec.lucene else self._bm25

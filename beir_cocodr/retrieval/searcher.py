@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from beir_cocodr.cache import note_corpus
 from beir_cocodr.data.analyzers import SEARCHED, Analyzer, snippet
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.files.file_folder import ABOVE, TextFiles
@@ -129,7 +130,10 @@ class Searcher:
             file = Path(collection.source.documents_file)
             corpus_name = str(file.resolve()) if file.exists() else str(file)
         reading = self._files and self._files.reading
-        return cache_folder("embeddings") / text_sha256(corpus_name, repr(reading))[:32]
+        folder = cache_folder("embeddings") / text_sha256(corpus_name, repr(reading))[:32]
+        if folder.exists():
+            note_corpus(folder, collection.documents.name)
+        return folder
 
     def beside(self, model: Model, watcher: Callable[[int], object] | None = None) -> "Searcher":
         """Return a searcher with another model over the same corpus.

@@ -10,8 +10,8 @@ from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import FuseOptions
-from beir_cocodr.progress import describe_seconds
-from beir_cocodr.retrieval.store.encoding_cost import resident_bytes, size
+from beir_cocodr.progress import describe_seconds, describe_size
+from beir_cocodr.retrieval.store.encoding_cost import resident_bytes
 from beir_cocodr.retrieval.vectors.dense import IN_MEMORY
 from beir_cocodr.training.shared_options import TrainingOptions
 
@@ -72,9 +72,11 @@ class Cost:
     def __str__(self) -> str:
         """Return the guess in a sentence."""
         steps = [f"{name} {describe_seconds(value)}" for name, value in self.seconds.items()]
+        disk = describe_size(self.disk_bytes)
+        memory = describe_size(self.memory_bytes)
         return (
             f"this will take about {describe_seconds(sum(self.seconds.values()))} "
-            f"({', '.join(steps)}), {size(self.disk_bytes)} of disk and {size(self.memory_bytes)} "
+            f"({', '.join(steps)}), {disk} of disk and {memory} "
             f"of memory: an estimate from a probe, which read {self.rate:,.0f} documents a second"
         )
 

@@ -83,13 +83,13 @@ def test_a_folder_of_files_is_searched_and_only_what_changed_is_encoded(
     from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 
     encoded: list[str] = []
-    original = CorpusEncoder.encode
+    original = CorpusEncoder._encode
 
     def counted(self, rows, *rest):
         encoded.extend(self.documents.ids(rows))
         return original(self, rows, *rest)
 
-    monkeypatch.setattr(CorpusEncoder, "encode", counted)
+    monkeypatch.setattr(CorpusEncoder, "_encode", counted)
     folder = tmp_path / "my files"
     folder.mkdir()
     (folder / "wings.md").write_text(

@@ -46,13 +46,12 @@ class HeldOutResources(Resources):
     def _load_dense(self, spec: ModelSpec) -> "Dense":
         # Imported here because a run of BM25 alone must not pay six seconds for torch.
         from beir_cocodr.retrieval.store.embeddings import ChangedEmbeddings
-        from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
         from beir_cocodr.retrieval.vectors.dense import Dense
 
         original = self.original.dense(spec)
         embeddings = original.embeddings
         if len(self.changed):
-            vectors = CorpusEncoder(original.model, self.documents).encode(self.changed)
+            vectors = original.encoder_of(self.documents).encode(self.changed)
             embeddings = ChangedEmbeddings(embeddings, self.changed, vectors)
         dense = Dense(
             original.model,

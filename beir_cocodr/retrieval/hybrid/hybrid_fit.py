@@ -34,6 +34,7 @@ from beir_cocodr.retrieval.hybrid.fusion import z_normalize
 from beir_cocodr.retrieval.ranking import overlap
 from beir_cocodr.retrieval.store.embeddings import Embeddings
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.vectors.vector_cache import VectorCache
 
 #: Numbers of the lexical part without a budget.
 LEXICAL_NUMBERS = 1_024
@@ -276,7 +277,8 @@ class Fit:
             "document",
         )  # (n, T)
         if embeddings is None:
-            self.vectors: Floats = CorpusEncoder(dense, documents).encode(self.rows)
+            cache = VectorCache.of(dense, documents)
+            self.vectors: Floats = CorpusEncoder(dense, documents, cache=cache).encode(self.rows)
         else:
             self.vectors = embeddings.rows(self.rows).numpy()
         self._svd: Floats | None = None

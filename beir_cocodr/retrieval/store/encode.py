@@ -1,6 +1,5 @@
 """Encoding a corpus to a store that is opened or begun, in one process or several."""
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -53,15 +52,13 @@ from beir_cocodr.retrieval.vectors.pool import (
     torch_threads,
     warn_if_crowded,
 )
+from beir_cocodr.retrieval.vectors.vector_cache import encoder_identity, hash_texts
 
 #: Queries and documents that the means of a folding are taken from.
 FOLDING_SAMPLE = 256
 
 # Queries of the collection that a folding may be made from.
 _QUERIES = 16 * FOLDING_SAMPLE
-
-# Bytes of the hash of a text.
-_HASH_BYTES = 16
 
 log = logging.getLogger(__name__)
 
@@ -252,14 +249,7 @@ def _resume(store: EmbeddingStore, encoder: CorpusEncoder) -> tuple[list[int], l
 
 def text_hashes(encoder: CorpusEncoder) -> npt.NDArray[np.uint64]:
     """Return the (N, 2) hashes of what the encoder reads of each document."""
-    texts = map(
-        encoder.model.text_format.document,
-        encoder.documents.values(),
-    )
-    digests = b"".join(
-        hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).digest() for text in texts
-    )
-    return np.frombuffer(digests, np.uint64).reshape(-1, 2)
+    return hash_texts(map(encoder.model.text_format.document, encoder.documents.values()))
 
 
 def write_text_hashes(folder: Path, encoder: CorpusEncoder) -> None:
@@ -274,14 +264,10 @@ def identity_of(
     shard_size: int,
 ) -> Identity:
     """Return all that the vectors of a store depend on, except for the last bits."""
-    model = encoder.model
     return {
-        **fingerprint(model),
-        "similarity": str(model.similarity_fn_name),
-        **model.text_format.as_dict(),
+        **encoder_identity(encoder.model, options.backend),
         "corpus": encoder.documents.content_hash,
         "precision": options.precision,
-        "backend": options.backend,
         "shard_size": shard_size,
     }
 

@@ -13,7 +13,7 @@ import torch
 
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.errors import InputError
-from beir_cocodr.progress import describe_seconds
+from beir_cocodr.progress import describe_seconds, describe_size
 from beir_cocodr.retrieval.store.record import StoreRecord
 from beir_cocodr.retrieval.store.shard import bytes_per_vector
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
@@ -31,7 +31,6 @@ _WARM_UP = 4
 # Bytes on the disk for an id and its two tie orders.
 _BYTES_PER_ID = 24
 
-_MIB = 1 << 20
 _GIB = 1 << 30
 
 
@@ -57,9 +56,10 @@ class EncodingCost:
 
     def __str__(self) -> str:
         """Return one line for people."""
+        disk = describe_size(self.disk_bytes)
         return (
-            f"{self.documents:,} documents to encode: about {size(self.disk_bytes)} of disk, "
-            f"{size(self.memory_bytes)} of memory and {describe_seconds(self.seconds)} (by a "
+            f"{self.documents:,} documents to encode: about {disk} of disk, "
+            f"{describe_size(self.memory_bytes)} of memory and {describe_seconds(self.seconds)} (by a "
             f"sample of {self.sample_documents}, and {self.truncated_share:.0%} of these are "
             "cut to the document length)"
         )
@@ -68,8 +68,9 @@ class EncodingCost:
         """Raise an InputError if the disk of a folder has too little room."""
         free = shutil.disk_usage(folder).free
         if free < self.disk_bytes:
+            needed = describe_size(self.disk_bytes)
             raise InputError(
-                f"{folder}: the embeddings take {size(self.disk_bytes)} and {size(free)} are free; "
+                f"{folder}: the embeddings take {needed} and {describe_size(free)} are free; "
                 "choose another disk, or a smaller precision (fp16, int8)"
             )
 
@@ -148,11 +149,6 @@ def _processes_at_once(devices: list[str]) -> int:
     gpus = len({device for device in devices if device != "cpu"})
     on_cpu = min(len(devices), available_cores() // torch.get_num_threads())
     return gpus or max(1, on_cpu)
-
-
-def size(count: int) -> str:
-    """Return a number of bytes for people."""
-    return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.1f} MiB"
 
 
 def resident_bytes(model: COCODR) -> int:

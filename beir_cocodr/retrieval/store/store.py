@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -282,13 +281,3 @@ class EmbeddingStore(Embeddings):
             "shards": len(self.shards),
             **self.record.identity,
         }
-
-
-def remove_damaged(folder: Path) -> None:
-    """Remove a store of the cache whose record or hashes of texts are damaged, and warn of it.
-
-    Damaged shards and ids count as missing, and are made anew.
-    """
-    files = [folder / STORE_FILE, folder / TEXTS_FILE]
-    if not checksums.is_sound(*filter(Path.exists, files)):
-        shutil.rmtree(folder)

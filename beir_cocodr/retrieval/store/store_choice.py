@@ -10,6 +10,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.checkpoints.loading import fingerprint
 from beir_cocodr.models.cocodr import COCODR
+from beir_cocodr.retrieval.store.embeddings import Embeddings
 from beir_cocodr.retrieval.store.encode import identity_of
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -21,15 +22,19 @@ _SAME = 0.99
 _FIRST_ROW = np.zeros(1, np.int64)
 
 
-def check_still_same(store: EmbeddingStore, encoder: CorpusEncoder) -> None:
-    """Check that a model on a server is still the one that wrote a store.
+def check_still_same(
+    encoder: CorpusEncoder, stored: Embeddings, folder: Path, way_out: str
+) -> None:
+    """Check that a model on a server is still the one that wrote the vectors of a corpus.
 
     A model that is loaded is known by its weights. Behind a URL another one may have the same name,
     so the first document is encoded again.
 
     Args:
-        store: The store.
-        encoder: The encoder of the corpus.
+        encoder: the encoder of the corpus.
+        stored: vectors of which the first is that of the first document.
+        folder: where they are stored.
+        way_out: the end of the message.
 
     Raises:
         InputError: The vector of the first document is another one.
@@ -37,12 +42,11 @@ def check_still_same(store: EmbeddingStore, encoder: CorpusEncoder) -> None:
     if not getattr(encoder.model, "is_remote", False):
         return
     now = torch.from_numpy(encoder.encode(_FIRST_ROW))
-    cosine = float(torch.cosine_similarity(now, store.rows(_FIRST_ROW)))
+    cosine = float(torch.cosine_similarity(now, stored.rows(_FIRST_ROW)))
     if cosine < _SAME:
         raise InputError(
-            f"{store.folder}: the model behind the endpoint has changed since, as the vector of "
-            f"the first document has a cosine of {cosine:.3f} with the stored one; encode again "
-            "into another folder"
+            f"{folder}: the model behind the endpoint has changed since, as the vector of the "
+            f"first document has a cosine of {cosine:.3f} with the stored one; {way_out}"
         )
 
 
@@ -97,7 +101,9 @@ class StoreChoice:
             )
             identity = identity_of(corpus_encoder, options, record.shard_size)
             record.check_identity(identity, store.folder)
-            check_still_same(store, corpus_encoder)
+            check_still_same(
+                corpus_encoder, store, store.folder, "encode again into another folder"
+            )
             self._used.add(store.folder)
             return store
         return None

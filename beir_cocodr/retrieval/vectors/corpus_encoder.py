@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
-from beir_cocodr.arrays import Floats, Ints
+from beir_cocodr.arrays import Bools, Floats, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import cut_text
 from beir_cocodr.errors import InputError, listed
@@ -20,6 +21,7 @@ from beir_cocodr.retrieval.store.record import Backend
 
 if TYPE_CHECKING:
     from beir_cocodr.retrieval.store.embeddings import Embeddings
+    from beir_cocodr.retrieval.vectors.vector_cache import KnownVectors, VectorCache
 
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,47 @@ def token_batches(lengths: Ints, budget: int) -> Iterator[Ints]:
         start += size
 
 
+class EncodingClock:
+    """The time that an encoding still takes, by the tokens of the texts that are done and left.
+
+    Texts are encoded longest first, so their number says little about the time.
+
+    Args:
+        documents: all documents that are to be encoded; by default those that are planned.
+    """
+
+    def __init__(self, documents: int = 0) -> None:
+        """Begin before the first batch."""
+        self.documents = documents
+        self._planned_documents = 0
+        self._planned_tokens = 0
+        self._tokens = 0
+        self._seconds = 0.0
+        self._since = time.perf_counter()
+
+    def plan(self, lengths: Ints) -> None:
+        """Take in the (n,) tokens of the next texts, which are encoded from now on."""
+        self._planned_documents += len(lengths)
+        self._planned_tokens += int(lengths.sum())
+        self._since = time.perf_counter()
+
+    def count(self, lengths: Ints) -> None:
+        """Take in that a batch of (b,) lengths is done."""
+        now = time.perf_counter()
+        self._seconds += now - self._since
+        self._since = now
+        self._tokens += int(lengths.sum())
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds that all documents still take, None before the first batch."""
+        if not self._tokens:
+            return None
+        unplanned = max(0, self.documents - self._planned_documents)
+        a_document = self._planned_tokens / self._planned_documents
+        left = self._planned_tokens - self._tokens + unplanned * a_document
+        return left * self._seconds / self._tokens
+
+
 class CorpusEncoder:
     """Encodes rows of a corpus with one model on its device.
 
@@ -75,6 +118,11 @@ class CorpusEncoder:
             which is faster where the processor has it, and less exact.
         watcher: called with the number of documents after each batch, beside the callback of
             :meth:`encode`; what it raises ends the encoding.
+        cache: the vectors of texts that were encoded before, which are not encoded again; what is
+            encoded is added batch by batch.
+
+    Attributes:
+        clock: the work that is done and left.
     """
 
     def __init__(
@@ -84,12 +132,15 @@ class CorpusEncoder:
         token_budget: int | None = None,
         backend: Backend = "fp32",
         watcher: Watcher | None = None,
+        cache: VectorCache | None = None,
     ) -> None:
         """Choose the token budget of the model's device."""
         self.model = model
         self.documents = documents
         self.backend = backend
         self.watcher = watcher
+        self.cache = cache
+        self.clock = EncodingClock()
         is_remote = getattr(model, "is_remote", False)  # see EndpointEncoder
         on_cpu = torch.device(model.device).type == "cpu" and not is_remote
         self.token_budget = token_budget or (CPU_BUDGET if on_cpu else DEVICE_BUDGET)
@@ -102,25 +153,55 @@ class CorpusEncoder:
 
         Args:
             rows: of the corpus.
-            encoded: called with the number of documents after each batch.
+            encoded: called with the number of documents after each batch; documents that the cache
+                has are not counted.
 
         Raises:
             InputError: If there are no rows, a vector has NaN or infinity, or a single text does
                 not fit into memory; names the documents.
         """
+        if not len(rows):
+            raise InputError("there are no documents to encode")
+        known = None if self.cache is None else self.cache.look_up(self.documents, rows)
+        is_missing = np.ones(len(rows), bool) if known is None else known.is_missing
+        vectors = None if known is None else known.vectors()
+        if is_missing.any():
+            vectors = self._encode_missing(rows, is_missing, known, vectors, encoded)
+        assert vectors is not None
+        self._warn_of_zeros(rows[~vectors.any(axis=1)], len(rows))
+        return vectors
+
+    def _encode_missing(
+        self,
+        rows: Ints,
+        is_missing: Bools,
+        known: KnownVectors | None,
+        vectors: Floats | None,
+        encoded: Callable[[int], Any],
+    ) -> Floats:
+        """Encode the documents that are missing, and return the vectors of all.
+
+        The batches are those of all documents, so that a batch which is missing as a whole has the
+        vectors that it has without a cache, to the last bit.
+        """
         lengths = self._lengths(rows)
-        vectors: Floats | None = None
-        for batch in token_batches(lengths, self.token_budget):
-            batch_vectors = self._encode(rows[batch], int(lengths[batch[0]]))
+        self.clock.plan(lengths[is_missing])
+        for planned in token_batches(lengths, self.token_budget):
+            batch = planned[is_missing[planned]]
+            if not len(batch):
+                continue
+            longest = int(lengths[batch[0]])
+            batch_vectors = self._encode(rows[batch], longest).numpy()
+            if known is not None:
+                batch_vectors = known.keep(batch, batch_vectors)
             if vectors is None:
-                vectors = np.empty((len(rows), batch_vectors.shape[1]), dtype=np.float32)
-            vectors[batch] = batch_vectors.numpy()
+                vectors = np.empty((len(rows), batch_vectors.shape[1]), np.float32)
+            vectors[batch] = batch_vectors
+            self.clock.count(lengths[batch])
             encoded(len(batch))
             if self.watcher is not None:
                 self.watcher(len(batch))
-        if vectors is None:
-            raise InputError("there are no documents to encode")
-        self._warn_of_zeros(rows[~vectors.any(axis=1)], len(rows))
+        assert vectors is not None
         return vectors
 
     def _warn_of_zeros(self, rows: Ints, encoded: int) -> None:
@@ -216,32 +297,34 @@ class CorpusEncoder:
 
 
 class HybridCorpusEncoder(CorpusEncoder):
-    """Encodes a corpus with a hybrid encoder whose dense part is encoded already.
+    """Encodes a corpus with a hybrid encoder whose dense part is encoded elsewhere.
 
     Args:
         model: a :class:`~beir_cocodr.models.hybrid_encoder.HybridEncoder`.
         documents: the corpus.
-        held: (N, d) embeddings of the dense part; only terms are encoded.
+        dense: (N, d) embeddings of the dense part, or the encoder that makes them.
     """
 
     def __init__(
         self,
         model: Any,
         documents: Documents,
-        held: Embeddings,
+        dense: Embeddings | CorpusEncoder,
     ) -> None:
         """Take the embeddings of the dense part."""
         super().__init__(model, documents)
-        self.held = held
+        self.dense = dense
 
     def encode(self, rows: Ints, encoded: Callable[[int], Any] = lambda count: None) -> Floats:
         """Encode (n,) corpus rows to (n, w) float32, see :meth:`CorpusEncoder.encode`."""
         documents = self.documents.take(rows)
         texts = [self.model.text_format.document(document) for document in documents]
-        lexical = self.model.head.document_part(texts)
-        vectors = torch.cat([self.held.rows(rows), lexical], dim=1)
-        encoded(len(rows))
-        return vectors.numpy()
+        if isinstance(self.dense, CorpusEncoder):
+            dense = torch.from_numpy(self.dense.encode(rows, encoded))
+        else:
+            dense = self.dense.rows(rows)
+            encoded(len(rows))
+        return torch.cat([dense, self.model.head.document_part(texts)], dim=1).numpy()
 
 
 def named(documents: Documents, rows: Ints) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from beir_cocodr.arrays import Floats
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.distributed import gather
 from beir_cocodr.errors import UNFINISHED
@@ -28,6 +29,7 @@ from beir_cocodr.retrieval.store.record import SHARD_SIZE, Backend, EncodeOption
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder, HybridCorpusEncoder, Watcher
 from beir_cocodr.retrieval.vectors.moments import Moments
+from beir_cocodr.retrieval.vectors.vector_cache import VectorCache
 
 #: Bytes of embeddings that are held in memory; those of a larger corpus go to a store on disk.
 IN_MEMORY = 256 << 20
@@ -72,18 +74,21 @@ class EmbeddingPool:
 
     def of(self, model: COCODR, documents: Documents) -> Embeddings:
         """Return the embeddings of a corpus by an encoder."""
-        return self.get(Dense(model, documents, self.folder))
+        dense = Dense(model, documents, self.folder)
+        dense.cache = VectorCache.of(model, documents)
+        return self.get(dense)
 
     def get(self, dense: "Dense") -> Embeddings:
         """Return the embeddings that a search needs, encoded the first time."""
-        encoder = CorpusEncoder(dense.model, dense.documents, watcher=dense.watcher)
+        encoder = CorpusEncoder(dense.model, dense.documents)
         key = json_sha256(identity_of(encoder, EncodeOptions(), SHARD_SIZE))
         embeddings = self._held.pop(key, None)
         if embeddings is None:
+            hybrid = None
             if isinstance(dense.model, HybridEncoder):
                 dense_part = self.of(dense.model.dense_part(), dense.documents)
-                encoder = HybridCorpusEncoder(dense.model, dense.documents, dense_part)
-            embeddings = dense.encode_corpus(self.folder / key, encoder)
+                hybrid = HybridCorpusEncoder(dense.model, dense.documents, dense_part)
+            embeddings = dense.encode_corpus(self.folder / key, hybrid)
         self._held[key] = embeddings
         self._drop_oldest()
         return embeddings
@@ -119,6 +124,7 @@ class Dense:
 
     Attributes:
         pool: embeddings of the run, looked up before the corpus is encoded; None encodes it here.
+        cache: vectors of earlier runs, to which those of this corpus are added; None keeps nothing.
         in_memory: the most bytes of embeddings that are held in memory, 256 MiB.
         watcher: called with the number of documents after each encoded batch.
         known_queries: text to vector, (d,), for the queries that were encoded last.
@@ -146,6 +152,7 @@ class Dense:
         self.given = given
         self.shared = shared
         self.pool: EmbeddingPool | None = None
+        self.cache: VectorCache | None = None
         self.in_memory = IN_MEMORY
         self.watcher: Watcher | None = None
         if model.similarity_fn_name not in ("cosine", "dot"):
@@ -176,14 +183,26 @@ class Dense:
             folder: receives a store if the embeddings are too large for memory.
             encoder: another encoder of the same model and corpus than the usual one.
         """
-        if encoder is None:
-            encoder = CorpusEncoder(
-                self.model, self.documents, backend=self._backend, watcher=self.watcher
-            )
+        encoder = encoder or self.encoder_of(self.documents)
         texts_cut = self.model.texts_cut
         embeddings = self._encoded_corpus(folder, encoder)
         embeddings.texts_cut = self.model.texts_cut - texts_cut
         return embeddings
+
+    def encoder_of(self, documents: Documents) -> CorpusEncoder:
+        """Return what encodes a corpus with the model, by the cache if there is one."""
+        if isinstance(self.model, HybridEncoder) and self.cache is not None:
+            part = CorpusEncoder(
+                self.cache.model, documents, watcher=self.watcher, cache=self.cache
+            )
+            return HybridCorpusEncoder(self.model, documents, part)
+        return CorpusEncoder(
+            self.model,
+            documents,
+            backend=self._backend,
+            watcher=self.watcher,
+            cache=self.cache,
+        )
 
     @property
     def _backend(self) -> Backend:
@@ -203,21 +222,40 @@ class Dense:
 
     def _encoded_corpus(self, folder: Path, encoder: CorpusEncoder) -> Embeddings:
         if self._is_large(encoder):
+            if encoder.cache is not None:
+                return self._encode_to_cache(encoder, encoder.cache)
             if self.shared:
                 return encode_over_ranks(self.model, self.documents, folder, encoder, self.progress)
             return encode_documents(
                 self.model, self.documents, folder, progress=self.progress, encoder=encoder
             )
-        rows = np.arange(len(self.documents))
-        parts = []
-        with Bar(
-            total=len(rows), desc="Encoding", unit=" documents", disable=not self.progress
-        ) as bar:
-            # Shard by shard, because the last bits of vectors depend on their batches.
-            for start in range(0, len(rows), SHARD_SIZE):
-                vectors = encoder.encode(rows[start : start + SHARD_SIZE], bar.update)
-                parts.append(torch.from_numpy(vectors))
+        parts = [torch.from_numpy(vectors) for vectors in self._shards(encoder)]
         return MemoryEmbeddings(torch.cat(parts))
+
+    def _encode_to_cache(self, encoder: CorpusEncoder, cache: VectorCache) -> Embeddings:
+        """Encode a large corpus, whose vectors are read from the cache as they are needed."""
+        for _ in self._shards(encoder):
+            pass  # the cache has them
+        return cache.embeddings(self.documents)
+
+    def _shards(self, encoder: CorpusEncoder) -> Iterator[Floats]:
+        """Yield the vectors of the corpus, (n, d) float32.
+
+        They are encoded shard by shard, because the last bits of vectors depend on their batches.
+        """
+        count = len(self.documents)
+        missing = count if self.cache is None else self.cache.count_missing(self.documents)
+        encoder.clock.documents = missing
+        bar = Bar(
+            total=missing,
+            desc="Encoding",
+            unit=" documents",
+            disable=not (self.progress and missing),
+        )
+        bar.clock = encoder.clock
+        with bar:
+            for start in range(0, count, SHARD_SIZE):
+                yield encoder.encode(np.arange(start, min(start + SHARD_SIZE, count)), bar.update)
 
     def _is_large(self, encoder: CorpusEncoder) -> bool:
         """Return true if the embeddings do not fit into ``in_memory`` bytes."""

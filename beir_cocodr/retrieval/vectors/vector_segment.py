@@ -1,0 +1,292 @@
+"""A growing file of vectors: the texts of one corpus that one encoder has encoded, by content.
+
+A folder holds two files that are only appended to, one row for each text: ``vectors`` has the
+float32 vectors, ``texts`` the hash of each text and the checksum of its vector. A text counts once
+its row of ``texts`` is complete, and its vector once the checksum agrees, so a process that dies
+while it appends loses what it appends and nothing else. A sorted index of the hashes is mapped into
+memory; texts that came later are looked up in a small table of this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from beir_cocodr import checksums
+from beir_cocodr.arrays import Bools, Floats, Ints
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import filling_cache, locked
+from beir_cocodr.records import Record
+
+#: Hashes of texts, (n, 2) uint64.
+Hashes = npt.NDArray[np.uint64]
+
+#: The record of a segment, in its folder.
+RECORD_FILE = "segment.json"
+
+_VECTORS = "vectors"
+_TEXTS = "texts"
+_INDEX = "index.npy"
+
+# A row of ``texts``: the two halves of a hash, and the checksum of the vector.
+_ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("checksum", "<u8")])
+
+# Texts outside the index at which it is written anew, and their share of those in it.
+_MOST_OUTSIDE = 65_536
+_SHARE_OUTSIDE = 0.25
+
+# Rows whose checksums are compared at a time.
+_BLOCK = 16_384
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SegmentRecord(Record):
+    """What a segment holds.
+
+    Attributes:
+        corpus: the name of the corpus.
+        encoder: the name of the encoder.
+        dimensions: numbers of a vector.
+    """
+
+    corpus: str
+    encoder: str
+    dimensions: int
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Hashes in ascending order of their first halves, with the slots of their texts.
+
+    Attributes:
+        highs: (m,) the first halves.
+        slots: (m,) the slots.
+        first: the first slot that the table covers.
+    """
+
+    highs: npt.NDArray[np.uint64]
+    slots: npt.NDArray[np.uint64]
+    first: int
+
+    @classmethod
+    def of(cls, texts: npt.NDArray[np.void], first: int) -> _Table:
+        """Sort rows of ``texts`` whose first slot is given; of equal texts the last one stays."""
+        order = np.lexsort((texts["low"], texts["high"]))
+        ordered = texts[order]
+        is_last = np.ones(len(ordered), bool)
+        is_last[:-1] = ordered["high"][1:] != ordered["high"][:-1]
+        is_last[:-1] |= ordered["low"][1:] != ordered["low"][:-1]
+        slots = (order[is_last] + first).astype(np.uint64)
+        return cls(np.ascontiguousarray(ordered["high"][is_last]), slots, first)
+
+    def find(self, hashes: Hashes, lows: npt.NDArray[np.uint64]) -> Ints:
+        """Return the (n,) slots of hashes, -1 for an unknown one.
+
+        Args:
+            hashes: (n, 2) hashes.
+            lows: the second halves of all hashes, by slot.
+        """
+        slots = np.full(len(hashes), -1, np.int64)
+        if not len(self.highs):
+            return slots
+        highs = np.ascontiguousarray(hashes[:, 0])
+        places = np.searchsorted(self.highs, highs)
+        waiting = np.arange(len(hashes))
+        # Several hashes may share their first half: the next places are looked at as well.
+        while len(waiting):
+            is_inside = places[waiting] < len(self.highs)
+            waiting = waiting[is_inside]
+            waiting = waiting[self.highs[places[waiting]] == highs[waiting]]
+            proposed = self.slots[places[waiting]].astype(np.int64)
+            is_equal = lows[proposed] == hashes[waiting, 1]
+            slots[waiting[is_equal]] = proposed[is_equal]
+            waiting = waiting[~is_equal]
+            places[waiting] += 1
+        return slots
+
+
+class Segment:
+    """The vectors of one corpus by one encoder.
+
+    Args:
+        folder: the folder; it need not exist.
+        verify: compare vectors with their checksums when they are first looked up.
+    """
+
+    def __init__(self, folder: Path, verify: bool = True) -> None:
+        """Open the folder, if it exists."""
+        self.folder = folder
+        self.verify = verify
+        self._forget()
+        self.refresh()
+
+    def _forget(self) -> None:
+        """Begin without texts."""
+        self._file_number = 0
+        self._dimensions = 0
+        self._texts: npt.NDArray[np.void] = np.empty(0, _ROW)
+        self._lows = np.empty(0, np.uint64)
+        self._tables: list[_Table] = []
+        self._indexed = 0
+        self._is_verified: Bools = np.zeros(0, bool)
+        self._is_damaged: Bools = np.zeros(0, bool)
+        self.vectors: Floats = np.empty((0, 0), np.float32)
+
+    def __len__(self) -> int:
+        """Return the number of texts."""
+        return len(self._texts)
+
+    def refresh(self) -> None:
+        """Take in what other processes have appended, or removed, since."""
+        try:
+            status = (self.folder / _TEXTS).stat()
+            vectors_size = (self.folder / _VECTORS).stat().st_size
+            if status.st_ino != self._file_number or status.st_size < len(self) * _ROW.itemsize:
+                self._forget()
+                self._dimensions = SegmentRecord.read(self.folder / RECORD_FILE).dimensions
+                self._file_number = status.st_ino
+        except (OSError, InputError):  # not there yet, or being removed
+            self._forget()
+            return
+        count = min(status.st_size // _ROW.itemsize, vectors_size // (4 * self._dimensions))
+        if count > len(self):
+            self._map(count)
+
+    def _map(self, count: int) -> None:
+        """Map the first rows of both files."""
+        before = len(self)
+        shape = (count, self._dimensions)
+        self._texts = np.memmap(self.folder / _TEXTS, _ROW, "r", shape=(count,))
+        self._lows = self._texts["low"]
+        self.vectors = np.memmap(self.folder / _VECTORS, "<f4", "r", shape=shape)
+        if count > len(self._is_verified):
+            room = np.zeros(count, bool)  # twice what is needed now, for what is appended
+            self._is_verified = np.append(self._is_verified, room)
+            self._is_damaged = np.append(self._is_damaged, room)
+        if not before:
+            before = self._open_index(count)
+        if count > before:
+            self._add_table(before)
+
+    def _open_index(self, count: int) -> int:
+        """Map the sorted index, and return how many texts it covers."""
+        file = self.folder / _INDEX
+        if not checksums.is_kept(file):
+            return 0
+        highs, slots = np.load(file, mmap_mode="r")
+        covered = int(slots.max(initial=0)) + 1
+        if covered > count:  # of a segment that was here before
+            return 0
+        self._tables = [_Table(highs, slots, 0)]
+        self._indexed = covered
+        return covered
+
+    def _add_table(self, first: int) -> None:
+        """Sort the texts from a slot on; tables of similar sizes become one."""
+        table = _Table.of(np.asarray(self._texts[first:]), first)
+        inside = 1 if self._indexed else 0
+        while len(self._tables) > inside and len(self._tables[-1].highs) < 2 * len(table.highs):
+            first = self._tables.pop().first
+            table = _Table.of(np.asarray(self._texts[first:]), first)
+        self._tables.append(table)
+
+    def find(self, hashes: Hashes) -> Ints:
+        """Return the (n,) slots of (n, 2) hashes, -1 for a text that is missing or damaged."""
+        slots = np.full(len(hashes), -1, np.int64)
+        for table in self._tables:  # a text that was encoded again is in a later one
+            of_table = table.find(hashes, self._lows)
+            slots = np.where(of_table >= 0, of_table, slots)
+        if self.verify and len(self):
+            self._verify(np.unique(slots[slots >= 0]))
+            slots[self._is_damaged[slots] & (slots >= 0)] = -1
+        return slots
+
+    def _verify(self, slots: Ints) -> None:
+        """Compare the vectors of slots with their checksums, each once in this process."""
+        slots = slots[~self._is_verified[slots]]
+        for start in range(0, len(slots), _BLOCK):
+            block = slots[start : start + _BLOCK]
+            actual = _checksums(self.vectors[block])
+            self._is_damaged[block] = actual != self._texts["checksum"][block]
+        self._is_verified[slots] = True
+        damaged = int(self._is_damaged[slots].sum())
+        if damaged:
+            log.warning(
+                "%s: %d vectors were changed since they were written, by their checksums; the "
+                "texts are encoded again",
+                self.folder,
+                damaged,
+            )
+
+    def append(self, hashes: Hashes, vectors: Floats, record: SegmentRecord) -> None:
+        """Append texts that the segment lacks.
+
+        Args:
+            hashes: (n, 2) hashes of the texts.
+            vectors: (n, d) their vectors.
+            record: describes the segment, if this is its first text.
+        """
+        with filling_cache(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with locked(self.folder):
+                self.refresh()
+                if not self._dimensions:
+                    record.write(self.folder / RECORD_FILE)
+                    self.refresh()
+                _, first = np.unique(hashes, axis=0, return_index=True)
+                is_first = np.zeros(len(hashes), bool)
+                is_first[first] = True
+                is_new = is_first & (self.find(hashes) < 0)
+                if not is_new.any():
+                    return
+                self._write(hashes[is_new], np.ascontiguousarray(vectors[is_new], "<f4"))
+                self.refresh()
+                outside = len(self) - self._indexed
+                if outside > max(_MOST_OUTSIDE, _SHARE_OUTSIDE * self._indexed):
+                    self._write_index()
+
+    def _write(self, hashes: Hashes, vectors: Floats) -> None:
+        rows = np.empty(len(hashes), _ROW)
+        rows["high"] = hashes[:, 0]
+        rows["low"] = hashes[:, 1]
+        rows["checksum"] = _checksums(vectors)
+        count = len(self)
+        # What a process that was killed left behind these places is overwritten.
+        _write_at(self.folder / _VECTORS, count * vectors.shape[1] * 4, vectors.tobytes())
+        _write_at(self.folder / _TEXTS, count * _ROW.itemsize, rows.tobytes())
+
+    def _write_index(self) -> None:
+        table = _Table.of(np.asarray(self._texts), 0)
+        checksums.save_array(self.folder / _INDEX, np.stack([table.highs, table.slots]))
+        self._open_index(len(self))
+
+
+def _write_at(path: Path, offset: int, content: bytes) -> None:
+    """Write to the end of a file, which begins at an offset; what lies behind it is cut off."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        os.ftruncate(descriptor, offset)
+        written = 0
+        while written < len(content):
+            written += os.pwrite(descriptor, content[written:], offset + written)
+    finally:
+        os.close(descriptor)
+
+
+def _checksums(vectors: Floats) -> npt.NDArray[np.uint64]:
+    """Return the (n,) checksums of (n, d) float32 vectors."""
+    width = 4 * vectors.shape[1]
+    content = memoryview(np.ascontiguousarray(vectors)).cast("B")
+    digests = (
+        xxhash.xxh3_64_intdigest(content[start : start + width])
+        for start in range(0, width * len(vectors), width)
+    )
+    return np.fromiter(digests, np.uint64, len(vectors))
