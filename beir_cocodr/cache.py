@@ -117,6 +117,11 @@ def entries() -> list[Entry]:
     return held
 
 
+def is_known(kind: str, corpus: str) -> bool:
+    """Return true if the cache holds something of a kind that was made from a corpus."""
+    return any(entry.corpus == corpus for entry in entries() if entry.kind == kind)
+
+
 def _segments(folder: Path) -> Iterator[Entry]:
     """Yield the segments of vectors, one for each encoder and corpus."""
     for file in sorted(folder.glob("*/*/segment.json")):

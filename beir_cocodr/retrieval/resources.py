@@ -31,6 +31,7 @@ from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Lexical, Ranker
 
 if TYPE_CHECKING:
+    from beir_cocodr.models.cocodr import COCODR
     from beir_cocodr.retrieval.store.store_choice import StoreChoice
     from beir_cocodr.retrieval.vectors.corpus_encoder import Watcher
     from beir_cocodr.retrieval.vectors.dense import Dense, EmbeddingPool
@@ -52,6 +53,7 @@ class Resources:
 
     Attributes:
         watcher: called with the number of documents after each encoded batch.
+        encoders: the loaded encoders; resources over another corpus may share them.
         specs: label or name to its model.
     """
 
@@ -70,6 +72,7 @@ class Resources:
         self.kept = kept
         self.pool = pool
         self.watcher: Watcher | None = None
+        self.encoders: dict[str, COCODR] = {}
         self._shared: dict[str, Any] = {}
         self.specs: dict[str, ModelSpec] = {}
 
@@ -199,9 +202,13 @@ class Resources:
         options = self.options
         # A loaded encoder keeps its own settings.
         encoder_options = options.encoder if spec.loaded is None else EncoderOptions()
-        model = load_encoder(encoder, encoder_options)
+        key = _encoder_key(spec)
+        model = self.encoders.get(key)
+        if model is None:
+            model = load_encoder(encoder, encoder_options)
+            self.encoders[key] = model
         store = self._stores.of(model) if options.stores else None
-        folder = self.folder / text_sha256(_encoder_key(spec))[:16]
+        folder = self.folder / text_sha256(key)[:16]
         dense = Dense(
             model,
             self.documents,

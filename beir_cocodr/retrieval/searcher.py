@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,11 +18,14 @@ from beir_cocodr.data.files.file_folder import ABOVE, TextFiles
 from beir_cocodr.data.memory import MemorySource
 from beir_cocodr.errors import InputError, check_count, kind_of
 from beir_cocodr.io import cache_folder, text_sha256
-from beir_cocodr.models.spec import SearchOptions, check_device
+from beir_cocodr.models.spec import BM25, SearchOptions, check_device
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Parts
 from beir_cocodr.retrieval.resolve import Model, resolve_model
 from beir_cocodr.retrieval.resources import Resources
+
+if TYPE_CHECKING:
+    from beir_cocodr.retrieval.vectors.corpus_encoder import EncodingClock
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ class Searcher:
 
     Attributes:
         documents: the corpus.
-        kept: the folder where its embeddings are kept from run to run.
+        source: where the corpus was read from; None for a collection that a program made.
+        kept: the folder where indexes of hosted models are kept from run to run.
 
     Raises:
         InputError: If the collection or the model cannot be found or read, or a store is not the
@@ -106,7 +111,10 @@ class Searcher:
         spec = resolve_model(model, argument="model")
         check_device(options.encoder.device, [spec])
         collection = load_collection(dataset, labels="none")
+        self._dataset = dataset
+        self._spec = spec
         self.dataset = collection.name
+        self.source = collection.source
         self.model = spec.name
         self.options = options
         self.snippet_length = snippet_length
@@ -148,6 +156,7 @@ class Searcher:
         spec = resolve_model(model, argument="model")
         check_device(self.options.encoder.device, [spec])
         other = copy.copy(self)
+        other._spec = spec
         other.model = spec.name
         self._resources.watcher = watcher
         try:
@@ -155,6 +164,27 @@ class Searcher:
         finally:
             self._resources.watcher = None
         return other
+
+    def renewed(self) -> "Searcher":
+        """Return a searcher over the corpus as its files are now; encoders stay loaded."""
+        renewed = Searcher(self._dataset, BM25, self.options, self.snippet_length)
+        renewed._resources.encoders = self._resources.encoders
+        return renewed if self._spec.kind == BM25 else renewed.beside(self._spec)
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds that encoding the corpus still takes, None where that is unknown."""
+        clock = self._clock
+        return None if clock is None else clock.seconds_left()
+
+    def texts_to_encode(self) -> int | None:
+        """Return the texts that this process encodes, None before it begins."""
+        clock = self._clock
+        return None if clock is None else clock.documents
+
+    @property
+    def _clock(self) -> "EncodingClock | None":
+        dense = getattr(self._ranker, "dense", self._ranker)
+        return getattr(dense, "clock", None)
 
     def prepare(self) -> None:
         """Make the index or the embeddings that searching needs; else the first search does it."""

@@ -18,7 +18,6 @@ from beir_cocodr.data.judgement_log import Asked, JudgementLog, typed_id
 from beir_cocodr.data.judgements import AnnotationCandidate, load_judgements
 from beir_cocodr.errors import InputError, check_names, first_line
 from beir_cocodr.evaluation.annotation import LABELS_FILE, annotation_candidates
-from beir_cocodr.evaluation.few_labels import FEWEST, FewLabels
 from beir_cocodr.io import output_folder
 from beir_cocodr.models.spec import BM25, FUSIONS, ModelSpec, SearchOptions, described
 from beir_cocodr.records import Json, Record
@@ -26,10 +25,11 @@ from beir_cocodr.retrieval.ranking import Results
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.searcher import Hit, Searcher
 from beir_cocodr.same_run import check_same_run
+from beir_cocodr.serve.corpus_watch import CorpusWatch
+from beir_cocodr.serve.shown_verdict import ShownVerdict
 
 if TYPE_CHECKING:
     from beir_cocodr.evaluation.label_free.evidence import Gatherer
-    from beir_cocodr.evaluation.results import Best, ComparisonRecord, Interval
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ class AnswerColumn:
         about: what the model compares, in a word or two.
         state: "waiting", "loading", "encoding", "ready" or "failed".
         done: texts that were encoded since it began to load.
+        total: texts that are encoded in all; None where that is unknown.
+        seconds_left: seconds until it is ready; None where that is unknown.
         remark: the reason if it failed.
         searcher: searches with the model, once it is ready.
     """
@@ -81,101 +83,14 @@ class AnswerColumn:
     about: str
     state: str = "waiting"
     done: int = 0
+    total: int | None = None
+    seconds_left: float | None = None
     remark: str = ""
     searcher: Searcher | None = None
 
     def describe(self) -> Json:
         """Return the column for the page."""
         return {name: value for name, value in vars(self).items() if name != "searcher"}
-
-
-@dataclass(frozen=True)
-class ShownPair:
-    """The verdict on model b against model a, as the page shows it."""
-
-    a: str
-    b: str
-    verdict: str
-    estimate: float
-    interval: "Interval"
-    answer: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class ShownVerdict:
-    """The verdict on all models, as the page shows it.
-
-    Attributes:
-        version: version of the log of judgements.
-        headline: the verdict in a sentence.
-        best: the best model.
-        open: models that may be as good.
-        queries: judged queries.
-        fewest: judged queries from which they count by themselves.
-        more: further judged queries that would decide; None if 10,000 would not.
-        pairs: the verdict on each pair.
-        sentences: sentences about the judged queries.
-        trust: sentences about how far to trust the verdicts.
-    """
-
-    version: int
-    headline: str
-    best: str
-    open: list[str]
-    queries: int
-    fewest: int
-    more: int | None
-    pairs: list[ShownPair]
-    sentences: list[str]
-    trust: list[str]
-
-    @classmethod
-    def of(cls, record: "ComparisonRecord", version: int) -> "ShownVerdict":
-        """Return the verdict of a comparison without labels."""
-        few = record.few_labels
-        pairs = [
-            ShownPair(
-                a=pair.a,
-                b=pair.b,
-                verdict=pair.verdict,
-                estimate=pair.estimate,
-                interval=pair.interval,
-                answer=pair.answer,
-                reason=pair.reason,
-            )
-            for pair in record.estimated
-        ]
-        return cls(
-            version=version,
-            headline=record.best.reason,
-            best=record.best.model,
-            open=record.best.indistinguishable,
-            queries=0 if few is None else few.queries,
-            fewest=FEWEST,
-            more=None if few is None else _more_queries(few, record.best),
-            pairs=pairs,
-            sentences=[] if few is None else list(few.describe()),
-            trust=list(dict.fromkeys(pair.trust for pair in record.estimated)),
-        )
-
-
-def _more_queries(few: FewLabels, best: "Best") -> int | None:
-    """Return the further queries that decide between the best model and those that may be as good.
-
-    It is None if 10,000 would not decide.
-    """
-    most = 0
-    for a, gains in few.pairs.items():
-        for b, gain in gains.items():
-            is_open = (a == best.model and b in best.indistinguishable) or (
-                b == best.model and a in best.indistinguishable
-            )
-            if is_open and gain.more is None:
-                return None
-            if is_open and gain.more is not None:
-                most = max(most, gain.more)
-    return most
 
 
 class _Stopped(Exception):
@@ -228,6 +143,10 @@ class Session:
         self.verdict: ShownVerdict | None = None
         self.remark = ""
         self.working = False
+        self.corpus_version = 1
+        self.corpus_remark = ""
+        self._is_outdated = False
+        self._watch = CorpusWatch(self._searcher.source)
         self._searching = threading.Lock()
         self._comparing = threading.Lock()
         self._reporting = threading.Lock()
@@ -240,6 +159,9 @@ class Session:
             prefix="beir-cocodr-", ignore_cleanup_errors=True
         )
         self._thread = threading.Thread(target=self._work, daemon=True)
+        self._watching = threading.Thread(
+            target=self._watch.run, args=(self._take_in_changes, self._stopping), daemon=True
+        )
 
     def start(self) -> None:
         """Load the models in a thread; BM25 is ready when this returns."""
@@ -249,6 +171,7 @@ class Session:
             column.searcher = self._searcher
             column.state = "ready"
         self._thread.start()
+        self._watching.start()
 
     def stop(self, patience: float = 5.0) -> bool:
         """End the work, remove temporary files, and return whether the work ended in time.
@@ -277,6 +200,8 @@ class Session:
             **judgements,
             "dataset": self.dataset,
             "documents": len(self._searcher.documents),
+            "corpus_version": self.corpus_version,
+            "corpus_remark": self.corpus_remark,
             "models": [column.describe() for column in self.columns.values()],
             "verdict": None if self.verdict is None else asdict(self.verdict),
             "working": self.working,
@@ -494,9 +419,43 @@ class Session:
             self._changed.set()
             while self._changed.wait() and not self._stopping.is_set():
                 self._changed.clear()
+                self._reload_outdated()
                 self.working = True
                 self.remark = self._update_verdict()
                 self.working = False
+
+    def _take_in_changes(self) -> None:
+        """Read the files that have changed; BM25 answers from them at once, encoders soon."""
+        before = len(self._searcher.documents)
+        try:
+            searcher = self._searcher.renewed()
+            searcher.prepare()
+        except InputError as error:
+            self.corpus_remark = f"The files have changed and cannot be read: {error}"
+            return
+        with self._searching:
+            self._searcher = searcher
+            self._results.clear()
+            column = self.columns.get(BM25)
+            if column is not None:
+                column.searcher = searcher
+        now = len(searcher.documents)
+        self.corpus_remark = f"The files have changed: {now:,} texts now, {before:,} before."
+        self.corpus_version += 1
+        self._is_outdated = True
+        self._changed.set()
+
+    def _reload_outdated(self) -> None:
+        """Let encoders take in what has changed; until then they answer from what was there."""
+        if not self._is_outdated:
+            return
+        self._is_outdated = False
+        self._gatherer = None
+        self._drawn = {}
+        for column in self.columns.values():
+            if column.name != BM25:
+                column.done = 0
+                self._load(column)
 
     def _update_verdict(self) -> str:
         """Compare the models, and return what went wrong, "" if nothing did."""
@@ -518,6 +477,8 @@ class Session:
                 raise _Stopped
             column.state = "encoding"
             column.done = min(column.done + count, len(self._searcher.documents))
+            column.total = searcher.texts_to_encode()
+            column.seconds_left = searcher.seconds_left()
 
         column.state = "loading"
         try:

@@ -59,7 +59,8 @@ class EncodingCost:
         disk = describe_size(self.disk_bytes)
         return (
             f"{self.documents:,} documents to encode: about {disk} of disk, "
-            f"{describe_size(self.memory_bytes)} of memory and {describe_seconds(self.seconds)} (by a "
+            f"{describe_size(self.memory_bytes)} of memory and "
+            f"{describe_seconds(self.seconds)} (by a "
             f"sample of {self.sample_documents}, and {self.truncated_share:.0%} of these are "
             "cut to the document length)"
         )

@@ -314,6 +314,8 @@ class HybridCorpusEncoder(CorpusEncoder):
         """Take the embeddings of the dense part."""
         super().__init__(model, documents)
         self.dense = dense
+        if isinstance(dense, CorpusEncoder):
+            self.clock = dense.clock
 
     def encode(self, rows: Ints, encoded: Callable[[int], Any] = lambda count: None) -> Floats:
         """Encode (n,) corpus rows to (n, w) float32, see :meth:`CorpusEncoder.encode`."""

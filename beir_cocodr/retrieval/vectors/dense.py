@@ -27,7 +27,12 @@ from beir_cocodr.retrieval.store.embeddings import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.store.encode import encode_documents, encode_over_ranks, identity_of
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, Backend, EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
-from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder, HybridCorpusEncoder, Watcher
+from beir_cocodr.retrieval.vectors.corpus_encoder import (
+    CorpusEncoder,
+    EncodingClock,
+    HybridCorpusEncoder,
+    Watcher,
+)
 from beir_cocodr.retrieval.vectors.moments import Moments
 from beir_cocodr.retrieval.vectors.vector_cache import VectorCache
 
@@ -125,6 +130,7 @@ class Dense:
     Attributes:
         pool: embeddings of the run, looked up before the corpus is encoded; None encodes it here.
         cache: vectors of earlier runs, to which those of this corpus are added; None keeps nothing.
+        clock: the work of encoding the corpus; None before it begins.
         in_memory: the most bytes of embeddings that are held in memory, 256 MiB.
         watcher: called with the number of documents after each encoded batch.
         known_queries: text to vector, (d,), for the queries that were encoded last.
@@ -153,6 +159,7 @@ class Dense:
         self.shared = shared
         self.pool: EmbeddingPool | None = None
         self.cache: VectorCache | None = None
+        self.clock: EncodingClock | None = None
         self.in_memory = IN_MEMORY
         self.watcher: Watcher | None = None
         if model.similarity_fn_name not in ("cosine", "dot"):
@@ -246,6 +253,7 @@ class Dense:
         count = len(self.documents)
         missing = count if self.cache is None else self.cache.count_missing(self.documents)
         encoder.clock.documents = missing
+        self.clock = encoder.clock
         bar = Bar(
             total=missing,
             desc="Encoding",
