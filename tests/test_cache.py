@@ -31,7 +31,7 @@ def run(capsys, *arguments: str) -> tuple[int, str]:
     with pytest.raises(SystemExit) as end:
         main(["cache", *arguments])
     printed = capsys.readouterr()
-    return end.value.code, printed.out + printed.err
+    return end.value.code, printed.out or printed.err
 
 
 def sizes(folder: Path) -> int:
