@@ -28,6 +28,14 @@ def quickstart(
     fast: Annotated[
         bool, Option("--fast", help="Run a smaller quickstart, which takes less than two minutes.")
     ] = False,
+    minutes: Annotated[
+        float,
+        Option(
+            help="Choose the corpus and the training steps that fit into this many minutes, by "
+            "how fast this machine encodes.",
+            min=1,
+        ),
+    ] = 6.0,
     seed: Annotated[int, Option(help="Seed the whole run with this number.")] = 42,
     resume: parameters.Resume = False,
     as_json: parameters.Json = False,
@@ -35,15 +43,16 @@ def quickstart(
     """Adapt MiniLM to a small built-in corpus.
 
     The corpus is the documentation of scipy and scikit-learn; the labelled source is that of the
-    standard library, numpy, pandas and torch. With --fast, both are smaller. Nothing is downloaded.
+    standard library, numpy, pandas and torch. On a machine that would take longer than --minutes,
+    the corpus is that of scikit-learn alone. With --fast, both are smaller. Nothing is downloaded.
     """
     from beir_cocodr.report.evaluation_tables import print_adaptation
-    from beir_cocodr.training.adapt import quickstart as run
+    from beir_cocodr.training.quickstart import quickstart as run
 
     if output is None:
         output = Path("runs/quickstart-fast" if fast else "runs/quickstart")
     context.params["output"] = output
-    print_adaptation(run(output, fast, seed, resume), as_json)
+    print_adaptation(run(output, fast, seed, resume, minutes), as_json)
 
 
 def validate(

@@ -1,7 +1,4 @@
-"""Adapt an encoder to a corpus: stages in the right order, an ablation, a recommendation.
-
-The quickstart does the same on a collection that every installation can make for itself.
-"""
+"""Adapt an encoder to a corpus: stages in the right order, an ablation, a recommendation."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ from beir_cocodr.evaluation.results import AdaptationRecord, ComparisonRecord, E
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.generation_record import read_generation
 from beir_cocodr.generation.settings import GenerationOptions
-from beir_cocodr.io import Keywords
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.spec import (
     BM25,
@@ -59,7 +55,6 @@ from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.vectors.dense import EmbeddingPool
 from beir_cocodr.same_run import check_same_run
 from beir_cocodr.training.adaptation_cost import JUDGEMENT, PlannedTraining, estimate
-from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.output_folder import empty
 from beir_cocodr.training.presets import (
     ADAPT_STAGES,
@@ -74,7 +69,9 @@ from beir_cocodr.training.stages import StageData, StageRun
 from beir_cocodr.training.start import ModelLike, SharedEncoders, Start
 
 log = logging.getLogger(__name__)
-_PLAN_FILE = "plan.json"
+
+#: The file of the settings of an adaptation, in its output folder.
+PLAN_FILE = "plan.json"
 
 # How a model's name says the way that it is used.
 _PREFIXES = {ALONE: "", FEEDBACK: "feedback:", FUSED: "hybrid:", RM3: "rm3:"}
@@ -211,9 +208,14 @@ def adapt(
         encoders = SharedEncoders(encoder, int(first.seed), pool)
         base = encoders.get(model)
         cost = estimate(plan.trainings(), base.model, plan.target.documents)
-        log.info("%s", cost)
-        generating: dict[str, float | None] = {"queries": None} if plan.needs_queries else {}
-        with steps({**generating, **cost.seconds}):
+        expected: dict[str, float | None] = {"queries": None} if plan.needs_queries else {}
+        if cost is None:
+            log.info("all models are trained, and their vectors are kept as far as they were made")
+            expected[JUDGEMENT] = None
+        else:
+            log.info("%s", cost)
+            expected |= cost.seconds
+        with steps(expected):
             if plan.needs_queries:
                 plan = replace(plan, queries_folder=_queries_folder(plan))
             models = train_models(plan, base, encoders, resume)
@@ -398,7 +400,7 @@ def _begun(output: Path, settings: AdaptationSettings, resume: bool) -> Iterator
             raise InputError(
                 f"{output} is not empty; choose another --output, or --resume to continue it"
             )
-        file = output / _PLAN_FILE
+        file = output / PLAN_FILE
         if file.is_file():
             _check_settings(file, settings)
         elif has_files:
@@ -644,36 +646,3 @@ def figures_of(record: AdaptationRecord, chain: Chain) -> Json:
         if pair in pairs:
             uses[mode] = pairs[pair]
     return {"adapted": record, "chain": chain, "uses": uses}
-
-
-def quickstart(
-    output: Path, fast: bool = False, seed: int = 42, resume: bool = False
-) -> AdaptationRecord:
-    """Adapt the packaged MiniLM to API documentation.
-
-    Sources are stdlib, numpy, pandas and torch, targets scipy and scikit-learn.
-
-    Args:
-        output: the output folder.
-        fast: take smaller collections and fewer steps.
-        seed: the seed of the trainings.
-        resume: keep finished models, and go on with interrupted ones.
-    """
-    corpus = "apidocs/sklearn" if fast else "apidocs/scipy+sklearn"
-    source = "apidocs/pandas" if fast else "apidocs/stdlib+numpy+pandas+torch"
-    # Few steps, so that all is done in ten minutes at the model's own length.
-    shared: Keywords = {
-        "max_steps": 5 if fast else 20,
-        "batch_size": 16 if fast else 32,
-        "learning_rate": 2e-5,
-        "seed": seed,
-    }
-    options = AdaptOptions(
-        stage_options={
-            "coco": PretrainOptions(**shared),
-            "finetune": FinetuneOptions(**shared, negatives=0),
-        },
-        queries=100 if fast else 300,
-        search=SearchOptions(progress=True),
-    )
-    return adapt("minilm", corpus, source=source, output=output, options=options, resume=resume)

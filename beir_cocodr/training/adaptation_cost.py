@@ -13,6 +13,7 @@ from beir_cocodr.models.spec import FuseOptions
 from beir_cocodr.progress import describe_seconds, describe_size
 from beir_cocodr.retrieval.store.encoding_cost import resident_bytes
 from beir_cocodr.retrieval.vectors.dense import IN_MEMORY
+from beir_cocodr.retrieval.vectors.vector_cache import VectorCache
 from beir_cocodr.training.shared_options import TrainingOptions
 
 #: Documents of the probe.
@@ -21,8 +22,20 @@ PROBE = 32
 # Documents that are encoded before the probe.
 _WARM_UP = 4
 
-# A step reads its texts forward, and backward at about twice the cost.
+# Documents whose tokens are counted.
+_COUNTED = 1_000
+
+# A step reads its texts forward, and backward at about twice the cost; with cached gradients it
+# reads them forward twice.
 _TRAINING = 3
+
+# Bytes of a token that a layer keeps for the backward pass: for each number of its hidden state,
+# and for each head and token that is attended to.
+_LINEAR = 96
+_ATTENTION = 14
+
+# Tokens of a text where neither model nor training limits it.
+_LONGEST = 512
 
 # AdamW holds weights, gradients and two moments.
 _COPIES = 4
@@ -81,41 +94,90 @@ class Cost:
         )
 
 
-def estimate(trainings: Sequence[PlannedTraining], model: COCODR, documents: Documents) -> Cost:
+def estimate(
+    trainings: Sequence[PlannedTraining], model: COCODR, documents: Documents
+) -> Cost | None:
     """Guess what an adaptation still costs: trainings without a finished model, and judging all.
 
     Args:
         trainings: all trainings.
         model: the base.
         documents: the target.
+
+    Returns:
+        The cost; None if nothing is left to be trained or encoded by the base, which no probe
+        should do again.
     """
+    cache = VectorCache.of(model, documents)
+    missing = len(documents) if cache is None else cache.count_missing(documents)
+    left = [training for training in trainings if not training.finished]
+    if not left and not missing:
+        return None
     rate = probe(model, documents)
     corpus_seconds = len(documents) / rate
     seconds: dict[str, float] = {}
-    for training in trainings:
-        if not training.finished:
-            seconds[training.label] = training_seconds(training, rate, corpus_seconds)
-    encoders = 1 + sum(training.encodes for training in trainings)
+    for training in left:
+        seconds[training.label] = training_seconds(training, rate, corpus_seconds)
+    trained = sum(training.encodes for training in trainings)
+    judging = missing / rate + trained * corpus_seconds
     weights = sum(weight.nbytes for weight in model.parameters())
     vectors = 4 * len(documents) * int(model.get_embedding_dimension() or 0)
-    in_memory = vectors <= IN_MEMORY
-    held = 0
-    if in_memory:
-        held = min(encoders * vectors, IN_MEMORY)
-    models = (len(seconds) + 2 * _COPIES) * weights
-    disk = models if in_memory and held else models + encoders * vectors
-    memory = resident_bytes(model) + _COPIES * weights + held
-    return Cost(seconds | {JUDGEMENT: encoders * corpus_seconds}, disk, memory, rate)
+    in_memory = min((1 + trained) * vectors, IN_MEMORY) if vectors <= IN_MEMORY else 0
+    activations = [training_bytes(model, training.options) for training in left]
+    memory = resident_bytes(model) + _COPIES * weights + in_memory + max(activations, default=0)
+    disk = (len(seconds) + 2 * _COPIES) * weights + (1 + trained) * vectors
+    return Cost(seconds | {JUDGEMENT: judging}, disk, memory, rate)
 
 
 def probe(model: COCODR, documents: Documents) -> float:
-    """Return the documents that are encoded a second, by some of them, evenly spaced."""
-    rows = spaced_rows(len(documents), PROBE)
-    texts = [model.text_format.document(document) for document in documents.take(rows)]
+    """Return the documents of the corpus that are encoded a second.
+
+    Some documents, evenly spaced, are encoded. How long documents are in the mean is counted on
+    more of them, since a few long ones among those that are encoded would change the rate.
+    """
+    texts = _texts(model, documents, PROBE)
     model.encode_document(texts[:_WARM_UP], show_progress_bar=False)
     started = time.perf_counter()
     model.encode_document(texts, show_progress_bar=False)
-    return len(texts) / max(time.perf_counter() - started, 1e-6)
+    seconds = max(time.perf_counter() - started, 1e-6)
+    tokens_a_second = sum(_lengths(model, texts)) / seconds
+    lengths = _lengths(model, _texts(model, documents, _COUNTED))
+    return tokens_a_second * len(lengths) / sum(lengths)
+
+
+def _texts(model: COCODR, documents: Documents, most: int) -> list[str]:
+    """Return the texts of at most so many documents, evenly spaced."""
+    rows = spaced_rows(len(documents), most)
+    return [model.text_format.document(document) for document in documents.take(rows)]
+
+
+def _lengths(model: COCODR, texts: Sequence[str]) -> list[int]:
+    """Return the tokens of texts as they are encoded."""
+    limit = model.text_format.document_length
+    readable = [text for text, _ in model.cut(texts)]
+    tokens = model.tokenizer(readable, truncation=limit is not None, max_length=limit)
+    return [len(ids) for ids in tokens["input_ids"]]
+
+
+def training_bytes(model: COCODR, options: TrainingOptions | FuseOptions) -> int:
+    """Return the bytes of what a step keeps for its backward pass.
+
+    Args:
+        model: the base.
+        options: of the training. Where gradients are cached, only the texts of a mini-batch are in
+            memory at a time.
+
+    References:
+        Korthikanti et al., 2022: Reducing activation recomputation in large transformer models,
+        equation 2, with numbers of four bytes.
+    """
+    if not isinstance(options, TrainingOptions):
+        return 0
+    config = model.transformers_model.config
+    length = int(options.longest_text() or model.text_format.document_length or _LONGEST)
+    texts = options.cached_mini_batch() or options.batch_size
+    a_layer = _LINEAR * config.hidden_size + _ATTENTION * config.num_attention_heads * length
+    return int(texts * length * config.num_hidden_layers * a_layer)
 
 
 def training_seconds(training: PlannedTraining, rate: float, corpus_seconds: float) -> float:
@@ -131,4 +193,5 @@ def training_seconds(training: PlannedTraining, rate: float, corpus_seconds: flo
         return min(options.sample / rate, corpus_seconds)
     workload = options.workload(training.examples)
     texts = workload.steps * options.batch_size * workload.texts
-    return _TRAINING * texts / rate + workload.searches * corpus_seconds
+    passes = _TRAINING if options.cached_mini_batch() is None else _TRAINING + 1
+    return passes * texts / rate + workload.searches * corpus_seconds

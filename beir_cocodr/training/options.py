@@ -16,7 +16,11 @@ from beir_cocodr.records import Json
 from beir_cocodr.training.distillation.teacher_rows import STUDENTS, TEACHERS
 from beir_cocodr.training.finetuning.loss_rows import DISTILLATION_LOSSES, LOSSES, ScaleOptions
 from beir_cocodr.training.finetuning.weightings import WEIGHTINGS, ClusterOptions
-from beir_cocodr.training.pretraining.objectives import OBJECTIVES, LanguageModelOptions
+from beir_cocodr.training.pretraining.objectives import (
+    OBJECTIVES,
+    LanguageModelOptions,
+    SpanPairOptions,
+)
 from beir_cocodr.training.rows import Row, Tables, choices
 from beir_cocodr.training.shared_options import TrainingOptions, Workload
 
@@ -99,6 +103,12 @@ class PretrainOptions(TrainingOptions):
             raise InputError(
                 f"{self.objective} needs encoder_dropout: its two copies differ by dropout alone"
             )
+
+    def longest_text(self) -> int:
+        """Return the most tokens of a text in training."""
+        if isinstance(self.objective_options, SpanPairOptions):
+            return self.span_tokens + 2  # and the special tokens
+        return self.max_length
 
     @property
     def language_model(self) -> LanguageModelOptions:

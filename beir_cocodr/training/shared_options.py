@@ -178,6 +178,10 @@ class TrainingOptions(Budget):
         """Return what a training over so many examples reads."""
         return Workload(self.steps_for(examples), texts=2, searches=0)
 
+    def longest_text(self) -> int | None:
+        """Return the most tokens of a text in training; None if the encoder's length counts."""
+        return None
+
     def cached_mini_batch(self) -> int | None:
         """Return the texts that gradient caching embeds at a time; None if a batch fits."""
         from beir_cocodr.distributed import world_size

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from beir_cocodr import COCODR, FuseOptions, load_collection
+from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.vectors.vector_cache import VectorCache
 from beir_cocodr.training import adaptation_cost as module
 from beir_cocodr.training.adapt import AdaptationPlan, AdaptOptions
 from beir_cocodr.training.adaptation_cost import (
@@ -13,6 +18,7 @@ from beir_cocodr.training.adaptation_cost import (
     PlannedTraining,
     estimate,
     probe,
+    training_bytes,
     training_seconds,
 )
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
@@ -28,10 +34,16 @@ def documents(beir_folder):
     return load_collection(str(beir_folder)).documents
 
 
-def test_the_probe_counts_documents_over_the_clock(model, documents, monkeypatch):
+def test_the_probe_scales_tokens_over_the_clock_to_documents(model, tmp_path, monkeypatch):
     ticks = iter([100.0, 104.0])
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(ticks))
-    assert probe(model, documents) == PROBE / 4
+    # Every third document is long, and of the spaced ones that are encoded another share.
+    texts = {f"{n}": "wing " * (40 if n % 3 == 0 else 4) for n in range(90)}
+    documents = load_collection(texts, labels="none").documents
+    lengths = [len(model.tokenizer(text.strip())["input_ids"]) for text in texts.values()]
+    read = [lengths[row] for row in np.linspace(0, 89, PROBE).astype(int)]
+    assert np.mean(read) != pytest.approx(np.mean(lengths), rel=0.01)
+    assert probe(model, documents) == pytest.approx(sum(read) / 4 / np.mean(lengths))
 
 
 BUDGET = {"max_steps": 5, "batch_size": 4}
@@ -76,12 +88,13 @@ def test_what_is_left_of_an_adaptation(model, documents, beir_folder, tmp_path, 
     }
     plan = AdaptationPlan(target, source, settings, AdaptOptions(), tmp_path)
     cost = estimate(plan.trainings(), model, documents)
+    assert cost is not None
     pairs = sum(map(len, load_collection(str(beir_folder), "train").qrels.values()))
     epochs = 3 * round(2 * pairs / 4) * 4 * 3 / 10
     whole = {"base + source": epochs, "base + COCO": 12, "base + COCO + source": epochs}
     assert cost.seconds == pytest.approx(whole | {JUDGEMENT: 4 * len(documents) / 10})
     weights = sum(weight.nbytes for weight in model.parameters())
-    assert cost.disk_bytes == (3 + 8) * weights
+    assert cost.disk_bytes == (3 + 8) * weights + 4 * 4 * 32 * len(documents)
     assert cost.memory_bytes > 4 * weights
     for there in (
         "estimate from a probe",
@@ -92,3 +105,26 @@ def test_what_is_left_of_an_adaptation(model, documents, beir_folder, tmp_path, 
         "10 documents a second",
     ):
         assert there in str(cost)
+
+
+def test_texts_whose_vectors_are_kept_cost_nothing(model, documents, monkeypatch):
+    monkeypatch.setattr(module, "probe", lambda model, documents: 10.0)
+    training = PlannedTraining("base + x", PretrainOptions.of(**BUDGET), 40)
+    trained = replace(training, finished=True)
+    before = estimate([training], model, documents)
+    assert before.seconds[JUDGEMENT] == pytest.approx(2 * len(documents) / 10)
+    assert estimate([trained], model, documents) is not None
+    cache = VectorCache.of(model, documents)
+    CorpusEncoder(model, documents, cache=cache).encode(np.arange(len(documents)))
+    after = estimate([training], model, documents)
+    assert after.seconds[JUDGEMENT] == pytest.approx(len(documents) / 10)
+    assert estimate([trained], model, documents) is None
+
+
+def test_cached_gradients_take_another_pass_and_hold_fewer_texts(model):
+    whole = FinetuneOptions.of(**BUDGET)
+    parts = replace(whole, mini_batch_size=1)
+    seconds = [training_seconds(PlannedTraining("x", one, 40), 10.0, 7.0) for one in (whole, parts)]
+    assert seconds[1] == pytest.approx(seconds[0] * 4 / 3)
+    assert training_bytes(model, whole) == 4 * training_bytes(model, parts) > 0
+    assert training_bytes(model, FuseOptions()) == 0
