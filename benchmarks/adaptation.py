@@ -55,7 +55,7 @@ from beir_cocodr import FuseOptions, HybridEncoder, finetune, load_collection
 from beir_cocodr.evaluation.measures import score_queries
 from beir_cocodr.io import write_text
 from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder, model_source
-from beir_cocodr.models.hybrid_encoder import HybridHead
+from beir_cocodr.models.hybrid_encoder import HybridHead, terms_by_row
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.hybrid.fusion import RM3, Feedback, Hybrid
@@ -348,7 +348,7 @@ class Study:
         texts = list(self.vectors)
         features = {
             "sentence_embedding": torch.stack(list(self.vectors.values())),
-            **head.features(texts, "query"),
+            **terms_by_row(head.features(texts)),
         }
         vectors = head(features, "query")["sentence_embedding"]
         return dict(zip(texts, vectors, strict=True))

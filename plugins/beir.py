@@ -6,7 +6,8 @@ BEIR has no registry. Our models go into its classes as they are:
 any model, and `evaluator` and `load` save the lines around them. Classes that have BEIR's names are
 BEIR's, and work where BEIR 2.2 fails: ``EvaluateRetrieval.rerank`` is missing there, and reranking
 takes neither ``title: None`` nor the datasets of ``HFDataLoader``. Its FAISS searches are in
-:mod:`beir_cocodr.plugins.beir_faiss`.
+:mod:`beir_cocodr.plugins.beir_faiss`, and its training is in
+:mod:`beir_cocodr.plugins.beir_training`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,8 @@ from beir_cocodr.retrieval.resolve import Model, resolve_model
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.vectors.topk import search_chunks
 
+from .beir_training import TrainRetriever
+
 __all__ = [
     "COCODR",
     "MRL",
@@ -37,6 +40,7 @@ __all__ = [
     "ExactSearch",
     "ModelSearch",
     "Rerank",
+    "TrainRetriever",
     "evaluator",
     "load",
     "load_encoder",

@@ -115,6 +115,26 @@ def test_beir_rerank(beir_folder, tiny_cosine, tiny_cross):
     assert all(0 < measures["NDCG@10"] <= 1 for measures in found.values())
 
 
+@pytest.mark.parametrize("form", ["pairs", "triplets", "hard-negatives", "margin-mse"])
+def test_beir_training(form, beir_folder, tiny_cosine, tmp_path):
+    for split in ("train", "dev"):
+        qrels = (beir_folder / "qrels" / "test.tsv").read_text().splitlines()
+        (tmp_path / "data" / "qrels").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / "qrels" / f"{split}.tsv").write_text("\n".join(qrels[:20]) + "\n")
+    for file in ("corpus.jsonl", "queries.jsonl"):
+        (tmp_path / "data" / file).symlink_to(beir_folder / file)
+    arguments = ["--data-path", tmp_path / "data", "--model", tiny_cosine, "--form", form]
+    output = tmp_path / "trained"
+    run(EXAMPLES / "beir_training.py", *arguments, "--batch-size", 4, "--output", output)
+    trained = evaluate({"m": str(output)}, str(beir_folder), measures="nDCG@10")
+    assert trained.models["m"].measures["nDCG@10"] > 0.1
+    assert (output / "model.safetensors").read_bytes() != (
+        Path(tiny_cosine) / "model.safetensors"
+    ).read_bytes()
+    if form == "pairs":
+        assert list((output / "eval").glob("*.csv"))
+
+
 def test_evaluate_all_tasks(tmp_path):
     for task in ("scifact", "nfcorpus"):
         write_beir(tmp_path / "data" / task, seed=len(task))

@@ -40,6 +40,13 @@ _LEAST_LENGTH = 3
 # Characters: a shorter text is never cut before it is tokenised.
 _LONG = 10_000
 
+# What to use in place of the arguments that change vectors.
+_MINING = (
+    "; to mine hard negatives, use beir-cocodr export --model MODEL --form sentence-transformers, "
+    "which ranks by the model's own scores"
+)
+_SMALLER = "; beir-cocodr encode --precision int8 stores 8 bits a number and a scale a vector"
+
 # The file for what sentence-transformers' own files cannot store, and its only key.
 _FORMAT_FILE = "text_format.json"
 _FORMAT_KEY = "title_separator"
@@ -375,9 +382,9 @@ class TwoSidedEncoder(COCODR):
             inputs: Texts.
             *args: Arguments of the host.
             task: "query" or "document".
-            normalize_embeddings: Has to be false.
-            truncate_dim: Has to be None.
-            precision: Has to be "float32".
+            normalize_embeddings: Must be false.
+            truncate_dim: Must be None.
+            precision: Must be "float32".
             **kwargs: Arguments of the host.
 
         Raises:
@@ -385,17 +392,17 @@ class TwoSidedEncoder(COCODR):
         """
         check_task(task, self.kind)
         if normalize_embeddings:
-            raise InputError(self._corrupted_by("normalize_embeddings"))
+            raise InputError(self._corrupted_by("normalize_embeddings", _MINING))
         if truncate_dim is not None or self.truncate_dim is not None:
             raise InputError(self._corrupted_by("truncate_dim"))
         if precision not in (None, "float32"):
-            raise InputError(self._corrupted_by(f"precision {precision}"))
+            raise InputError(self._corrupted_by(f"precision {precision}", _SMALLER))
         return super().encode(inputs, *args, task=task, **kwargs)
 
-    def _corrupted_by(self, change: str) -> str:
+    def _corrupted_by(self, change: str, alternative: str = "") -> str:
         return (
             f"{change} would corrupt the vectors of {self.kind}, whose parts belong to one score; "
-            "leave it out"
+            f"leave it out{alternative}"
         )
 
 

@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +25,9 @@ from beir_cocodr.models.term_weights import length_norms
 
 # The vocabulary of a saved head, a term a line.
 _TERMS_FILE = "terms.txt"
+
+# Fills the rows of texts with fewer terms.
+_NO_TERM = -1
 
 # A deviation below this share of the largest that a query could have comes from rounding alone.
 _NO_DEVIATION = 1e-6
@@ -139,19 +142,15 @@ class HybridHead(SavedModule):
         stop_words = sorted(self.analyze.stop_words)
         return json_sha256([list(terms), self.analyze(" ".join(terms)), stop_words])
 
-    def features(self, texts: Sequence[str], task: str) -> dict[str, Tensor]:
+    def features(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Return the known terms of (n,) texts.
 
-        Args:
-            texts: The texts.
-            task: "query" or "document".
-
         Returns:
-            The numbers of all terms and their weights, where each text begins, and how many content
-            terms each text has.
+            The numbers of all terms and how often each occurs in its text, where each text begins,
+            and how many content terms each text has.
         """
         numbers: list[int] = []
-        weights: list[float] = []
+        occurrences: list[int] = []
         starts: list[int] = []
         lengths: list[int] = []
         for text in texts:
@@ -161,33 +160,39 @@ class HybridHead(SavedModule):
             starts.append(len(numbers))
             lengths.append(len(terms))
             numbers += counts
-            if task == "query":
-                weights += counts.values()
-            else:
-                length = float(max(1, len(terms)))
-                norm = length_norms(length, self.mean_length, self.k1, self.b)
-                weights += (count / (count + norm) for count in counts.values())
+            occurrences += counts.values()
         return {
             "terms": torch.tensor(numbers, dtype=torch.long),
-            "term_weights": torch.tensor(weights, dtype=torch.float32),
+            "term_counts": torch.tensor(occurrences, dtype=torch.float32),
             "term_starts": torch.tensor(starts, dtype=torch.long),
             "content_terms": torch.tensor(lengths, dtype=torch.float32),
         }
 
+    def term_weights(self, features: dict[str, Tensor], task: str) -> Tensor:
+        """Return the weights of all terms of what :meth:`features` returns.
+
+        They are BM25's weights for documents, and the terms' counts for queries.
+        """
+        counts = features["term_counts"]
+        if task == "query":
+            return counts
+        wide = torch.float32 if counts.device.type == "mps" else torch.float64
+        lengths = features["content_terms"].clamp(min=1).to(wide)
+        norms = length_norms(lengths, self.mean_length, self.k1, self.b)[_text_rows(features)]
+        saturated = counts / (counts + norms)
+        return saturated.float() * self.idf[features["terms"]]
+
     def lexical(self, features: dict[str, Tensor], task: str) -> Tensor:
-        """Return the (n, r + hashed) vectors of what :meth:`features` gives.
+        """Return the (n, r + hashed) vectors of what :meth:`features` returns.
 
         They are y_q for queries, and x_d before its mean and scale for documents.
         """
-        numbers = features["terms"]
-        weights = features["term_weights"]
+        weights = self.term_weights(features, task)
         starts = features["term_starts"]
-        if task == "document":
-            weights = weights * self.idf[numbers]
         parts = [torch.zeros(len(starts), 0, device=starts.device)]
         if self.components:
             bag = F.embedding_bag(
-                numbers,
+                features["terms"],
                 self.projection,
                 starts,
                 mode="sum",
@@ -195,32 +200,23 @@ class HybridHead(SavedModule):
             )
             parts.append(bag)
         if self.hashed:
-            lost = self._hashed_sums(numbers, weights, starts)
+            lost = self._hashed_sums(features, weights)
             if self.components:
                 lost = (lost - parts[-1] @ self.hashed_projection) * self.hashed_weight**0.5
             parts.append(lost)
         return torch.cat(parts, dim=1)
 
-    def _hashed_sums(
-        self,
-        numbers: Tensor,
-        weights: Tensor,
-        starts: Tensor,
-    ) -> Tensor:
+    def _hashed_sums(self, features: dict[str, Tensor], weights: Tensor) -> Tensor:
         """Return the (n, hashed) sums of signed term weights in their buckets."""
-        device = starts.device
-        count = len(starts)
+        numbers = features["terms"]
+        device = numbers.device
+        count = len(features["term_starts"])
         buckets = self._buckets.to(device)
         signs = self._signs.to(device)
-        ends = torch.cat([starts[1:], starts.new_tensor([len(numbers)])])
-        rows = torch.repeat_interleave(
-            torch.arange(count, device=device),
-            ends - starts,
-        )
         sums = torch.zeros(count * self.hashed, device=device)
         sums.index_add_(
             0,
-            rows * self.hashed + buckets[numbers],
+            _text_rows(features) * self.hashed + buckets[numbers],
             weights * signs[numbers],
         )
         return sums.reshape(count, self.hashed)
@@ -231,9 +227,9 @@ class HybridHead(SavedModule):
         """Set ``sentence_embedding`` to (B, d + r + hashed) float32 vectors.
 
         Args:
-            features: What the dense encoder gives, and :meth:`features`.
+            features: The dense encoder's features, and those of :func:`terms_by_row`.
             task: "query" or "document".
-            parts: Give [e_q, y_q, w] of queries, for :meth:`join`.
+            parts: Return [e_q, y_q, w] of queries, for :meth:`join`.
             **kwargs: Ignored.
 
         Raises:
@@ -248,7 +244,7 @@ class HybridHead(SavedModule):
         dense = features["sentence_embedding"].float()
         with torch.autocast(dense.device.type, enabled=False):
             dense = F.normalize(dense, dim=-1) if self.normalize else dense
-            lexical = self.lexical(features, task)
+            lexical = self.lexical(flat_terms(features), task)
             if task == "document":
                 vectors = torch.cat(
                     [dense, (lexical - self.mean) * self.scale],
@@ -285,7 +281,7 @@ class HybridHead(SavedModule):
 
     def document_part(self, texts: Sequence[str]) -> Tensor:
         """Return what follows the dense vectors of (n,) documents, (n, r + hashed) on the CPU."""
-        features = self.features(texts, "document")
+        features = self.features(texts)
         on_device = {name: part.to(self.idf.device) for name, part in features.items()}
         part: Tensor = (self.lexical(on_device, "document") - self.mean) * self.scale
         return part.cpu()
@@ -293,6 +289,18 @@ class HybridHead(SavedModule):
     def get_embedding_dimension(self) -> int:
         """Return the width of the vectors."""
         return self.dimension + self.components + self.hashed
+
+    # A private name of torch, by which ``half()``, ``to()`` and the like convert all tensors.
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the head to a device; it stays float32 whatever the precision of the encoder.
+
+        In half precision idf and covariances would be rounded, and small ones become 0.
+        """
+
+        def without_conversion(tensor: Tensor) -> Tensor:
+            return tensor.to(fn(tensor).device)
+
+        return super()._apply(without_conversion, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
     def save(
         self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object
@@ -326,6 +334,56 @@ class HybridHead(SavedModule):
             )
         head.set_vocabulary(terms)
         return head
+
+
+def terms_by_row(features: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what :meth:`HybridHead.features` returns with a row for each of (n,) texts.
+
+    Hosts cut all features by these rows, for mini-batches and for several devices. They also cut
+    columns of padding from features that are as wide as the tokens; the dimension of 1 keeps them
+    from these.
+
+    Returns:
+        ``terms`` (n, 1, W), where -1 fills the rows, ``term_counts`` (n, 1, W), and
+        ``content_terms`` (n,).
+    """
+    counts = _terms_of_texts(features)
+    width = int(counts.max()) if len(counts) else 0
+    is_term = torch.arange(width) < counts[:, None, None]
+    terms = torch.full(is_term.shape, _NO_TERM)
+    terms[is_term] = features["terms"]
+    term_counts = torch.zeros(is_term.shape)
+    term_counts[is_term] = features["term_counts"]
+    return {
+        "terms": terms,
+        "term_counts": term_counts,
+        "content_terms": features["content_terms"],
+    }
+
+
+def flat_terms(features: Features) -> dict[str, Tensor]:
+    """Return features by :func:`terms_by_row` as :meth:`HybridHead.features` returned them."""
+    terms = features["terms"]
+    is_term = terms != _NO_TERM
+    counts = is_term.sum(dim=(1, 2))
+    return {
+        "terms": terms[is_term],
+        "term_counts": features["term_counts"][is_term],
+        "term_starts": counts.cumsum(0) - counts,
+        "content_terms": features["content_terms"],
+    }
+
+
+def _terms_of_texts(features: dict[str, Tensor]) -> Tensor:
+    """Return how many distinct terms each of (n,) texts has."""
+    starts = features["term_starts"]
+    return torch.diff(starts, append=starts.new_tensor([len(features["terms"])]))
+
+
+def _text_rows(features: dict[str, Tensor]) -> Tensor:
+    """Return the row of the text that each term is of."""
+    counts = _terms_of_texts(features)
+    return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
 
 
 #: How a saved folder names the head.
@@ -462,12 +520,9 @@ class HybridEncoder(TwoSidedEncoder):
     def preprocess(self, inputs: Any, prompt: str | None = None, **kwargs: Any) -> Any:
         """Return the dense encoder's features of texts and BM25's, which ignore the prompt."""
         features = super().preprocess(inputs, prompt=prompt, **kwargs)
-        if len(self) and isinstance(self[-1], HybridHead):
-            task = check_task(kwargs.get("task"), self.kind)
-            features |= self.head.features(
-                [str(text) for text in inputs],
-                task,
-            )
+        if len(inputs) and len(self) and isinstance(self[-1], HybridHead):
+            texts = [str(text) for text in inputs]
+            features |= terms_by_row(self.head.features(texts))
         return features
 
     def encode_query_parts(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:

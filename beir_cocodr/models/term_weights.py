@@ -7,7 +7,7 @@ References:
 """
 
 import math
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from beir_cocodr.arrays import Array, Doubles
 K1 = 0.9
 B = 0.4
 
-Lengths = TypeVar("Lengths", float, Doubles, Array)
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Lengths = TypeVar("Lengths", float, Doubles, Array, "Tensor")
 
 
 def inverse_document_frequencies(frequencies: Array, documents: int) -> Doubles:

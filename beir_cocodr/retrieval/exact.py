@@ -65,7 +65,8 @@ class ExactSearch:
         results: the results of the last `search`.
 
     Raises:
-        InputError: If batch_size or corpus_chunk_size is below 1, or the model cannot encode.
+        InputError: If batch_size or corpus_chunk_size is below 1, the store is an empty string, or
+            the model cannot encode.
 
     Example:
         >>> from beir_cocodr import ExactSearch
@@ -97,6 +98,8 @@ class ExactSearch:
                 f"batch_size {batch_size}, corpus_chunk_size {corpus_chunk_size}: "
                 "both must be 1 or more"
             )
+        if store == "":
+            raise InputError("store is an empty string; name a folder, or leave it out")
         self.model = _loaded(model)
         self.store = store
         self.ignore_identical_ids = ignore_identical_ids

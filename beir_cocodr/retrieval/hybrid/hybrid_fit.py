@@ -60,7 +60,7 @@ _AS_GOOD = 0.01
 
 log = logging.getLogger(__name__)
 
-#: The terms of some texts at a time, as :meth:`HybridHead.features` gives them.
+#: The terms of some texts at a time, as :meth:`HybridHead.features` returns them.
 TermFeatures = list[dict[str, torch.Tensor]]
 
 
@@ -266,11 +266,7 @@ class Fit:
         ]
         # A head without a lexical part: it knows the vocabulary alone.
         self._vocabulary = self._empty_head(DenseBM25(0, 0))
-        self._document_terms = _term_features(
-            self._vocabulary,
-            self.texts,
-            "document",
-        )
+        self._document_terms = _term_features(self._vocabulary, self.texts)
         self.weights = term_matrix(
             self._vocabulary,
             self._document_terms,
@@ -330,7 +326,7 @@ class Fit:
         spaced = spaced_rows(len(queries), self.options.probes)
         probes = [*self.crops(), *(queries[row] for row in spaced)]
         dense_scores = z_normalize(self.dense.query_vectors(probes).numpy() @ self.vectors.T)
-        query_terms = _term_features(self._vocabulary, probes, "query")
+        query_terms = _term_features(self._vocabulary, probes)
         query_counts = term_matrix(self._vocabulary, query_terms, "query")
         exact = self._best(
             dense_scores,
@@ -441,14 +437,10 @@ class Fit:
         return head
 
 
-def _term_features(
-    head: HybridHead,
-    texts: Sequence[str],
-    task: str,
-) -> TermFeatures:
+def _term_features(head: HybridHead, texts: Sequence[str]) -> TermFeatures:
     """Return the terms of (n,) texts, some at a time; all heads of one vocabulary share them."""
     starts = range(0, len(texts), _CHUNK)
-    return [head.features(texts[start : start + _CHUNK], task) for start in starts]
+    return [head.features(texts[start : start + _CHUNK]) for start in starts]
 
 
 def term_matrix(
@@ -463,9 +455,7 @@ def term_matrix(
     parts = []
     for part in features:
         numbers = part["terms"].numpy()
-        weights = part["term_weights"].numpy()
-        if task == "document":
-            weights = weights * head.idf.numpy()[numbers]
+        weights = head.term_weights(part, task).numpy()
         starts = np.append(part["term_starts"].numpy(), len(numbers))
         shape = (len(starts) - 1, head.terms)
         parts.append(
