@@ -28,6 +28,7 @@ SEARCHING = (
     "bf16",
     "query_length",
     "document_length",
+    "pooling",
     "title_separator",
     "batch_size",
     "device",

@@ -64,7 +64,7 @@ _Threads = Annotated[
 
 @names_models
 @takes("settings", "shard_size", "precision", "backend", "token_budget", "verify")
-@takes("encoder", "query_length", "document_length", "title_separator", "device")
+@takes("encoder", "query_length", "document_length", "pooling", "title_separator", "device")
 def encode(
     dataset: parameters.Dataset,
     model: Annotated[str, plain("Encode with minilm, a folder or a hub name.")],

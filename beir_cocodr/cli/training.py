@@ -153,7 +153,7 @@ def distill(
         "seed",
     ),
 )
-@takes("encoder", "query_length", "document_length", "title_separator", "device")
+@takes("encoder", "query_length", "document_length", "pooling", "title_separator", "device")
 def fuse(
     *,
     dataset: parameters.Dataset,

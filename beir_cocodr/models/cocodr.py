@@ -9,7 +9,9 @@ from typing import Any
 import torch.nn.functional as F
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from beir_cocodr.data.text import TextFormat, cut_text, read_literally
 from beir_cocodr.errors import InputError, explained
@@ -21,7 +23,20 @@ from beir_cocodr.models.checkpoints.hub import (
     places_in,
     reachable,
 )
-from beir_cocodr.models.checkpoints.integrity import check_loaded, loading, positions
+from beir_cocodr.models.checkpoints.integrity import (
+    ENCODER,
+    RELEASED,
+    check_loaded,
+    loading,
+    positions,
+)
+from beir_cocodr.models.checkpoints.known_checkpoints import (
+    POOLINGS,
+    KnownCheckpoint,
+    known_checkpoint,
+    released_form,
+)
+from beir_cocodr.models.checkpoints.score_projection import score_projection
 from beir_cocodr.models.spec import suggestion
 
 #: A model's card.
@@ -29,10 +44,6 @@ CARD_FILE = "README.md"
 
 #: The model's name in the examples of a card, which the host replaces when it uploads the model.
 PLACEHOLDER = "sentence_transformers_model_id"
-
-#: Tokens of a query and of a document where the model does not say (COCO-DR, section 5).
-QUERY_LENGTH = 64
-DOCUMENT_LENGTH = 128
 
 # The least length that leaves room for a token of the text, beside [CLS] and [SEP].
 _LEAST_LENGTH = 3
@@ -58,9 +69,11 @@ class COCODR(SentenceTransformer):
     """A dense encoder of queries and documents.
 
     A folder or hub name with a ``modules.json`` keeps its own pooling, similarity, prompts and
-    lengths. Anything else, a bare BERT such as the published ``OpenMatch/cocodr-*``, becomes the
-    last layer's [CLS] vector, compared by dot product, with queries cut to 64 and documents to 128
-    tokens. What ``save_pretrained`` writes consists of stock modules and loads with
+    lengths. Anything else is a bare transformer, such as the published ``OpenMatch/cocodr-*``, and
+    :data:`~beir_cocodr.models.checkpoints.known_checkpoints.KNOWN_CHECKPOINTS` says how its tokens
+    are pooled. One that is not in this table becomes the last layer's [CLS] vector, compared by dot
+    product, with queries cut to 64 and documents to 128 tokens, and a warning says so. What
+    ``save_pretrained`` writes consists of stock modules and loads with
     ``SentenceTransformer(path)``.
 
     Args:
@@ -72,6 +85,7 @@ class COCODR(SentenceTransformer):
         document_prompt: Text before every document. Default: the model's own.
         title_separator: Text between title and text of a document. Default: the model's own, or a
             space.
+        pooling: How a bare transformer pools its tokens, "cls" or "mean".
         **kwargs: Arguments of ``SentenceTransformer`` (``device``, ``model_kwargs``, ``modules``,
             ...).
 
@@ -103,6 +117,7 @@ class COCODR(SentenceTransformer):
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         title_separator: str | None = None,
+        pooling: str | None = None,
         **kwargs: Any,
     ) -> None:
         """Load or assemble the encoder."""
@@ -117,7 +132,7 @@ class COCODR(SentenceTransformer):
             self._set_format(" " if title_separator is None else title_separator)
         else:
             source = model_source(str(model_name_or_path))
-            self._load(source, title_separator, {**kwargs, "prompts": prompts})
+            self._load(source, title_separator, {**kwargs, "prompts": prompts, "pooling": pooling})
         set_lengths(self[0], query_length, document_length)
 
     def _load(
@@ -131,16 +146,27 @@ class COCODR(SentenceTransformer):
             kwargs = reachable(name, kwargs)
         places = places_in(kwargs)
         trusted = bool(kwargs.get("trust_remote_code"))
+        pooling = kwargs.pop("pooling", None)
         # The host's private name for the classes that a model may name, see MRL.
         known = tuple(self._module_classes)
+        form = None if trusted else released_form(find_file(name, "config.json", places))
         with loading(
             name,
+            ENCODER if form is None else RELEASED,
             trusted=trusted,
             known=known,
             hub=places,
         ):
             if kwargs.get("modules") is None and not find_file(name, "modules.json", places):
-                super().__init__(**_bare_encoder(name, kwargs))
+                super().__init__(**_bare_encoder(name, pooling, kwargs))
+                if form is not None and form.projects:
+                    for module in score_projection(name, places):
+                        self.append(module)
+            elif pooling is not None:
+                raise InputError(
+                    f"model {name!r} says in modules.json how its tokens are pooled; leave "
+                    f"pooling {pooling} out"
+                )
             else:
                 super().__init__(name, **kwargs)
             if title_separator is None:
@@ -464,14 +490,24 @@ def _saved_separator(name: str, places: Keywords) -> str:
     return str(content[_FORMAT_KEY])
 
 
-def _bare_encoder(name: str, kwargs: Keywords) -> Keywords:
-    """Return the constructor arguments of [CLS] pooling and dot product around a transformer."""
+def _bare_encoder(name: str, pooling: str | None, kwargs: Keywords) -> Keywords:
+    """Return the constructor arguments of pooling and dot product around a transformer.
+
+    Args:
+        name: A folder or a hub name.
+        pooling: "cls", "mean", or None for what is known of the checkpoint.
+        kwargs: Arguments of the host's constructor.
+    """
     kwargs = dict(kwargs)
+    checkpoint = _checkpoint(name, pooling)
     shared = places_in(kwargs)
     shared.pop("cache_folder", None)
     if "trust_remote_code" in kwargs:
         shared["trust_remote_code"] = kwargs["trust_remote_code"]
-    settings: Keywords = {"query_length": QUERY_LENGTH, "document_length": DOCUMENT_LENGTH}
+    settings: Keywords = {
+        "query_length": checkpoint.query_length,
+        "document_length": checkpoint.document_length,
+    }
     for part in ("model_kwargs", "processor_kwargs", "config_kwargs"):
         settings[part] = shared | (kwargs.pop(part, None) or {})
     problem = (
@@ -482,6 +518,52 @@ def _bare_encoder(name: str, kwargs: Keywords) -> Keywords:
     way_out = way_out or "name a folder, or minilm, which needs no hub"
     with explained(problem, way_out, OSError, ValueError):
         transformer = Transformer(name, cache_dir=kwargs.get("cache_folder"), **settings)
-    pooling = Pooling(transformer.get_embedding_dimension(), "cls")
-    similarity = kwargs.pop("similarity_fn_name", None) or "dot"
-    return kwargs | {"modules": [transformer, pooling], "similarity_fn_name": similarity}
+    prompts = {"query": checkpoint.query_prompt, "document": checkpoint.document_prompt}
+    pooled = Pooling(
+        transformer.get_embedding_dimension(),
+        checkpoint.pooling,
+        include_prompt=not any(prompts.values()),
+    )
+    if checkpoint.fills_queries:
+        _fill_queries(transformer, checkpoint.query_length)
+    known_prompts = {task: prompt for task, prompt in prompts.items() if prompt}
+    return kwargs | {
+        "modules": [transformer, pooled],
+        "similarity_fn_name": kwargs.pop("similarity_fn_name", None) or "dot",
+        "prompts": known_prompts | (kwargs.get("prompts") or {}),
+    }
+
+
+def _checkpoint(name: str, pooling: str | None) -> KnownCheckpoint:
+    """Return how a bare transformer encodes, and warn if only the user or nobody says it."""
+    if pooling is not None:
+        if pooling not in POOLINGS:
+            raise InputError(f"pooling is {pooling!r}; give {' or '.join(POOLINGS)}")
+        return KnownCheckpoint("the user", pooling)
+    checkpoint = known_checkpoint(name)
+    if checkpoint is None:
+        log.warning(
+            "model %s does not say how its tokens are pooled (it has no modules.json): its [CLS] "
+            "vector is taken, by dot product; if its authors average tokens, set pooling to mean",
+            name,
+        )
+        return KnownCheckpoint("nobody")
+    log.info("model %s: pooled by %s, as in %s", name, checkpoint.pooling, checkpoint.source)
+    return checkpoint
+
+
+def _fill_queries(transformer: Transformer, length: int) -> None:
+    """Fill queries with [MASK] to a length, and end no text with [SEP]."""
+    tokenizer = transformer.tokenizer
+    rules = tokenizer.backend_tokenizer
+    first = (tokenizer.cls_token, tokenizer.cls_token_id)
+    rules.post_processor = TemplateProcessing(
+        single=f"{tokenizer.cls_token} $A", special_tokens=[first]
+    )
+    # BERT's own class would add [SEP] again when it is loaded.
+    transformer.processor = PreTrainedTokenizerFast(
+        tokenizer_object=rules,
+        model_max_length=tokenizer.model_max_length,
+        **tokenizer.special_tokens_map,
+    )
+    transformer.query_expansion = {"strategy": "fixed", "attend": True, "length": length}

@@ -510,6 +510,12 @@ class EncoderOptions:
     title_separator: str | None = option(
         None, "Join title and text by this separator. Default: the model's own."
     )
+    pooling: str | None = option(
+        None,
+        "Pool the tokens of an encoder without modules.json by cls or mean. Default: as its "
+        "authors do if it is known, else cls, with a warning.",
+        choices=("cls", "mean"),
+    )
     device: str | None = option(None, "Run the encoder on this device, such as cpu or cuda:0.")
 
     def __post_init__(self) -> None:

@@ -45,6 +45,7 @@ PARTS = {
     ),
     "Condenser head": r"^c_head\.",
     "projection": r"^linear\.",
+    "embeddingHead and norm": r"^(embeddingHead|norm)\.",
     "position numbers": r"(^|\.)position_ids$",
 }
 
@@ -78,6 +79,12 @@ class Task:
 ENCODER = Task(
     "all layers of its encoder",
     absent=("pooler",),
+)
+# Encoders as ANCE and COCO-DR train them, whose class has a classifier that is never used.
+RELEASED = Task(
+    "all layers of its encoder",
+    absent=("pooler",),
+    spare=(*ENCODER.spare, "classifier", "embeddingHead and norm"),
 )
 CROSS_ENCODER = Task(
     "a trained classifier over query and document",
