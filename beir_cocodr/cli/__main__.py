@@ -18,6 +18,7 @@ from beir_cocodr.cli import (
     first_steps,
     gating,
     guide,
+    handing,
     judging,
     resampling,
     search,
@@ -105,6 +106,7 @@ _COMMANDS: tuple[Command, ...] = (
     training.export,
     search.encode,
     serving.serve,
+    handing.hand_over,
 )
 
 _STUDIES: tuple[Command, ...] = (

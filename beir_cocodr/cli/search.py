@@ -457,21 +457,12 @@ def _model_or_default(name: str | None, settings: SearchOptions) -> str:
     if name is not None:
         return name
     if settings.stores:
-        return _model_of_store(Path(settings.stores[0]), settings.verify)
+        from beir_cocodr.retrieval.store.store_choice import model_of_store
+
+        return model_of_store(Path(settings.stores[0]), settings.verify)
     default = "hybrid:minilm" if find_spec(MINILM_PACKAGE) else BM25
     log.info("no --model is named: searching with %s", default)
     return default
-
-
-def _model_of_store(store: Path, verify: bool) -> str:
-    from beir_cocodr.retrieval.store.store import EmbeddingStore
-
-    model = EmbeddingStore.open(store, verify).record.model
-    if model.name is None:
-        raise InputError(f"{store} does not say which model encoded it; give --model")
-    if model.path is not None and Path(model.path).is_dir():
-        return model.path
-    return model.name
 
 
 def _typed_lines() -> Iterator[str]:

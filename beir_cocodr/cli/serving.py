@@ -1,4 +1,4 @@
-"""The commands that search on a page, where answers can be judged: serve and try."""
+"""The commands that search on a page or for an agent, with a verdict: serve and try."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Context, prompt
+from typer import Argument, Context, Option, prompt
 
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import plain, takes
@@ -66,6 +66,14 @@ def serve(
     model: Annotated[list[str], plain("Search with this model; repeat for two or three in all.")],
     *,
     page: PageOptions,
+    mcp: Annotated[
+        bool,
+        Option(
+            "--mcp",
+            help="Serve no page: give an agent search and verdict as tools, by the Model Context "
+            "Protocol over standard input and output.",
+        ),
+    ] = False,
     settings: SearchOptions,
 ) -> None:
     """Search with several models on a page and judge them.
@@ -73,6 +81,9 @@ def serve(
     The page shows the answers of two or three models side by side, takes grades, and shows which
     model is better.
     """
+    if mcp:
+        _serve_agent(context, dataset, model, page, settings)
+        return
     _show_page(context, dataset, model, page, settings)
 
 
@@ -149,6 +160,28 @@ def _show_page(
     if not has_ended:
         # A library works in a thread, which Python cannot end. What it writes appears whole or
         # not at all.
+        context.call_on_close(partial(os._exit, 0))
+
+
+def _serve_agent(
+    context: Context, dataset: str, models: list[str], page: PageOptions, settings: SearchOptions
+) -> None:
+    """Serve tools to an agent until it closes the standard input."""
+    if find_spec("mcp") is None:
+        raise InputError("--mcp needs the package mcp: pip install 'beir-cocodr[mcp]'")
+    if (page.host, page.port) != (PageOptions.host, PageOptions.port):
+        raise InputError(
+            "--mcp answers over standard input and output; leave out --host and --port"
+        )
+    from beir_cocodr.serve.mcp_server import serve_tools
+    from beir_cocodr.serve.session import Session
+
+    folder = page.output or _default_output(dataset)
+    session = Session(dataset, models, folder, settings, keep_queries=page.keep_queries)
+    _silence_progress(context)
+    session.start()
+    serve_tools(session)
+    if not session.stop():
         context.call_on_close(partial(os._exit, 0))
 
 

@@ -39,7 +39,7 @@ class HttpSettings(Options):
 
     In the URL and the body, ``{query}`` and ``{top_k}`` are replaced by the query and the number of
     documents, ``{query_json}`` by the query as it is written inside of a JSON string, and the value
-    ``"{vector}"`` by the vector of the query.
+    ``"{vector}"`` by the vector of the query, which within a longer text is written as JSON.
 
     Attributes:
         url: The URL.
@@ -157,6 +157,8 @@ class HttpSettings(Options):
             InputError: An environment variable of a header is not set.
         """
         texts = {QUERY: query, QUERY_IN_JSON: json.dumps(query)[1:-1], TOP_K: str(top_k)}
+        if vector is not None:
+            texts[VECTOR] = json.dumps(vector)
         values = {QUERY: query, TOP_K: top_k, VECTOR: vector}
         quoted = {placeholder: quote(text, safe="") for placeholder, text in texts.items()}
         secrets: list[str] = []

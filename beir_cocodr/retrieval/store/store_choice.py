@@ -50,6 +50,20 @@ def check_still_same(
         )
 
 
+def model_of_store(folder: Path, verify: bool = True) -> str:
+    """Return the name of the model that wrote a store, or its folder where that still exists.
+
+    Raises:
+        InputError: The store does not say it.
+    """
+    model = EmbeddingStore.open(folder, verify).record.model
+    if model.name is None:
+        raise InputError(f"{folder} does not say which model encoded it; give --model")
+    if model.path is not None and Path(model.path).is_dir():
+        return model.path
+    return model.name
+
+
 class StoreChoice:
     """Stores of one corpus, each for the encoder that wrote it, whatever its name is now.
 

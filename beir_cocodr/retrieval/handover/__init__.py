@@ -1,0 +1,1 @@
+"""Vectors and fusion weights in the form that a search engine takes."""
