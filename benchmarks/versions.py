@@ -2,9 +2,9 @@
 
 The script makes environments with uv: ``oldest`` has the lower bound of every requirement,
 ``oldest-hosts`` those of the hosts, which ask for newer versions than we do, ``newest`` the newest
-of everything, and ``extras`` each extra by itself. It runs the tests in the first three and imports
-what the extra promises in the last. It writes ``benchmarks/results/versions.json`` and puts both
-tables into ``docs/results.md``:
+of everything, ``frameworks`` the frameworks of agents that no extra has, and ``extras`` each extra
+by itself. It runs tests in all but the last, where it imports what the extra promises. It writes
+``benchmarks/results/versions.json`` and puts both tables into ``docs/results.md``:
 
     python benchmarks/versions.py oldest --python 3.11
     python benchmarks/versions.py newest --python 3.13 tests/plugins
@@ -53,6 +53,8 @@ PROMISES = {
     "files": ("pypdf", "docx"),
     "serve": ("starlette", "uvicorn", "beir_cocodr.serve.app"),
     "word-vectors": ("gensim.models",),
+    "qdrant": ("qdrant_client", "beir_cocodr.plugins.qdrant"),
+    "mcp": ("mcp", "beir_cocodr.serve.mcp_server"),
     "test": ("pytest", "hypothesis", "httpx2", "selenium", "mypy", "build", "twine"),
     "docs": ("mkdocs", "material", "mkdocstrings_handlers.python"),
     "all": ("pytest", "mkdocs", "faiss", "mteb", "pyterrier", "ray.data"),
@@ -69,16 +71,26 @@ class Kind:
     Attributes:
         resolution: How uv chooses versions.
         extras: The extras that are installed.
+        packages: Further packages, which no extra has.
+        tests: The files of tests that are run if the command names none; none means all.
     """
 
     resolution: str
     extras: tuple[str, ...]
+    packages: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
 
 
 KINDS = {
     "oldest": Kind("lowest-direct", ("quickstart", "faiss-cpu", "files", "serve", "report", "ray")),
     "oldest-hosts": Kind("lowest-direct", ("pyserini", "mteb", "pyterrier")),
     "newest": Kind("highest", ("test",)),
+    "frameworks": Kind(
+        "highest",
+        ("quickstart",),
+        packages=("langchain-core", "llama-index-core", "haystack-ai"),
+        tests=("tests/test_frameworks.py",),
+    ),
 }
 
 
@@ -223,7 +235,7 @@ def tried_row(
     """Return a row of the table: the versions, the tests, and their outcomes."""
     versions = installed_versions(interpreter)
     python = subprocess.check_output([interpreter, "--version"], text=True)
-    names = bounds().keys() | bounds(KINDS[kind].extras).keys()
+    names = bounds().keys() | bounds(KINDS[kind].extras).keys() | {*KINDS[kind].packages}
     return {
         "kind": kind,
         "python": python.split()[1],
@@ -273,7 +285,7 @@ def run_tests(
 ) -> tuple[int, dict[str, Any]]:
     """Run tests in a new environment, and return the status of pytest and the row."""
     extras = ",".join(KINDS[kind].extras)
-    requirements = ["--editable", f".[{extras}]", *tools()]
+    requirements = ["--editable", f".[{extras}]", *KINDS[kind].packages, *tools()]
     interpreter = make_environment(
         folder,
         python,
@@ -392,7 +404,7 @@ def main() -> None:
             options.what,
             options.python,
             folder,
-            options.tests,
+            options.tests or KINDS[options.what].tests,
         )
         save(
             options.results,

@@ -26,7 +26,13 @@ from beir_cocodr.models.spec import model_forms
 EXAMPLES = Path(__file__).parents[1] / "examples"
 README = (EXAMPLES / "README.md").read_text()
 #: Those that import an extra at once.
-NEEDS = {"mteb_evaluation.py": "mteb", "pyterrier_pipeline.py": "pyterrier"}
+NEEDS = {
+    "mteb_evaluation.py": "mteb",
+    "pyterrier_pipeline.py": "pyterrier",
+    "langchain_retriever.py": "langchain_core",
+    "llamaindex_retriever.py": "llama_index.core",
+    "haystack_retriever.py": "haystack",
+}
 SCRIPTS = sorted(file.name for file in EXAMPLES.glob("*.py"))
 BLOCKS = re.findall(r"```\n(.*?)```", README, flags=re.DOTALL)
 COMMANDS = [

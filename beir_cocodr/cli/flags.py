@@ -43,6 +43,7 @@ TRAINING = (
     "learning_rate",
     "loader_workers",
     "seed",
+    "report_to",
 )
 
 Preset = Annotated[

@@ -193,7 +193,11 @@ def fuse(
 
 
 @names_models
-@gives("shared", FinetuneOptions, "max_steps", "epochs", "batch_size", "learning_rate", "seed")
+@gives(
+    "shared",
+    FinetuneOptions,
+    *("max_steps", "epochs", "batch_size", "learning_rate", "seed", "report_to"),
+)
 @takes("search", "bm25_weight", "device")
 def adapt(
     *,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
+from importlib.util import find_spec
 from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 from beir_cocodr.errors import SEED_MAX, InputError
@@ -19,6 +20,9 @@ from beir_cocodr.training.rows import Row, Tables, own_fields, rows_with_option
 
 log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Options)
+
+#: Services that can log a training, each with the package that it needs.
+REPORTS = {"wandb": "wandb", "tensorboard": "tensorboard", "trackio": "trackio"}
 
 #: Former name of an option to its present one; the command line and presets take both.
 FORMER_NAMES = {"idro_mode": "mode", "mining_depth": "depth", "mining_keep": "keep"}
@@ -37,6 +41,32 @@ class Workload:
     steps: int
     texts: int
     searches: int
+
+
+def report_services(names: str) -> list[str]:
+    """Return the services that the option ``report_to`` names.
+
+    Args:
+        names: names separated by commas; "none" for no service.
+
+    Raises:
+        InputError: A service is unknown, or its package is not installed.
+    """
+    services = [name.strip() for name in names.split(",") if name.strip()]
+    if services in ([], ["none"]):
+        return []
+    for name in services:
+        if name not in REPORTS:
+            raise InputError(
+                f"report_to {names!r}: the service {name!r} is unknown; give none, or any of "
+                f"{', '.join(REPORTS)} separated by commas"
+            )
+        if find_spec(REPORTS[name]) is None:
+            raise InputError(
+                f"report_to {name} needs a package that is not installed: pip install "
+                f"{REPORTS[name]}"
+            )
+    return services
 
 
 def planned_steps(max_steps: int, epochs: float, examples: int, batch_size: int) -> int:
@@ -96,6 +126,7 @@ class TrainingOptions(Budget):
         max_grad_norm: norm that gradients are clipped to.
         seed: seed of data order, sampling and dropout.
         save_steps: steps between checkpoints. None means a tenth of the run, at most 500.
+        report_to: services that log the training, separated by commas: wandb, tensorboard, trackio.
         loader_workers: processes that prepare the batches of each training process. None means
             none on a CPU, and on a GPU the free cores, at most 4. They change no result.
         encoder: how the encoder is loaded: lengths, prompts, separator and device.
@@ -125,11 +156,16 @@ class TrainingOptions(Budget):
         "Prepare batches in this many processes. Default: up to 4 on a GPU, none on a CPU.",
         min=0,
     )
+    report_to: str = option(
+        "none",
+        "Also log the training to wandb, tensorboard or trackio; separate several by commas.",
+    )
     encoder: EncoderOptions = EncoderOptions()
 
     def __post_init__(self) -> None:
         """Check the options, and fill in the chosen rows' own ones."""
         super().__post_init__()
+        report_services(self.report_to)
         for kind, table in self.TABLES.items():
             self._fill_in_row(kind, table)
 
@@ -162,7 +198,7 @@ class TrainingOptions(Budget):
     def recorded(self) -> Json:
         """Return the options that results depend on, and that no other part of a record holds."""
         settings = asdict(self)
-        for name in (*self.UNRECORDED, "loader_workers", "encoder"):
+        for name in (*self.UNRECORDED, "loader_workers", "report_to", "encoder"):
             del settings[name]
         return settings
 

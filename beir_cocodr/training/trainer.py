@@ -44,7 +44,12 @@ from beir_cocodr.training.checkpoints import (
 )
 from beir_cocodr.training.finite_guard import FiniteGuard
 from beir_cocodr.training.output_folder import started, training_precision
-from beir_cocodr.training.shared_options import TrainingOptions
+from beir_cocodr.training.reporting import (
+    closing_reports,
+    report_arguments,
+    report_callbacks,
+)
+from beir_cocodr.training.shared_options import TrainingOptions, report_services
 
 log = logging.getLogger(__name__)
 
@@ -242,9 +247,12 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
     checkpoints = output / CHECKPOINTS
     last = on_main(lambda: checkpoint_to_resume(checkpoints)) if resume else None
     with started(output, stage.plan):
-        arguments = _arguments(stage, options, checkpoints)
+        arguments = _arguments(stage, options, output)
         _keep_to_one_gpu(arguments)
+    services = report_services(options.report_to)
     trainer = _build_trainer(stage, arguments, last)
+    for callback in report_callbacks(services, output):
+        trainer.add_callback(callback)
     guard = FiniteGuard(output, lambda: last_checkpoint(checkpoints), stage.names)
 
     def complete_so_far() -> str:
@@ -252,7 +260,7 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         name = complete.name if complete else "no checkpoint"
         return f"{name} is complete, and --resume goes on from there"
 
-    with naming_full_disk(output, complete_so_far):
+    with naming_full_disk(output, complete_so_far), closing_reports(services):
         result = trainer.train_guarded(guard, stage.batch_keys, last)
     _check_steps(stage, options, output, result.global_step)
     losses = [
@@ -336,7 +344,7 @@ BROADCAST_BUFFERS = (
 )
 
 
-def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any:
+def _arguments(stage: Stage, options: TrainingOptions, output: Path) -> Any:
     """Return the host's arguments of a stage."""
     device = stage.model.device
     examples = len(stage.dataset)
@@ -353,7 +361,7 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
         )
     precision = training_precision(device)
     return stage.arguments(
-        output_dir=str(checkpoints),
+        output_dir=str(output / CHECKPOINTS),
         per_device_train_batch_size=options.batch_size,
         max_steps=options.max_steps,
         num_train_epochs=options.epochs,
@@ -378,7 +386,7 @@ def _arguments(stage: Stage, options: TrainingOptions, checkpoints: Path) -> Any
         # A last batch that is not full would follow full ones.
         dataloader_drop_last=examples >= options.batch_size,
         dataloader_pin_memory=device.type == "cuda",
-        report_to="none",
+        **report_arguments(report_services(options.report_to), output),
         ddp_broadcast_buffers=BROADCAST_BUFFERS,
         disable_tqdm=True,  # our own bar is shown
     )

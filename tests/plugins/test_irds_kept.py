@@ -8,13 +8,15 @@ import itertools
 import json
 import logging
 import os
+import subprocess
+import sys
 
 import ir_datasets
 import pytest
 from beir_cocodr.plugins import irds, irds_registry
 from conftest import exit_code, write_beir
 
-from beir_cocodr import load_collection
+from beir_cocodr import evaluate, load_collection
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.resampling import RestrainOptions
@@ -133,3 +135,38 @@ def test_a_folder_that_is_gone_is_a_warning_and_bad_words_one_line(
     irds_registry.kept_file().write_text("{")
     with pytest.raises(InputError, match=r"beir_cocodr\.json"):
         irds.register()
+
+
+def test_lookup_finds_documents_and_queries_by_id(beir_folder, name, capsys):
+    irds.register_folder(beir_folder, name, keep=True)
+    collection = load_collection(beir_folder)
+    assert command("lookup", name, "d7", "d3", "--format", "jsonl") == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["doc_id"], row["text"]) for row in rows] == [
+        (id, collection.documents[id]["text"]) for id in ("d7", "d3")
+    ]
+    [query, *_] = collection.queries
+    assert command("lookup", f"{name}/test", "--qid", query) == 0
+    assert capsys.readouterr().out.split("\t") == [query, collection.queries[query] + "\n"]
+
+
+def test_ir_measures_command_line_scores_a_run_by_exported_judgements(
+    beir_folder, name, tmp_path, capsys
+):
+    """The way that docs/beir.md names."""
+    irds.register_folder(beir_folder, name, keep=True)
+    assert command("export", f"{name}/test", "qrels") == 0
+    (tmp_path / "test.qrels").write_text(capsys.readouterr().out)
+    record = evaluate("bm25", beir_folder, measures="nDCG@10 R@100", output=tmp_path / "judged")
+    words = [tmp_path / "test.qrels", tmp_path / "judged" / "bm25.run", "nDCG@10", "R@100"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ir_measures", *words, "--places", "6"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    figures = dict(line.split("\t") for line in done.stdout.splitlines())
+    expected = record.models["bm25"].measures
+    assert {name: float(value) for name, value in figures.items()} == pytest.approx(
+        expected, abs=1e-6
+    )

@@ -52,6 +52,7 @@ HARMLESS = {
     "targets": "in the plan by content",
     "measures": "in the plan beside the targets",
     "loader_workers": "every batch is drawn by its numbers, whoever prepares it",
+    "report_to": "only where losses are shown",
     "encode_batch_size": "texts encoded at a time",
     "verify": "files are read with their checksums or without",
     "stores": "embeddings that would be computed otherwise, checked against encoder and corpus",
