@@ -18,7 +18,9 @@ class SearcherRetriever:
     """A component of Haystack that asks a searcher."""
 
     def __init__(self, dataset: str, model: str = "bm25", top_k: int = 5) -> None:
-        """Load the corpus and the model; the arguments are what a saved pipeline holds."""
+        """Load the corpus and the model; a saved pipeline holds the arguments."""
+        self.dataset = dataset
+        self.model = model
         self.searcher = Searcher(dataset, model)
         self.top_k = top_k
 
