@@ -75,6 +75,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "serve bm25 hybrid:minilm --dataset my-folder/",
         "serve minilm runs/mine --dataset my-folder/ --keep-queries",
     ),
+    "hand-over": (
+        "hand-over minilm --dataset my-folder/ --to opensearch --output for-opensearch",
+        "hand-over hybrid:minilm --dataset my-folder/ --to qdrant --output for-qdrant",
+    ),
     "study qpp": (
         "study qpp minilm --dataset scifact --output runs/qpp",
         "study qpp runs/mrl --dataset scifact --output runs/predicted",

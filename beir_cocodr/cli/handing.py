@@ -2,15 +2,15 @@
 
 from typing import Annotated
 
-from typer import Argument
-
 from beir_cocodr.cli import parameters
-from beir_cocodr.cli.flags import takes
+from beir_cocodr.cli.flags import plain, takes
+from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.retrieval.handover.engines import HandOverOptions
 
 
+@names_models
 @takes("settings", "to", "collection", "vectors")
 @takes(
     "search",
@@ -18,16 +18,14 @@ from beir_cocodr.retrieval.handover.engines import HandOverOptions
     *("document_length", "title_separator", "device", "verify"),
 )
 def hand_over(
+    dataset: parameters.Dataset,
     model: Annotated[
         str,
-        Argument(
-            metavar="MODEL_OR_STORE",
-            help="Hand over the vectors of this encoder or store, or with hybrid:M the vectors of "
-            "M and the weights of the fusion.",
-            show_default=False,
+        plain(
+            "Hand over the vectors of this encoder, those in the folder of a store, or with "
+            "hybrid:M the vectors of M and the weights of the fusion."
         ),
     ],
-    dataset: parameters.Dataset,
     output: parameters.Output,
     *,
     settings: HandOverOptions,
