@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import time
 
 import pytest
 
@@ -154,3 +155,32 @@ def test_steps_end_with_an_error(handler):
 )
 def test_times_are_for_people(seconds, text):
     assert describe_seconds(seconds) == text
+
+
+class KnownTime:
+    def seconds_left(self) -> float:
+        return 4_000.0
+
+
+def test_a_clock_that_knows_better_says_the_time_left(monkeypatch, clock):
+    log_file = stderr(monkeypatch, terminal=False)
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    with Bar(total=100, desc="Encoding", unit=" documents") as bar:
+        bar.clock = KnownTime()
+        clock[0] = 1.0
+        bar.update(50)  # by the number of documents, a second would be left
+    assert "Encoding: 50%, 50 of 100 documents, about 67 minutes left" in log_file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "speaks", "said"), [(0.0, False, True), (0.0, True, False), (60.0, False, False)]
+)
+def test_a_command_that_prints_nothing_says_that_it_has_begun(
+    caplog, handler, seconds, speaks, said
+):
+    handler.has_spoken = speaks
+    with caplog.at_level(logging.INFO, "beir_cocodr"):
+        with progress.saying_soon("search has begun", seconds):
+            time.sleep(0.2)
+        time.sleep(0.05)
+    assert ("search has begun" in caplog.text) == said

@@ -2,6 +2,10 @@
 
 #: Every command with two or more command lines that can be typed, without the program's name.
 EXAMPLES: dict[str, tuple[str, ...]] = {
+    "cache": (
+        "cache",
+        "cache --clear vectors --older-than 30",
+    ),
     "quickstart": (
         "quickstart --fast",
         "quickstart --output runs/first --resume",

@@ -119,14 +119,18 @@ def estimate(
     for training in left:
         seconds[training.label] = training_seconds(training, rate, corpus_seconds)
     trained = sum(training.encodes for training in trainings)
-    judging = missing / rate + trained * corpus_seconds
+    seconds[JUDGEMENT] = missing / rate + trained * corpus_seconds
     weights = sum(weight.nbytes for weight in model.parameters())
-    vectors = 4 * len(documents) * int(model.get_embedding_dimension() or 0)
-    in_memory = min((1 + trained) * vectors, IN_MEMORY) if vectors <= IN_MEMORY else 0
+    width = int(model.get_embedding_dimension() or 0)
+    vectors = 4 * len(documents) * width
+    all_vectors = (1 + trained) * vectors
+    checkpoints = (len(left) + 2 * _COPIES) * weights
+    memory = resident_bytes(model) + _COPIES * weights
+    if vectors <= IN_MEMORY:
+        memory += min(all_vectors, IN_MEMORY)
     activations = [training_bytes(model, training.options) for training in left]
-    memory = resident_bytes(model) + _COPIES * weights + in_memory + max(activations, default=0)
-    disk = (len(seconds) + 2 * _COPIES) * weights + (1 + trained) * vectors
-    return Cost(seconds | {JUDGEMENT: judging}, disk, memory, rate)
+    memory += max(activations, default=0)
+    return Cost(seconds, checkpoints + all_vectors, memory, rate)
 
 
 def probe(model: COCODR, documents: Documents) -> float:
@@ -174,10 +178,12 @@ def training_bytes(model: COCODR, options: TrainingOptions | FuseOptions) -> int
     if not isinstance(options, TrainingOptions):
         return 0
     config = model.transformers_model.config
-    length = int(options.longest_text() or model.text_format.document_length or _LONGEST)
+    length = options.longest_text() or model.text_format.document_length or _LONGEST
     texts = options.cached_mini_batch() or options.batch_size
-    a_layer = _LINEAR * config.hidden_size + _ATTENTION * config.num_attention_heads * length
-    return int(texts * length * config.num_hidden_layers * a_layer)
+    hidden = _LINEAR * config.hidden_size
+    attention = _ATTENTION * config.num_attention_heads * length
+    tokens = texts * length
+    return int(tokens * config.num_hidden_layers * (hidden + attention))
 
 
 def training_seconds(training: PlannedTraining, rate: float, corpus_seconds: float) -> float:

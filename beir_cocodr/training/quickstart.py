@@ -155,8 +155,8 @@ def _measured_plan(minutes: float) -> QuickstartPlan:
     rate = probe(load_encoder(MODEL), documents)
     plan = fitting_plan(rate, 60 * minutes)
     log.info(
-        "this machine encodes %.1f texts a second, so the quickstart adapts to %s in %d steps of %d "
-        "examples, which takes about %s; --minutes allows it more or less",
+        "this machine encodes %.1f texts a second, so the quickstart adapts to %s in %d steps of "
+        "%d examples, which takes about %s; --minutes allows it more or less",
         rate,
         plan.corpus,
         plan.steps,

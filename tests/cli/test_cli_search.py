@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from beir_cocodr.cli import search as commands
 from beir_cocodr.cli.__main__ import main
 
 
@@ -285,3 +286,32 @@ def test_the_address_of_a_cluster_may_be_left_out(capsys, monkeypatch, tmp_path,
     given = ["search", "--store", "s", "--dataset", "d", "--output", tmp_path / "r"]
     status, _, _ = run(capsys, *given, *words, *([] if "--json" in words else ["--json"]))
     assert (status, asked) == (0, [address])
+
+
+def test_the_words_answer_first_where_a_corpus_is_encoded_for_the_first_time(
+    capsys, beir_folder, tiny_cosine, monkeypatch
+):
+    """The answer of the model is on stdout as ever, so that a pipe gets nothing else."""
+    monkeypatch.setattr(commands, "_MANY_TEXTS", 10)
+    arguments = ["search", "--dataset", beir_folder, "--model", tiny_cosine, "supersonic wing"]
+    status, out, err = run(capsys, *arguments)
+    assert status == 0
+    words, _, _ = err.partition("The answer of")
+    assert "bm25" in words
+    assert " encodes 48 texts" in words
+    _, bm25, _ = run(capsys, *arguments[:3], "--model", "bm25", "supersonic wing")
+    assert bm25.strip() in words
+    again = run(capsys, *arguments)
+    assert again[1] == out
+    assert "The answer of" not in again[2]
+
+
+def test_json_and_small_corpora_have_one_answer(capsys, beir_folder, tiny_cosine, monkeypatch):
+    arguments = ["search", "--dataset", beir_folder, "--model", tiny_cosine, "supersonic wing"]
+    assert "The answer of" not in run(capsys, *arguments)[2]
+    monkeypatch.setattr(commands, "_MANY_TEXTS", 10)
+    monkeypatch.setenv("BEIR_COCODR_VECTORS", "off")
+    status, out, err = run(capsys, *arguments, "--json")
+    assert status == 0
+    assert json.loads(out)["model"] == str(tiny_cosine)
+    assert "The answer of" not in err

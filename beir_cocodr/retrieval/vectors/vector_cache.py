@@ -89,14 +89,14 @@ class VectorCache:
         # Queries have lengths and prompts of their own, which change no document.
         of_documents = {key: value for key, value in identity.items() if "query" not in key}
         encoder = folder / json_sha256(of_documents)[:32]
-        own = encoder / text_sha256(corpus)[:32]
-        others = sorted(path.parent for path in encoder.glob(f"*/{RECORD_FILE}"))
-        record = own / RECORD_FILE
+        folder_of_corpus = encoder / text_sha256(corpus)[:32]
+        folders = sorted(path.parent for path in encoder.glob(f"*/{RECORD_FILE}"))
+        record = folder_of_corpus / RECORD_FILE
         if record.is_file():
             record.touch()  # shows when it was last used
-        self.segment = Segment(own, verify)
-        self.segments = [self.segment]
-        self.segments += [Segment(other, verify) for other in others if other != own]
+        self.segment = Segment(folder_of_corpus, verify)
+        others = [folder for folder in folders if folder != folder_of_corpus]
+        self.segments = [self.segment, *(Segment(folder, verify) for folder in others)]
 
     @classmethod
     def of(

@@ -80,12 +80,12 @@ class _Table:
     def of(cls, texts: npt.NDArray[np.void], first: int) -> _Table:
         """Sort rows of ``texts`` whose first slot is given; of equal texts the last one stays."""
         order = np.lexsort((texts["low"], texts["high"]))
-        ordered = texts[order]
-        is_last = np.ones(len(ordered), bool)
-        is_last[:-1] = ordered["high"][1:] != ordered["high"][:-1]
-        is_last[:-1] |= ordered["low"][1:] != ordered["low"][:-1]
-        slots = (order[is_last] + first).astype(np.uint64)
-        return cls(np.ascontiguousarray(ordered["high"][is_last]), slots, first)
+        highs = texts["high"][order]
+        lows = texts["low"][order]
+        differs_from_next = (highs[1:] != highs[:-1]) | (lows[1:] != lows[:-1])
+        is_last = np.append(differs_from_next, np.ones(min(1, len(texts)), bool))
+        slots = order[is_last] + first
+        return cls(highs[is_last], slots.astype(np.uint64), first)
 
     def find(self, hashes: Hashes, lows: npt.NDArray[np.uint64]) -> Ints:
         """Return the (n,) slots of hashes, -1 for an unknown one.
@@ -98,16 +98,19 @@ class _Table:
         if not len(self.highs):
             return slots
         highs = np.ascontiguousarray(hashes[:, 0])
+        wanted_lows = hashes[:, 1]
         places = np.searchsorted(self.highs, highs)
         waiting = np.arange(len(hashes))
         # Several hashes may share their first half: the next places are looked at as well.
         while len(waiting):
             is_inside = places[waiting] < len(self.highs)
             waiting = waiting[is_inside]
-            waiting = waiting[self.highs[places[waiting]] == highs[waiting]]
+            has_same_high = self.highs[places[waiting]] == highs[waiting]
+            waiting = waiting[has_same_high]
             proposed = self.slots[places[waiting]].astype(np.int64)
-            is_equal = lows[proposed] == hashes[waiting, 1]
-            slots[waiting[is_equal]] = proposed[is_equal]
+            is_equal = lows[proposed] == wanted_lows[waiting]
+            answered = waiting[is_equal]
+            slots[answered] = proposed[is_equal]
             waiting = waiting[~is_equal]
             places[waiting] += 1
         return slots
@@ -147,16 +150,20 @@ class Segment:
     def refresh(self) -> None:
         """Take in what other processes have appended, or removed, since."""
         try:
-            status = (self.folder / _TEXTS).stat()
-            vectors_size = (self.folder / _VECTORS).stat().st_size
-            if status.st_ino != self._file_number or status.st_size < len(self) * _ROW.itemsize:
+            texts = (self.folder / _TEXTS).stat()
+            vectors = (self.folder / _VECTORS).stat()
+            is_other_file = texts.st_ino != self._file_number
+            if is_other_file or texts.st_size < len(self) * _ROW.itemsize:
                 self._forget()
-                self._dimensions = SegmentRecord.read(self.folder / RECORD_FILE).dimensions
-                self._file_number = status.st_ino
+                record = SegmentRecord.read(self.folder / RECORD_FILE)
+                self._dimensions = record.dimensions
+                self._file_number = texts.st_ino
         except (OSError, InputError):  # not there yet, or being removed
             self._forget()
             return
-        count = min(status.st_size // _ROW.itemsize, vectors_size // (4 * self._dimensions))
+        complete_texts = texts.st_size // _ROW.itemsize
+        complete_vectors = vectors.st_size // (4 * self._dimensions)
+        count = min(complete_texts, complete_vectors)
         if count > len(self):
             self._map(count)
 
@@ -192,10 +199,14 @@ class Segment:
     def _add_table(self, first: int) -> None:
         """Sort the texts from a slot on; tables of similar sizes become one."""
         table = _Table.of(np.asarray(self._texts[first:]), first)
-        inside = 1 if self._indexed else 0
-        while len(self._tables) > inside and len(self._tables[-1].highs) < 2 * len(table.highs):
-            first = self._tables.pop().first
-            table = _Table.of(np.asarray(self._texts[first:]), first)
+        tables_of_index = 1 if self._indexed else 0
+        while len(self._tables) > tables_of_index:
+            former = self._tables[-1]
+            if len(former.highs) >= 2 * len(table.highs):
+                break
+            self._tables.pop()
+            texts = np.asarray(self._texts[former.first :])
+            table = _Table.of(texts, former.first)
         self._tables.append(table)
 
     def find(self, hashes: Hashes) -> Ints:
@@ -205,8 +216,10 @@ class Segment:
             of_table = table.find(hashes, self._lows)
             slots = np.where(of_table >= 0, of_table, slots)
         if self.verify and len(self):
-            self._verify(np.unique(slots[slots >= 0]))
-            slots[self._is_damaged[slots] & (slots >= 0)] = -1
+            is_known = slots >= 0
+            self._verify(np.unique(slots[is_known]))
+            is_damaged = is_known & self._is_damaged[slots]
+            slots[is_damaged] = -1
         return slots
 
     def _verify(self, slots: Ints) -> None:
@@ -241,27 +254,33 @@ class Segment:
                 if not self._dimensions:
                     record.write(self.folder / RECORD_FILE)
                     self.refresh()
-                _, first = np.unique(hashes, axis=0, return_index=True)
-                is_first = np.zeros(len(hashes), bool)
-                is_first[first] = True
-                is_new = is_first & (self.find(hashes) < 0)
-                if not is_new.any():
+                new = self._new(hashes)
+                if not len(new):
                     return
-                self._write(hashes[is_new], np.ascontiguousarray(vectors[is_new], "<f4"))
+                self._write(hashes[new], np.ascontiguousarray(vectors[new], "<f4"))
                 self.refresh()
                 outside = len(self) - self._indexed
                 if outside > max(_MOST_OUTSIDE, _SHARE_OUTSIDE * self._indexed):
                     self._write_index()
+
+    def _new(self, hashes: Hashes) -> Ints:
+        """Return the rows of hashes that the segment lacks, in order, each hash once."""
+        _, first = np.unique(hashes, axis=0, return_index=True)
+        rows = np.sort(first)
+        is_missing = self.find(hashes[rows]) < 0
+        new: Ints = rows[is_missing]
+        return new
 
     def _write(self, hashes: Hashes, vectors: Floats) -> None:
         rows = np.empty(len(hashes), _ROW)
         rows["high"] = hashes[:, 0]
         rows["low"] = hashes[:, 1]
         rows["checksum"] = _checksums(vectors)
-        count = len(self)
+        end_of_vectors = len(self) * 4 * vectors.shape[1]
+        end_of_texts = len(self) * _ROW.itemsize
         # What a process that was killed left behind these places is overwritten.
-        _write_at(self.folder / _VECTORS, count * vectors.shape[1] * 4, vectors.tobytes())
-        _write_at(self.folder / _TEXTS, count * _ROW.itemsize, rows.tobytes())
+        _write_at(self.folder / _VECTORS, end_of_vectors, vectors.tobytes())
+        _write_at(self.folder / _TEXTS, end_of_texts, rows.tobytes())
 
     def _write_index(self) -> None:
         table = _Table.of(np.asarray(self._texts), 0)

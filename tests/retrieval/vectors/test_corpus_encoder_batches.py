@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.retrieval.vectors.corpus_encoder import token_batches
+from beir_cocodr.retrieval.vectors import corpus_encoder
+from beir_cocodr.retrieval.vectors.corpus_encoder import EncodingClock, token_batches
 
 
 @given(st.lists(st.integers(1, 600), max_size=300), st.integers(1, 5_000))
@@ -35,3 +36,25 @@ def test_equal_lengths_stay_in_order():
 def test_a_budget_of_nothing_is_refused():
     with pytest.raises(ValueError, match="at least 1"):
         list(token_batches(np.array([1]), 0))
+
+
+def test_the_time_left_follows_the_tokens_and_not_the_number_of_texts(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(corpus_encoder.time, "perf_counter", lambda: now[0])
+    clock = EncodingClock(documents=20)
+    assert clock.seconds_left() is None
+    lengths = np.array([100, 100, 10, 10, 10, 10])
+    clock.plan(lengths)
+    assert clock.seconds_left() is None
+    now[0] = 5.0
+    clock.count(lengths[:2])  # 200 tokens in 5 seconds
+    # 40 tokens of those planned, and 14 documents of 40 tokens in the mean.
+    assert clock.seconds_left() == pytest.approx((40 + 14 * 40) * 5 / 200)
+    now[0] = 6.0
+    clock.count(lengths[2:])
+    assert clock.seconds_left() == pytest.approx(14 * 40 * 6 / 240)
+    now[0] = 50.0  # something else between two shards
+    clock.plan(np.array([40] * 14))
+    now[0] = 51.0
+    clock.count(np.array([40] * 14))
+    assert clock.seconds_left() == 0
