@@ -21,12 +21,14 @@ from reproduce.commands import command_line, options_of, unavailable
 from reproduce.costs import Cost, cost, throughputs
 from reproduce.plans import describe_plan, plan
 from reproduce.scales import PaperScale, is_cached, is_distributed, resolve
+from reproduce.settings import settings_rows
 from reproduce.shared import BY_HAND, FORUMS, IRDS, TASKS
 from reproduce.specification import Cell, Step, figures, leaves, read
 from reproduce.tables import leave_out
 from reproduce.workshop import Workshop
 
 from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.training.presets import PRESETS
 
 ROOT = Path(__file__).parents[1]
 TABLES = {name: table for name, (_, table) in runner.TABLES.items()}
@@ -396,6 +398,16 @@ def test_every_collection_has_a_name_in_ir_datasets_or_is_made_by_hand():
     for name in names:
         if name.split("/")[0] not in BY_HAND:
             assert is_registered(IRDS.get(name, f"beir/{name}")), name
+
+
+def test_the_page_has_the_settings_of_the_preset():
+    page = (ROOT / "docs" / "reproduce" / "coco-dr.md").read_text()
+    assert pages.settings_table() in page
+    rows = {row[1]: row[4] for row in settings_rows()}
+    preset = PRESETS["cocodr-base"]
+    assert rows["steps of an episode"] == f"{preset['finetune']['max_steps']:,}"
+    assert rows["epochs"] == str(preset["pretrain"]["epochs"])
+    assert rows["tokens of a span"].startswith(str(preset["pretrain"]["span_tokens"]))
 
 
 def test_a_mean_with_a_missing_part_says_which(tmp_path):

@@ -20,12 +20,14 @@ from harness.page import Marks, markdown_table
 from reproduce.commands import command_line
 from reproduce.runner import PAPERS, TABLES
 from reproduce.scales import PaperScale
+from reproduce.settings import settings_rows
 from reproduce.workshop import Workshop
 
 DOCS = Path(__file__).parents[2] / "docs" / "reproduce"
 RESULTS = Path(__file__).parents[1] / "results" / "reproduce"
 
 COMMANDS = Marks("<!-- commands -->", "<!-- end of commands -->")
+SETTINGS = Marks("<!-- settings -->", "<!-- end of settings -->")
 RUN_HERE = Marks("<!-- run here -->", "<!-- end of what was run here -->")
 
 #: Beginnings of names that many steps share, so that a page shows the first one.
@@ -61,6 +63,12 @@ def command_blocks(paper: str) -> str:
             lines += ["", f"and {len(names) - 1} more of this kind."]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def settings_table() -> str:
+    """Format what COCO-DR's paper, its code and our preset do."""
+    header = ["training", "setting", "paper", "released code", "`--preset cocodr-base`"]
+    return markdown_table(header, settings_rows())
 
 
 def describe_runs() -> str:
@@ -103,6 +111,7 @@ def wrap_command(words: list[str], width: int = 110) -> Iterator[str]:
 def main() -> None:
     for paper in PAPERS:
         COMMANDS.write(DOCS / f"{paper}.md", command_blocks(paper))
+    SETTINGS.write(DOCS / "coco-dr.md", settings_table())
     RUN_HERE.write(DOCS / "index.md", describe_runs())
 
 
