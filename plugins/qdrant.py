@@ -94,10 +94,10 @@ class QdrantCollection:
                 f"{folder} was written for {self.record.engine}; run hand-over --to qdrant"
             )
         self.encoder = load_encoder(self.record.encoder, options)
-        if fingerprint(self.encoder)["weights"] != self.record.weights:
+        if fingerprint(self.encoder) != self.record.fingerprint:
             raise InputError(
-                f"{folder}: {self.record.encoder} has other weights than the model that made the "
-                f"vectors; {_AGAIN}"
+                f"{folder}: {self.record.encoder} is no longer the model that made the vectors; "
+                f"{_AGAIN}"
             )
 
     @property

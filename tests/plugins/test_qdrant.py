@@ -17,6 +17,7 @@ from qdrant_client import QdrantClient
 from beir_cocodr import CompareOptions, FuseOptions, compare, fuse, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.handover import points
 from beir_cocodr.retrieval.handover.engines import HandOverOptions
@@ -71,6 +72,16 @@ def test_vectors_rank_as_here(kind, beir_folder, tiny_cosine, tiny_bert, queries
     assert settings.vectors["dense"].distance.value == "Dot"
 
 
+def test_distributions_rank_as_here(beir_folder, tiny_bert, queries, tmp_path):
+    """The vectors of an MRL are wider than those of its encoder."""
+    MRL(str(tiny_bert)).save_pretrained(str(tmp_path / "mrl"))
+    record = hand_over(tmp_path / "mrl", beir_folder, output=tmp_path / "handed")
+    theirs = uploaded(tmp_path / "handed").search(queries, EVERYTHING)
+    mine = ours(str(tmp_path / "mrl"), beir_folder, queries)
+    assert record.dimensions > 32
+    assert_same_ranking(theirs, mine, tolerance=1e-3)
+
+
 def test_a_store_is_handed_over_as_it_is(beir_folder, tiny_cosine, queries, tmp_path):
     store = tmp_path / "store"
     encode(str(beir_folder), str(tiny_cosine), store, EncodeOptions(precision="int8"))
@@ -86,6 +97,23 @@ def test_a_hybrid_encoder_ranks_as_here(beir_folder, tiny_cosine, queries, tmp_p
     hand_over(fused, beir_folder, output=tmp_path / "handed")
     theirs = uploaded(tmp_path / "handed").search(queries, EVERYTHING)
     assert_same_ranking(theirs, ours(str(fused), beir_folder, queries), tolerance=1e-4)
+
+
+def test_cosine_would_rank_a_hybrid_encoder_otherwise(beir_folder, tiny_cosine, queries, tmp_path):
+    """Its lengths carry BM25's part, which is why the distance is the dot product."""
+    fused = tmp_path / "fused"
+    fuse(str(tiny_cosine), beir_folder, output=fused, options=FuseOptions(sample=16, probes=4))
+    hand_over(fused, beir_folder, output=tmp_path / "handed")
+    path = tmp_path / "handed" / "collection.json"
+    settings = json.loads(path.read_text())
+    assert settings["vectors"]["dense"]["distance"] == "Dot"
+    mine = ours(str(fused), beir_folder, queries)
+    overlaps = []
+    for distance in ("Dot", "Cosine"):
+        settings["vectors"]["dense"]["distance"] = distance
+        path.write_text(json.dumps(settings))
+        overlaps.append(overlap(uploaded(tmp_path / "handed").search(queries, 10), mine))
+    assert overlaps[0] == 1 > overlaps[1] + 0.02
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +180,9 @@ def test_what_does_not_fit_is_refused(beir_folder, tiny_cosine, two_layer_cosine
     content = json.loads(path.read_text())
     other = {"name": "other", "path": str(two_layer_cosine)}
     path.write_text(json.dumps({**content, "model": other}))
-    with pytest.raises(InputError, match="has other weights than the model that made"):
+    with pytest.raises(
+        InputError, match="is no longer the model that made the vectors; hand over again"
+    ):
         QdrantCollection(folder, QdrantClient(":memory:"))
     path.write_text(json.dumps({**content, "engine": "weaviate"}))
     with pytest.raises(InputError, match="was written for weaviate; run hand-over --to qdrant"):

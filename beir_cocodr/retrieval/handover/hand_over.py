@@ -36,7 +36,7 @@ class HandOverRecord(Record):
         engine: The engine, a name of :data:`~beir_cocodr.retrieval.handover.engines.ENGINES`.
         collection: The name of the collection there.
         model: The encoder of the vectors.
-        weights: The sha256 of the encoder's weights.
+        fingerprint: Hashes of the encoder's weights, tokenizer and architecture.
         corpus: The sha256 of the corpus.
         documents: The number of documents.
         dimensions: The width of the vectors.
@@ -49,7 +49,7 @@ class HandOverRecord(Record):
     engine: str
     collection: str
     model: EncodedBy
-    weights: str
+    fingerprint: dict[str, str]
     corpus: str
     documents: int
     dimensions: int
@@ -153,7 +153,7 @@ def _record(points: Points, spec: ModelSpec, collection: str, engine: str) -> Ha
         engine=engine,
         collection=collection,
         model=encoded_by(spec.encoder),
-        weights=fingerprint(points.dense.model)["weights"],
+        fingerprint=fingerprint(points.dense.model),
         corpus=points.documents.content_hash,
         documents=len(points.documents),
         dimensions=points.dimensions,

@@ -114,11 +114,12 @@ class Points:
 
     def term_deviations(self) -> Doubles:
         """Return the (T,) deviations of the terms' weights over all documents."""
-        weights = self._term_weights.astype(np.float64)
-        count = weights.shape[0]
-        means = np.asarray(weights.sum(axis=0)).ravel() / count
-        squares = np.asarray(weights.multiply(weights).sum(axis=0)).ravel() / count
-        deviations: Doubles = np.sqrt(np.maximum(squares - means**2, 0))
+        weights = self._term_weights
+        documents, terms = weights.shape
+        sums = np.bincount(weights.indices, weights.data, minlength=terms)
+        squares = np.bincount(weights.indices, np.square(weights.data), minlength=terms)
+        variances = squares / documents - (sums / documents) ** 2
+        deviations: Doubles = np.sqrt(np.maximum(variances, 0))
         return deviations
 
     def sampled_term_weights(self) -> sp.csc_matrix:
