@@ -91,6 +91,11 @@ def in_place() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
+def is_watched() -> bool:
+    """Return whether somebody sees what is printed: on a terminal and in a notebook."""
+    return in_place() or "ipykernel" in sys.modules
+
+
 def describe_seconds(seconds: float) -> str:
     """Return a time in words."""
     if seconds < 90:

@@ -234,7 +234,11 @@ class Encoder(Search):
 
     def _ranker(self, documents: Documents, options: SearchOptions) -> Ranker:
         return Dense(
-            self.encoder, documents, Path(self._folder.name), options.batch_size, options.progress
+            self.encoder,
+            documents,
+            Path(self._folder.name),
+            options.batch_size,
+            options.shows_progress,
         )
 
 

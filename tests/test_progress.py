@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 import time
 
 import pytest
 
 from beir_cocodr import progress
+from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.progress import Bar, LineHandler, Steps, describe_seconds, step, steps
 
 
@@ -184,3 +186,20 @@ def test_a_command_that_prints_nothing_says_that_it_has_begun(
             time.sleep(0.2)
         time.sleep(0.05)
     assert ("search has begun" in caplog.text) == said
+
+
+@pytest.mark.parametrize(
+    ("progress_option", "terminal", "expected"),
+    [(None, True, True), (None, False, False), (True, False, True), (False, True, False)],
+)
+def test_python_shows_bars_on_a_terminal_unless_it_is_told(
+    monkeypatch, progress_option, terminal, expected
+):
+    stderr(monkeypatch, terminal)
+    assert SearchOptions(progress=progress_option).shows_progress == expected
+
+
+def test_a_notebook_is_watched(monkeypatch):
+    stderr(monkeypatch, terminal=False)
+    monkeypatch.setitem(sys.modules, "ipykernel", None)
+    assert SearchOptions().shows_progress

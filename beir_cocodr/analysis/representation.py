@@ -309,7 +309,7 @@ def _encode(
         texts,
         convert_to_tensor=True,
         batch_size=search.batch_size,
-        show_progress_bar=search.progress and in_place(),
+        show_progress_bar=search.shows_progress and in_place(),
     )
     vectors: Tensor = encoded.detach().float().cpu()
     check_finite(vectors.numpy(), ids, "documents")

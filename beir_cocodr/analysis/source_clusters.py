@@ -133,7 +133,7 @@ def source_losses(
     encode_options: Keywords = {
         "batch_size": search.batch_size,
         "convert_to_tensor": True,
-        "show_progress_bar": search.progress and in_place(),
+        "show_progress_bar": search.shows_progress and in_place(),
     }
     vectors = _detached(model.encode_queries(list(queries.values()), **encode_options))
     parts = []
@@ -444,7 +444,7 @@ class _Study:
         vectors: Floats = model.encode_queries(
             list(target.queries.values()),
             batch_size=search.batch_size,
-            show_progress_bar=search.progress and in_place(),
+            show_progress_bar=search.shows_progress and in_place(),
             normalize_embeddings=model.similarity_fn_name == "cosine",
         )
         k = len(self.clusters.sizes)

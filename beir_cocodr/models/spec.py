@@ -552,7 +552,7 @@ class SearchOptions(Options):
     Args:
         encoder: how dense encoders are loaded by name; loaded models keep their own settings.
         analyzer: the analyzer of BM25, see :class:`~beir_cocodr.data.analyzers.Analyzer`.
-        progress: show progress bars on stderr.
+        progress: show progress bars on stderr; by default on a terminal and in a notebook.
         stores: folders that ``encode`` wrote; an encoder that wrote one of them reads it and
             encodes nothing.
     """
@@ -572,7 +572,7 @@ class SearchOptions(Options):
         "--encode-batch-size",
         min=1,
     )
-    progress: bool = False
+    progress: bool | None = None
     stores: tuple[str | Path, ...] = option(
         (),
         "Take a model's vectors of documents from this store, which encode wrote for this "
@@ -587,6 +587,13 @@ class SearchOptions(Options):
         f"Run the models {', '.join(HOSTED)} in bfloat16 (autocast), which is faster on devices "
         "that support it.",
     )
+
+    @property
+    def shows_progress(self) -> bool:
+        """Return true if progress bars are shown."""
+        from beir_cocodr.progress import is_watched
+
+        return is_watched() if self.progress is None else self.progress
 
     def describe(self) -> Json:
         """Return the options that results depend on."""

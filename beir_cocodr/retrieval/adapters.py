@@ -41,7 +41,7 @@ class EncoderRanker:
         if hasattr(model, "encode"):
             encoder = EncodingMethods(model, options.encoder.text_format)
         self._search = ExactSearch(
-            encoder, batch_size=options.batch_size, show_progress_bar=options.progress
+            encoder, batch_size=options.batch_size, show_progress_bar=options.shows_progress
         )
         # BEIR's own models declare no similarity, and BEIR compares them by dot product.
         declared = getattr(encoder, "similarity_fn_name", None)

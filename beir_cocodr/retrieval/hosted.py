@@ -109,7 +109,7 @@ class HostRetriever:
         """Call one of the model's methods on texts, or on pairs of them."""
         arguments: dict[str, object] = {
             "batch_size": self.options.batch_size,
-            "show_progress_bar": self.options.progress and in_place(),
+            "show_progress_bar": self.options.shows_progress and in_place(),
         }
         arguments.update(settings)
         with self.precision():

@@ -273,7 +273,7 @@ class LateInteraction(HostRetriever):
 
     def _encoded_corpus(self) -> Iterator[list[torch.Tensor]]:
         starts = range(0, len(self.documents), CHUNK)
-        for start in Bar(starts, "Tokens", unit=" blocks", disable=not self.options.progress):
+        for start in Bar(starts, "Tokens", unit=" blocks", disable=not self.options.shows_progress):
             yield self._checked(np.arange(start, min(start + CHUNK, len(self.documents))))
 
     def _checked(self, rows: Ints) -> list[torch.Tensor]:

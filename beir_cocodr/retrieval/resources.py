@@ -214,7 +214,7 @@ class Resources:
             self.documents,
             folder,
             options.batch_size,
-            options.progress,
+            options.shows_progress,
             store,
         )
         dense.pool = self.pool

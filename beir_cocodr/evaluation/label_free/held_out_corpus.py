@@ -58,7 +58,7 @@ class HeldOutResources(Resources):
             self.documents,
             self.folder,
             self.options.batch_size,
-            self.options.progress,
+            self.options.shows_progress,
             embeddings,
         )
         dense.known_queries = original.known_queries
