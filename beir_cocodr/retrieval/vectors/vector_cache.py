@@ -39,6 +39,9 @@ from beir_cocodr.retrieval.vectors.vector_segment import (
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
 
+# The package whose classes of encoders are known by their weights and settings.
+_PACKAGE = "beir_cocodr."
+
 # Bytes of the hash of a text.
 _HASH_BYTES = 16
 
@@ -104,10 +107,11 @@ class VectorCache:
     ) -> VectorCache | None:
         """Return the cache of an encoder for a corpus, None where vectors are not kept.
 
-        That of a hybrid encoder is the cache of its dense part.
+        That of a hybrid encoder is the cache of its dense part. An encoder of somebody else's class
+        has none: the class may encode in a way that its weights do not show.
         """
         folder = vectors_folder()
-        if folder is None:
+        if folder is None or not type(model).__module__.startswith(_PACKAGE):
             return None
         encoder = model.dense_part() if isinstance(model, HybridEncoder) else model
         return cls(encoder, folder, corpus_name(documents), name, verify=verify)

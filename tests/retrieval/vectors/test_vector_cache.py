@@ -27,6 +27,7 @@ from beir_cocodr import (
     load_encoder,
 )
 from beir_cocodr.models.checkpoints.loading import weights_sha256
+from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import EncoderOptions, FuseOptions, SearchOptions
 from beir_cocodr.retrieval.vectors import corpus_encoder
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
@@ -256,3 +257,13 @@ def test_the_cache_of_a_corpus_in_memory_is_known_by_its_content(tiny_cosine):
     with counted() as encoded:
         evaluate(str(tiny_cosine), (corpus | {"c": "A valve."}, queries, {"q": {"a": 1}}))
     assert encoded == ["A valve."]
+
+
+def test_an_encoder_of_another_class_has_no_cache(beir_folder, tiny_cosine):
+    class Shouting(COCODR):
+        def encode_document(self, inputs, **settings):
+            return super().encode_document([text.upper() for text in inputs], **settings)
+
+    documents = load_collection(beir_folder).documents
+    assert VectorCache.of(Shouting(str(tiny_cosine)), documents) is None
+    assert VectorCache.of(COCODR(str(tiny_cosine)), documents) is not None
