@@ -298,7 +298,7 @@ def test_the_words_answer_first_where_a_corpus_is_encoded_for_the_first_time(
     assert status == 0
     words, _, _ = err.partition("The answer of")
     assert "bm25" in words
-    assert " encodes 48 texts" in words
+    assert " encodes the 48 texts" in words
     _, bm25, _ = run(capsys, *arguments[:3], "--model", "bm25", "supersonic wing")
     assert bm25.strip() in words
     again = run(capsys, *arguments)

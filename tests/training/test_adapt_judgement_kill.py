@@ -21,7 +21,9 @@ pytestmark = pytest.mark.usefixtures("few_resamples")
 
 OPTIONS = AdaptOptions(
     stages="coco",
-    stage_options={"coco": PretrainOptions(max_steps=1, batch_size=2, span_tokens=8)},
+    stage_options={
+        "coco": PretrainOptions(max_steps=2, batch_size=2, span_tokens=8, learning_rate=1e-2)
+    },
     search=SearchOptions(),
 )
 
