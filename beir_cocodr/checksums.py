@@ -61,7 +61,7 @@ def move_checked(draft: Path, path: Path) -> None:
 
 
 def is_sound(*files: Path) -> bool:
-    """Return whether files of the cache are as they were written.
+    """Return true if files of the cache are as they were written.
 
     A warning says what is wrong with the first that is not, and that it is made anew: this is how
     a cache repairs itself.
@@ -75,7 +75,7 @@ def is_sound(*files: Path) -> bool:
 
 
 def is_kept(file: Path) -> bool:
-    """Return whether a file of the cache exists and :func:`is_sound`."""
+    """Return true if a file of the cache exists and :func:`is_sound`."""
     return file.is_file() and is_sound(file)
 
 
@@ -157,8 +157,9 @@ def _state(path: Path) -> tuple[int, ...]:
 
 
 def _is_settled(state: tuple[int, ...]) -> bool:
-    """Return whether a file would show a further change: within a tick, it may have no trace."""
-    return time.time_ns() - max(state[:2]) > CLOCK_TICK_NS
+    """Return true if a file would show a further change; within a tick, it may show none."""
+    last_change = max(state[:2])
+    return time.time_ns() - last_change > CLOCK_TICK_NS
 
 
 def _checksum(path: Path, content: memoryview | None = None) -> str:

@@ -109,7 +109,9 @@ def _in_former_order(
     by_name = {former.renamed.get(name, name) for name in kwargs}
     if not by_name.isdisjoint(by_position):
         return True
-    return former.swapped is not None and len(args) > 1 and former.swapped(args[0], args[1])
+    if former.swapped is None or len(args) < 2:
+        return False
+    return former.swapped(args[0], args[1])
 
 
 def _refusal(

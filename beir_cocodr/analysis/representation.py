@@ -147,8 +147,9 @@ def alignment(first: Tensor, second: Tensor) -> Tensor:
     Source: COCO-DR, appendix H; Wang and Isola, Understanding Contrastive Representation Learning
     through Alignment and Uniformity on the Hypersphere, 2020 (α = 2).
     """
-    differences = F.normalize(first.double(), dim=1) - F.normalize(second.double(), dim=1)
-    return differences.square().sum(dim=1)
+    first_unit = F.normalize(first.double(), dim=1)
+    second_unit = F.normalize(second.double(), dim=1)
+    return (first_unit - second_unit).square().sum(dim=1)
 
 
 def uniformity(embeddings: Tensor, temperature: float = 2.0, block: int = 1024) -> float:

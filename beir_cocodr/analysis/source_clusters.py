@@ -75,7 +75,8 @@ def sample_triplets(
         )
     ids = list(positives)
     size = min(options.sample, len(ids))
-    drawn = {ids[i] for i in rng.choice(len(ids), size, replace=False).tolist()}
+    rows = rng.choice(len(ids), size, replace=False)
+    drawn = {ids[row] for row in rows.tolist()}
     queries = {query: text for query, text in collection.queries.items() if query in drawn}
     log.info(
         "%s: %d of %d queries with a relevant document", collection.name, len(queries), len(ids)
@@ -200,7 +201,8 @@ def cluster_similarities(
     products = source.astype(np.float64) @ target_mean  # (Q,)
     sizes = np.bincount(labels, minlength=k)
     sums = np.bincount(labels, weights=products, minlength=k)
-    means: Doubles = np.divide(sums, sizes, out=np.full(k, -np.inf), where=sizes > 0)
+    means: Doubles = np.full(k, -np.inf)
+    np.divide(sums, sizes, out=means, where=sizes > 0)
     return means
 
 

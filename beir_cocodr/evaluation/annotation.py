@@ -144,7 +144,9 @@ def draw_candidates(
     total = sum(sizes.values())
     if not total:
         return []
-    chances = {query: 0.5 / len(queries) + 0.5 * size / total for query, size in sizes.items()}
+    chances: dict[str, float] = {}
+    for query, size in sizes.items():
+        chances[query] = 0.5 / len(queries) + 0.5 * size / total
     left = [query for query in queries if query not in judged and pools[query]]
     left.sort(key=lambda query: (_uniform(seed, query) / chances[query], query))
     pairs: list[AnnotationCandidate] = []
@@ -216,7 +218,9 @@ def _draw(
 
 def _inclusion_probabilities(pool: Pool, count: int) -> dict[str, float]:
     """Return for each document the probability that it is among ``count`` drawn ones."""
-    left = {document: high - low + _EVEN for document, (low, high) in pool.items()}
+    left: dict[str, float] = {}
+    for document, (low, high) in pool.items():
+        left[document] = high - low + _EVEN
     chances: dict[str, float] = {}
     while left:
         # Documents that are drawn in any case leave fewer places to the others.

@@ -676,7 +676,11 @@ def check_judgements_kept(table: Path, judgements: str | Path | None) -> None:
     read = {}
     if judgements is not None:
         read = load_judgements(Path(judgements)).qrels
-    lost = [id for id, query in held.items() if not query.grades.keys() <= read.get(id, {}).keys()]
+    lost = []
+    for id, query in held.items():
+        read_grades = read.get(id, {})
+        if not query.grades.keys() <= read_grades.keys():
+            lost.append(id)
     if lost:
         raise InputError(
             f"{table} holds judgements of {len(lost)} queries, and would be overwritten: name it "

@@ -139,7 +139,8 @@ def half_width(queries: float, deviation: float) -> float:
     lambert = float(special.lambertw(-(alpha**2) / math.e, -1).real)
     rho2 = (-lambert - 1) / _NARROWEST_AT
     grown = queries * rho2 + 1
-    squared = 2 * grown / (queries**2 * rho2) * math.log(math.sqrt(grown) / alpha)
+    factor = 2 * grown / (queries**2 * rho2)
+    squared = factor * math.log(math.sqrt(grown) / alpha)
     return deviation * math.sqrt(squared)
 
 
@@ -205,7 +206,8 @@ class Posterior:
         """Return the mean and the standard deviation of the difference of model b and model a."""
         covariance = self.covariance
         mean = float(self.mean[b] - self.mean[a])
-        variance = float(covariance[a, a] + covariance[b, b] - 2 * covariance[a, b])
+        both = covariance[a, a] + covariance[b, b]
+        variance = float(both - 2 * covariance[a, b])
         return mean, math.sqrt(max(variance, 0.0))
 
 
@@ -285,9 +287,11 @@ class Expected:
         influences = n * shares[:, None] * (values - mean)
         freedom = n - 1 + _COUNTS_FOR
         size = max(float(np.trace(spread)), 1e-12)
-        usual = (np.square(influences).sum() + _COUNTS_FOR * _DEVIATION**2 * size) / freedom
+        observed = np.square(influences).sum()
+        usual = (observed + _COUNTS_FOR * _DEVIATION**2 * size) / freedom
         expected = _COUNTS_FOR * usual / size * spread
-        error: Doubles = (influences.T @ influences + expected) / freedom / n
+        products = influences.T @ influences
+        error: Doubles = (products + expected) / freedom / n
         return error
 
 

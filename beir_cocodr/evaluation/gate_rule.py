@@ -255,8 +255,9 @@ def _is_loss(known: Sequence[GateEvidence], tolerated: float) -> bool:
     """Return true if NEW significantly loses a larger share of what OLD finds than is tolerated."""
     difference, standard_error = _pooled(known)
     queries = sum(figures.queries for figures in known)
-    level = sum((figures.old or 0.0) * figures.queries for figures in known) / queries
-    return difference < -tolerated * level and difference + _QUANTILE_95 * standard_error < 0
+    total = sum((figures.old or 0.0) * figures.queries for figures in known)
+    is_significant = difference + _QUANTILE_95 * standard_error < 0
+    return is_significant and difference < -tolerated * (total / queries)
 
 
 def _estimate(difference: float, standard_error: float, distance: float, rule: GateRule) -> float:
@@ -275,10 +276,12 @@ def _probability(estimate: float, deviation: float, margin: float) -> float:
 
 def _joined(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
     """Return mean and deviation of two independent estimates, weighted by their precision."""
-    precision = first[1] ** -2
-    second_precision = second[1] ** -2
-    total = precision + second_precision
-    mean = (precision * first[0] + second_precision * second[0]) / total
+    first_mean, first_deviation = first
+    second_mean, second_deviation = second
+    first_precision = first_deviation**-2
+    second_precision = second_deviation**-2
+    total = first_precision + second_precision
+    mean = (first_precision * first_mean + second_precision * second_mean) / total
     return mean, total**-0.5
 
 
@@ -287,7 +290,8 @@ def _distance(evidence: Sequence[GateEvidence]) -> float:
     real = [figures for figures in evidence if figures.kind not in _KNOWN]
     counted = real or evidence
     queries = sum(figures.queries for figures in counted)
-    return sum(figures.distance * figures.queries for figures in counted) / queries
+    total = sum(figures.distance * figures.queries for figures in counted)
+    return total / queries
 
 
 def _pooled(known: Sequence[GateEvidence]) -> tuple[float, float]:

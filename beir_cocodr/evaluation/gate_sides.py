@@ -117,7 +117,8 @@ class RunSide:
         """Return the rows of the best documents, see :meth:`Side.search`."""
         rows = np.full((len(queries), DEPTH + 1), -1, np.int64)
         for number, query in enumerate(queries):
-            ids = [document for document, _ in self.results.get(query, ())[: DEPTH + 1]]
+            hits = self.results.get(query, [])
+            ids = [document for document, _ in hits[: DEPTH + 1]]
             rows[number, : len(ids)] = known_rows(ids, self.documents)
         return rows
 
@@ -225,8 +226,10 @@ def open_side(
     if from_store is not None:
         _check_no_settings(role, "the store records how its documents were encoded", settings)
         store, index = from_store
-        label = str(store.folder if index is None else store.folder / f"{_INDEX}{index}")
-        return StoreSide(label, store, resources.documents, resources.options, index)
+        folder = store.folder
+        if index is not None:
+            folder = store.folder / f"{_INDEX}{index}"
+        return StoreSide(str(folder), store, resources.documents, resources.options, index)
     spec = resolve_model(model, argument=role)
     if spec.kind == RUN:
         _check_no_settings(role, "a run is not searched again", settings)

@@ -192,7 +192,8 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     corrected: list[float | None] = [None] * len(p_values)
     largest = 0.0
     for rank, (p, i) in enumerate(ascending):
-        largest = max(largest, min(1.0, p * (len(ascending) - rank)))
+        multiplied = p * (len(ascending) - rank)
+        largest = max(largest, min(1.0, multiplied))
         corrected[i] = largest
     return corrected
 

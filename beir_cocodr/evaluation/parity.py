@@ -81,7 +81,10 @@ def parse_parity_measures(text: str) -> list[ParityMeasure]:
 
 def _parse(name: str) -> ParityMeasure:
     capped = re.fullmatch(r"R_cap@([1-9]\d*)", name)
-    measure = _shared_measure(f"R@{capped.group(1)}" if capped else name)
+    shared_name = name
+    if capped:
+        shared_name = f"R@{capped.group(1)}"
+    measure = _shared_measure(shared_name)
     if measure is None:
         raise InputError(
             f"measure {name!r} is not one that BEIR, ir-measures and pytrec_eval share; they "
@@ -91,18 +94,23 @@ def _parse(name: str) -> ParityMeasure:
     cutoff = measure.params.get("cutoff")
     check_cutoff(name, cutoff)
     beir_name, with_cutoff, without_cutoff = _NAMES[measure.NAME]
+    shown_name = str(measure)
     if capped:
         beir_name = "R_cap"
+        shown_name = f"R_cap@{cutoff}"
+    pytrec_name = str(without_cutoff)
+    if cutoff is not None:
+        pytrec_name = with_cutoff.format(cutoff)
     beir_cutoff = cutoff or BEIR_DEPTH
     return ParityMeasure(
         measure=measure,
-        name=f"R_cap@{cutoff}" if capped else str(measure),
+        name=shown_name,
         cutoff=cutoff,
         capped=bool(capped),
         beir_cutoff=beir_cutoff,
         beir_name=f"{beir_name}@{beir_cutoff}",
         beir_custom=_CUSTOM.get(beir_name),
-        pytrec_name=str(without_cutoff) if cutoff is None else with_cutoff.format(cutoff),
+        pytrec_name=pytrec_name,
     )
 
 
@@ -130,7 +138,8 @@ def pytrec_eval_values(
     scores = pytrec_eval.RelevanceEvaluator(qrels, names).evaluate(run)
     means: dict[str, float] = {}
     for name in names:
-        means[name] = sum(query[name] for query in scores.values()) / len(scores)
+        total = sum(query[name] for query in scores.values())
+        means[name] = total / len(scores)
     return {measure.name: means[measure.pytrec_name] for measure in measures}
 
 
@@ -148,7 +157,10 @@ def beir_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> di
     for part in EvaluateRetrieval.evaluate(qrels, results, cutoffs):
         values |= part
     judged = {query: ranking for query, ranking in results.items() if query in qrels}
-    with_relevant = {q: ranking for q, ranking in judged.items() if max(qrels[q].values()) > 0}
+    with_relevant = {}
+    for query, ranking in judged.items():
+        if max(qrels[query].values()) > 0:
+            with_relevant[query] = ranking
     for metric in {measure.beir_custom for measure in measures} - {None}:
         subset = with_relevant if metric == "r_cap" else judged
         values |= EvaluateRetrieval.evaluate_custom(qrels, subset, cutoffs, metric)
@@ -345,7 +357,10 @@ class _Account:
     def _score(self) -> dict[str, float]:
         metrics = ir_measures.iter_calc([self.measure], self.qrels, self.run)
         scores = {metric.query_id: float(metric.value) for metric in metrics}
-        return {query: scores[query] * self._factor(self.qrels[query]) for query in self.queries}
+        parts: dict[str, float] = {}
+        for query in self.queries:
+            parts[query] = scores[query] * self._factor(self.qrels[query])
+        return parts
 
     def _factor(self, grades: dict[str, int]) -> float:
         """Return what turns the recall of a query into capped recall, or 1."""
@@ -470,6 +485,7 @@ def parity(
             f"none of the queries of {run} is judged in {dataset} ({split}); check the split"
         )
     rows = _measure_rows(parsed, qrels, results)
+    explained = all(difference.explained for row in rows for difference in row.differences)
     queries = _counts(qrels, results)
     notes = list(_notes(parsed, queries, results))
     notes += [f"{kind}: {count}" for kind, count in counts.items()]
@@ -480,7 +496,7 @@ def parity(
         queries=queries,
         measures=rows,
         notes=notes,
-        explained=all(difference.explained for row in rows for difference in row.differences),
+        explained=explained,
         tolerance=TOLERANCE,
         versions=versions(),
     )
@@ -516,22 +532,26 @@ def _judgements(dataset: str, split: str) -> tuple[Qrels, dict[str, int]]:
 
     _, qrels = join_labels(source, "required", all_known, report, report_duplicates=None)
     counts = dict(report.counts)
-    negative = sum(grade < 0 for grades in qrels.values() for grade in grades.values())
+    negative = 0
+    clipped: Qrels = {}
+    for query, grades in qrels.items():
+        negative += sum(grade < 0 for grade in grades.values())
+        clipped[query] = {document: max(grade, 0) for document, grade in grades.items()}
     if negative:
         # With a negative grade pytrec_eval, which all three tools use, may never return.
         counts["grades below 0, read as 0, which means not relevant as well"] = negative
-    clipped: Qrels = {}
-    for query, grades in qrels.items():
-        clipped[query] = {document: max(grade, 0) for document, grade in grades.items()}
     return clipped, counts
 
 
 def _counts(qrels: Qrels, run: Run) -> dict[str, int]:
     judged = {query: ranking for query, ranking in run.items() if query in qrels}
-    rankings = list(judged.values())
     without_relevant = sum(max(grades.values()) <= 0 for grades in qrels.values())
-    with_ties = sum(len(set(_float32(ranking))) < len(ranking) for ranking in rankings)
-    out_of_order = sum(ranked_documents(ranking, "file") != list(ranking) for ranking in rankings)
+    with_ties = 0
+    out_of_order = 0
+    for ranking in judged.values():
+        different_scores = set(_float32(ranking))
+        with_ties += len(different_scores) < len(ranking)
+        out_of_order += ranked_documents(ranking, "file") != list(ranking)
     return {
         "judged": len(qrels),
         "judged_with_results": len(judged),

@@ -317,10 +317,18 @@ def _places(documents: Documents, corpus: Documents, rows: Ints) -> list[tuple[i
     before = documents.take(rows)
     after = corpus.take(rows)
     for row, old, new in zip(rows.tolist(), before, after, strict=True):
-        pairs = zip(old["text"], new["text"], strict=False)
-        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-        places.append((row, same))
+        places.append((row, _common_start(old["text"], new["text"])))
     return places
+
+
+def _common_start(first: str, second: str) -> int:
+    """Return the number of characters at the start that two texts share."""
+    count = 0
+    for one, other in zip(first, second, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count
 
 
 @dataclass(frozen=True)
@@ -419,8 +427,11 @@ def _compare(
 
 
 def _tell_costs(cut: Mapping[int, Passages], specs: Mapping[str, ModelSpec]) -> None:
-    parts = [f"{len(passages.rows):,} of {words} words" for words, passages in cut.items()]
-    words = sum(int(passages.lengths.sum()) for passages in cut.values())
+    parts = []
+    words = 0
+    for size, passages in cut.items():
+        parts.append(f"{len(passages.rows):,} of {size} words")
+        words += int(passages.lengths.sum())
     log.info(
         "passages: %s; each of %d models reads %s words in all",
         ", ".join(parts),
@@ -439,11 +450,12 @@ def score_files(ranked: Ints, passages: Passages, questions: Questions) -> Doubl
     """
     scores = np.zeros(len(ranked))
     for number, grades in enumerate(questions.grades):
-        rows = passages.rows[ranked[number][ranked[number] >= 0]]
-        files = list(dict.fromkeys(questions.files[rows].tolist()))[:_TOP]
-        gains = [grades.get(file, 0) for file in files]
-        ideal = _discounted(sorted(grades.values(), reverse=True)[:_TOP])
-        scores[number] = _discounted(gains) / ideal
+        best = ranked[number]
+        rows = passages.rows[best[best >= 0]]
+        files = list(dict.fromkeys(questions.files[rows].tolist()))
+        gains = [grades.get(file, 0) for file in files[:_TOP]]
+        ideal_gains = sorted(grades.values(), reverse=True)
+        scores[number] = _discounted(gains) / _discounted(ideal_gains[:_TOP])
     return scores
 
 
@@ -464,11 +476,13 @@ def score_spans(ranked: Ints, passages: Passages, questions: Questions) -> Doubl
         row, character = position
         read = 0
         score = 0.0
-        for passage in ranked[number][ranked[number] >= 0].tolist():
+        best = ranked[number]
+        for passage in best[best >= 0].tolist():
             if read >= _TOP * _WORDS_A_RANK:
                 break
             is_document = passages.rows[passage] == row
-            if is_document and passages.starts[passage] - 1 <= character <= passages.ends[passage]:
+            begins = passages.starts[passage] - 1
+            if is_document and begins <= character <= passages.ends[passage]:
                 score = 1 / math.log2(2 + read / _WORDS_A_RANK)
                 break
             read += int(passages.lengths[passage])
@@ -508,7 +522,8 @@ def lines(record: PassagesRecord) -> Iterator[str]:
     """Yield the sentences about all models, and what they rest on."""
     for model in record.best:
         yield record.sentence(model)
-    counts = ", ".join(f"{count:,} {kind}" for kind, count in record.questions.items())
+    questions = [f"{count:,} {kind}" for kind, count in record.questions.items()]
+    counts = ", ".join(questions)
     yield (
         f"The same {counts} were asked of every size. Probabilities count the error of such "
         f"differences on labelled collections, a deviation of {ERROR:g}."

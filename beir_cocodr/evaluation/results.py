@@ -320,9 +320,12 @@ class PairVerdict(_Comparison):
     def _describe(self) -> str:
         expected = f"{abs(self.estimate):.3f} nDCG@10 is expected"
         if self.verdict in ("better", "worse"):
-            ahead, behind = (self.b, self.a) if self.verdict == "better" else (self.a, self.b)
+            names = [self.a, self.b]
+            if self.verdict == "better":
+                names.reverse()
+            models = " is better than ".join(names)
             chance = max(self.probability, 1 - self.probability)
-            return f"{ahead} is better than {behind}: {expected}, with a chance of {chance:.0%}"
+            return f"{models}: {expected}, with a chance of {chance:.0%}"
         if self.verdict == "no difference":
             return f"{self.a} and {self.b} are as good as each other"
         bet = self.better_bet

@@ -92,8 +92,9 @@ def file_names(
             spec = specs[label]
         if spec is None or spec.name != label:
             spec = ModelSpec.parse(label)
-        stem = spec.prefix + spec.encoder.rstrip("/").rsplit("/", 1)[-1]
-        stem = re.sub(r"[^\w.+-]+", "-", stem).strip("-.")[:_LONGEST] or "model"
+        last_part = spec.encoder.rstrip("/").rsplit("/", 1)[-1]
+        stem = re.sub(r"[^\w.+-]+", "-", spec.prefix + last_part)
+        stem = stem.strip("-.")[:_LONGEST] or "model"
         name = stem
         number = 2
         while name in names.values():
@@ -181,8 +182,11 @@ class RunRanker:
             hits = dict(self.results.get(query, ()))
             rows = self.documents.rows(hits)
             scores = np.array(list(hits.values()), np.float32)
-            candidates.append((rows[rows >= 0], scores[rows >= 0]))
-            unknown |= {id: None for id, row in zip(hits, rows, strict=True) if row < 0}
+            is_known = rows >= 0
+            candidates.append((rows[is_known], scores[is_known]))
+            for id, row in zip(hits, rows, strict=True):
+                if row < 0:
+                    unknown[id] = None
         lacking = int((~self.answers(queries)).sum())
         if unknown:
             log.warning(

@@ -52,8 +52,10 @@ class EndpointGenerator:
             asked += [(passage.text, number) for number in range(self.options.per_passage)]
         texts = list(in_parallel(self._ask, asked, self.endpoint.options.concurrency))
         size = self.options.per_passage
-        starts = range(0, len(texts), size)
-        queries = [[Query(text) for text in texts[start : start + size]] for start in starts]
+        queries = []
+        for start in range(0, len(texts), size):
+            of_passage = texts[start : start + size]
+            queries.append([Query(text) for text in of_passage])
         return Generated(queries, {})
 
     def _ask(self, asked: tuple[str, int]) -> str:

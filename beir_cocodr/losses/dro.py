@@ -276,8 +276,9 @@ class ClusterLoss(nn.Module):
         candidates = documents.flatten(0, 1)
         if world_size() > 1:
             candidates = all_gather_with_grad(candidates)
-        targets = torch.arange(len(queries), device=queries.device) + rank() * len(queries)
-        targets = targets * documents.shape[1]
+        first = rank() * len(queries)
+        places = torch.arange(len(queries), device=queries.device) + first
+        targets = places * documents.shape[1]
         in_batch = in_batch_losses(queries, candidates, targets, self.scale, self.normalize)
         return triplets, in_batch
 
@@ -489,7 +490,8 @@ def idro_weights(
     norms = gram.diagonal().clamp(min=0).sqrt() + _NORM_EPSILON
     cosine = gram / (norms[:, None] * norms)
     powers = losses.clamp(min=0) ** numbers.alpha
-    exponent = numbers.rho * (powers[:, None] * powers * cosine).sum(dim=0) / len(weights)
+    agreement = powers[:, None] * powers * cosine  # (K, K)
+    exponent = numbers.rho * agreement.sum(dim=0) / len(weights)
     exponent = torch.where(present, exponent, 0.0)
     grown = weights**numbers.ema * torch.exp(exponent - exponent.max())
     moved = torch.where(present, grown, 0.0)

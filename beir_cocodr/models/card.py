@@ -109,8 +109,12 @@ def _main_options(training: TrainingRecord) -> dict[str, object]:
     steps = known.get("max_steps")
     by_steps = isinstance(steps, int) and steps > 0
     left_out = "epochs" if by_steps else "max_steps"
-    names = [name for name in _MAIN_OPTIONS if known.get(name) is not None and name != left_out]
-    return {name: known[name] for name in names}
+    main_options: dict[str, object] = {}
+    for name in _MAIN_OPTIONS:
+        value = known.get(name)
+        if value is not None and name != left_out:
+            main_options[name] = value
+    return main_options
 
 
 def _flat(options: Mapping[str, object]) -> Iterator[tuple[str, object]]:

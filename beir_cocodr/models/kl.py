@@ -74,7 +74,8 @@ def flatten_document(
     """
     m = _wide(mean)
     v = _wide(variance)
-    prior = -(v.log() + m**2 / v).sum(dim=-1, keepdim=True)
+    terms = v.log() + m**2 / v
+    prior = -terms.sum(dim=-1, keepdim=True)
     parts = [prior, -1 / v, 2 * m / v]
     if formula == "paper":
         parts.insert(1, -1 / _product(v, log_reference))

@@ -85,7 +85,8 @@ class MRLHead(SavedModule):
         generator = torch.Generator().manual_seed(seed)
         gain = 1.0
         if self.normalize_mean:
-            gain = math.sqrt(COSINE_SCALE * math.log(2) / self.beta * self.hidden_size / self.k)
+            scale = COSINE_SCALE * math.log(2) / self.beta
+            gain = math.sqrt(scale * self.hidden_size / self.k)
         # In float32 the last bits would depend on the number of threads, and so a resumed run on
         # its machine.
         weight = torch.empty(self.mean_projection.weight.shape, dtype=torch.float64)

@@ -305,7 +305,8 @@ def nearest_by_words(train: WordSets, test: WordSets) -> tuple[Floats, Ints]:
             shared = common.data[part]
             if not len(columns):
                 continue
-            jaccard = shared / (test_sizes[start + i] + train_sizes[columns] - shared)
+            sizes = test_sizes[start + i] + train_sizes[columns]
+            jaccard = shared / (sizes - shared)
             largest = jaccard.max()
             scores[start + i] = largest
             rows[start + i] = columns[jaccard == largest].min()
@@ -566,7 +567,8 @@ def _nearest(
 
 def _histogram(scores: Doubles) -> Histogram:
     # Cosines may be negative, and by rounding a little more than 1.
-    least = min(0.0, math.floor(float(scores.min()) / _BIN) * _BIN)
+    lowest_bin = math.floor(float(scores.min()) / _BIN)
+    least = min(0.0, lowest_bin * _BIN)
     bins = round((1.0 - least) / _BIN)
     edges = np.linspace(least, 1.0, bins + 1)
     counts, _ = np.histogram(scores.clip(least, 1.0), edges)

@@ -179,7 +179,8 @@ def ranks_for_targets(train: Embeddings, test: Array, options: RestrainOptions) 
     count = len(train)
     wanted = max(options.sizes, default=0)
     # Lists that do not overlap have this length, and others are longer.
-    expected = max((-(-2 * size // len(test)) for size in options.sizes), default=1)
+    lengths = [-(-2 * size // len(test)) for size in options.sizes]
+    expected = max(lengths, default=1)
     depth = min(count, max(expected, *options.ks, options.exclude_top or 1))
     while True:
         log.info("searching the %d nearest of %d training queries", depth, count)

@@ -206,8 +206,10 @@ def overlap(
     ranked = rows[:, :depth]
     best = reference[:, :depth]
     is_result = best >= 0
-    is_shared = (best[:, :, None] == ranked[:, None, :]).any(axis=2) & is_result
-    shares: Doubles = is_shared.sum(axis=1) / np.maximum(is_result.sum(axis=1), 1)
+    is_same = best[:, :, None] == ranked[:, None, :]  # (Q, depth, depth)
+    is_shared = is_same.any(axis=2) & is_result
+    results = is_result.sum(axis=1)
+    shares: Doubles = is_shared.sum(axis=1) / np.maximum(results, 1)
     return shares
 
 

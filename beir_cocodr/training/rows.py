@@ -99,4 +99,5 @@ def choices(names: Iterable[str], remark: str, last: str = "") -> str:
     listed = [f"{first} ({remark})", *others]
     if not last:
         return ", ".join(listed)
-    return f"{', '.join(listed[:-1])} {last} {listed[-1]}"
+    before_last = ", ".join(listed[:-1])
+    return f"{before_last} {last} {listed[-1]}"

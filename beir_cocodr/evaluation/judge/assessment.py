@@ -86,7 +86,9 @@ def _interval(values: Doubles) -> Ends | None:
     count = len(values)
     if count < 2:
         return None
-    return student_interval(float(values.mean()), float(np.var(values, ddof=1)) / count, count)
+    mean = float(values.mean())
+    variance = float(np.var(values, ddof=1)) / count
+    return student_interval(mean, variance, count)
 
 
 def compare_grades(
@@ -106,12 +108,13 @@ def compare_grades(
     """
     labels = [grade for query in labelled.queries.values() for grade in query.grades.values()]
     counts_unjudged = all(grade > 0 for grade in labels)
+    unjudged = 0 if counts_unjudged else None
     human: list[int] = []
     judge: list[int] = []
     for query, of_query in labelled.queries.items():
         for document in pool.get(query, ()):
             grade = graded.grades[query].get(document)
-            label = of_query.grades.get(document, 0 if counts_unjudged else None)
+            label = of_query.grades.get(document, unjudged)
             if grade is not None and label is not None:
                 human.append(max(label, 0))
                 judge.append(grade)
@@ -150,7 +153,9 @@ def quadratic_kappa(first: Array, second: Array) -> float | None:
     """
     a = np.asarray(first, dtype=np.float64)
     b = np.asarray(second, dtype=np.float64)
-    by_chance = float(np.var(a) + np.var(b) + (a.mean() - b.mean()) ** 2)
+    variances = np.var(a) + np.var(b)
+    difference = a.mean() - b.mean()
+    by_chance = float(variances + difference**2)
     if by_chance == 0:
         return None
     return 1 - float(np.square(a - b).mean()) / by_chance

@@ -142,7 +142,10 @@ def _unlabelled(searched: Searched) -> dict[str, str]:
     collection = searched.collection
     if collection.source is None:
         return {}
-    runs = [searched.results[label] for label, spec in searched.specs.items() if spec.kind == RUN]
+    runs = []
+    for label, spec in searched.specs.items():
+        if spec.kind == RUN:
+            runs.append(searched.results[label])
     queries = {}
     for _, query, text in collection.source.queries(ignore):
         is_unlabelled = query not in collection.qrels and bool(text.strip())

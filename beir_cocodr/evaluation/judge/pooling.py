@@ -171,12 +171,13 @@ def _grade(
             tokens += kept_grade.tokens
             bar.update()
             if number == _MEASURED < len(missing):
-                seconds = (time.perf_counter() - began) / number * (len(missing) - number)
+                left = len(missing) - number
+                seconds = (time.perf_counter() - began) / number * left
                 log.info(
                     "%s: about %s for the other %d pairs, measured on the first %d",
                     grader.name,
                     describe_seconds(seconds),
-                    len(missing) - number,
+                    left,
                     number,
                 )
     return tokens

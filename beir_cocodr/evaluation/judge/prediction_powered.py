@@ -212,7 +212,8 @@ def student_interval(
     """Return the 90% interval of a mean by Student's t with count - 1 degrees of freedom."""
     from scipy import stats  # reading a record does not need it
 
-    quantile = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1))
+    probability = 0.5 + LEVEL / 2
+    quantile = float(stats.t.ppf(probability, count - 1))
     width = quantile * math.sqrt(variance)
     return mean - width, mean + width
 
@@ -249,7 +250,8 @@ def disjoint_mean(
         tuning = covariance / ((1 + n / size) * variance_j)
     residuals = human - tuning * judged
     estimate = float(residuals.mean()) + tuning * float(others.mean())
-    variance = float(np.var(residuals, ddof=1)) / n + tuning**2 * variance_j / size
+    variance_of_residuals = float(np.var(residuals, ddof=1)) / n
+    variance = variance_of_residuals + tuning**2 * variance_j / size
     return estimate, variance, tuning
 
 

@@ -51,8 +51,10 @@ def check_number_types(model: Any, folder: Path, noun: str) -> None:
 
 
 def _is_same_tensor(key: str, name: str) -> bool:
-    """Return whether two names differ only in what wrappers put before them."""
-    return key == name or key.endswith(f".{name}") or name.endswith(f".{key}")
+    """Return true if two names differ only in what wrappers put before them."""
+    if key == name:
+        return True
+    return key.endswith(f".{name}") or name.endswith(f".{key}")
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -49,7 +49,9 @@ def autoregressive_mask(length: int, window: int = 3) -> Tensor:
     positions = torch.arange(length)
     seen = positions[None]
     seeing = positions[:, None]
-    return (seen <= seeing) & ((seen == 0) | (seen > seeing - window))
+    is_earlier = seen <= seeing
+    is_near = seen > seeing - window
+    return is_earlier & ((seen == 0) | is_near)
 
 
 class CoTMAEDecoder(SavedModule):

@@ -182,7 +182,8 @@ class Cells:
         missing = [i for i, cell in enumerate(begun) if cell is None or self._lacks(cell)]
         for first in range(0, len(missing), world_size()):
             some = missing[first : first + world_size()]
-            completed = self._of_round([tasks[i] for i in some], [begun[i] for i in some])
+            round_tasks = [tasks[i] for i in some]
+            completed = self._of_round(round_tasks, [begun[i] for i in some])
             for i, cell in zip(some, completed, strict=True):
                 begun[i] = cell
                 self._remember(tasks[i], cell)
@@ -221,7 +222,10 @@ class Cells:
             return None
 
         completed = do_each(complete_own)
-        cells = {i: cell for i, cell in zip(apart, completed, strict=False) if cell is not None}
+        cells: dict[int, Cell] = {}
+        for i, cell in zip(apart, completed, strict=False):
+            if cell is not None:
+                cells[i] = cell
         for i, search in enumerate(searches):
             if search.together:
                 cells[i] = gather(self._complete(search))[0]
@@ -235,7 +239,8 @@ class Cells:
                 self.known[model, name] = means
 
     def _file(self, task: CellTask) -> Path:
-        return self.output / "cells" / task.unit.name / f"{task.row.name}-{task.seed}.json"
+        folder = self.output / "cells" / task.unit.name
+        return folder / f"{task.row.name}-{task.seed}.json"
 
     def _begun(self, task: CellTask) -> Cell | None:
         """Return what exists of a cell.

@@ -247,7 +247,8 @@ class FaissIndex:
         if parts.remainders is not None:
             wide += parts.remainders[rows]
         if kind == "flat" and depth > k:
-            tied = np.flatnonzero(scores[:, k - 1] == scores[:, -1])
+            is_tied = scores[:, k - 1] == scores[:, -1]
+            tied = np.flatnonzero(is_tied)
             if len(tied):
                 self._settle_ties(placed, k, ties, tied, (wide, rows))
         return wide, rows
@@ -281,7 +282,10 @@ class FaissIndex:
             seed=self.options.seed,
         )
         self.record["recall"] = recall | {"of": source}
-        shares = [f"{name} {value:.3f}" for name, value in recall.items() if name != "queries"]
+        shares = []
+        for name, value in recall.items():
+            if name != "queries":
+                shares.append(f"{name} {value:.3f}")
         origin = "documents in their place" if source == "documents" else "drawn from those given"
         logger.info(
             "%s over %d documents finds of exact search: %s (%d queries, %s)",
@@ -324,5 +328,7 @@ def best_candidates(scores: Doubles, rows: Ints, k: int, ties: Array | None) -> 
     if ties is not None:
         tie_ranks = ties[rows]
     ranks = np.where(missing, _NOWHERE, tie_ranks)
-    best = np.lexsort((ranks, -narrow), axis=-1)[:, :k]
-    return np.take_along_axis(narrow, best, axis=1), np.take_along_axis(rows, best, axis=1)
+    order = np.lexsort((ranks, -narrow), axis=-1)
+    best = order[:, :k]
+    best_scores = np.take_along_axis(narrow, best, axis=1)
+    return best_scores, np.take_along_axis(rows, best, axis=1)

@@ -188,7 +188,8 @@ class Layout:
         placed = self.queries(vectors)
         if self.longest is not None:
             squares = (vectors**2).sum(axis=1)
-            placed[:, -1] = np.sqrt((self.longest - squares).clip(min=0))
+            missing = (self.longest - squares).clip(min=0)
+            placed[:, -1] = np.sqrt(missing)
         return placed
 
     def queries(self, vectors: Doubles) -> Floats:
@@ -220,14 +221,16 @@ def documents_as_queries(documents: Array) -> Doubles:
     """
     wide = documents.astype(np.float64)
     k = (wide.shape[1] - 1) // 2
-    if not k or not (wide[:, -2 * k : -k] < 0).all():
+    negated = wide[:, -2 * k : -k]  # −1/σ²
+    if not k or not (negated < 0).all():
         raise InputError(
             "the vectors are not documents of an MRL, whose variances make negative numbers; use "
             "another transform than folding"
         )
-    variance = -1 / wide[:, -2 * k : -k]
+    variance = -1 / negated
     mean = wide[:, -k:] * variance / 2
     one = np.ones((len(wide), 1))
     if wide.shape[1] % 2:
         return np.concatenate([one, variance + mean**2, mean], axis=1)
-    return np.concatenate([one, -1 / wide[:, 1:2], mean**2, mean], axis=1)
+    product = -1 / wide[:, 1:2]
+    return np.concatenate([one, product, mean**2, mean], axis=1)

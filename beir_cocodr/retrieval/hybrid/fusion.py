@@ -129,8 +129,10 @@ class TermScores:
         deviations = moments[..., 1]
         shares = np.diff(edges) / size
         # Around the first part's mean, so that nothing is lost where all means are alike.
-        mean = means[:, 0] + (means - means[:, :1]) @ shares
-        squares = deviations**2 + (means - mean[:, None]) ** 2
+        from_first = means - means[:, :1]
+        mean = means[:, 0] + from_first @ shares
+        from_mean = means - mean[:, None]
+        squares = deviations**2 + from_mean**2
         return mean, np.sqrt(squares @ shares)
 
     def _part_moments(
@@ -516,7 +518,8 @@ class ReciprocalRank(_Fusion):
 
 def _fuse_ranks(dense: Ints, lexical: Ints) -> tuple[Ints, Floats]:
     """Return the rows of two rankings of a query, and their fused float32 scores."""
-    candidates, scores = reciprocal_ranks([dense[dense >= 0], lexical[lexical >= 0]])
+    lists = [dense[dense >= 0], lexical[lexical >= 0]]
+    candidates, scores = reciprocal_ranks(lists)
     return candidates, scores.astype(np.float32)
 
 

@@ -67,21 +67,19 @@ class HybridFeedback:
     def move(self, queries: dict[str, str]) -> torch.Tensor:
         """Return the moved queries, (Q, w), for the embeddings that are searched."""
         width = self.model.head.dimension
-        parts = self.model.encode_query_parts(
-            list(queries.values()),
-            self.dense.batch_size,
-        )
-        best = self._best(
-            queries,
-            parts,
-        )  # (Q, documents), -1 where there are fewer
+        texts = list(queries.values())
+        parts = self.model.encode_query_parts(texts, self.dense.batch_size)
+        best = self._best(queries, parts)  # (Q, documents), -1 where there are fewer
         rows = best.clip(min=0).ravel()
-        documents = self.dense.embeddings.rows(rows)[:, :width].reshape(*best.shape, width)
+        vectors = self.dense.embeddings.rows(rows)
+        documents = vectors[:, :width].reshape(*best.shape, width)
         exists = torch.from_numpy(best >= 0)[..., None]
-        mean = (documents * exists).sum(dim=1) / exists.sum(dim=1).clamp(min=1)
+        count = exists.sum(dim=1).clamp(min=1)
+        mean = (documents * exists).sum(dim=1) / count
         dense = parts[:, :width] + self.weight * mean
         moved = torch.nn.functional.normalize(dense, dim=-1)
-        return self.model.join(torch.cat([moved, parts[:, width:]], dim=-1))
+        lexical = parts[:, width:]
+        return self.model.join(torch.cat([moved, lexical], dim=-1))
 
     def _best(self, queries: dict[str, str], parts: torch.Tensor) -> Ints:
         """Return the (Q, documents) rows of the best documents."""

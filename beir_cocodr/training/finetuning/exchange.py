@@ -136,7 +136,9 @@ def retrieved_negatives(
             ranking = resources.ranker(model).search(queries, deepest)
             others: dict[str, Ints] = {}
             for query, rows in zip(ranking.queries, ranking.rows, strict=True):
-                others[query] = rows[(rows >= 0) & ~np.isin(rows, positives[query])][:depth]
+                is_relevant = np.isin(rows, positives[query])
+                candidates = rows[(rows >= 0) & ~is_relevant]
+                others[query] = candidates[:depth]
             negatives[model] = others
     return negatives
 
