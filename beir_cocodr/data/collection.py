@@ -6,7 +6,7 @@ alone (:func:`load_queries`) need no index of document ids.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -30,8 +30,8 @@ from beir_cocodr.data.defects import (
 )
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.files.file_folder import HUGGING_FACE, HubDataset, Reading, TextFiles
-from beir_cocodr.data.files.file_formats import DOCUMENTS, TABLES
-from beir_cocodr.data.files.readers import CORPUS_SUFFIXES
+from beir_cocodr.data.files.folder_facts import FolderFacts
+from beir_cocodr.data.files.readers import CORPUS_SUFFIXES, Document
 from beir_cocodr.data.irds_source import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.memory import MemorySource, is_hub_dataset
 from beir_cocodr.data.sources import FileSource, Labels, Source
@@ -41,10 +41,13 @@ from beir_cocodr.io import cache_folder, filling_cache, text_sha256, unfinished
 log = logging.getLogger(__name__)
 
 # Part of the key of every converted corpus: raise it when reading changes what comes out.
-_FORMAT = "2"
+_FORMAT = "3"
 
 # Judgements whose document ids are looked up at a time.
 _LOOKUP_SIZE = 65_536
+
+# Kinds of defects of which more is said than their number.
+_SAID = ("files left out", "encodings guessed")
 
 # A BEIR folder has at least one of these.
 _BEIR_PARTS = ("corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "qrels")
@@ -116,9 +119,6 @@ def _local_source(
         return None
     if reading is None and path.name.endswith(CORPUS_SUFFIXES):
         return FileSource(name, path, None, split)
-    if not TextFiles.reads(path):
-        endings = ", ".join((*TABLES, *DOCUMENTS))
-        raise InputError(f"{name}: a corpus file ends in one of {endings}; rename it")
     return TextFiles(name, path, reading=reading or Reading())
 
 
@@ -277,7 +277,8 @@ def converted_corpus(source: Source) -> Documents:
     with filling_cache(folder), unfinished(folder) as draft:
         temporary = draft / "corpus.arrow"
         report = StrictReport(_command_line_name(source))
-        content_hash, ids = write_arrow(temporary, source.documents(report), report.counts)
+        stream, facts = _documents_and_facts(source, report)
+        content_hash, ids = write_arrow(temporary, stream, report.counts, facts.to_json())
         duplicates = ids.find(
             lambda: ((line, id, id) for line, id, _, _ in source.documents(ignore))
         )
@@ -308,6 +309,25 @@ def _named(documents: Documents, source: Source) -> Documents:
     assert documents.path is not None
     note_corpus(documents.path, documents.name)
     return documents
+
+
+def _documents_and_facts(
+    source: Source,
+    report: Report,
+) -> tuple[Iterator[Document], FolderFacts]:
+    """Return the stream of a source's documents, and facts about its files if it has several."""
+    if isinstance(source, TextFiles):
+        return source.documents_and_facts(report)
+    return source.documents(report), FolderFacts()
+
+
+def _say(name: str, facts: FolderFacts) -> None:
+    """Say which files were left out, and what was guessed about the others."""
+    for line in facts.describe_left_out(name):
+        log.warning("%s", line)
+    for line in (facts.describe_encodings(), facts.describe_language()):
+        if line:
+            log.info("%s: %s", name, line)
 
 
 def _cache_file(folder: Path, key: tuple[str, ...]) -> Path:
@@ -470,8 +490,10 @@ def _load(
         if equal_ids:
             report.counts["query ids equal to document ids"] += equal_ids
         collection = replace(collection, queries=queries, qrels=qrels, split=source.split)
+    _say(source.name, documents.facts)
     for kind, count in report.counts.items():
-        log.info("%s: %s: %d", source.name, kind, count)
+        if kind not in _SAID:
+            log.info("%s: %s: %d", source.name, kind, count)
     return replace(collection, counts=dict(report.counts))
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from beir_cocodr.arrays import Ints
 from beir_cocodr.data.defects import Repeats
+from beir_cocodr.data.files.folder_facts import FolderFacts
 from beir_cocodr.data.files.readers import Document
 from beir_cocodr.errors import InputError
 
@@ -140,6 +141,12 @@ class Documents(Mapping[str, dict[str, str]]):
         metadata = self.table.schema.metadata or {}
         counts: dict[str, int] = json.loads(metadata.get(_COUNTS, "{}"))
         return counts
+
+    @property
+    def facts(self) -> FolderFacts:
+        """Return what is known about the files that the corpus was read from."""
+        metadata = self.table.schema.metadata or {}
+        return FolderFacts.from_json(json.loads(metadata.get(_FACTS, "{}")))
 
     def __len__(self) -> int:
         """Return N, the number of documents."""
@@ -297,12 +304,14 @@ _BATCH_ROWS = 16_384
 _BATCH_CHARACTERS = 1 << 23
 _HASH = b"content_hash"
 _COUNTS = b"counts"
+_FACTS = b"facts"
 
 
 def write_arrow(
     path: Path,
     documents: Iterable[Document],
     counts: Mapping[str, int] | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> tuple[str, Repeats]:
     """Write a stream of documents to an Arrow file, in batches.
 
@@ -313,6 +322,7 @@ def write_arrow(
         documents: the documents, with unique ids.
         counts: what was counted on the way, read after the last document and written to the file;
             "duplicate texts" is added to it.
+        facts: the JSON of the facts about the files, see :class:`FolderFacts`.
 
     Returns:
         The content hash, and the repeated ids.
@@ -336,6 +346,7 @@ def write_arrow(
             metadata = {
                 _HASH: digest.hexdigest().encode(),
                 _COUNTS: json.dumps(all_counts).encode(),
+                _FACTS: json.dumps(facts or {}).encode(),
             }
             writer.write_batch(
                 _record_batch([], [], []),
@@ -365,7 +376,7 @@ def _framed(
 def open_corpus(path: Path) -> Documents:
     """Map a file that :func:`write_arrow` wrote into memory; nothing is read before it is used.
 
-    The schema of the table carries ``content_hash`` and ``counts`` as its metadata.
+    The schema of the table carries ``content_hash``, ``counts`` and ``facts`` as its metadata.
 
     Raises:
         ValueError: the file is something else.

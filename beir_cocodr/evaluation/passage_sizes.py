@@ -21,7 +21,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from beir_cocodr.arrays import Doubles, Ints
-from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.collection import Collection, Dataset, load_collection, resolve_source
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.files.file_folder import Reading, TextFiles
@@ -387,9 +386,7 @@ def _compare(
     search: SearchOptions,
 ) -> PassagesRecord:
     cut = {}
-    language = options.language
-    if isinstance(collection.source, TextFiles):
-        language = Language.parse(collection.source.reading.language).code
+    language = collection.documents.facts.language or options.language
     for words in sizes:
         file = work / f"passages-{words}.arrow"
         cut[words] = Passages.cut(questions.corpus, words, language, file)

@@ -6,13 +6,13 @@ record that has an id keeps it. The content of documents is kept in the cache, a
 read again only where its file has changed.
 """
 
+import codecs
 import hashlib
-import json
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from itertools import islice
@@ -20,20 +20,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from beir_cocodr.checksums import checked_path, is_kept
 from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.defects import Report, error, warning
 from beir_cocodr.data.files import file_formats as formats
+from beir_cocodr.data.files import file_tables as tables
+from beir_cocodr.data.files.encodings import display_name
+from beir_cocodr.data.files.folder_facts import FolderFacts, LeftOut
 from beir_cocodr.data.files.own_folders import NotRead, is_within_output, visible_files
 from beir_cocodr.data.files.readers import Document, RecordChecker
+from beir_cocodr.data.files.survey import Settings, Survey, name_in, survey
+from beir_cocodr.data.languages import DEFAULT
 from beir_cocodr.data.sources import WITHOUT_LABELS, FileSource, Labels
-from beir_cocodr.errors import InputError, check_count, explained, listed
-from beir_cocodr.io import (
-    cache_folder,
-    file_state,
-    filling_cache,
-    text_sha256,
-)
+from beir_cocodr.errors import InputError, check_count, explained, first_line, listed
+from beir_cocodr.io import file_state, text_sha256
 
 #: Words of a passage, punctuation marks counted: about 220 tokens of English, which fit the 256 of
 #: MiniLM together with a title.
@@ -55,24 +54,32 @@ class Reading:
         text: columns of the text, separated by commas; several are joined.
         title: column of the title.
         id: column of the id.
-        language: language of the sentences, an ISO 639 code or an English name.
+        language: language of the text, an ISO 639 code or an English name. Default: detected.
         words: the most words of a passage; punctuation marks count.
         config: configuration of a data set of Hugging Face.
         split: split of a data set of Hugging Face. Default: its only one, else corpus, else train.
+        encoding: encoding of text files that are not UTF-8 and have no byte order mark, by its
+            Python name. Default: guessed in a folder; a single file is refused.
+        strict: refuse a folder with a file that cannot be read, or whose encoding was guessed.
     """
 
     text: str = ""
     title: str | None = None
     id: str | None = None
-    language: str = "en"
+    language: str | None = None
     words: int = PASSAGE_WORDS
     config: str | None = None
     split: str | None = None
+    encoding: str | None = None
+    strict: bool = False
 
     def __post_init__(self) -> None:
-        """Check the number of words and the language."""
+        """Check the number of words, the language and the encoding."""
         check_count("words", self.words)
-        Language.parse(self.language)
+        if self.language is not None:
+            Language.parse(self.language)
+        if self.encoding is not None:
+            _check_encoding(self.encoding)
 
     @classmethod
     def parse(cls, name: str) -> "tuple[str, Reading | None]":
@@ -96,7 +103,10 @@ class Reading:
         words = settings.pop("words", str(PASSAGE_WORDS))
         if not words.isdecimal():
             raise InputError(f"{name}: words is {words!r}, not a number; correct it")
-        return bare, cls(**settings, words=int(words))
+        strict = settings.pop("strict", "false").lower()
+        if strict not in ("true", "false"):
+            raise InputError(f"{name}: strict is {strict!r}; write strict=true, or leave it out")
+        return bare, cls(**settings, words=int(words), strict=strict == "true")
 
     @staticmethod
     def extend(name: str, **settings: str) -> str:
@@ -106,10 +116,24 @@ class Reading:
         return f"{bare}?{urlencode(settings)}" if settings else name
 
     @property
-    def columns(self) -> formats.Columns:
+    def columns(self) -> tables.Columns:
         """Return the columns of a table that are read."""
         texts = tuple(name for name in self.text.split(",") if name)
-        return formats.Columns(texts, self.title, self.id)
+        return tables.Columns(texts, self.title, self.id)
+
+
+def _check_encoding(name: str) -> None:
+    """Check that Python knows an encoding of texts.
+
+    Raises:
+        InputError: it does not.
+    """
+    try:
+        is_text = codecs.lookup(name)._is_text_encoding
+    except (LookupError, ValueError):
+        is_text = False
+    if not is_text:
+        raise InputError(f"unknown encoding {name!r}; give a name such as cp1252 or gb18030")
 
 
 class _Item(NamedTuple):
@@ -140,14 +164,13 @@ class TextFiles(FileSource):
 
     @staticmethod
     def reads(path: Path) -> bool:
-        """Return whether the suffix of a file is one that can be read."""
-        is_document = path.suffix.lower() in formats.DOCUMENTS
-        return is_document or path.name.lower().endswith(formats.TABLES)
+        """Return whether the suffix of a file is that of a document or a table."""
+        return bool(formats.document_suffix(path)) or tables.is_table(path)
 
     @classmethod
     def in_folder(cls, folder: Path) -> bool:
-        """Return whether a folder has such files."""
-        return any(cls.reads(path) for path in visible_files(folder))
+        """Return whether a folder has files, whatever they are."""
+        return any(True for _ in visible_files(folder))
 
     @classmethod
     def check_output(cls, output: Path, folder: Path) -> None:
@@ -178,7 +201,7 @@ class TextFiles(FileSource):
     def key(self) -> tuple[str, ...] | None:
         """Return the key of the converted corpus in the cache: settings and state of the files."""
         installed = [suffix for suffix, package in formats.PACKAGES.items() if find_spec(package)]
-        states = [part for path in self.files() for part in file_state(path)]
+        states = [part for path in self.files() for part in _state(path)]
         return (
             "files",
             str(self.corpus.resolve()),
@@ -192,28 +215,57 @@ class TextFiles(FileSource):
             message = f"files have no queries or qrels; {WITHOUT_LABELS}"
             report(error("missing file", self.documents_file, message))
 
-    def files(self) -> list[Path]:
-        """Return all files that can be read, sorted by name; hidden ones are left out."""
+    def files(self, not_read: NotRead | None = None) -> list[Path]:
+        """Return all files, sorted by name; hidden ones are left out.
+
+        Args:
+            not_read: takes the folders and links that are left out.
+        """
         if self.corpus.is_file():
             return [self.corpus]
-        paths = [path for path in visible_files(self.corpus) if self.reads(path)]
-        return sorted(paths, key=lambda path: path.parts)
+        return sorted(visible_files(self.corpus, not_read), key=lambda path: path.parts)
+
+    @property
+    def is_strict(self) -> bool:
+        """Return whether a file that cannot be read stops the reading: a single one always does."""
+        return self.reading.strict or self.corpus.is_file()
 
     def documents(self, report: Report) -> Iterator[Document]:
         """Stream the passages.
 
-        What is wrong with files and records is reported, with the warnings "files left out" and
-        "files without text".
+        What is wrong with files and records is reported, with the warnings "files left out",
+        "encodings guessed" and "files without text".
         """
+        documents, _ = self.documents_and_facts(report)
+        return documents
+
+    def documents_and_facts(self, report: Report) -> tuple[Iterator[Document], FolderFacts]:
+        """Return the stream of the passages, and what is said about the folder.
+
+        The files have been examined, and the passages are made when the stream is read.
+        """
+        surveyed = self._survey(report)
+        language = surveyed.facts.language or DEFAULT
+        return self._passages(self._items(surveyed, report), language, report), surveyed.facts
+
+    def _passages(
+        self,
+        items: Iterator[_Item],
+        language: str,
+        report: Report,
+    ) -> Iterator[Document]:
         checker = RecordChecker(self.documents_file, report)
         count = 0
         ids = Counter[int]()
-        items = self.items(report)
         while True:
             batch = list(islice(items, _BATCH))
             if not batch:
                 break
-            for item, parts in zip(batch, _split(batch, self.reading), strict=True):
+            for item, parts in zip(
+                batch,
+                _split(batch, language, self.reading.words),
+                strict=True,
+            ):
                 if item.file != checker.file:
                     checker.finish()
                     checker = RecordChecker(item.file, report)
@@ -233,25 +285,65 @@ class TextFiles(FileSource):
         if count == 0:
             RecordChecker(self.documents_file, report).empty_corpus()
 
-    def items(self, report: Report) -> Iterator[_Item]:
+    def _survey(self, report: Report) -> Survey:
+        """Examine all files, and report what is left out and what was guessed."""
+        not_read = NotRead()
+        files = self.files(not_read)
+        self._report_not_read(not_read, report)
+        language = self.reading.language
+        settings = Settings(
+            self.reading.columns,
+            self.reading.encoding,
+            None if language is None else Language.parse(language).code,
+        )
+        surveyed = survey(self.corpus, files, settings, self._closed(not_read))
+        severity = error if self.is_strict else warning
+        kind = "unreadable file" if self.is_strict else "files left out"
+        for entry in surveyed.facts.left_out:
+            path = self.corpus if self.corpus.is_file() else self.corpus / entry.file
+            # The records of a table are reported one by one where the first error counts.
+            if not (self.is_strict and tables.is_table(path) and path.is_file()):
+                report(severity(kind, str(path), entry.reason))
+        self._report_encodings(surveyed, report)
+        return surveyed
+
+    def _closed(self, not_read: NotRead) -> list[LeftOut]:
+        closed = [(path, formats.NO_PERMISSION) for path in not_read.closed]
+        special = [(path, "no file: a pipe, a socket or a device") for path in not_read.special]
+        paths = sorted([*closed, *special])
+        return [LeftOut(name_in(self.corpus, path), reason) for path, reason in paths]
+
+    def _report_encodings(self, surveyed: Survey, report: Report) -> None:
+        guessed = surveyed.facts.encodings
+        if self.reading.encoding is not None or not guessed:
+            return
+        if not self.is_strict:
+            message = surveyed.facts.describe_encodings()
+            kind = "encodings guessed"
+            report(warning(kind, str(self.corpus), message, times=sum(guessed.values())))
+            return
+        for path, examined in surveyed.files.items():
+            if examined.encoding is not None and examined.reason is None:
+                name = display_name(examined.encoding)
+                message = (
+                    f"not UTF-8; it may be {name}: convert it, or write ?encoding={name} after the "
+                    "name of the dataset"
+                )
+                report(error("not UTF-8", str(path), message))
+
+    def _items(self, surveyed: Survey, report: Report) -> Iterator[_Item]:
         """Stream the sections and records of all files, in order."""
-        self._report_left_out(report)
-        cache = _ContentCache(self.corpus)
-        for path in self.files():
+        for path, examined in surveyed.files.items():
             prefix = self._id_prefix(path, report)
-            if path.name.lower().endswith(formats.TABLES):
-                rows = formats.read_table(path, self.reading.columns, report)
+            if tables.is_table(path) and (examined.reason is None or self.is_strict):
+                rows = tables.read_table(path, self.reading.columns, report, examined.encoding)
                 file_prefix = "" if self.corpus.is_file() else prefix
                 yield from _records(rows, file_prefix, prefix, str(path))
-            elif formats.readable(path):
-                content = cache.content(path, report)
-                if content is None:
-                    continue
-                if not content.sections:
+            elif examined.content is not None:
+                if not examined.content.sections:
                     message = "it holds no text; if it is a scan, read it with OCR first"
                     report(warning("files without text", str(path), message))
-                yield from _sections(content, prefix, path)
-        cache.save()
+                yield from _sections(examined.content, prefix, path)
 
     def file_of(self, id: str) -> str | None:
         """Return the file that a passage was read from, as its path in the folder."""
@@ -266,7 +358,7 @@ class TextFiles(FileSource):
         """
         file = id.partition("#")[0]
         record = id.rpartition("#")[0]
-        if not unquote(file).lower().endswith(formats.TABLES):
+        if not unquote(file).lower().endswith(tables.TABLES):
             return f"{file}#"
         return id if record == file else f"{record}#"
 
@@ -282,24 +374,6 @@ class TextFiles(FileSource):
             name = name.encode("utf-8", "backslashreplace").decode()
         return _UNSAFE.sub(lambda match: quote(match[0]), name)
 
-    def _report_left_out(self, report: Report) -> None:
-        not_read = NotRead()
-        paths = [self.corpus] if self.corpus.is_file() else visible_files(self.corpus, not_read)
-        counts = Counter[str]()
-        for path in paths:
-            if not (self.reads(path) and formats.readable(path)):
-                counts[path.suffix.lower() or "no suffix"] += 1
-        self._report_not_read(not_read, report)
-        if not counts:
-            return
-        kinds = [f"{count} of {suffix}" for suffix, count in counts.most_common(8)]
-        message = f"{counts.total()} files of other kinds were left out: {', '.join(kinds)}"
-        if counts.keys() & formats.PACKAGES.keys():
-            message += "; to read PDF and Word: pip install 'beir-cocodr[files]'"
-            log.warning("%s: %s", self.corpus, message)
-        defect = error if self.corpus.is_file() else warning
-        report(defect("files left out", str(self.corpus), message))
-
     def _report_not_read(self, not_read: NotRead, report: Report) -> None:
         reasons = {
             "outputs left out": ("written by beir-cocodr", not_read.outputs),
@@ -311,7 +385,7 @@ class TextFiles(FileSource):
             names = sorted(path.relative_to(self.corpus).as_posix() for path in paths)
             message = f"not read as documents, because {reason}: {listed(names, 3)}"
             log.info("%s: %s", self.corpus, message)
-            report(warning(kind, str(self.corpus), message))
+            report(warning(kind, str(self.corpus), message, times=len(paths)))
 
 
 @dataclass(frozen=True)
@@ -329,14 +403,16 @@ class HubDataset(TextFiles):
         states = [part for path in files for part in file_state(path)]
         return ("data set", repr(self.reading), *states) if states else None
 
-    def items(self, report: Report) -> Iterator[_Item]:
-        """Stream the records in order."""
+    def documents_and_facts(self, report: Report) -> tuple[Iterator[Document], FolderFacts]:
+        """Return the stream of the records in order, and the language by which they are read."""
         dataset = self._load()
         columns = self.reading.columns.of(dataset.column_names, self.name)
         names = [name for name in (*columns.texts, columns.title, columns.id) if name]
-        rows = formats.record_rows(dataset.select_columns(names), columns)
+        rows = tables.record_rows(dataset.select_columns(names), columns)
         bare = self.name.partition("?")[0]
-        return _records(rows, "", _UNSAFE.sub("_", bare), bare)
+        items = _records(rows, "", _UNSAFE.sub("_", bare), bare)
+        language = Language.parse(self.reading.language or DEFAULT).code
+        return self._passages(items, language, report), FolderFacts(language=language)
 
     def file_of(self, id: str) -> str | None:
         """Return None: the passages come from no file of the user's."""
@@ -398,7 +474,7 @@ def _sections(
 
 
 def _records(
-    rows: Iterator[formats.RawRecord],
+    rows: Iterator[tables.RawRecord],
     file_prefix: str,
     prefix: str,
     file: str,
@@ -423,18 +499,18 @@ def _records(
 
 def _split(
     items: Sequence[_Item],
-    reading: Reading,
+    language: str,
+    words: int,
 ) -> Iterator[list[object]]:
-    """Split items into passages; what is short, or no text, stays as it is."""
+    """Split items into passages of at most so many words; what is short stays as it is."""
     from beir_cocodr.data.passages import split_passages
     from beir_cocodr.data.text import word_counter
 
     texts = [item.text if isinstance(item.text, str) else "" for item in items]
-    language = Language.parse(reading.language).code
     passages = split_passages(
         texts,
         word_counter().count,
-        reading.words,
+        words,
         language,
     )
     for item, text, ranges in zip(items, texts, passages, strict=True):
@@ -462,47 +538,9 @@ def _new_id(
     return id if ids[key] == 1 else f"{id}-{ids[key]}"
 
 
-class _ContentCache:
-    """The content of the documents of a folder, by path, in a JSON file in the cache.
-
-    Only files that have changed are read again, and those that are gone are left out.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        key = text_sha256(_FORMAT, str(folder.resolve()))[:32]
-        self._file = cache_folder("files") / f"{key}.json"
-        self._before: dict[str, Any] = {}
-        with suppress(OSError, ValueError):
-            if is_kept(self._file):
-                self._before = json.loads(self._file.read_text())
-        self._now: dict[str, Any] = {}
-
-    def content(
-        self,
-        path: Path,
-        report: Report,
-    ) -> formats.Content | None:
-        """Return the content of a document; None where it cannot be read."""
-        state = list(file_state(path))
-        entry = self._before.get(state[0])
-        if entry is None or entry[0] != state:
-            content = formats.read_content(path, report)
-            if content is None:
-                return None
-            entry = [state, content.title, content.sections]
-        self._now[state[0]] = entry
-        _, title, sections = entry
-        return formats.Content(
-            title,
-            [formats.Section(tuple(headings), text) for headings, text in sections],
-        )
-
-    def save(self) -> None:
-        """Write the contents to the cache where they have changed."""
-        if self._now != self._before:
-            with filling_cache(self._file.parent), checked_path(self._file) as draft:
-                draft.write_text(json.dumps(self._now))
-
-
-# The version of the cached content; raise it when a reader reads otherwise.
-_FORMAT = "2"
+def _state(path: Path) -> tuple[str, ...]:
+    """Return the state of a file, which changes with its content and with who may read it."""
+    try:
+        return (*file_state(path), str(os.access(path, os.R_OK)))
+    except OSError as cause:
+        return str(path), first_line(cause)

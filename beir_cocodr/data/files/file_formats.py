@@ -1,25 +1,27 @@
-"""The formats of files that people have, each read by a well-kept library.
+"""The formats of documents that people have, each read by a well-kept library.
 
-A document (text, Markdown, reStructuredText, HTML, PDF, Word) becomes a title and sections. A table
-(CSV, TSV, JSON lines, parquet) becomes records; the columns of text, title and id are recognised by
-their names.
+A document (text, Markdown, reStructuredText, HTML, PDF, Word) becomes a title and sections. A file
+whose suffix says nothing is read as text if it is text.
 """
 
-import codecs
-import csv
-import gzip
 import io
 import re
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from beir_cocodr.data.defects import Report, error, ignore, warning
-from beir_cocodr.data.files.readers import NUL, json_records
-from beir_cocodr.errors import InputError, first_line
+from beir_cocodr.data.files.bounded import MOST_BYTES, TooLarge, open_bytes, read_bytes
+from beir_cocodr.data.files.encodings import (
+    NUL,
+    as_utf8,
+    decode,
+    is_utf8,
+    likely_encodings,
+    marked_encoding,
+)
+from beir_cocodr.errors import first_line
 
 
 class Section(NamedTuple):
@@ -82,44 +84,9 @@ class _Outline:
         return Content(" ".join(title.split()), self.sections)
 
 
-# The mark of UTF-32 begins with that of UTF-16.
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-
-
-def _encoding(data: bytes) -> str:
-    """Return the encoding that a byte order mark names; UTF-8 without one."""
-    return next((encoding for mark, encoding in _MARKS if data.startswith(mark)), "utf-8")
-
-
-def _decode(data: bytes) -> str:
-    """Decode UTF-8, or what a byte order mark names.
-
-    Raises:
-        ValueError: the bytes are something else.
-    """
-    return _without_nul(data.decode(_encoding(data)))
-
-
-def _without_nul(text: str) -> str:
-    """Return a text as it is, unless it has NUL characters.
-
-    Raises:
-        ValueError: it has some: it is UTF-16 or UTF-32 without a byte order mark, or no text.
-    """
-    if "\0" in text:
-        raise ValueError(NUL)
-    return text
-
-
 def _read_text(data: bytes) -> Content:
     outline = _Outline()
-    outline.block(_decode(data))
+    outline.block(decode(data))
     return outline.content()
 
 
@@ -134,7 +101,7 @@ def _read_markdown(data: bytes) -> Content:
     """Read CommonMark with tables by markdown-it-py; YAML front matter may give the title."""
     from markdown_it import MarkdownIt
 
-    title, text = _split_front_matter(_decode(data).replace("\r\n", "\n"))
+    title, text = _split_front_matter(decode(data).replace("\r\n", "\n"))
     outline = _Outline()
     level = 0
     for token in MarkdownIt("commonmark").enable("table").parse(text):
@@ -204,7 +171,7 @@ def _read_html(data: bytes) -> Content:
     """
     from bs4 import BeautifulSoup
 
-    if _encoding(data) == "utf-8":
+    if marked_encoding(data) is None:
         if b"\0" in data:
             raise ValueError(NUL)
         data = _without_open_tag(data)
@@ -302,7 +269,7 @@ def _read_rst(data: bytes) -> Content:
             elif not isinstance(child, nodes.Invisible):
                 visit(child, depth)
 
-    visit(publish_doctree(_decode(data), settings_overrides=_RST_SETTINGS), 0)
+    visit(publish_doctree(decode(data), settings_overrides=_RST_SETTINGS), 0)
     return outline.content()
 
 
@@ -325,6 +292,7 @@ def _read_docx(data: bytes) -> Content:
     from docx import Document
     from docx.table import Table
 
+    _check_unpacked_size(data)
     document = Document(io.BytesIO(data))
     outline = _Outline()
     title = ""
@@ -344,6 +312,17 @@ def _read_docx(data: bytes) -> Content:
     return outline.content(title or document.core_properties.title or "")
 
 
+def _check_unpacked_size(data: bytes) -> None:
+    """Check the size of what a zip file holds.
+
+    Raises:
+        TooLarge: it is more than is read of any document.
+    """
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if sum(part.file_size for part in archive.infolist()) > MOST_BYTES:
+            raise TooLarge(f"more than {MOST_BYTES >> 20} MiB unpacked; split it")
+
+
 #: Suffixes of documents, and their readers, from bytes to content. A reader may raise any
 #: exception. Add a row for a format of your own.
 DOCUMENTS: dict[str, Callable[[bytes], Content]] = {
@@ -361,319 +340,138 @@ DOCUMENTS: dict[str, Callable[[bytes], Content]] = {
 PACKAGES = {".pdf": "pypdf", ".docx": "docx"}
 
 
-def readable(path: Path) -> bool:
-    """Return whether the library that reads a document is installed."""
-    package = PACKAGES.get(path.suffix.lower())
-    return package is None or find_spec(package) is not None
+# Documents that are no text files.
+_BINARY = frozenset({".pdf", ".docx"})
+
+# Bytes of a file of an unknown kind that are read to see if it is text.
+_START = 1 << 16
+
+# The encoding that a page names itself.
+_CHARSET = re.compile(rb"<meta[^>]{0,200}charset|<\?xml[^>]{0,200}encoding", re.IGNORECASE)
+
+# A line of a TREC run: query, Q0, document, rank, score, name.
+_RUN_LINE = re.compile(rb"\S+[ \t]+Q0[ \t]+\S+[ \t]+\d+[ \t]+\S+[ \t]+\S+\s*")
 
 
-def read_content(path: Path, report: Report) -> Content | None:
-    """Read a document by its suffix.
+class Unreadable(ValueError):
+    """A file that cannot be read, with the reason and the way out."""
+
+
+def document_suffix(path: PurePath) -> str:
+    """Return the suffix that says how a document is read; that before ``.gz`` counts.
 
     Returns:
-        The content; None where its library cannot read it, and the error "unreadable file" is
-        reported.
+        A key of :data:`DOCUMENTS`, or "" for a file that is read if it is text.
     """
+    name = path.name.lower().removesuffix(".gz")
+    suffix = PurePath(name).suffix
+    return suffix if suffix in DOCUMENTS else ""
+
+
+def missing_package(path: PurePath) -> str | None:
+    """Return the package that reads a document and is not installed, None where nothing is."""
+    package = PACKAGES.get(document_suffix(path))
+    return package if package is not None and find_spec(package) is None else None
+
+
+def read_document(path: Path) -> bytes:
+    """Return the bytes of a document.
+
+    Raises:
+        Unreadable: the file cannot be read, is too large, needs a package, or is no document.
+    """
+    if missing_package(path) is not None:
+        raise Unreadable("its format needs a package: pip install 'beir-cocodr[files]'")
     try:
-        return DOCUMENTS[path.suffix.lower()](path.read_bytes())
+        if not document_suffix(path):
+            _check_start(path)
+        return read_bytes(path)
+    except Unreadable:
+        raise
+    except PermissionError:
+        raise Unreadable(NO_PERMISSION) from None
+    except TooLarge as cause:
+        raise Unreadable(f"it has {cause}") from None
+    except Exception as cause:  # gzip raises several kinds on broken files
+        raise Unreadable(describe_failure(cause)) from None
+
+
+def describe_failure(cause: BaseException) -> str:
+    """Return what is said of a file that ends before it should."""
+    return f"cannot be read to its end ({first_line(cause)}); repair it"
+
+
+def _check_start(path: Path) -> None:
+    """Check that a file of an unknown kind is text, by its beginning: it may be a film.
+
+    Raises:
+        Unreadable: it is none, or it is a run.
+    """
+    with open_bytes(path) as file:
+        start = file.read(_START)
+    if _RUN_LINE.match(start):
+        raise Unreadable("it is a TREC run, not a document")
+    if len(start) < _START:
+        return
+    whole_lines = start.rpartition(b"\n")[0]  # a character may be cut in two
+    is_known = marked_encoding(start) is not None or is_utf8(whole_lines)
+    if not is_known and not likely_encodings(start):
+        raise Unreadable(NO_TEXT)
+
+
+#: What is said of a file that the user may not read.
+NO_PERMISSION = "no permission to read it; make it readable"
+
+#: What is said of a file that is none of the formats.
+NO_TEXT = "it is no text; save it as text, Markdown, HTML, PDF, Word or a table to have it read"
+
+
+def guesses(path: PurePath, data: bytes) -> tuple[str, ...]:
+    """Return the encodings that a document may have; none where it says its encoding itself.
+
+    Args:
+        path: its name.
+        data: its bytes.
+
+    Returns:
+        What :func:`~beir_cocodr.data.files.encodings.likely_encodings` returns; () for UTF-8, a
+        byte order mark, a page that names its encoding, PDF and Word.
+
+    Raises:
+        Unreadable: the bytes are no text.
+    """
+    suffix = document_suffix(path)
+    if suffix in _BINARY or marked_encoding(data) is not None or is_utf8(data):
+        return ()
+    if suffix in (".html", ".htm") and b"\0" not in data and _CHARSET.search(data[:2048]):
+        return ()
+    likely = likely_encodings(data)
+    if not likely:
+        raise Unreadable(NUL if suffix and b"\0" in data else NO_TEXT)
+    return likely
+
+
+def read_content(path: PurePath, data: bytes, encoding: str | None = None) -> Content:
+    """Read a document by its suffix.
+
+    Args:
+        path: its name.
+        data: its bytes.
+        encoding: its encoding, where it was guessed.
+
+    Raises:
+        Unreadable: its library cannot read it.
+    """
+    reader = DOCUMENTS.get(document_suffix(path), _read_text)
+    try:
+        return reader(data if encoding is None else as_utf8(data, encoding))
     except RecursionError:
         reason = "nested too deeply"
     except UnicodeDecodeError as cause:
-        reason = f"not UTF-8 at byte {cause.start + 1}; convert it"
+        reason = f"not {_NAMES.get(cause.encoding, cause.encoding)} at byte {cause.start + 1}"
     except Exception as cause:  # each library raises its own on broken files
         reason = f"{type(cause).__name__}: {first_line(cause)}"
-    message = f"cannot be read ({reason}); repair it, or move it out of the folder"
-    report(error("unreadable file", str(path), message))
-    return None
+    raise Unreadable(f"cannot be read ({reason}); repair it, or move it out of the folder")
 
 
-# Records that are read at a time.
-_ROWS = 1_000
-
-#: Suffixes of tables.
-TABLES = (".csv", ".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz", ".parquet")
-
-#: Names of columns, in any case; the first that a table has counts.
-TEXTS = ("text", "contents", "content", "body", "passage", "document", "abstract", "description")
-TITLES = ("title", "name", "heading", "headline", "subject")
-IDS = ("_id", "id", "docid", "doc_id", "document_id", "passage_id")
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a table that are read.
-
-    Attributes:
-        texts: columns of the text, joined with a line each; empty: recognised by name.
-        title: column of the title; "" for none, None: recognised by name.
-        id: the same for the id.
-    """
-
-    texts: tuple[str, ...] = ()
-    title: str | None = None
-    id: str | None = None
-
-    def of(self, names: Sequence[str], where: str) -> "Columns":
-        """Return the columns of one table, each by its name there.
-
-        Args:
-            names: names of all columns of the table, in order.
-            where: the file, for messages.
-
-        Raises:
-            InputError: no column is the text, one that was named does not exist, or two have the
-                name of one that is read.
-        """
-        quoted = [repr(name) for name in names[:20]]
-        existing = ", ".join(quoted) or "none"
-        for name in (*self.texts, self.title, self.id):
-            if name and name not in names:
-                raise InputError(f"{where}: no column {name!r}; the columns are {existing}")
-        texts = self.texts or _recognise(names, TEXTS, where)
-        if not texts and len(names) == 1:
-            texts = tuple(names)
-        if not texts:
-            raise InputError(
-                f"{where}: no column is recognised as the text; name it with --text-column; the "
-                f"columns are {existing}"
-            )
-        title = _named_or_recognised(self.title, names, TITLES, where)
-        id = _named_or_recognised(self.id, names, IDS, where)
-        if title in texts:
-            title = ""
-        if id in texts:
-            id = ""
-        chosen = Columns(texts, title, id)
-        chosen.check_unique(names, where)
-        return chosen
-
-    def check_unique(self, names: Sequence[str], where: str) -> None:
-        """Check that no two columns have the name of one that is read.
-
-        Raises:
-            InputError: two have, and it is unclear which is meant.
-        """
-        for name in filter(None, (*self.texts, self.title, self.id)):
-            if names.count(name) > 1:
-                raise InputError(
-                    f"{where}: {names.count(name)} columns are named {name!r}; rename all but one"
-                )
-
-
-def _named_or_recognised(
-    column: str | None,
-    names: Sequence[str],
-    known: Sequence[str],
-    where: str,
-) -> str:
-    """Return the column that was named, or the one that is recognised; "" without either."""
-    if column is not None:
-        return column
-    return next(iter(_recognise(names, known, where)), "")
-
-
-def _recognise(
-    names: Sequence[str],
-    known: Sequence[str],
-    where: str,
-) -> tuple[str, ...]:
-    """Return the first of some known names that a table has, as it is written there.
-
-    Raises:
-        InputError: the table has it twice.
-    """
-    for name in known:
-        written = [column for column in names if column.strip().lower() == name]
-        if len(written) > 1:
-            columns = " and ".join(repr(column) for column in written)
-            raise InputError(f"{where}: the columns {columns} have one name; rename all but one")
-        if written:
-            return (written[0],)
-    return ()
-
-
-class RawRecord(NamedTuple):
-    """A record as it was read: its line or number, and raw values; None for an absent id."""
-
-    line: int
-    id: Any
-    title: Any
-    text: Any
-
-
-def read_table(
-    path: Path,
-    columns: Columns,
-    report: Report,
-) -> Iterator[RawRecord]:
-    """Stream the records of a table, read by its suffix.
-
-    What is wrong with the file is reported, and ends the stream. The warning "files without text"
-    is reported of a table without records.
-    """
-    name = path.name.lower()
-    is_empty = True
-    try:
-        if name.endswith(".parquet"):
-            rows = _parquet_rows(path, columns)
-        elif ".jsonl" in name:
-            rows = _json_rows(path, columns, report)
-        else:
-            rows = _csv_rows(path, columns)
-        for row in rows:
-            is_empty = False
-            yield row
-        if is_empty:
-            report(warning("files without text", str(path), "it has no records"))
-    except InputError as cause:
-        report(error("no text field", str(path), str(cause).removeprefix(f"{path}: ")))
-    except (OSError, EOFError, ValueError, OverflowError, csv.Error, zlib.error) as cause:
-        message = f"cannot be read to its end ({first_line(cause)}); repair it"
-        report(error("unreadable file", str(path), message))
-
-
-def record_rows(
-    records: Iterable[dict[str, Any]],
-    columns: Columns,
-) -> Iterator[RawRecord]:
-    """Stream the rows of records in order, numbered from 1."""
-    for number, record in enumerate(records, 1):
-        yield _row(number, record, columns)
-
-
-def _row(
-    line: int,
-    record: Mapping[str, object],
-    columns: Columns,
-) -> RawRecord:
-    texts = [record.get(name) for name in columns.texts]
-    if len(texts) == 1:
-        text = texts[0]
-    else:
-        text = "\n".join(str(part) for part in texts if part is not None)
-    # A table may have a column without a name, which is not the one that is not read.
-    id = record.get(columns.id) if columns.id else None
-    title = record.get(columns.title, "") if columns.title else ""
-    return RawRecord(line, id, title, text)
-
-
-def _parquet_rows(path: Path, columns: Columns) -> Iterator[RawRecord]:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        chosen = columns.of(file.schema_arrow.names, str(path))
-        names = [name for name in (*chosen.texts, chosen.title, chosen.id) if name]
-        batches = file.iter_batches(_ROWS, columns=names)
-        records = (record for batch in batches for record in batch.to_pylist())
-        yield from record_rows(records, chosen)
-
-
-def _json_rows(
-    path: Path,
-    columns: Columns,
-    report: Report,
-) -> Iterator[RawRecord]:
-    """Stream the records of JSON lines; the names in all records decide which columns are read.
-
-    The file is read twice.
-    """
-    names: dict[str, None] = {}
-    for _, record in json_records(path, ignore):
-        names.update(dict.fromkeys(record or ()))
-    if not names:
-        # What is wrong with the lines is still to be reported.
-        for _ in json_records(path, report):
-            pass
-        return
-    chosen = columns.of(list(names), str(path))
-    for line, record in json_records(path, report):
-        if record is not None:
-            _check_fields(path, line, record, columns, chosen)
-            yield _row(line, record, chosen)
-
-
-def _check_fields(
-    path: Path,
-    line: int,
-    record: Mapping[str, Any],
-    wanted: Columns,
-    chosen: Columns,
-) -> None:
-    """Check that a record has no other field for one that it lacks.
-
-    Args:
-        path: the file.
-        line: the record's line.
-        record: the record.
-        wanted: the columns that were named.
-        chosen: the columns that are read.
-
-    Raises:
-        InputError: it has one; which of the two is meant is unclear.
-    """
-    recognised = {
-        "text": (TEXTS, [] if wanted.texts else chosen.texts),
-        "title": (TITLES, [] if wanted.title is not None else [chosen.title]),
-        "id": (IDS, [] if wanted.id is not None else [chosen.id]),
-    }
-    for part, (known, columns) in recognised.items():
-        for column in filter(None, columns):
-            if column in record:
-                continue
-            others = _recognise(list(record), known, str(path))
-            if others:
-                raise InputError(
-                    f"{path}: line {line} has {others[0]!r} where others have {column!r} for the "
-                    f"{part}; name the columns that are read (--text-column, or ?text= ?title= and "
-                    "?id= after the name of the file), or rename the field"
-                )
-
-
-def _csv_rows(path: Path, columns: Columns) -> Iterator[RawRecord]:
-    """Stream the records of a CSV or TSV file by the csv module.
-
-    The header line names the columns and shows which character separates them.
-    """
-    csv.field_size_limit(2**31 - 1)
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rb") as start:
-        encoding = _encoding(start.read(4))
-    with opened(path, "rt", encoding=encoding, newline="") as file:
-        header = _without_nul(file.readline())
-        file.seek(0)
-        marks = "\t" if ".tsv" in path.name.lower() else ",;\t|"
-        lines = csv.reader(
-            file,
-            delimiter=max(marks, key=header.count),
-            strict=True,
-        )
-        names = next(lines, [])
-        if not names:
-            return
-        _check_header(names, columns, str(path))
-        chosen = columns.of(names, str(path))
-        for cells in lines:
-            if not cells:
-                continue
-            if len(cells) != len(names):
-                raise ValueError(
-                    f"line {lines.line_num} has {len(cells)} cells for {len(names)} columns"
-                )
-            yield _row(
-                lines.line_num,
-                dict(zip(names, map(_without_nul, cells), strict=True)),
-                chosen,
-            )
-
-
-def _check_header(names: Sequence[str], columns: Columns, where: str) -> None:
-    """Check that the first line of a table of one column is surely its header.
-
-    Raises:
-        InputError: it may as well be the first text.
-    """
-    if len(names) == 1 and not columns.texts and not _recognise(names, TEXTS, where):
-        raise InputError(
-            f"{where}: its one column begins with {names[0]!r:.80}, which may be its name or its "
-            "first text; write the line text above it, or name the column with --text-column"
-        )
+_NAMES = {"utf-8": "UTF-8"}

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from beir_cocodr.errors import InputError, explained
+from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.io import parse_json
 
 # Records, and some keys of their JSON. Users have files of these names too, with other content.
@@ -108,10 +108,14 @@ class NotRead:
     Attributes:
         outputs: folders that commands of this package wrote.
         links: links to files outside the folder.
+        closed: folders that cannot be listed.
+        special: pipes, sockets and devices.
     """
 
     outputs: list[Path] = field(default_factory=list)
     links: list[Path] = field(default_factory=list)
+    closed: list[Path] = field(default_factory=list)
+    special: list[Path] = field(default_factory=list)
 
 
 def visible_files(root: Path, not_read: NotRead | None = None) -> Iterator[Path]:
@@ -127,18 +131,43 @@ def visible_files(root: Path, not_read: NotRead | None = None) -> Iterator[Path]
     folders = [root]
     while folders:
         folder = folders.pop()
-        with explained(f"{folder} cannot be read", "make it readable, or move it away", OSError):
+        try:
             paths = [path for path in folder.iterdir() if not path.name.startswith(".")]
-        if folder != root and is_output(folder, {path.name for path in paths}):
-            not_read.outputs.append(folder)
+            if folder != root and is_output(folder, {path.name for path in paths}):
+                not_read.outputs.append(folder)
+                continue
+            kinds = [(path, _kind(path, root)) for path in paths]
+        except OSError as cause:
+            if folder == root:
+                raise InputError(
+                    f"{folder} cannot be read ({first_line(cause)}); make it readable"
+                ) from None
+            not_read.closed.append(folder)
             continue
-        for path in paths:
-            if path.is_symlink() and not _leads_inside(path, root):
+        for path, kind in kinds:
+            if kind == "link":
                 not_read.links.append(path)
-            elif path.is_dir() and not path.is_symlink():
+            elif kind == "folder":
                 folders.append(path)
-            elif path.is_file():
+            elif kind == "file":
                 yield path
+            elif kind == "special":
+                not_read.special.append(path)
+
+
+def _kind(path: Path, root: Path) -> str:
+    """Return what a path is: a link out of the folder, a folder, a file, special, or nothing.
+
+    Raises:
+        OSError: there is no permission to see it.
+    """
+    if path.is_symlink() and not _leads_inside(path, root):
+        return "link"
+    if path.is_dir():
+        return "nothing" if path.is_symlink() else "folder"
+    if path.is_file():
+        return "file"
+    return "special" if path.exists() else "nothing"
 
 
 def _leads_inside(link: Path, root: Path) -> bool:

@@ -4,24 +4,20 @@ The files are JSON lines or TSV. :class:`RecordChecker` checks what every docume
 judgement must satisfy, wherever it was read.
 """
 
-import gzip
 import json
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from beir_cocodr.data.defects import LineTally, Report, error, raise_errors, warning
+from beir_cocodr.data.files.bounded import TooLarge, lines, open_bytes
+from beir_cocodr.data.files.encodings import NUL
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import Json
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-#: What is said of a file that has NUL characters.
-NUL = (
-    "NUL characters, as UTF-16 and UTF-32 have without a byte order mark; convert the file to UTF-8"
-)
 
 
 def numbered_lines(
@@ -38,8 +34,8 @@ def numbered_lines(
     crlf_lines = LineTally()
     blank_lines = LineTally()
     try:
-        with _open(path) as stream:
-            for number, line in enumerate(stream, 1):
+        with open_bytes(path) as stream:
+            for number, line in enumerate(lines(stream), 1):
                 content = line.removesuffix(b"\n")
                 if content.endswith(b"\r"):
                     content = content[:-1]
@@ -53,7 +49,7 @@ def numbered_lines(
                 text = _decode(content, file, number, report)
                 if text is not None:
                     yield number, text
-    except (OSError, EOFError, zlib.error) as cause:
+    except (OSError, EOFError, TooLarge, zlib.error) as cause:
         message = f"cannot be read to its end ({cause}); check it, or copy it again"
         report(error("unreadable file", file, message))
     crlf_lines.report(
@@ -68,12 +64,6 @@ def numbered_lines(
         file,
         "{} blank lines were left out",
     )
-
-
-def _open(path: Path) -> BinaryIO:
-    if path.suffix == ".gz":
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    return path.open("rb", 1 << 20)
 
 
 def _decode(

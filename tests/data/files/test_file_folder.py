@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from beir_cocodr.data.collection import has_labels, load_collection, resolve_source
-from beir_cocodr.data.files import file_folder, file_formats
+from beir_cocodr.data.files import file_formats, survey
 from beir_cocodr.data.files.file_folder import Reading, TextFiles
 from beir_cocodr.data.validation import validate
 from beir_cocodr.errors import InputError
@@ -31,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     (place / "d.jsonl").write_text(
         '{"text": "a record without id"}\n{"text": "a record without id"}\n'
     )
-    (place / "picture.png").write_bytes(b"\x89PNG")
+    (place / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
     (place / ".git").mkdir()
     (place / ".git" / "hidden.txt").write_text("hidden")
     return place
@@ -60,7 +61,8 @@ def test_a_folder_of_files_is_a_corpus(folder):
     assert not has_labels(folder)
     [left_out, *duplicates] = validate(folder)
     assert (left_out.kind, left_out.severity) == ("files left out", "warning")
-    assert "1 of .png" in left_out.message
+    assert (left_out.file, left_out.times) == (str(folder / "picture.png"), 1)
+    assert "no text" in left_out.message
     assert {defect.kind for defect in duplicates} == {"title null or absent", "duplicate texts"} - {
         "title null or absent"
     }
@@ -70,9 +72,9 @@ def test_ids_stay_where_texts_do_and_only_changed_files_are_read_again(folder, m
     read: list[str] = []
     original = file_formats.read_content
 
-    def counted(path, report):
+    def counted(path, data, encoding=None):
         read.append(path.name)
-        return original(path, report)
+        return original(path, data, encoding)
 
     monkeypatch.setattr(file_formats, "read_content", counted)
     before = texts(folder)
@@ -98,10 +100,11 @@ def test_ids_stay_where_texts_do_and_only_changed_files_are_read_again(folder, m
     texts(folder)
     [cached] = [
         path
-        for path in file_folder.cache_folder("files").glob("*.json")
+        for path in survey.cache_folder("files").glob("*.json")
         if str(folder) in path.read_text()
     ]
-    assert list(json.loads(cached.read_text())) == [str(folder / "e.txt")]
+    kept_files = list(json.loads(cached.read_text()))
+    assert kept_files == [str(folder / "d.jsonl"), str(folder / "e.txt")]
 
 
 def test_long_texts_are_cut_by_sentences(tmp_path):
@@ -139,7 +142,10 @@ def test_one_file_is_a_corpus_and_keeps_the_ids_of_its_records(folder):
         ("{}?words=0", "words"),
         ("{}?language=klingon", "klingon"),
         ("{}/c.csv?text=z", "'z'"),
-        ("{}/picture.png", ".parquet"),
+        ("{}/picture.png", "no text"),
+        ("{}?strict=yes", "strict"),
+        ("{}?encoding=klingon", "klingon"),
+        ("{}?encoding=base64", "base64"),
         ("{}-nowhere?text=z", "no such file"),
         ("hf:no/such-data-set", "apidocs/numpy"),
     ],
@@ -149,20 +155,32 @@ def test_a_bad_name_names_the_way_out(folder, name, words):
         texts(name.format(folder))
 
 
-def test_bad_files_are_named(folder):
-    (folder / "bad.md").write_bytes(b"caf\xe9")
-    with pytest.raises(InputError, match=r"bad\.md.*not UTF-8"):
-        texts(folder)
-    (folder / "bad.md").unlink()
-    (folder / "bad.csv").write_text("id,text\na b,x\n")
-    with pytest.raises(InputError, match=r"bad\.csv:2.*white space"):
-        texts(folder)
-    (folder / "bad.csv").write_text("x,y\n1,2\n")
-    with pytest.raises(InputError, match=r"bad\.csv.*--text-column"):
-        texts(folder)
+BAD = {
+    "bad.md": (b"a\0b", "NUL"),
+    "bad.csv": (b"id,text\na b,x\n", "white space"),
+    "worse.csv": (b"x,y\n1,2\n", "--text-column"),
+    "twice.csv": (b"id,text\n1,x\n1,y\n", "line 3.*occurs twice|duplicate ids"),
+}
 
 
-def test_a_folder_that_is_closed_is_named(folder, monkeypatch):
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_left_out_of_a_folder_and_refused_where_it_is_meant(folder, name):
+    content, reason = BAD[name]
+    before = texts(folder)
+    (folder / name).write_bytes(content)
+    assert texts(folder) == before
+    collection = load_collection(folder, labels="none")
+    [bad, _] = sorted(collection.documents.facts.left_out, key=lambda entry: entry.file != name)
+    assert bad.file == name
+    assert re.search(reason, bad.reason)
+    assert collection.counts["files left out"] == 2
+    (folder / "picture.png").unlink()
+    for dataset in (folder / name, f"{folder}?strict=true"):
+        with pytest.raises(InputError, match=rf"{name}.*({reason})|({reason})"):
+            texts(dataset)
+
+
+def test_a_folder_that_is_closed_is_left_out(folder, monkeypatch):
     original = Path.iterdir
 
     def closed(path):
@@ -171,8 +189,12 @@ def test_a_folder_that_is_closed_is_named(folder, monkeypatch):
         return original(path)
 
     monkeypatch.setattr(Path, "iterdir", closed)
-    with pytest.raises(InputError, match=r"deep dir cannot be read"):
-        texts(folder)
+    collection = load_collection(folder, labels="none")
+    left_out = {entry.file: entry.reason for entry in collection.documents.facts.left_out}
+    assert left_out.keys() == {"deep dir", "picture.png"}
+    assert "make it readable" in left_out["deep dir"]
+    with pytest.raises(InputError, match=r"deep dir.*make it readable"):
+        texts(f"{folder}?strict=true")
 
 
 def test_what_needs_an_extra_is_left_out_and_named(folder, monkeypatch, caplog):
@@ -180,6 +202,7 @@ def test_what_needs_an_extra_is_left_out_and_named(folder, monkeypatch, caplog):
     for module in ("file_formats", "file_folder"):
         monkeypatch.setattr(f"beir_cocodr.data.files.{module}.find_spec", lambda name: None)
     texts(folder)
+    assert "scan.pdf" in caplog.text
     assert "beir-cocodr[files]" in caplog.text
     with pytest.raises(InputError, match=r"beir-cocodr\[files\]"):
         texts(folder / "scan.pdf")

@@ -11,15 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beir_cocodr.data.defects import ignore, raise_errors
+from beir_cocodr.data.defects import raise_errors
 from beir_cocodr.data.files.file_formats import (
     PACKAGES,
-    Columns,
     Content,
     Section,
+    Unreadable,
     read_content,
-    read_table,
+    read_document,
 )
+from beir_cocodr.data.files.file_tables import Columns, read_table
 from beir_cocodr.errors import InputError
 
 MARKDOWN = """---
@@ -82,9 +83,7 @@ HTML = """<html><head><title>The guide &amp; more</title><style>p {}</style></he
 
 
 def read(path: Path) -> Content:
-    content = read_content(path, raise_errors)
-    assert content is not None
-    return content
+    return read_content(path, read_document(path))
 
 
 def test_markdown(tmp_path):
@@ -123,9 +122,10 @@ def test_text_in_other_encodings(tmp_path):
         (tmp_path / "a.txt").write_bytes("größe\n".encode(encoding))
         assert read(tmp_path / "a.txt") == Content("", [Section((), "größe")])
     (tmp_path / "a.txt").write_bytes("größe".encode("latin-1"))
-    with pytest.raises(InputError, match=r"a\.txt.*not UTF-8 at byte 3"):
+    with pytest.raises(Unreadable, match=r"not UTF-8 at byte 3"):
         read(tmp_path / "a.txt")
-    assert read_content(tmp_path / "a.txt", ignore) is None
+    data = (tmp_path / "a.txt").read_bytes()
+    assert read_content(tmp_path / "a.txt", data, "latin-1").sections == [Section((), "größe")]
 
 
 def write_pdf(path: Path, *pages: str) -> None:
@@ -181,7 +181,7 @@ def test_word_is_read_by_headings(tmp_path):
 def test_a_broken_file_is_one_error(tmp_path, suffix):
     pytest.importorskip(PACKAGES[suffix])
     (tmp_path / f"a{suffix}").write_bytes(b"no such thing")
-    with pytest.raises(InputError, match=f"a{suffix}.*cannot be read"):
+    with pytest.raises(Unreadable, match=r"cannot be read.*repair it"):
         read(tmp_path / f"a{suffix}")
 
 

@@ -50,8 +50,9 @@ def test_a_field_of_another_name_is_refused(tmp_path, first, second, message):
     if message is None:  # the other record has no text, which is counted
         assert ("", "b") in texts(tmp_path).values()
         return
+    assert texts(tmp_path).keys() == {next(iter(texts(tmp_path / "note.txt")))}
     with pytest.raises(InputError, match=rf"a\.jsonl: {message}.*--text-column"):
-        texts(tmp_path)
+        texts(f"{tmp_path}?strict=true")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_one_column_without_a_header_is_refused(tmp_path, name):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / name).write_bytes(write(content.encode()))
     with pytest.raises(InputError, match=rf"{name}.*'The wing makes lift.'.*--text-column"):
-        texts(tmp_path / "docs")
+        texts(f"{tmp_path / 'docs'}?strict=true")
     (tmp_path / "docs" / name).write_bytes(write(f"text\n{content}".encode()))
     assert len(texts(tmp_path / "docs")) == 2
 
@@ -123,11 +124,15 @@ def test_a_wide_encoding_is_read_by_its_mark_or_refused(tmp_path, name, encoding
     content = contents.get(name, "The wing makes lift.\n")
     (tmp_path / name).write_bytes(content.encode(encoding))
     if encoding in WIDE:
-        with pytest.raises(InputError, match=rf"{name}.*UTF-16"):
-            texts(tmp_path)
-    else:
-        [(_, text)] = texts(tmp_path).values()
-        assert text == "The wing makes lift."
+        with pytest.raises(InputError, match=rf"{name}.*{encoding.upper()}"):
+            texts(tmp_path / name)
+        with pytest.raises(InputError, match=rf"{name}.*{encoding.upper()}"):
+            texts(f"{tmp_path}?strict=true")
+    collection = load_collection(tmp_path, labels="none")
+    assert [document["text"] for document in collection.documents.values()] == [
+        "The wing makes lift."
+    ]
+    assert collection.counts.get("encodings guessed", 0) == (encoding in WIDE)
 
 
 @pytest.mark.parametrize("encoding", WIDE)

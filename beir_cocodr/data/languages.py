@@ -1,0 +1,118 @@
+"""The language of a corpus, detected by py3langid, which needs no network."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from beir_cocodr.data.analyzers import STEMMED, UNSTEMMED
+
+#: Characters of a text that its language is detected from.
+SAMPLE = 1_000
+
+#: The code of a corpus in several languages, of which none has half of the text (ISO 639-2).
+SEVERAL = "mul"
+
+#: The code where too little text shows its language.
+DEFAULT = "en"
+
+# Text of fewer characters shows no language, and that of fewer in all files leaves the default.
+_LEAST = 20
+_LEAST_IN_ALL = 200
+
+# A text whose language is less probable is not counted.
+_LEAST_PROBABILITY = 0.5
+
+# Shares of the text below this are not named.
+_NAMED_SHARE = 0.02
+
+# What the library calls text without a language, and text of which it is not sure.
+_NO_LANGUAGES = ("zxx", "und")
+
+
+@cache
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # loading takes a second
+
+    return LanguageIdentifier.from_model_file(
+        MODEL_FILE,
+        norm_probs=True,
+        min_confidence=_LEAST_PROBABILITY,
+    )
+
+
+def detect_language(text: str) -> str | None:
+    """Return the language of a text.
+
+    Args:
+        text: the text, of which the first 1,000 characters count.
+
+    Returns:
+        Its ISO 639 code; None where the text is too short, or does not show its language.
+
+    Example:
+        >>> from beir_cocodr.data.languages import detect_language
+        >>> detect_language("Der Flügel eines Flugzeugs erzeugt Auftrieb.")
+        'de'
+    """
+    sample = text[:SAMPLE]
+    # A character of a script such as Chinese says as much as several letters.
+    if len(sample.encode("utf-8", "replace")) < _LEAST:
+        return None
+    code, _ = _identifier().classify(sample)
+    return None if code in _NO_LANGUAGES else str(code)
+
+
+def language_shares(characters: Mapping[str, int]) -> dict[str, float]:
+    """Return the share of each language in the text of a corpus, largest first.
+
+    Args:
+        characters: language to the characters of the texts that are written in it.
+    """
+    total = sum(characters.values())
+    counts = Counter(dict(sorted(characters.items()))).most_common()
+    return {code: round(count / total, 4) for code, count in counts}
+
+
+def main_language(characters: Mapping[str, int]) -> str:
+    """Return the language by which a corpus is read.
+
+    Args:
+        characters: as for :func:`language_shares`.
+
+    Returns:
+        The language of half of the text or more; "mul" where there is none; "en" where too little
+        text shows its language.
+    """
+    if sum(characters.values()) < _LEAST_IN_ALL:
+        return DEFAULT
+    code, share = next(iter(language_shares(characters).items()))
+    return code if share >= 0.5 else SEVERAL
+
+
+def language_name(code: str) -> str:
+    """Return the English name of a language in lower case; its code where no name is known."""
+    return "several languages" if code == SEVERAL else (STEMMED | UNSTEMMED).get(code, code)
+
+
+def describe_shares(shares: Mapping[str, float]) -> str:
+    """Describe the languages of a corpus, such as "71% english, 29% german"."""
+    named = [
+        f"{share:.0%} {language_name(code)}"
+        for code, share in shares.items()
+        if share >= _NAMED_SHARE
+    ]
+    return ", ".join(named)
+
+
+def count_characters(samples: Iterable[tuple[str | None, int]]) -> dict[str, int]:
+    """Add up the characters of each language.
+
+    Args:
+        samples: the language of each text, None where it does not show, and its characters.
+    """
+    counts = Counter[str]()
+    for code, characters in samples:
+        if code is not None:
+            counts[code] += characters
+    return dict(counts)
