@@ -86,8 +86,12 @@ _STOP_WORDS = frozenset(
 #: characters.
 WORDS_ALONE = "words"
 
+#: The version of what the analyzers read, which the keys of caches contain; raise it when any of
+#: them reads a text otherwise.
+VERSION = 2
+
 #: How BM25 reads texts. The first two are older than the others, and read words of two characters
-#: or more.
+#: or more. All read text in scripts without spaces as pairs of characters.
 ANALYZERS = (
     "english",
     "none",
@@ -98,8 +102,9 @@ ANALYZERS = (
 
 ANALYZER_HELP = (
     "Analyse texts for BM25 by the rules of english (stop words removed, words stemmed), german, "
-    "french or another Snowball language; as words (any language; where words are not spaced, as "
-    "pairs of characters); or as none (words unchanged)."
+    "french or another Snowball language; as words (any language); or as none (words unchanged). "
+    "Text without spaces, such as Chinese or Thai, is read as pairs of characters by all. Default: "
+    "by the language of a folder of files, else english."
 )
 
 # Words by bm25s's default; and for many texts at once: characters beyond ASCII that no word has,
@@ -184,8 +189,9 @@ class Analyzer:
         Args:
             name: one of :data:`ANALYZERS`. "english" leaves out English stop words and stems by
                 Porter's second algorithm (PyStemmer), "none" does neither; both read the words of
-                bm25s's tokenizer. The others read words as :func:`~beir_cocodr.data.text.words`
-                does; a language leaves out bm25s's stop words, and stems by Snowball.
+                bm25s's tokenizer, and text in scripts without spaces as pairs of characters. The
+                others read words as :func:`~beir_cocodr.data.text.words` does; a language leaves
+                out bm25s's stop words, and stems by Snowball.
 
         Raises:
             InputError: there is no such analyzer, or the installed PyStemmer does not have it.
@@ -214,7 +220,7 @@ class Analyzer:
         self._ranges = word_ranges
         self._shortest = 1
         if name in ("english", "none"):
-            self.split = _TWO_CHARACTERS.findall
+            self.split = _split_two_characters
             self._ranges = _two_character_ranges
             self._shortest = 2
 
@@ -235,7 +241,7 @@ class Analyzer:
         if self._ranges is not _two_character_ranges:
             words = (self.split(text) for text in lowered)
             return pa.array(words, pa.list_(pa.large_string()))
-        spaced = [text if text.isascii() else _BETWEEN.sub(" ", text) for text in lowered]
+        spaced = [text if text.isascii() else _spaced(text) for text in lowered]
         array = pa.array(spaced, pa.large_string())
         _, offsets, content = array.buffers()
         translated = b""
@@ -255,7 +261,9 @@ class Analyzer:
             terms = self.stemmer.stemWords(words)
         read: list[str | None] = []
         for word, term in zip(words, terms, strict=True):
-            is_left_out = len(word) < self._shortest or word in self.stop_words
+            is_left_out = word in self.stop_words
+            if len(word) < self._shortest:
+                is_left_out = is_left_out or not _is_unspaced(word)
             read.append(None if is_left_out else term)
         return read
 
@@ -286,8 +294,47 @@ class Analyzer:
         return list(self.stemmer.stemWords(kept))
 
 
+def _split_two_characters(text: str) -> list[str]:
+    """Return the words of two characters or more, and pairs in scripts without spaces."""
+    if text.isascii():
+        return _TWO_CHARACTERS.findall(text)
+    return [text[start:end] for start, end in _two_character_ranges(text)]
+
+
 def _two_character_ranges(text: str) -> Iterator[tuple[int, int]]:
-    return (match.span() for match in _TWO_CHARACTERS.finditer(text))
+    from beir_cocodr.data.text import pair_ranges, unspaced_runs
+
+    last = 0
+    for start, end in unspaced_runs(text):
+        yield from _spaced_ranges(text, last, start)
+        yield from pair_ranges(start, end)
+        last = end
+    yield from _spaced_ranges(text, last, len(text))
+
+
+def _spaced_ranges(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    return (match.span() for match in _TWO_CHARACTERS.finditer(text, start, end))
+
+
+def _spaced(text: str) -> str:
+    """Return a text with spaces between words, and between pairs in scripts without spaces."""
+    from beir_cocodr.data.text import pair_ranges, unspaced_runs
+
+    parts = []
+    last = 0
+    for start, end in unspaced_runs(text):
+        parts.append(_BETWEEN.sub(" ", text[last:start]))
+        parts += [text[first:second] for first, second in pair_ranges(start, end)]
+        last = end
+    parts.append(_BETWEEN.sub(" ", text[last:]))
+    return " ".join(parts)
+
+
+def _is_unspaced(word: str) -> bool:
+    """Return whether a word is of a script that puts no space between words."""
+    from beir_cocodr.data.text import unspaced_runs
+
+    return next(unspaced_runs(word), None) is not None
 
 
 #: The first characters of a document, in which words that match a query are looked for.

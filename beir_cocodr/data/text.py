@@ -107,6 +107,7 @@ _RUN = regex.compile(
     regex.VERSION1,
 )
 _IS_UNSPACED = regex.compile(rf"[{_UNSPACED}]")
+_UNSPACED_RUN = regex.compile(rf"[{_UNSPACED}]+")
 _UNIT = regex.compile(
     rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}_--[{_UNSPACED}]]+|[^\s]",
     regex.VERSION1,
@@ -117,9 +118,8 @@ def word_ranges(text: str) -> Iterator[tuple[int, int]]:
     """Stream the ranges of the :func:`words` of a text: first character, and one after the last."""
     for run in _RUN.finditer(text):
         start, end = run.span()
-        if end - start > 2 and _IS_UNSPACED.match(run.group()):
-            for first in range(start, end - 1):
-                yield first, first + 2
+        if _IS_UNSPACED.match(run.group()):
+            yield from pair_ranges(start, end)
         else:
             yield start, end
 
@@ -139,6 +139,22 @@ def words(text: str) -> list[str]:
         else:
             split.append(run)
     return split
+
+
+def unspaced_runs(text: str) -> Iterator[tuple[int, int]]:
+    """Stream the ranges of the runs of characters of scripts that put no space between words."""
+    if not text.isascii():
+        for run in _UNSPACED_RUN.finditer(text):
+            yield run.span()
+
+
+def pair_ranges(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Stream the ranges of the pairs of neighbouring characters in a run; a short run is one."""
+    if end - start <= 2:
+        yield start, end
+        return
+    for first in range(start, end - 1):
+        yield first, first + 2
 
 
 def count_units(text: str) -> int:
