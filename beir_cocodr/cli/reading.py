@@ -7,6 +7,8 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any
 
+from typer import Option
+
 from beir_cocodr.cli.flags import Command, plain, with_parameters
 from beir_cocodr.cli.noise import Verbose
 from beir_cocodr.data.analyzers import Language
@@ -30,7 +32,16 @@ _Language = Annotated[
     plain(
         "Treat the corpus as written in this language, an ISO 639 code or an English name. It "
         "decides how sentences are split and, unless --bm25-analyzer names an analyzer other "
-        "than english, how BM25 stems words and removes stop words. Default: English."
+        "than english, how BM25 stems words and removes stop words. Default: the language that "
+        "most text of a folder of files is written in; English for other collections."
+    ),
+]
+
+_Strict = Annotated[
+    bool,
+    Option(
+        "--strict",
+        help="Refuse a folder with a file that cannot be read, instead of leaving the file out.",
     ),
 ]
 
@@ -48,12 +59,13 @@ def reads_files(command: Command) -> Command:
     hints: dict[str, object] = {"verbose": Verbose}
     if has_dataset:
         hints["text_column"] = _TextColumn
+        hints["strict"] = _Strict
     if has_dataset and not has_language:
         hints["language"] = _Language
-    added = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
-        for name, hint in hints.items()
-    ]
+    added = []
+    for name, hint in hints.items():
+        default = False if name == "strict" else None
+        added.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
 
     @wraps(command)
     def extended(**values: Any) -> None:
@@ -64,7 +76,7 @@ def reads_files(command: Command) -> Command:
             # "en" is the default of a command with a language of its own: nobody asked for it.
             if language is not None and not (has_language and language == "en"):
                 language = _use_language(language, values)
-            _read_with(columns, language, values)
+            _read_with(columns, language, values.pop("strict"), values)
         _check_output(values)
         command(**values)
 
@@ -137,8 +149,19 @@ def _use_language(name: str, values: dict[str, object]) -> str:
     return language.code
 
 
-def _read_with(columns: list[str], language: str | None, values: dict[str, Any]) -> None:
-    """Put text columns and the language into the names of the datasets among a command's values.
+def _read_with(
+    columns: list[str],
+    language: str | None,
+    strict: bool,
+    values: dict[str, Any],
+) -> None:
+    """Put the settings of reading into the names of the datasets among a command's values.
+
+    Args:
+        columns: the text columns.
+        language: the code of the language.
+        strict: refuse what cannot be read.
+        values: the command's values by name, changed in place.
 
     Raises:
         InputError: columns are named without a dataset.
@@ -154,6 +177,8 @@ def _read_with(columns: list[str], language: str | None, values: dict[str, Any])
         settings["text"] = ",".join(columns)
     if language:
         settings["language"] = language
+    if strict:
+        settings["strict"] = "true"
     if not settings or dataset is None:
         return
     if isinstance(dataset, list):

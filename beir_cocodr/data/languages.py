@@ -1,11 +1,15 @@
 """The language of a corpus, detected by py3langid, which needs no network."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
-from beir_cocodr.data.analyzers import STEMMED, UNSTEMMED
+from beir_cocodr.data.analyzers import STEMMED, UNSTEMMED, Language
+
+log = logging.getLogger(__name__)
 
 #: Characters of a text that its language is detected from.
 SAMPLE = 1_000
@@ -24,7 +28,7 @@ _LEAST_IN_ALL = 200
 _LEAST_PROBABILITY = 0.5
 
 # Shares of the text below this are not named.
-_NAMED_SHARE = 0.02
+_NAMED_SHARE = 0.005
 
 # What the library calls text without a language, and text of which it is not sure.
 _NO_LANGUAGES = ("zxx", "und")
@@ -32,6 +36,10 @@ _NO_LANGUAGES = ("zxx", "und")
 
 @cache
 def _identifier() -> Any:
+    """Return the detector, None where the library is not installed: the corpus is still read."""
+    if find_spec("py3langid") is None:
+        log.warning("languages are not detected: pip install py3langid")
+        return None
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # loading takes a second
 
     return LanguageIdentifier.from_model_file(
@@ -59,7 +67,10 @@ def detect_language(text: str) -> str | None:
     # A character of a script such as Chinese says as much as several letters.
     if len(sample.encode("utf-8", "replace")) < _LEAST:
         return None
-    code, _ = _identifier().classify(sample)
+    identifier = _identifier()
+    if identifier is None:
+        return None
+    code, _ = identifier.classify(sample)
     return None if code in _NO_LANGUAGES else str(code)
 
 
@@ -91,12 +102,15 @@ def main_language(characters: Mapping[str, int]) -> str:
 
 
 def language_name(code: str) -> str:
-    """Return the English name of a language in lower case; its code where no name is known."""
-    return "several languages" if code == SEVERAL else (STEMMED | UNSTEMMED).get(code, code)
+    """Return the English name of a language; its code where no name is known."""
+    if code == SEVERAL:
+        return "several languages"
+    name = (STEMMED | UNSTEMMED).get(code)
+    return code if name is None else name.capitalize()
 
 
 def describe_shares(shares: Mapping[str, float]) -> str:
-    """Describe the languages of a corpus, such as "71% english, 29% german"."""
+    """Describe the languages of a corpus, such as "71% English, 29% German"."""
     named = [
         f"{share:.0%} {language_name(code)}"
         for code, share in shares.items()
@@ -116,3 +130,18 @@ def count_characters(samples: Iterable[tuple[str | None, int]]) -> dict[str, int
         if code is not None:
             counts[code] += characters
     return dict(counts)
+
+
+def corpus_analyzer(analyzer: str, language: str | None) -> str:
+    """Return the analyzer that BM25 reads a corpus by.
+
+    Args:
+        analyzer: the one that was asked for.
+        language: the language of the corpus; None where it is not known.
+
+    Returns:
+        That of the language, unless an analyzer other than the default "english" was asked for.
+    """
+    if language is None or analyzer != "english":
+        return analyzer
+    return Language.parse(language).analyzer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +14,7 @@ import numpy as np
 
 from beir_cocodr import load_object, load_plugin
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.languages import corpus_analyzer
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import text_sha256
 from beir_cocodr.models.spec import BM25 as BM25_NAME
@@ -68,7 +70,8 @@ class Resources:
         """Take the corpus; nothing is loaded yet."""
         self.documents = documents
         self.folder = folder
-        self.options = options
+        analyzer = corpus_analyzer(options.analyzer, documents.facts.language)
+        self.options = replace(options, analyzer=analyzer)
         self.kept = kept
         self.pool = pool
         self.watcher: Watcher | None = None

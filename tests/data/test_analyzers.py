@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+import regex
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN, STOPWORDS_GERMAN
 from bm25s.tokenization import Tokenizer
@@ -23,8 +24,12 @@ def test_every_language_of_snowball_has_a_code_and_is_read():
     assert pickle.loads(pickle.dumps(Analyzer("german"))).stop_words == frozenset(STOPWORDS_GERMAN)
 
 
+UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+
+
 @given(st.text())
 def test_english_reads_as_bm25s_does(text):
+    text = UNSPACED.sub(" ", text)
     host = Tokenizer(stopwords="english", stemmer=Stemmer.Stemmer("english"))
     ids = host.tokenize([text], show_progress=False)[0]
     back = {id: token for token, id in host.get_vocab_dict().items()}
@@ -41,6 +46,15 @@ def test_many_texts_at_once_are_read_as_one_by_one(texts):
             for found in analyzer.split_all(texts).to_pylist()
         ]
         assert split == [analyzer(text) for text in texts]
+
+
+@pytest.mark.parametrize("name", ANALYZERS)
+def test_every_analyzer_reads_pairs_where_words_are_not_spaced(name):
+    terms = Analyzer(name)("wing机翼产生 ปีก\u2026ຍົກ។ស្លាប,တောင်")
+    for pair in ("机翼", "翼产", "产生", "ปี", "ีก", "ຍົ", "ົກ", "ស្", "លា", "တေ", "င်"):
+        assert pair in terms
+    assert not any(len(term) > 2 for term in terms if UNSPACED.search(term))
+    assert Analyzer(name)("猫") == ["猫"]
 
 
 def test_a_language_stems_by_snowball_and_leaves_its_stop_words_out():

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 from beir_cocodr.data.collection import Dataset, load_collection
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.languages import corpus_analyzer
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes, on_main, world_size
 from beir_cocodr.errors import InputError
@@ -156,6 +157,8 @@ def fuse_over(
     if before is None:
         check_output_free(output)
     collection = load_collection(dataset, labels="none")
+    analyzer = corpus_analyzer(options.analyzer, collection.documents.facts.language)
+    options = replace(options, analyzer=analyzer)
     dense = load_encoder(model, encoder)
     name = _name_of(model, dense)
     check_dense(dense, name)

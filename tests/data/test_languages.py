@@ -1,0 +1,80 @@
+"""The language of a corpus: that of half of its text, said and overridden."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from beir_cocodr import Searcher, load_collection
+from beir_cocodr.data.languages import (
+    corpus_analyzer,
+    detect_language,
+    language_shares,
+    main_language,
+)
+
+pytest.importorskip("py3langid")
+
+#: The same sentence in several languages.
+WINGS = {
+    "en": "The wing of an aircraft makes lift in the flow of air, and the engine makes thrust.",
+    "de": "Der Flügel eines Flugzeugs erzeugt Auftrieb in der Strömung, der Motor den Schub.",
+    "fr": "L'aile d'un avion crée de la portance dans l'écoulement, et le moteur la poussée.",
+    "ru": "Крыло самолёта создаёт подъёмную силу в потоке воздуха, а двигатель тягу.",
+    "zh": "飞机的机翼在气流中产生升力，发动机产生推力。",
+    "ja": "飛行機の翼は空気の流れの中で揚力を生み、エンジンは推力を生みます。",
+    "th": "ปีกของเครื่องบินสร้างแรงยกในการไหลของอากาศ",
+}
+
+
+@pytest.mark.parametrize("code", WINGS)
+def test_the_language_of_a_text(code):
+    assert detect_language(WINGS[code]) == code
+
+
+def test_what_is_no_text_has_no_language():
+    for text in ("", "ok", "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12", "\ud800" * 30):
+        assert detect_language(text) is None
+
+
+def test_half_of_the_text_decides():
+    assert main_language({"en": 500, "de": 500}) in ("de", "en")
+    assert main_language({"en": 400, "de": 300, "fr": 300}) == "mul"
+    assert main_language({"de": 150}) == "en"  # too little to tell
+    assert main_language({}) == "en"
+    assert language_shares({"de": 1, "en": 3}) == {"en": 0.75, "de": 0.25}
+
+
+def test_an_analyzer_that_was_asked_for_stays():
+    assert corpus_analyzer("english", "de") == "german"
+    assert corpus_analyzer("none", "de") == "none"
+    assert corpus_analyzer("english", None) == "english"
+    assert corpus_analyzer("english", "mul") == "words"
+
+
+@pytest.fixture
+def german(tmp_path) -> Path:
+    folder = tmp_path / "berichte"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.txt").write_text(f"Bericht {number}. {WINGS['de']}")
+    (folder / "wings.txt").write_text(WINGS["en"])
+    return folder
+
+
+def test_a_folder_is_read_by_its_language_unless_another_is_named(german, caplog):
+    with caplog.at_level(logging.INFO):
+        searcher = Searcher(german, "bm25")
+    assert "German" in caplog.text
+    assert "--language" in caplog.text
+    assert searcher.options.analyzer == "german"
+    facts = searcher.documents.facts
+    assert (facts.language, list(facts.languages)) == ("de", ["de", "en"])
+    # "erzeugte" and "erzeugt" have one stem in German, and two in English.
+    assert len(searcher.search("erzeugte", top_k=10)) == 6
+    assert not Searcher(f"{german}?language=en", "bm25").search("erzeugte")
+
+
+def test_collections_of_other_kinds_have_no_detected_language(beir_folder):
+    assert load_collection(beir_folder).documents.facts.language is None
+    assert Searcher(beir_folder, "bm25").options.analyzer == "english"
