@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from typer import Exit, Option
 from typer.core import TyperCommand, TyperGroup
 
+from beir_cocodr.cli.carried import carried_options
 from beir_cocodr.cli.examples import EXAMPLES
 from beir_cocodr.cli.model_names import merge_models
 from beir_cocodr.cli.noise import Verbose
@@ -85,7 +86,11 @@ ENDINGS = {
         (_COMPARE_JUDGED, "try {dataset} --output {output}", "try --help"),
     ),
     "search": Ending(
-        "{dataset} was searched", ("compare --dataset {dataset} bm25 minilm hybrid:minilm",)
+        "{dataset} was searched",
+        (
+            "compare --dataset {dataset} {model} {others}",
+            "compare --dataset {dataset} bm25 minilm hybrid:minilm",
+        ),
     ),
     "compare": Ending(
         "The comparison on {dataset} is complete",
@@ -139,6 +144,12 @@ ENDINGS = {
 }
 
 
+_NEXT = "Next: beir-cocodr "
+
+# Models that a search is compared with.
+_COMPARED = ("bm25", "minilm", "hybrid:minilm")
+
+
 def ending(command: str, settings: Mapping[str, object]) -> list[str]:
     """Return the last lines of a command: its ending with the files, and what to run next.
 
@@ -153,7 +164,7 @@ def ending(command: str, settings: Mapping[str, object]) -> list[str]:
     for text in row.following:
         following = _filled(text, words)
         if following is not None:
-            lines.append(f"Next: beir-cocodr {following}")
+            lines.append(f"{_NEXT}{following}")
             break
     return lines
 
@@ -165,6 +176,8 @@ def _shell_words(settings: Mapping[str, object]) -> dict[str, str]:
         values = value if isinstance(value, list | tuple) else [value]
         if len(values) > 0 and values[0] is not None:
             words[name] = shlex.join(map(str, values))
+    others = [model for model in _COMPARED if model != words.get("model")]
+    words["others"] = shlex.join(others)
     return words
 
 
@@ -214,7 +227,10 @@ class Command(TyperCommand):
             if sys.stdout is not None:
                 sys.stdout.flush()
             command = ctx.command_path.partition(" ")[2]
-            print(*ending(command, ctx.params), sep="\n", file=sys.stderr)
+            lines = ending(command, ctx.params)
+            if lines[-1].startswith(_NEXT):
+                lines[-1] += carried_options(ctx, lines[-1].removeprefix(_NEXT))
+            print(*lines, sep="\n", file=sys.stderr)
         return result
 
 

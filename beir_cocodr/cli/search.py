@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -418,7 +418,15 @@ def _answer(
             if not hits:
                 print(f"{dataset}: no document contains a word of {one_line(text)!r}")
     if as_json:
-        print_json({"dataset": dataset, "model": searcher.model, "queries": answers})
+        left_out = [asdict(entry) for entry in searcher.documents.facts.left_out]
+        print_json(
+            {
+                "dataset": dataset,
+                "model": searcher.model,
+                "queries": answers,
+                "left_out": left_out,
+            }
+        )
 
 
 def _answer_first(

@@ -391,6 +391,7 @@ def _record(
         labels_wanted=candidates,
         seen={label: statements[spec.name] for label, spec in searched.items()},
         versions=versions(),
+        left_out=list(collection.documents.facts.left_out) or None,
     )
 
 

@@ -357,6 +357,7 @@ def evaluate_into(
         identical_ids=policy,
         top_k=task.top_k,
         counts=collection.counts,
+        left_out=list(collection.documents.facts.left_out) or None,
         models=models,
         comparisons=paired_tests(scores, _families(specs, task)),
         few_labels=None if judged.few is None else judge(judged.few, results)[0],

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from beir_cocodr.data.files.folder_facts import LeftOut
 from beir_cocodr.data.judgements import AnnotationCandidate
 from beir_cocodr.evaluation.calibration import Calibration, Precedent
 from beir_cocodr.evaluation.chains import Chain
@@ -193,6 +194,7 @@ class EvaluationRecord(Tabular, Record):
 
     Attributes:
         counts: defects of the collection that were accepted, by kind.
+        left_out: files of a folder that could not be read, None where all could.
         models: label to figures, in the order in which they were given.
         comparisons: paired tests, in each measure.
         few_labels: what judgements of a file tell, where they judged.
@@ -206,6 +208,7 @@ class EvaluationRecord(Tabular, Record):
     identical_ids: str | None = None
     top_k: int | None = None
     counts: dict[str, int] = field(default_factory=dict)
+    left_out: list[LeftOut] | None = None
     models: dict[str, ModelResult]
     comparisons: list[PairedTest]
     few_labels: FewLabels | None = None
@@ -484,6 +487,7 @@ class ComparisonRecord(Tabular, Findings, Record):
         labels_wanted: the pairs to label next.
         seen: model to what is known of its training.
         judge: what a language model found that graded, where one was asked.
+        left_out: files of a folder that could not be read, None where all could.
     """
 
     dataset: str
@@ -498,6 +502,7 @@ class ComparisonRecord(Tabular, Findings, Record):
     seen: dict[str, ContaminationStatement]
     versions: dict[str, str]
     judge: JudgeFindings | None = None
+    left_out: list[LeftOut] | None = None
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each pair, b against a, and measure.

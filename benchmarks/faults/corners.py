@@ -138,7 +138,10 @@ _FOLDER_BREAKS: list[FolderBreak] = [_denied, _linked, _encoded, _table, _record
 
 
 def run_folder(case: str, campaign: Campaign) -> Outcome:
-    """Draw, run and judge a case of a broken folder of texts and tables."""
+    """Draw, run and judge a case of a broken folder of texts and tables.
+
+    A file that cannot be read is left out and named; with ``--strict`` it is refused.
+    """
     rng = campaign.generator(case)
     name = rng.choice(list(_FOLDER_LINES))
     arguments = _FOLDER_LINES[name].split()
@@ -157,6 +160,9 @@ def run_folder(case: str, campaign: Campaign) -> Outcome:
     lay_out(work, campaign.folder / "world", [])
     write_notes(work / "in" / "notes")
     file, damage = rng.choice(_FOLDER_BREAKS)(work / "in" / "notes", rng)
+    is_strict = rng.random() < 0.3
+    if is_strict:
+        arguments = [*arguments, "--strict"]
     attempt = Attempt(Broken(f"notes/{file}", damage, True), False, arguments)
     environment = {"BEIR_COCODR_CACHE": str(work.parent / "cache")}
     ended = campaign.warm.run(arguments, work, LIMIT, environment)
@@ -164,6 +170,9 @@ def run_folder(case: str, campaign: Campaign) -> Outcome:
     outcome, message = judge(ended, attempt, reference, results)
     if outcome == "silent difference" and damage in ("an odd file", "utf-8-sig", "utf-16"):
         outcome = "other content"  # another text, which was read
+    if outcome == "refused" and not is_strict:
+        outcome = "refused unclearly"
+        message = f"one file stopped the folder: {message}"
     outcome, message = find_lost_work(work, ()) or (outcome, message)
     command = arguments[0]
     return Outcome(case, command, name, file, damage, outcome, message, ended.seconds, arguments)

@@ -1,0 +1,79 @@
+"""The options that the command proposed at the end of another one takes over from it."""
+
+import shlex
+from typing import Any
+
+#: Options that say how a corpus is read, searched and judged, by the names of their parameters.
+CARRIED = frozenset(
+    {
+        "text_column",
+        "language",
+        "strict",
+        "split",
+        "bm25_analyzer",
+        "query_length",
+        "document_length",
+        "title_separator",
+        "identical_ids",
+    }
+)
+
+
+def carried_options(context: Any, following: str) -> str:
+    """Return the options that a following command takes over, as a shell reads them.
+
+    Only options that were given count, and only those that the following command has. A command
+    that is proposed again takes all of them.
+
+    Args:
+        context: click's context of the command that ended.
+        following: the following command line, without the name of the program.
+
+    Returns:
+        The options with a space before each, "" where there are none.
+    """
+    words = shlex.split(following)
+    if words[-1] == "--help":
+        return ""
+    command = _command(context.find_root().command, words)
+    if command is None:
+        return ""
+    known = {option for parameter in command.params for option in parameter.opts}
+    options = []
+    for parameter in context.command.params:
+        option = next((name for name in parameter.opts if name.startswith("--")), None)
+        is_wanted = command is context.command or parameter.name in CARRIED
+        if option is None or option in words or option not in known or not is_wanted:
+            continue
+        if not _was_given(context, parameter.name):
+            continue
+        options += _as_words(option, parameter, context.params[parameter.name])
+    return "".join(f" {shlex.quote(word)}" for word in options)
+
+
+def _command(group: Any, words: list[str]) -> Any:
+    """Return the command that the first words name; None where they name none."""
+    for word in words:
+        if not hasattr(group, "commands"):
+            break
+        group = group.commands.get(word)
+    return group
+
+
+def _was_given(context: Any, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _as_words(option: str, parameter: Any, value: Any) -> list[str]:
+    """Return the words of an option: a flag, or the option before each of its values."""
+    if getattr(parameter, "is_flag", False):
+        negative = next(iter(parameter.secondary_opts), None)
+        if value:
+            return [option]
+        return [] if negative is None else [negative]
+    values = value if isinstance(value, list | tuple) else [value]
+    words = []
+    for one in values:
+        words += [option, str(one)]
+    return words
