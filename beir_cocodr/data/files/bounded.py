@@ -26,12 +26,8 @@ def open_bytes(path: Path) -> BinaryIO:
     return path.open("rb", 1 << 20)
 
 
-def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """Return the content of a file.
-
-    Args:
-        path: the file, plain or ``.gz``.
-        most: the most bytes that are read.
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file, plain or ``.gz``.
 
     Raises:
         TooLarge: the file has more.
@@ -43,26 +39,22 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
         size = 0
         while part := file.read(1 << 20):
             size += len(part)
-            if size > most:
+            if size > MOST_BYTES:
                 raise TooLarge(
-                    f"more than {most >> 20} MiB; split it into smaller files, or into records of "
-                    "a table"
+                    f"more than {MOST_BYTES >> 20} MiB; split it into smaller files, or into "
+                    "records of a table"
                 )
             parts.append(part)
     return b"".join(parts)
 
 
-def lines(stream: BinaryIO, most: int = MOST_LINE) -> Iterator[bytes]:
+def lines(stream: BinaryIO) -> Iterator[bytes]:
     """Stream the lines of an open file, each with its line feed.
-
-    Args:
-        stream: the file.
-        most: the most bytes of a line.
 
     Raises:
         TooLarge: a line has more.
     """
-    while line := stream.readline(most):
-        if len(line) == most and not line.endswith(b"\n"):
-            raise TooLarge(f"a line of more than {most >> 20} MiB; write one record a line")
+    while line := stream.readline(MOST_LINE):
+        if len(line) == MOST_LINE and not line.endswith(b"\n"):
+            raise TooLarge(f"a line of more than {MOST_LINE >> 20} MiB; write one record a line")
         yield line

@@ -121,6 +121,8 @@ def likely_encodings(data: bytes) -> tuple[str, ...]:
 def _wide_encodings(data: bytes) -> tuple[str, ...]:
     """Return the encoding of two or four bytes a character that fits bytes with NULs."""
     sample = data[:_SAMPLE]
+    if 4 * sample.count(0) < len(sample) and sample.isascii():
+        return ()  # of Latin text half would be NULs, and other text is not ASCII
     for encoding in ("utf_32_le", "utf_32_be"):
         if len(sample) % 4 == 0 and _is_text(sample, encoding):
             return (encoding,)

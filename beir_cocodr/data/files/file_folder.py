@@ -6,7 +6,6 @@ record that has an id keeps it. The content of documents is kept in the cache, a
 read again only where its file has changed.
 """
 
-import codecs
 import hashlib
 import logging
 import os
@@ -129,11 +128,11 @@ def _check_encoding(name: str) -> None:
         InputError: it does not.
     """
     try:
-        is_text = codecs.lookup(name)._is_text_encoding
+        b"".decode(name)  # it refuses codecs of bytes, such as base64
     except (LookupError, ValueError):
-        is_text = False
-    if not is_text:
-        raise InputError(f"unknown encoding {name!r}; give a name such as cp1252 or gb18030")
+        raise InputError(
+            f"unknown encoding {name!r}; give a name such as cp1252 or gb18030"
+        ) from None
 
 
 class _Item(NamedTuple):

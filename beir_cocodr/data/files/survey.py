@@ -208,7 +208,7 @@ def _undecodable_sample(path: Path) -> bytes:
         if marked_encoding(start) is not None:
             return b""
         if b"\0" in start:
-            return start[: len(start) // 4 * 4]
+            return start
         file.seek(0)
         for line in lines(file):
             if not line.isascii() and not is_utf8(line):
