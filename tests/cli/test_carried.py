@@ -24,7 +24,7 @@ LINES = [
         "search --dataset d 'what you look for'",
         " --text-column a --text-column 'b c'",
     ),
-    ("evaluate --dataset d --model bm25 --split dev --output o", "report o", ""),
+    ("evaluate --dataset d --model bm25 --split dev --output o", "report o", " --split dev"),
     (
         "encode --dataset d --model m --output o --title-separator ': '",
         "search --dataset d 'what you look for' --store o",

@@ -128,7 +128,7 @@ def _check_encoding(name: str) -> None:
         InputError: it does not.
     """
     try:
-        b"".decode(name)  # it refuses codecs of bytes, such as base64
+        b"a".decode(name)  # it refuses codecs of bytes, such as base64
     except (LookupError, ValueError):
         raise InputError(
             f"unknown encoding {name!r}; give a name such as cp1252 or gb18030"

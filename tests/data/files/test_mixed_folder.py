@@ -172,7 +172,8 @@ def test_every_command_names_the_same_number(small, command, tiny_cosine, tmp_pa
     with pytest.raises(SystemExit) as ended:
         main([*words, "--strict"])
     assert ended.value.code == 2
-    assert any(name in capsys.readouterr().err for name in [*BAD, "archive"])
+    error = capsys.readouterr().err
+    assert any(name in error for name in [*BAD, "archive"])
 
 
 def test_validate_lists_every_file(mixed):
