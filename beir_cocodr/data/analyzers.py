@@ -86,15 +86,17 @@ _STOP_WORDS = frozenset(
 #: characters.
 WORDS_ALONE = "words"
 
-#: The version of what the analyzers read, which the keys of caches contain; raise it when any of
-#: them reads a text otherwise.
-VERSION = 2
+#: The analyzer of folders of files in English: as english, and text in scripts without spaces as
+#: pairs of characters. It has a name of its own because english has to read what it always read:
+#: indexes and models are known by the name of their analyzer.
+ENGLISH_PAIRS = "english-pairs"
 
-#: How BM25 reads texts. The first two are older than the others, and read words of two characters
-#: or more. All read text in scripts without spaces as pairs of characters.
+#: How BM25 reads texts. The first two are older than the others; like the third, they read words of
+#: two characters or more. All except these two read text in scripts without spaces as pairs.
 ANALYZERS = (
     "english",
     "none",
+    ENGLISH_PAIRS,
     WORDS_ALONE,
     *(name for name in STEMMED.values() if name != "english"),
     "korean",
@@ -102,9 +104,10 @@ ANALYZERS = (
 
 ANALYZER_HELP = (
     "Analyse texts for BM25 by the rules of english (stop words removed, words stemmed), german, "
-    "french or another Snowball language; as words (any language); or as none (words unchanged). "
-    "Text without spaces, such as Chinese or Thai, is read as pairs of characters by all. Default: "
-    "by the language of a folder of files, else english."
+    "french or another Snowball language; as english-pairs (english, and text without spaces such "
+    "as Chinese as pairs of characters); as words (any language; where words are not spaced, as "
+    "pairs of characters); or as none (words unchanged). In a folder of files, english stands for "
+    "english-pairs, or for the analyzer of the language that was detected."
 )
 
 # Words by bm25s's default; and for many texts at once: characters beyond ASCII that no word has,
@@ -189,9 +192,10 @@ class Analyzer:
         Args:
             name: one of :data:`ANALYZERS`. "english" leaves out English stop words and stems by
                 Porter's second algorithm (PyStemmer), "none" does neither; both read the words of
-                bm25s's tokenizer, and text in scripts without spaces as pairs of characters. The
-                others read words as :func:`~beir_cocodr.data.text.words` does; a language leaves
-                out bm25s's stop words, and stems by Snowball.
+                bm25s's tokenizer. "english-pairs" reads as "english" does, and text in scripts
+                without spaces as pairs of characters. The others read words as
+                :func:`~beir_cocodr.data.text.words` does; a language leaves out bm25s's stop words,
+                and stems by Snowball.
 
         Raises:
             InputError: there is no such analyzer, or the installed PyStemmer does not have it.
@@ -205,23 +209,32 @@ class Analyzer:
             raise InputError(
                 f"unknown BM25 analyzer {name!r}; choose one of {', '.join(ANALYZERS)}"
             )
-        is_stemmed = name in STEMMED.values()
-        if is_stemmed and name not in Stemmer.algorithms():
+        language = "english" if name == ENGLISH_PAIRS else name
+        is_stemmed = language in STEMMED.values()
+        if is_stemmed and language not in Stemmer.algorithms():
             raise InputError(
-                f"the installed PyStemmer has no stemmer for {name}; "
+                f"the installed PyStemmer has no stemmer for {language}; "
                 "pip install --upgrade PyStemmer"
             )
         self.name = name
-        tokenizer = Tokenizer(stopwords=name if name in _STOP_WORDS else [])
+        tokenizer = Tokenizer(stopwords=language if language in _STOP_WORDS else [])
         self.stop_words = frozenset(tokenizer.stopwords)
         # PyStemmer's own cache is slower than none.
-        self.stemmer: Any = Stemmer.Stemmer(name, 0) if is_stemmed else None
+        self.stemmer: Any = Stemmer.Stemmer(language, 0) if is_stemmed else None
         self.split: Callable[[str], list[str]] = words
         self._ranges = word_ranges
+        # Replaces the characters beyond ASCII that no word has; for the words of bm25s alone.
+        self._spaced: Callable[[str], str] | None = None
         self._shortest = 1
         if name in ("english", "none"):
-            self.split = _split_two_characters
+            self.split = _TWO_CHARACTERS.findall
             self._ranges = _two_character_ranges
+            self._spaced = _spaced
+            self._shortest = 2
+        elif name == ENGLISH_PAIRS:
+            self.split = _split_with_pairs
+            self._ranges = _ranges_with_pairs
+            self._spaced = _spaced_with_pairs
             self._shortest = 2
 
     def __call__(self, text: str) -> list[str]:
@@ -238,10 +251,10 @@ class Analyzer:
         from pyarrow import compute as pc
 
         lowered = [text.lower() for text in texts]
-        if self._ranges is not _two_character_ranges:
+        if self._spaced is None:
             words = (self.split(text) for text in lowered)
             return pa.array(words, pa.list_(pa.large_string()))
-        spaced = [text if text.isascii() else _spaced(text) for text in lowered]
+        spaced = [text if text.isascii() else self._spaced(text) for text in lowered]
         array = pa.array(spaced, pa.large_string())
         _, offsets, content = array.buffers()
         translated = b""
@@ -261,11 +274,15 @@ class Analyzer:
             terms = self.stemmer.stemWords(words)
         read: list[str | None] = []
         for word, term in zip(words, terms, strict=True):
-            is_left_out = word in self.stop_words
-            if len(word) < self._shortest:
-                is_left_out = is_left_out or not _is_unspaced(word)
+            is_left_out = word in self.stop_words or self._is_short(word)
             read.append(None if is_left_out else term)
         return read
+
+    def _is_short(self, word: str) -> bool:
+        """Return whether a word has too few characters to be a term."""
+        if len(word) >= self._shortest:
+            return False
+        return self.name != ENGLISH_PAIRS or not _is_unspaced(word)
 
     def matches(
         self,
@@ -294,39 +311,42 @@ class Analyzer:
         return list(self.stemmer.stemWords(kept))
 
 
-def _split_two_characters(text: str) -> list[str]:
-    """Return the words of two characters or more, and pairs in scripts without spaces."""
-    if text.isascii():
-        return _TWO_CHARACTERS.findall(text)
-    return [text[start:end] for start, end in _two_character_ranges(text)]
-
-
 def _two_character_ranges(text: str) -> Iterator[tuple[int, int]]:
+    return (match.span() for match in _TWO_CHARACTERS.finditer(text))
+
+
+def _spaced(text: str) -> str:
+    """Return a text with a space for the characters beyond ASCII that no word has."""
+    return _BETWEEN.sub(" ", text)
+
+
+def _split_with_pairs(text: str) -> list[str]:
+    """Return the words of two characters or more, and pairs in scripts without spaces."""
+    return [text[start:end] for start, end in _ranges_with_pairs(text)]
+
+
+def _ranges_with_pairs(text: str) -> Iterator[tuple[int, int]]:
     from beir_cocodr.data.text import pair_ranges, unspaced_runs
 
     last = 0
     for start, end in unspaced_runs(text):
-        yield from _spaced_ranges(text, last, start)
+        yield from (match.span() for match in _TWO_CHARACTERS.finditer(text, last, start))
         yield from pair_ranges(start, end)
         last = end
-    yield from _spaced_ranges(text, last, len(text))
+    yield from (match.span() for match in _TWO_CHARACTERS.finditer(text, last))
 
 
-def _spaced_ranges(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    return (match.span() for match in _TWO_CHARACTERS.finditer(text, start, end))
-
-
-def _spaced(text: str) -> str:
+def _spaced_with_pairs(text: str) -> str:
     """Return a text with spaces between words, and between pairs in scripts without spaces."""
     from beir_cocodr.data.text import pair_ranges, unspaced_runs
 
     parts = []
     last = 0
     for start, end in unspaced_runs(text):
-        parts.append(_BETWEEN.sub(" ", text[last:start]))
+        parts.append(_spaced(text[last:start]))
         parts += [text[first:second] for first, second in pair_ranges(start, end)]
         last = end
-    parts.append(_BETWEEN.sub(" ", text[last:]))
+    parts.append(_spaced(text[last:]))
     return " ".join(parts)
 
 

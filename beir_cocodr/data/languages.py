@@ -7,7 +7,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from beir_cocodr.data.analyzers import STEMMED, UNSTEMMED, Language
+from beir_cocodr.data.analyzers import ENGLISH_PAIRS, STEMMED, UNSTEMMED, Language
 
 log = logging.getLogger(__name__)
 
@@ -140,8 +140,10 @@ def corpus_analyzer(analyzer: str, language: str | None) -> str:
         language: the language of the corpus; None where it is not known.
 
     Returns:
-        That of the language, unless an analyzer other than the default "english" was asked for.
+        That of the language, unless an analyzer other than the default "english" was asked for;
+        in English, the one that also reads text in scripts without spaces.
     """
     if language is None or analyzer != "english":
         return analyzer
-    return Language.parse(language).analyzer
+    of_language = Language.parse(language).analyzer
+    return ENGLISH_PAIRS if of_language == "english" else of_language

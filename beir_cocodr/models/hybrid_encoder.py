@@ -329,8 +329,8 @@ class HybridHead(SavedModule):
         if len(terms) != head.terms or head.analysis_of(terms) != head.analysis:
             raise InputError(
                 f"{path}: the analyzer does not read its {len(terms)} terms as it did when the "
-                "model was fused; the file is damaged, or this package, bm25s or PyStemmer are of "
-                "another version; fuse it again"
+                "model was fused; the file is damaged, or bm25s or PyStemmer are of another "
+                "version; fuse it again"
             )
         head.set_vocabulary(terms)
         return head

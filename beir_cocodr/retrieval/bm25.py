@@ -24,7 +24,7 @@ from bm25s.tokenization import Tokenizer
 
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.checksums import add_checksums, is_kept, is_sound, save_array
-from beir_cocodr.data.analyzers import VERSION, Analyzer
+from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.distributed import on_main
@@ -144,7 +144,6 @@ class BM25:
         identity = {
             "corpus": self.documents.content_hash,
             "format": _FORMAT,
-            "analyzers": VERSION,
             **self.describe(),
         }
         key = json_sha256(identity)[:32]

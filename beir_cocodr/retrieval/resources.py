@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,6 +53,7 @@ class Resources:
         pool: embeddings that other stages of the run have made of this corpus or of others.
 
     Attributes:
+        analyzer: BM25's analyzer, by the language of the corpus where none was asked for.
         watcher: called with the number of documents after each encoded batch.
         encoders: the loaded encoders; resources over another corpus may share them.
         specs: label or name to its model.
@@ -70,8 +70,8 @@ class Resources:
         """Take the corpus; nothing is loaded yet."""
         self.documents = documents
         self.folder = folder
-        analyzer = corpus_analyzer(options.analyzer, documents.facts.language)
-        self.options = replace(options, analyzer=analyzer)
+        self.options = options
+        self.analyzer = corpus_analyzer(options.analyzer, documents.facts.language)
         self.kept = kept
         self.pool = pool
         self.watcher: Watcher | None = None
@@ -251,7 +251,7 @@ class Resources:
 
     @cached_property
     def _bm25(self) -> BM25:
-        return BM25(self.documents, self.options.encoder.text_format, self.options.analyzer)
+        return BM25(self.documents, self.options.encoder.text_format, self.analyzer)
 
     @cached_property
     def _lucene(self) -> Lexical:

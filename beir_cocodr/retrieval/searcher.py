@@ -116,14 +116,14 @@ class Searcher:
         self.dataset = collection.name
         self.source = collection.source
         self.model = spec.name
+        self.options = options
         self.snippet_length = snippet_length
         self.documents = collection.documents
         self._files = collection.source if isinstance(collection.source, TextFiles) else None
         self.kept = self._kept_folder(collection)
         work = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
         self._resources = Resources(self.documents, Path(work.name), options, self.kept)
-        self.options = self._resources.options
-        self.analyzer = Analyzer(self.options.analyzer)
+        self.analyzer = Analyzer(self._resources.analyzer)
         # Searchers beside this one share the resources, and may outlive it.
         weakref.finalize(self._resources, work.cleanup)
         self._ranker = self._resources.ranker(spec)

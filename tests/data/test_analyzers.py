@@ -27,19 +27,24 @@ def test_every_language_of_snowball_has_a_code_and_is_read():
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 
 
-@given(st.text())
-def test_english_reads_as_bm25s_does(text):
-    text = UNSPACED.sub(" ", text)
+def host_terms(text: str) -> list[str]:
     host = Tokenizer(stopwords="english", stemmer=Stemmer.Stemmer("english"))
     ids = host.tokenize([text], show_progress=False)[0]
     back = {id: token for token, id in host.get_vocab_dict().items()}
-    assert Analyzer("english")(text) == [back[id] for id in ids if back[id]]
+    return [back[id] for id in ids if back[id]]
+
+
+@given(st.text())
+def test_english_reads_as_bm25s_does(text):
+    assert Analyzer("english")(text) == host_terms(text)
     assert Analyzer("english").stop_words == frozenset(STOPWORDS_EN)
+    spaced = UNSPACED.sub(" ", text)
+    assert Analyzer("english-pairs")(spaced) == host_terms(spaced)
 
 
 @given(st.lists(st.text() | st.text(alphabet="aB_1 é\u0130\u00a0\u2028\x1c数据,-'s", max_size=40)))
 def test_many_texts_at_once_are_read_as_one_by_one(texts):
-    for name in ("english", "german", "words", "none"):
+    for name in ("english", "english-pairs", "german", "words", "none"):
         analyzer = Analyzer(name)
         split = [
             [term for term in analyzer.read(found) if term is not None]
@@ -48,8 +53,8 @@ def test_many_texts_at_once_are_read_as_one_by_one(texts):
         assert split == [analyzer(text) for text in texts]
 
 
-@pytest.mark.parametrize("name", ANALYZERS)
-def test_every_analyzer_reads_pairs_where_words_are_not_spaced(name):
+@pytest.mark.parametrize("name", sorted({*ANALYZERS} - {"english", "none"}))
+def test_an_analyzer_reads_pairs_where_words_are_not_spaced(name):
     terms = Analyzer(name)("wing机翼产生 ปีก\u2026ຍົກ។ស្លាប,တောင်")
     for pair in ("机翼", "翼产", "产生", "ปี", "ีก", "ຍົ", "ົກ", "ស្", "លា", "တေ", "င်"):
         assert pair in terms

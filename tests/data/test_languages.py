@@ -49,6 +49,7 @@ def test_an_analyzer_that_was_asked_for_stays():
     assert corpus_analyzer("english", "de") == "german"
     assert corpus_analyzer("none", "de") == "none"
     assert corpus_analyzer("english", None) == "english"
+    assert corpus_analyzer("english", "en") == "english-pairs"
     assert corpus_analyzer("english", "mul") == "words"
 
 
@@ -67,7 +68,7 @@ def test_a_folder_is_read_by_its_language_unless_another_is_named(german, caplog
         searcher = Searcher(german, "bm25")
     assert "German" in caplog.text
     assert "--language" in caplog.text
-    assert searcher.options.analyzer == "german"
+    assert searcher.analyzer.name == "german"
     facts = searcher.documents.facts
     assert (facts.language, list(facts.languages)) == ("de", ["de", "en"])
     # "Flügeln" and "Flügel" have one stem in German, and two in English.
@@ -77,4 +78,4 @@ def test_a_folder_is_read_by_its_language_unless_another_is_named(german, caplog
 
 def test_collections_of_other_kinds_have_no_detected_language(beir_folder):
     assert load_collection(beir_folder).documents.facts.language is None
-    assert Searcher(beir_folder, "bm25").options.analyzer == "english"
+    assert Searcher(beir_folder, "bm25").analyzer.name == "english"
