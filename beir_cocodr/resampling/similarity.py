@@ -54,7 +54,7 @@ class QueryEncoder:
         self.name = spec.name
         self.model = load_encoder(spec, options.encoder)
         self.batch_size = options.batch_size
-        self.progress = options.progress
+        self.progress = options.shows_progress
 
     @cached_property
     def dimensions(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.data.documents import Documents
@@ -177,7 +178,8 @@ def training_bytes(model: COCODR, options: TrainingOptions | FuseOptions) -> int
     """
     if not isinstance(options, TrainingOptions):
         return 0
-    config = model.transformers_model.config
+    transformer: Any = model.transformers_model
+    config = transformer.config
     length = options.longest_text() or model.text_format.document_length or _LONGEST
     texts = options.cached_mini_batch() or options.batch_size
     hidden = _LINEAR * config.hidden_size

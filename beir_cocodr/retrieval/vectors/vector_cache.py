@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -53,7 +53,7 @@ _SLOT_BITS = 40
 _SLOT = (1 << _SLOT_BITS) - 1
 
 
-def encoder_identity(model: COCODR, backend: Backend = "fp32") -> dict[str, str | int | None]:
+def encoder_identity(model: Any, backend: Backend = "fp32") -> dict[str, str | int | None]:
     """Return all that the vectors of an encoder depend on besides the texts."""
     return {
         **fingerprint(model),
@@ -241,7 +241,7 @@ class CachedEmbeddings(Embeddings):
     @property
     def dimensions(self) -> int:
         """Return the width of the vectors."""
-        return max(vectors.shape[1] for vectors in self._files)
+        return max(int(vectors.shape[1]) for vectors in self._files)
 
     def rows(self, rows: Ints) -> torch.Tensor:
         """Return the vectors of rows."""
