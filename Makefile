@@ -10,7 +10,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 # `make quickstart TORCH=cpu` takes torch without CUDA, which is what a machine without a GPU needs.
 TORCH ?=
 
-.PHONY: quickstart test test-oldest extras faults lint docs release-check image bench clean
+.PHONY: quickstart test test-oldest test-newest extras faults lint docs release-check image bench clean
 
 # The stamp is newer than the files that say what to install, so that a second run costs nothing.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
@@ -42,6 +42,11 @@ test: $(VENV)/.installed
 # All tests with the lowest versions that pyproject.toml allows, in an environment of their own; PYTHON says which Python.
 test-oldest: $(VENV)/.uv
 	$(BIN)/python benchmarks/versions.py oldest --python $(or $(PYTHON),3.12) $(ARGS)
+
+# All tests with the newest versions of everything, or those of ARGS; NEWEST says which Python.
+NEWEST ?= 3.13
+test-newest: $(VENV)/.uv
+	$(BIN)/python benchmarks/versions.py newest --python $(NEWEST) $(ARGS)
 
 # Each extra alone: installed, checked, and imported.
 extras: $(VENV)/.uv

@@ -29,6 +29,7 @@ TESTS = [
     "tests/plugins/test_pyserini_commands.py",
     "tests/plugins/test_irds_folder.py",
     "tests/training/finetuning/test_pairs_exchange.py",
+    "tests/models/test_cocodr_host_calls.py",
     "tests/test_hosts.py",
 ]
 

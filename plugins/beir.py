@@ -62,7 +62,7 @@ def score_function(model: Any) -> str:
     BEIR's own default is "cos_sim" for any model.
 
     Raises:
-        InputError: If the model declares no similarity, or one that BEIR does not have.
+        InputError: The model declares no similarity, or one that BEIR does not have.
     """
     declared = getattr(model, "similarity_fn_name", None)
     declared = getattr(declared, "value", declared)
@@ -106,7 +106,7 @@ def _texts_of(
     """Return the texts of ids.
 
     Raises:
-        InputError: If one is unknown; ``kind`` says what it is.
+        InputError: An id is unknown; ``kind`` says what it is the id of.
     """
     for id in ids:
         if id not in texts:
@@ -130,10 +130,10 @@ class EvaluateRetrieval(evaluation.EvaluateRetrieval):  # type: ignore[misc]
         """Rank the ``top_k`` best documents of each query by the retriever's dense model.
 
         Args:
-            corpus: as for `ExactSearch`.
-            queries: query id to text.
-            results: of a first search.
-            top_k: documents of each query.
+            corpus: A corpus that `ExactSearch` takes.
+            queries: Query id to text.
+            results: Results of a first search.
+            top_k: Documents of each query.
 
         Returns:
             Query id to {document id: score}, best first.
@@ -174,10 +174,10 @@ class Rerank(reranking.Rerank):  # type: ignore[misc]
     """BEIR's reranking by a cross-encoder, for any corpus and queries that `ExactSearch` takes.
 
     Args:
-        model: has ``predict(list of (query, text), batch_size=)``, such as BEIR's ``CrossEncoder``,
-            or is the name of a cross-encoder.
-        batch_size: pairs that it scores at a time.
-        **kwargs: passed on to BEIR's class.
+        model: An object with ``predict(list of (query, text), batch_size=)``, such as BEIR's
+            ``CrossEncoder``, or the name of a cross-encoder.
+        batch_size: Pairs that it scores at a time.
+        **kwargs: Passed on to BEIR's class.
     """
 
     def __init__(
@@ -201,16 +201,16 @@ class Rerank(reranking.Rerank):  # type: ignore[misc]
         """Rank the ``top_k`` best documents of each query by the cross-encoder.
 
         Args:
-            corpus: as for `ExactSearch`.
-            queries: query id to text.
-            results: of a first search.
-            top_k: documents of each query.
+            corpus: A corpus that `ExactSearch` takes.
+            queries: Query id to text.
+            results: Results of a first search.
+            top_k: Documents of each query.
 
         Returns:
             Query id to {document id: score}, best first.
 
         Raises:
-            InputError: If a document or query of the results is unknown, or a score is not finite.
+            InputError: A document or query of the results is unknown, or a score is not finite.
         """
         rankings = _best(results, top_k)
         texts = query_texts(queries)
@@ -237,9 +237,9 @@ class ModelSearch:
     """A BEIR retriever of any model: ``bm25``, ``hybrid:minilm``, a folder, a loaded encoder.
 
     Args:
-        model: a name (see :class:`~beir_cocodr.models.spec.ModelSpec`), or an object that
+        model: A name (see :class:`~beir_cocodr.models.spec.ModelSpec`), or an object that
             :func:`~beir_cocodr.evaluation.evaluate.evaluate` takes.
-        options: how encoders are loaded and searched with.
+        options: How encoders are loaded and searched with.
 
     Example:
         >>> from beir_cocodr.plugins.beir import EvaluateRetrieval, ModelSearch
@@ -266,11 +266,11 @@ class ModelSearch:
         """Search as BEIR's searches do; the document with the query's id is left out.
 
         Args:
-            corpus: as for `ExactSearch`.
-            queries: query id to text.
-            top_k: documents of each query.
-            score_function: of no consequence, the model's own similarity is taken.
-            **kwargs: further arguments of BEIR, which do not matter here.
+            corpus: A corpus that `ExactSearch` takes.
+            queries: Query id to text.
+            top_k: Documents of each query.
+            score_function: Ignored: the model's own similarity is used.
+            **kwargs: Further arguments of BEIR, ignored.
 
         Returns:
             Query id to {document id: score}, best first.
@@ -296,11 +296,11 @@ def evaluator(
     """Return BEIR's ``EvaluateRetrieval`` over `ExactSearch`, with the model's own similarity.
 
     Args:
-        model: an encoder, or the name of one.
-        k_values: the cutoffs, as in BEIR.
-        store: folder that keeps the corpus embeddings; those that it holds are not encoded again,
+        model: An encoder, or the name of one.
+        k_values: The cutoffs, as in BEIR.
+        store: Folder that keeps the corpus embeddings; those that it holds are not encoded again,
             and an interrupted encoding is completed.
-        **search: passed on to `ExactSearch` (``batch_size``, ``ignore_identical_ids``, ...).
+        **search: Passed on to `ExactSearch` (``batch_size``, ``ignore_identical_ids``, ...).
     """
     search_with = ExactSearch(model, store=store, **search)
     return EvaluateRetrieval(search_with, list(k_values), score_function(search_with.model))
@@ -314,8 +314,8 @@ def load(
     The corpus is memory-mapped; it is a mapping from document id to {"title", "text"} as BEIR's is.
 
     Args:
-        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`.
-        split: the split of the labels.
+        dataset: What :func:`~beir_cocodr.data.collection.load_collection` takes.
+        split: The split of the labels.
     """
     collection = load_collection(dataset, split)
     return collection.documents, collection.queries, collection.qrels

@@ -48,11 +48,11 @@ class _WorkingSearch:
         """Index the corpus if that is not done, and search it.
 
         Args:
-            corpus: as for `ExactSearch`.
-            queries: query id to text.
-            top_k: documents of each query; an index may find fewer.
-            score_function: as for `ExactSearch`.
-            **kwargs: options of BEIR's index, such as ``rerank`` and ``binary_k`` of
+            corpus: A corpus that `ExactSearch` takes.
+            queries: Query id to text.
+            top_k: Documents of each query; an index may find fewer.
+            score_function: The similarity, as `ExactSearch` takes it.
+            **kwargs: Options of BEIR's index, such as ``rerank`` and ``binary_k`` of
                 `BinaryFaissSearch`.
 
         Returns:

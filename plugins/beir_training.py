@@ -33,6 +33,7 @@ from sentence_transformers.sentence_transformer.evaluation import (
 from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 from transformers import TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
 
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
@@ -81,6 +82,14 @@ class Checkpoints:
                 raise InputError(f"fit has no option {name!r}; leave it out")
         return cls(**options)
 
+    def last(self) -> str | None:
+        """Return the last checkpoint if training is to be resumed and has one."""
+        folder = self.checkpoint_path
+        if not self.resume_from_checkpoint or folder is None or not Path(folder).is_dir():
+            return None
+        checkpoint: str | None = get_last_checkpoint(folder)
+        return checkpoint
+
     def arguments(self, scratch: str) -> dict[str, Any]:
         """Return the trainer's arguments; ``scratch`` is a folder to use without checkpoints."""
         return {
@@ -126,11 +135,13 @@ class Objective:
             sampling = _in_order
         if isinstance(source, list):
             columns = _columns(source)
+            if all(label == 0 for label in columns[_LABEL]):
+                del columns[_LABEL]  # 0 is what an example without a label has
             examples = Dataset.from_dict(columns)
         else:
             columns = _columns([source[0]])
-            examples = Dataset.from_dict({"row": range(len(source))})
-            examples = examples.with_transform(
+            rows = Dataset.from_dict({"row": range(len(source))})
+            examples = rows.with_transform(
                 lambda batch: _columns([source[row] for row in batch["row"]])
             )
         texts = [name for name in columns if name != _LABEL]
@@ -166,7 +177,7 @@ class Evaluations(TrainerCallback):  # type: ignore[misc]
         evaluator: Evaluates the model.
         steps: Steps between two evaluations; an epoch's end is always evaluated.
         folder: Folder of the model; None saves nothing.
-        callback: Called with each score, epoch and step.
+        callback: Called with score, epoch and step of each evaluation.
         best: The best score so far.
         last: The step of the last evaluation.
     """
@@ -364,19 +375,19 @@ class TrainRetriever:
             train_objectives: Loaders with the loss of each; of several, batches alternate.
             evaluator: Evaluates the model after each epoch.
             epochs: Number of epochs.
-            steps_per_epoch: Steps of an epoch. Default: the examples of the smallest objective.
+            steps_per_epoch: Steps of an epoch. Default: one pass over the examples.
             scheduler: ConstantLR, WarmupConstant, WarmupLinear, WarmupCosine or
                 WarmupCosineWithHardRestarts.
             warmup_steps: Steps in which the learning rate rises.
             optimizer_class: The optimizer.
             optimizer_params: Its options. Default: a learning rate of 2e-5 and an eps of 1e-6.
-            weight_decay: Weight decay of all weights but biases and norms.
+            weight_decay: Weight decay of all weights except biases and norms.
             evaluation_steps: Also evaluate after so many steps; 0 evaluates epochs alone.
             output_path: Folder of the model. With an evaluator it holds the best one, without one
                 the last.
             save_best_model: With an evaluator, save the best model, not the last.
             max_grad_norm: Norm that gradients are cut to.
-            use_amp: Train in mixed precision, on a GPU alone.
+            use_amp: Train in mixed precision; on a CPU it changes nothing.
             callback: Called with score, epoch and step of each evaluation.
             **kwargs: See :class:`Checkpoints`.
 
@@ -407,16 +418,15 @@ class TrainRetriever:
                 use_cpu=self.model.device.type == "cpu",
                 report_to=[],
             )
-            named = {f"objective_{number}": part for number, part in enumerate(objectives, 1)}
             trainer = SentenceTransformerTrainer(
                 model=self.model,
                 args=arguments,
-                train_dataset=_one_or_all({name: part.examples for name, part in named.items()}),
-                loss=_one_or_all({name: part.loss for name, part in named.items()}),
+                train_dataset=_one_or_all([part.examples for part in objectives]),
+                loss=_one_or_all([part.loss for part in objectives]),
                 callbacks=[evaluations],
                 optimizer_cls_and_kwargs=_optimizer(optimizer_class, optimizer_params),
             )
-            trainer.train(resume_from_checkpoint=checkpoints.resume_from_checkpoint or None)
+            trainer.train(resume_from_checkpoint=checkpoints.last())
         if folder is not None and not keeps_best:
             self.model.save_pretrained(folder)
 
@@ -427,12 +437,10 @@ class TrainRetriever:
 
 
 def _columns(examples: Sequence[InputExample]) -> dict[str, list[Any]]:
-    """Return a column for each text of some examples, and their labels if any is not 0."""
+    """Return a column for each text of some examples, and one for their labels."""
     texts = zip(*(example.texts for example in examples), strict=True)
     columns = {f"sentence_{number}": list(column) for number, column in enumerate(texts)}
-    labels = [example.label for example in examples]
-    if any(label != 0 for label in labels):
-        columns[_LABEL] = labels
+    columns[_LABEL] = [example.label for example in examples]
     return columns
 
 
@@ -455,10 +463,11 @@ def _batch_arguments(objectives: Sequence[Objective], batch_size: int) -> dict[s
     }
 
 
-def _one_or_all(parts: dict[str, Any]) -> Any:
-    """Return the only value, or all by name."""
-    [first, *others] = parts.values()
-    return parts if others else first
+def _one_or_all(parts: list[Any]) -> Any:
+    """Return the only part of the objectives, or a name for each part."""
+    if len(parts) == 1:
+        return parts[0]
+    return {f"objective_{number}": part for number, part in enumerate(parts, 1)}
 
 
 def _schedule(name: str) -> str:

@@ -32,7 +32,7 @@ class Entry:
     Attributes:
         handlers: Handlers of documents, queries and judgements, and never an entire dataset, whose
             id would be taken over.
-        documentation: pretty_name, desc, bibtex_ids and bibtex.
+        documentation: A mapping with pretty_name, desc, bibtex_ids and bibtex.
         counts: "docs", "queries" or "qrels" to their number, where the handlers do not count.
     """
 
@@ -80,7 +80,7 @@ def load_registered(identifier: str) -> Any:
     """Return a dataset of ir_datasets.
 
     Raises:
-        InputError: ir_datasets does not know the id.
+        InputError: The id is unknown to ir_datasets.
     """
     if not is_registered(identifier):
         raise InputError(

@@ -80,8 +80,8 @@ class Cluster:
         address: ``HOST:PORT``; ``auto`` for the cluster that RAY_ADDRESS names or that runs on this
             machine; or ``local`` to start one. An existing connection of this process is used in
             any case.
-        actors: the number of actors. Default: as many as the cluster has room for.
-        threads: threads of each actor. Default: those of torch.
+        actors: The number of actors. Default: as many as the cluster has room for.
+        threads: Threads of each actor. Default: those of torch.
     """
 
     address: str = "local"
@@ -96,9 +96,9 @@ class RayPool:
     Attributes:
         cpus: CPUs that each actor takes.
         gpus: GPUs that each actor takes.
-        device: the device of all actors; None means the GPU that each has, else the CPU.
-        tasks_by_node: node id to the number of tasks done there.
-        deaths: the number of actors that died.
+        device: The device of all actors; None means the GPU that each has, else the CPU.
+        tasks_by_node: Node id to the number of tasks done there.
+        deaths: The number of actors that died.
     """
 
     cpus: int
@@ -119,12 +119,12 @@ class RayPool:
         has room. Whatever a task raises is raised here.
 
         Args:
-            tasks: the tasks.
-            start: makes the function that does a task.
-            devices: one for each actor; the node of an actor decides which device it uses.
+            tasks: The tasks.
+            start: Makes the function that does a task.
+            devices: One for each actor; the node of an actor decides which device it uses.
 
         Raises:
-            InputError: If actors die again and again.
+            InputError: Actors die again and again.
         """
         if not tasks:
             return
@@ -142,7 +142,7 @@ class _Run:
     """The waiting tasks of one call of ``share_out``, and the calls that actors have not answered.
 
     Attributes:
-        calls: reference of a call to its actor and task.
+        calls: Reference of a call to its actor and task.
     """
 
     def __init__(
@@ -260,13 +260,13 @@ def encode(
     Arguments, errors and resumption are those of that function.
 
     Args:
-        dataset: the collection.
-        model: the encoder.
-        output: folder of the store.
-        options: settings of the store.
-        cluster: the cluster.
-        progress: show progress bars on stderr.
-        encoder: how the encoder is loaded. Its device is by default the GPU of each actor where
+        dataset: The collection.
+        model: The encoder.
+        output: Folder of the store.
+        options: Settings of the store.
+        cluster: The cluster.
+        progress: Show progress bars on stderr.
+        encoder: How the encoder is loaded. Its device is by default the GPU of each actor where
             there are any, else the CPU.
 
     Returns:
@@ -310,12 +310,12 @@ def search(
     The search is exact. Arguments and errors are those of that function.
 
     Args:
-        store: folder of the store.
-        dataset: the collection with the queries.
-        output: the run to write.
-        options: options of that function; their device is that of all actors, and the cluster says
+        store: Folder of the store.
+        dataset: The collection with the queries.
+        output: The run to write.
+        options: Options of that function; their device is that of all actors, and the cluster says
             how many processes and threads there are.
-        cluster: the cluster.
+        cluster: The cluster.
 
     Returns:
         The record of that function, with ``ray`` as for :func:`encode`.
@@ -339,7 +339,7 @@ def connected(address: str) -> Iterator[None]:
     A connection that exists already is used and kept.
 
     Raises:
-        InputError: If Ray is not installed, or does not answer.
+        InputError: Ray is not installed, or does not answer.
     """
     if find_spec("ray") is None:
         raise InputError("a cluster needs Ray: pip install 'beir-cocodr[ray]'")

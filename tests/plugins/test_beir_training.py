@@ -148,6 +148,16 @@ def test_several_objectives_steps_and_two_sided_encoders(tiny_cosine, tmp_path):
     )
     assert steps == [2, 4]
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} >= {"checkpoint-2"}
+    training.fit(
+        objectives,
+        epochs=2,
+        steps_per_epoch=2,
+        checkpoint_path=str(tmp_path / "checkpoints"),
+        resume_from_checkpoint=True,
+        callback=lambda score, epoch, step: steps.append(step),
+        show_progress_bar=False,
+    )
+    assert 2 not in steps[2:]  # the last checkpoint is resumed
     again = MRL(str(tmp_path / "m"), device="cpu")
     assert np.allclose(again.encode_query(TEXTS), model.encode_query(TEXTS), atol=1e-6)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from beir.retrieval.search.dense import DenseRetrievalExactSearch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.exact import ExactSearch
 
 SENTENCES = """
@@ -197,3 +200,16 @@ def test_it_serves_beirs_evaluation(minilm: Sentences) -> None:
         )
     assert measured[0] == measured[1]
     assert measured[1][0]["NDCG@10"] > 0.5
+
+
+def test_a_copied_or_pickled_search_finds_the_same(tiny_cosine):
+    search = ExactSearch(str(tiny_cosine), show_progress_bar=False)
+    corpus = {"a": {"text": "wing flow"}, "b": {"text": "library"}}
+    expected = search.search(corpus, {"q": "wing"}, 2)
+    for again in (copy.deepcopy(search), pickle.loads(pickle.dumps(search))):
+        assert again.search(corpus, {"q": "wing"}, 2) == expected
+
+
+def test_a_store_without_a_name_is_refused(tiny_cosine):
+    with pytest.raises(InputError, match="store is an empty string"):
+        ExactSearch(str(tiny_cosine), store="")
