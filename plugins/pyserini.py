@@ -17,6 +17,7 @@ import runpy
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -36,9 +37,10 @@ from beir_cocodr.retrieval.faiss.build import import_faiss
 from beir_cocodr.retrieval.store.record import STORE_FILE
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
-from .lucene import import_pyserini
+from .lucene import import_pyserini, put_java_first
 
 __all__ = [
+    "CocoDRDocumentEncoder",
     "CocoDRQueryEncoder",
     "run",
     "start_java",
@@ -55,7 +57,9 @@ Piece = tuple[list[str], Floats]
 
 # Options of Pyserini that are read here too.
 _INDEX = "--index"
-_ENCODER_OPTIONS = ("--encoder", "--encoded-queries")
+_ENCODER = "--encoder"
+_ENCODER_OPTIONS = (_ENCODER, "--encoded-queries")
+_DIMENSION = "--dimension"
 
 # Pyserini reads encoded queries from a pickle of this protocol, in a file of this name.
 _QUERIES_FILE = "embedding.pkl"
@@ -138,11 +142,13 @@ class CocoDRQueryEncoder:
 def start_java() -> None:
     """Start Java with Lucene in it, once, and import what Pyserini's searchers need of it.
 
-    Call it before ``pyserini.search`` is imported.
+    Call it before ``pyserini.search`` is imported. The same Java comes first on the PATH from then
+    on, as Pyserini's evaluation starts one by its name.
 
     Raises:
         InputError: There is no Java or no Pyserini.
     """
+    put_java_first()
     import_pyserini("pyserini.encode")
 
 
@@ -285,7 +291,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run a module of Pyserini as ``python -m pyserini.MODULE`` does, with a Java that fits.
 
     - ``--encoder beir-cocodr:MODEL`` names any encoder of this package, with its own lengths and
-      prompts.
+      prompts, for searching and in ``encode``.
     - ``--index STORE`` names a store, from which an index is written to the cache. The encoder is
       the store's if neither ``--encoder`` nor ``--encoded-queries`` is there.
 
@@ -299,12 +305,13 @@ def run(arguments: Sequence[str]) -> None:
     words: list[str] = []
     for word in arguments[1:]:
         words += _split_option(word)
-    _add_encoder()
+    put_java_first()
+    _add_encoders()
     if not _is_module(f"pyserini.{module}"):
         raise InputError(
             f"Pyserini has no module {module!r} to run; try search.faiss or search.lucene"
         )
-    words = _with_index(words)
+    words = _with_dimension(module, _with_index(words))
     before = sys.argv
     sys.argv = [module, *words]
     try:
@@ -327,14 +334,22 @@ def _split_option(word: str) -> list[str]:
     return [word]
 
 
-def _add_encoder() -> None:
-    """Add the encoders of this package to Pyserini's table of query encoders."""
-    encoders = import_pyserini("pyserini.encode").query_encoder_class_map
-    # The first key that occurs in the name of an encoder decides: ours comes before those that may
-    # occur in a path.
+def _add_encoders() -> None:
+    """Add the encoders of this package to Pyserini's tables of encoders."""
+    pyserini = import_pyserini("pyserini.encode")
+    _put_first(pyserini.query_encoder_class_map, _query_encoder)
+    _put_first(pyserini.document_encoder_class_map, _document_encoder)
+
+
+def _put_first(encoders: dict[str, Any], encoder: Any) -> None:
+    """Put an encoder of this package into a table of Pyserini's.
+
+    The first key that occurs in the name of an encoder decides: ours comes before those that may
+    occur in a path.
+    """
     others = {keyword: kind for keyword, kind in encoders.items() if keyword != ENCODER}
     encoders.clear()
-    encoders[ENCODER] = _query_encoder
+    encoders[ENCODER] = encoder
     encoders.update(others)
 
 
@@ -353,9 +368,30 @@ def _with_index(words: list[str]) -> list[str]:
         return words
     changed = list(words)
     if not set(_ENCODER_OPTIONS) & set(words):
-        changed += ["--encoder", f"{ENCODER}{index}"]
+        changed += [_ENCODER, f"{ENCODER}{index}"]
     changed[position] = str(_index_of(index))
     return changed
+
+
+def _with_dimension(module: str, words: list[str]) -> list[str]:
+    """Return the arguments of ``encode`` with the width of one of our encoders.
+
+    Raises:
+        InputError: The module would encode queries with it.
+    """
+    position = words.index(_ENCODER) + 1 if _ENCODER in words[:-1] else 0
+    if not words or not words[position].startswith(ENCODER):
+        return words
+    if module == "encode.query":
+        raise InputError(
+            "pyserini encode.query knows only Pyserini's own encoders; call "
+            "beir_cocodr.plugins.pyserini.write_encoded_queries, or search with --encoder"
+        )
+    if module != "encode" or _DIMENSION in words:
+        return words
+    width = _loaded(words[position].removeprefix(ENCODER)).get_embedding_dimension()
+    after = position + 1
+    return [*words[:after], _DIMENSION, str(width), *words[after:]]
 
 
 def _is_module(name: str) -> bool:
@@ -386,6 +422,71 @@ def _query_encoder(
     if (Path(name) / STORE_FILE).is_file():
         return CocoDRQueryEncoder.from_store(name, device=device)
     return CocoDRQueryEncoder(name, encoder=EncoderOptions(device=device))
+
+
+class CocoDRDocumentEncoder:
+    """A document encoder for ``pyserini.encode``: any encoder of this package, MRL included.
+
+    Args:
+        model: A loaded encoder.
+        batch_size: Documents encoded at a time.
+    """
+
+    def __init__(self, model: COCODR, batch_size: int = 64) -> None:
+        """Take the encoder."""
+        self.model = model
+        self.batch_size = batch_size
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        titles: Sequence[str | None] | None = None,
+        **others: object,
+    ) -> Floats:
+        """Return the (N, w) float32 vectors of documents, of unit length if compared by cosine.
+
+        Args:
+            texts: (N,) texts.
+            titles: (N,) titles, if ``--fields`` names them.
+            **others: Options of Pyserini's own encoders, ignored: lengths are the model's own.
+        """
+        known_titles = titles or [""] * len(texts)
+        corpus = [
+            {"title": title or "", "text": text or ""}
+            for title, text in zip(known_titles, texts, strict=True)
+        ]
+        encoded = self.model.encode_corpus(
+            corpus,
+            batch_size=self.batch_size,
+            convert_to_tensor=True,
+            show_progress_bar=False,
+        )
+        vectors: torch.Tensor = encoded.float().cpu()
+        if self.model.similarity_fn_name == "cosine":
+            vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        return np.asarray(vectors)
+
+
+@cache
+def _loaded(name: str) -> COCODR:
+    """Return the encoder of a name, which ``encode`` needs twice."""
+    return load_encoder(name)
+
+
+def _document_encoder(
+    model_name: str,
+    device: str | None = None,
+    **others: object,
+) -> CocoDRDocumentEncoder:
+    """Return the document encoder of a name after ``--encoder``; Pyserini calls it.
+
+    Args:
+        model_name: The name, with its prefix.
+        device: Device of the model.
+        **others: Options of Pyserini's own kinds of encoders, ignored.
+    """
+    model = _loaded(model_name.removeprefix(ENCODER))
+    return CocoDRDocumentEncoder(model if device is None else model.to(device))
 
 
 def _index_of(store: Path) -> Path:

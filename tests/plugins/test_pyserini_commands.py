@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import ir_measures
@@ -117,6 +119,60 @@ def test_lucene_indexes_and_searches(made, beir_folder, tmp_path, assert_same_fi
     )
 
 
+def write_collection(folder: Path, beir_folder: Path) -> Path:
+    """Write the documents as Pyserini's ``encode`` reads them."""
+    lines = []
+    for id, document in load_collection(beir_folder).documents.items():
+        lines.append(json.dumps({"id": id, "title": document["title"], "text": document["text"]}))
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    return folder / "corpus.jsonl"
+
+
+def test_a_corpus_is_encoded_by_an_encoder_of_ours(
+    made, beir_folder, tiny_cosine, tmp_path, assert_same_figure
+):
+    corpus = write_collection(tmp_path, beir_folder)
+    fields = ["--fields", "title", "text"]
+    source = ["encode", "input", "--corpus", corpus, *fields, "--delimiter", "|", "output"]
+    encoder = ["encoder", "--encoder", f"beir-cocodr:{tiny_cosine}", "--fields", "title", "text"]
+    encoder += ["--device", "cpu"]
+    command(*source, "--embeddings", tmp_path / "index", "--to-faiss", *encoder)
+    run = tmp_path / "run.txt"
+    search = ["--topics", made / "topics.tsv", "--output", run]
+    search += ["--encoder", f"beir-cocodr:{tiny_cosine}"]
+    command("search.faiss", "--index", tmp_path / "index", *search)
+    assert_same_figure(
+        "Pyserini",
+        "encode, search.faiss",
+        "nDCG@10",
+        *figures(run, made, "dense", beir_folder),
+    )
+    command(*source, "--embeddings", tmp_path / "lines", *encoder)
+    [first, *_] = (tmp_path / "lines" / "embeddings.jsonl").read_text().splitlines()
+    assert sum(number**2 for number in json.loads(first)["vector"]) == pytest.approx(1, abs=1e-5)
+
+
+def test_trec_eval_runs_with_the_java_that_runs_lucene(
+    made, beir_folder, tmp_path, monkeypatch, capfd, assert_same_figure
+):
+    """A ``java`` on the PATH that does not run is passed by."""
+    wrong = tmp_path / "bin" / "java"
+    wrong.parent.mkdir()
+    wrong.write_text("#!/bin/sh\nexit 1\n")
+    wrong.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrong.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    lines = []
+    for query, grades in load_collection(beir_folder).qrels.items():
+        lines += [f"{query} 0 {document} {grade}\n" for document, grade in grades.items()]
+    (tmp_path / "qrels.txt").write_text("".join(lines))
+    run = made / "ours" / "dense.run"
+    command("eval.trec_eval", "-c", "-m", "ndcg_cut.10", tmp_path / "qrels.txt", run)
+    printed = re.findall(r"ndcg_cut_10\s+all\s+([0-9.]+)", capfd.readouterr().out)
+    ours = json.loads((made / "ours" / "results.json").read_text())["models"]["dense"]["measures"]
+    assert_same_figure("Pyserini", "eval.trec_eval", "nDCG@10", float(printed[-1]), ours["nDCG@10"])
+
+
 def test_bad_input_is_one_line(made, tmp_path, capsys):
     search = [
         "search.faiss",
@@ -130,6 +186,10 @@ def test_bad_input_is_one_line(made, tmp_path, capsys):
     for words, reason in (
         (["search.nothing"], "no module 'search.nothing'"),
         (["../evil"], "no module"),
+        (
+            ["encode.query", "--topics", "t", "--output", "o", "--encoder", "beir-cocodr:minilm"],
+            "write_encoded_queries",
+        ),
         ([*search, "none"], "pyserini search.faiss: Topic none"),
         ([*search, made / "topics.tsv", "--encoder", f"beir-cocodr:{tmp_path}"], str(tmp_path)),
         (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import urllib.request
 from importlib import import_module
 from pathlib import Path
+from urllib.error import URLError
 
 import beir_cocodr.plugins.lucene as java
 import faiss
@@ -218,6 +220,32 @@ def test_a_pyserini_that_wants_a_network_is_said_in_one_line(tmp_path, monkeypat
     monkeypatch.setattr(java, "start_java", lambda: None)  # this Pyserini brings no Lucene
     with pytest.raises(InputError, match=r"2\.4\.0 .*network.*no such host.*pyserini<2"):
         java.import_pyserini("pyserini")
+
+
+def test_a_pyserini_that_reads_lists_of_indexes_is_imported_without_a_network(
+    tmp_path, monkeypatch, caplog
+):
+    """As 2.4 does: it opens a list and looks an index up in it."""
+    (tmp_path / "pyserini").mkdir()
+    (tmp_path / "pyserini" / "__init__.py").write_text(
+        "import json\n"
+        "from urllib.request import urlopen\n"
+        "INDEXES = {row['name']: row for row in json.load(urlopen('http://no.invalid/'))}\n"
+        "UNICOIL = INDEXES['msmarco-v1-passage.unicoil']\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] == "pyserini"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(java, "start_java", lambda: None)
+
+    def fails(*arguments, **options):
+        raise URLError("no such host")
+
+    monkeypatch.setattr(urllib.request, "urlopen", fails)
+    imported = java.import_pyserini("pyserini")
+    assert imported.UNICOIL["urls"] == []
+    assert "published indexes cannot be read (no such host)" in caplog.text
+    assert urllib.request.urlopen is fails
 
 
 def test_the_query_encoder_needs_no_pyserini(tiny_cosine):
