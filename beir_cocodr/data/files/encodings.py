@@ -79,6 +79,20 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
+def begins_as_utf8(data: bytes) -> bool:
+    """Return whether bytes are the beginning of UTF-8 without NUL characters.
+
+    The last character may be cut in two.
+    """
+    if b"\0" in data:
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(data)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def decode(data: bytes) -> str:
     """Decode UTF-8, or what a byte order mark names.
 

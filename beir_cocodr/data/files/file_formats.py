@@ -16,6 +16,7 @@ from beir_cocodr.data.files.bounded import MOST_BYTES, TooLarge, open_bytes, rea
 from beir_cocodr.data.files.encodings import (
     NUL,
     as_utf8,
+    begins_as_utf8,
     decode,
     is_utf8,
     likely_encodings,
@@ -413,8 +414,7 @@ def _check_start(path: Path) -> None:
         raise Unreadable("it is a TREC run, not a document")
     if len(start) < _START:
         return
-    whole_lines = start.rpartition(b"\n")[0]  # a character may be cut in two
-    is_known = marked_encoding(start) is not None or is_utf8(whole_lines)
+    is_known = marked_encoding(start) is not None or begins_as_utf8(start)
     if not is_known and not likely_encodings(start):
         raise Unreadable(NO_TEXT)
 

@@ -206,9 +206,23 @@ def test_a_file_that_is_named_alone_is_refused(mixed, tmp_path):
 def test_a_small_file_that_unpacks_to_a_large_one_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr("beir_cocodr.data.files.bounded.MOST_BYTES", 1 << 20)
     (tmp_path / "bomb.txt.gz").write_bytes(gzip.compress(b"word " * (1 << 20)))
+    (tmp_path / "zeros.gz").write_bytes(gzip.compress(bytes(1 << 22)))
     (tmp_path / "note.txt").write_text("A note.")
-    [left_out] = load_collection(tmp_path, labels="none").documents.facts.left_out
-    assert (left_out.file, "more than 1 MiB" in left_out.reason) == ("bomb.txt.gz", True)
+    [bomb, zeros] = load_collection(tmp_path, labels="none").documents.facts.left_out
+    assert (bomb.file, "more than 1 MiB" in bomb.reason) == ("bomb.txt.gz", True)
+    assert (zeros.file, "no text" in zeros.reason) == ("zeros.gz", True)
+
+
+def test_a_line_that_fills_the_memory_is_left_out(tmp_path, monkeypatch):
+    for module in ("bounded", "file_tables"):
+        monkeypatch.setattr(f"beir_cocodr.data.files.{module}.MOST_LINE", 1 << 20)
+    long = b"x" * (1 << 22)
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id,text\n1," + long))
+    (tmp_path / "b.jsonl").write_bytes(b'{"text": "' + long + b'"}\n')
+    (tmp_path / "note.txt").write_text("A note.")
+    left_out = load_collection(tmp_path, labels="none").documents.facts.left_out
+    assert [entry.file for entry in left_out] == ["a.csv.gz", "b.jsonl"]
+    assert all("a line of more than 1 Mi" in entry.reason for entry in left_out)
 
 
 DAMAGES = ["cut", "flip", "zeros", "random", "empty"]
