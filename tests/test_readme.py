@@ -26,10 +26,14 @@ SCALE = DOCS[ROOT / "docs" / "scale.md"]
 #: is only compiled.
 NEEDS = "<!-- snippet: needs "
 
+#: The steps of a tutorial build on each other: tests/test_tutorials.py runs them in their order.
+TUTORIALS = ROOT / "docs" / "tutorials"
+
 #: Every snippet of Python once, with what it needs and where it stands.
 SNIPPETS = {
     code: (needs, f"{path.relative_to(ROOT)} {number}")
     for path, text in DOCS.items()
+    if path.parent != TUTORIALS
     for number, (needs, code) in enumerate(
         re.findall(rf"(?:{NEEDS}(.*?) -->\n)?```python\n(.*?)```", text, flags=re.DOTALL), 1
     )
