@@ -25,7 +25,9 @@ def outputs():
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_a_tutorial_prints_what_it_shows(path, outputs, tmp_path, monkeypatch):
+def test_a_tutorial_prints_what_it_shows(path, outputs, tmp_path, monkeypatch, request):
+    if path.stem == "train-on-one-gpu":  # its figures vary, so that a part of the model will do
+        request.getfixturevalue("fast_minilm")
     monkeypatch.chdir(tmp_path)
     outputs.copy_collections(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
