@@ -10,6 +10,7 @@ as they are installed in the environment that runs it, with or without CUDA. It 
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -34,6 +35,8 @@ EXTRAS = {
     "mteb": "MTEB",
     "pyterrier": "PyTerrier, without Java",
     "pyserini": "Pyserini, with a Java runtime for it",
+    "qdrant": "vectors handed over to Qdrant",
+    "mcp": "search and verdicts as tools of an agent",
     "ray": "encoding and searching on a cluster",
     "word-vectors": "the predictors of query performance that train word vectors",
     "docs": "what `make docs` needs",
@@ -46,8 +49,17 @@ def required(extra: str = "") -> set[str]:
 
     Distributions that are not installed here are left out.
     """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras.get(extra, ())]
     needed: set[tuple[str, str]] = set()
-    waiting = [("beir-cocodr", option) for option in {"", extra}]
+    waiting = []
+    for line in lines:
+        requirement = Requirement(line)
+        if canonicalize_name(requirement.name) == "beir-cocodr":
+            lines += [inner for option in requirement.extras for inner in extras[option]]
+        else:
+            waiting += _with_extras(requirement)
     while waiting:
         name, option = waiting.pop()
         try:
@@ -65,8 +77,13 @@ def _requirements(owner: Distribution, extra: str) -> Iterator[tuple[str, str]]:
     for line in owner.requires or []:
         requirement = Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
-            for option in ("", *requirement.extras):
-                yield canonicalize_name(requirement.name), option
+            yield from _with_extras(requirement)
+
+
+def _with_extras(requirement: Requirement) -> list[tuple[str, str]]:
+    """Return the name of a requirement without an extra, and with each of its extras."""
+    name = canonicalize_name(requirement.name)
+    return [(name, option) for option in ("", *requirement.extras)]
 
 
 def megabytes(names: set[str]) -> float:
