@@ -206,7 +206,7 @@ class LineHandler(logging.StreamHandler[Any]):
 
 
 @contextmanager
-def saying_soon(message: str, seconds: float = 1.5) -> Iterator[None]:
+def saying_soon(message: str, seconds: float = 0.8) -> Iterator[None]:
     """Log a message after a moment, unless something else was logged before or the block is over.
 
     Libraries take seconds to load, and a command that prints nothing looks dead.
