@@ -205,7 +205,7 @@ json_files = files(good_lines(), bad_lines)
 qrels_files = files(good_qrels(), bad_qrels)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     corpus=mostly(json_files),
     queries=mostly(json_files),
