@@ -475,6 +475,24 @@ def test_the_figures_of_the_input_are_in_a_results_file():
     assert not results["gpu"]["measured"]
 
 
+def test_the_figures_of_many_clients_are_in_a_results_file():
+    results = results_of("page_load")
+    text = section("page_load")
+    few, many, memory = (results[name] for name in ("searches", "clients", "memory_mib"))
+    assert few["statuses"] == {"200": results["settings"]["searches"]}
+    assert many["statuses"] == {"200": many["answers"]}
+    assert few["late"] == many["late"] == results["tracebacks"] == results["exit_status"] == 0
+    assert results["logged"] == many["judged"]
+    assert f"a load of {results['settings']['load_of_machine']}" in text
+    assert f"{few['answers']:,} searches" in text
+    assert f"{few['per_second']} a second, {few['processor_ms']} processor milliseconds" in text
+    assert f"all {many['answers']:,} requests" in text
+    assert f"95% within {many['p95_ms'] / 1000:.1f} and the longest in" in text
+    assert f"longest in {many['longest_ms'] / 1000:.1f}; all {many['judged']} judgements" in text
+    mebibytes = [round(memory[name]) for name in ("before", "after_clients", "peak")]
+    assert "took {} MiB before, {} MiB after and at most {} MiB".format(*mebibytes) in text
+
+
 def test_the_figures_of_searching_by_fusion_are_in_a_results_file():
     text = section("fusion")
     small, large = results_of("fusion")["runs"]

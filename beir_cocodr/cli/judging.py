@@ -253,16 +253,17 @@ def _passages(
 
 def report(
     context: Context,
-    folder: Annotated[
-        Path,
+    folders: Annotated[
+        list[Path],
         Argument(
-            help="Read this output folder of evaluate, compare, adapt, quickstart or a training "
-            "command.",
+            metavar="FOLDER...",
+            help="Read this output folder of evaluate, compare, gate, adapt, quickstart or a "
+            "training command; give several for one page about all of them.",
             show_default=False,
         ),
     ],
     output: Annotated[
-        Path | None, plain("Write the page to this file. Default: report.html in the folder.")
+        Path | None, plain("Write the page to this file. Default: report.html in the only folder.")
     ] = None,
     dataset: Annotated[
         str | None,
@@ -285,13 +286,26 @@ def report(
     ] = False,
     as_json: parameters.Json = False,
 ) -> None:
-    """Write one HTML page about a run.
+    """Write one HTML page about a run, or about several.
 
-    The page shows the verdict, tables, single queries and pictures, and needs no network.
+    The page shows the verdict, tables, single queries and pictures, and needs no network. A page
+    about several runs shows their verdicts, and all figures in a table with filters.
     """
     from beir_cocodr.report.html.page import write_report
+    from beir_cocodr.report.html.several import write_joint_report
 
-    page = write_report(folder, output, dataset, split, queries, published or (), overwrite)
+    if len(folders) == 1:
+        [folder] = folders
+        page = write_report(folder, output, dataset, split, queries, published or (), overwrite)
+    else:
+        if output is None:
+            raise InputError("a page about several runs is in none of their folders; add --output")
+        if dataset is not None or split is not None or published:
+            raise InputError(
+                "--dataset, --split and --published are for a page about one run; leave them out, "
+                "or name one folder"
+            )
+        page = write_joint_report(folders, output, overwrite)
     context.params["output"] = page.path
     if as_json:
         print_json(asdict(page))

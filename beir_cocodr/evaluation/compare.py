@@ -276,7 +276,7 @@ def compare_collection(
     _check_models(specs, options.against)
     labelled = bool(collection.qrels) and options.labels is not False and judged is None
     options = replace(options, labels=labelled)
-    collection = _with_asked(collection, options)
+    collection = with_asked(collection, options)
     grader = _grader(options, collection, judged, search)
     if output is not None:
         check_judgements_kept(output_path(output) / LABELS_FILE, options.judgements)
@@ -346,7 +346,7 @@ def _proposals(gatherer: Gatherer | None, collection: Collection) -> ProposedQue
     return gatherer.propose()
 
 
-def _with_asked(collection: Collection, options: CompareOptions) -> Collection:
+def with_asked(collection: Collection, options: CompareOptions) -> Collection:
     """Return the collection with the queries that people asked on the page."""
     if options.asked is None or options.labels:
         return collection

@@ -8,6 +8,7 @@ from pathlib import Path
 from beir_cocodr.evaluation.results import (
     TRAINED_ON,
     Likeness,
+    PairedTest,
     PairVerdict,
     PseudoQueryFigures,
 )
@@ -113,7 +114,9 @@ def p_value(p: float | None, digits: int = 3, name: bool = False) -> str:
         name: write "p = 0.012", as in a sentence, instead of the number alone.
     """
     if p is None:
-        return "one query, no test" if name else "–"
+        return "1 query, no test" if name else "–"
+    if p == 1:
+        return "p = 1" if name else "1"
     least = 10**-digits
     if p < least:
         text = f"< {least:.{digits}f}"
@@ -121,6 +124,27 @@ def p_value(p: float | None, digits: int = 3, name: bool = False) -> str:
     if name:
         return f"p = {p:.{digits}f}"
     return f"{p:.{digits}f}"
+
+
+def says_something(test: PairedTest) -> bool:
+    """Return whether the interval of a test says what the test says.
+
+    The interval is of the test alone, and p is corrected for all tests: beside a p that shows no
+    difference, an interval on one side of 0 would look as if it showed one.
+    """
+    if test.interval is None:
+        return False
+    low, high = test.interval
+    return test.verdict != "cannot tell" or low < 0 < high
+
+
+def interval_or_words(test: PairedTest) -> str:
+    """Return the interval of a difference, or words where it says nothing."""
+    if says_something(test):
+        return span(test.interval)
+    if not test.wins and not test.losses:
+        return "all tied"
+    return "" if test.interval is None else "within chance"
 
 
 def format_number(value: float | None, form: str = ".2f") -> str:

@@ -27,6 +27,9 @@ from beir_cocodr.retrieval.resources import Resources
 if TYPE_CHECKING:
     from beir_cocodr.retrieval.vectors.corpus_encoder import EncodingClock
 
+#: Depth of the first ranking from which documents are kept.
+_FIRST_DEPTH = 100
+
 
 @dataclass(frozen=True)
 class Hit:
@@ -202,16 +205,34 @@ class Searcher:
         """
         return self.search_all({"query": query}, top_k)["query"]
 
+    def search_within(self, query: str, keeps: Callable[[str], bool], top_k: int = 10) -> list[Hit]:
+        """Return the best documents among those whose ids are kept, best first.
+
+        The ranking is made deeper until it has enough of them, or ends.
+
+        Args:
+            query: a text.
+            keeps: returns whether a document may be among the results, by its id.
+            top_k: documents to return.
+
+        Raises:
+            InputError: If the query is no text or empty, or ``top_k`` is no integer from 1.
+        """
+        _check_queries({"query": query}, top_k)
+        depth = max(_FIRST_DEPTH, top_k)
+        while True:
+            ranking = self._ranker.search({"query": query}, min(depth, len(self.documents)))
+            ranked = np.flatnonzero(ranking.rows[0] >= 0)
+            ids = self.documents.ids(ranking.rows[0][ranked])
+            kept = [place for place, id in zip(ranked, ids, strict=True) if keeps(id)][:top_k]
+            is_whole = len(ranked) < depth
+            if len(kept) == top_k or is_whole:
+                return self._hits(query, ranking.rows[0][kept], ranking.scores[0][kept])
+            depth *= 10
+
     def search_all(self, queries: Mapping[str, str], top_k: int = 10) -> dict[str, list[Hit]]:
         """Return query id to the best documents for its text, see :meth:`search`."""
-        if not isinstance(top_k, Integral):
-            raise InputError(f"top_k is {kind_of(top_k)}; give an integer")
-        check_count("top_k", top_k)
-        for id, text in queries.items():
-            if not isinstance(text, str):
-                raise InputError(f"query {id!r} is {kind_of(text)}; give a text")
-            if not text.strip():
-                raise InputError(f"query {id!r} is empty; give it words")
+        _check_queries(queries, top_k)
         ranking = self._ranker.search(dict(queries), top_k)
         answers = {}
         for i, (id, text) in enumerate(queries.items()):
@@ -251,6 +272,28 @@ class Searcher:
     def file_of(self, id: str) -> str | None:
         """Return the file of a document, as its path in the folder; None for other corpora."""
         return None if self._files is None else self._files.file_of(id)
+
+    def path_of(self, id: str) -> Path | None:
+        """Return the file of a document on the disk; None for other corpora.
+
+        Raises:
+            InputError: If there is no such document, its file is gone, or the file lies outside
+                the folder.
+        """
+        if id not in self.documents:
+            raise InputError(f"{self.dataset} has no document {id!r}; give the id of a hit")
+        file = self.file_of(id)
+        if self._files is None or file is None:
+            return None
+        corpus = self._files.corpus.resolve()
+        if corpus.is_file():
+            return corpus
+        path = (corpus / file).resolve()
+        if not path.is_relative_to(corpus):
+            raise InputError(f"{file} leads out of {self.dataset} and is not opened")
+        if not path.is_file():
+            raise InputError(f"{path} is no file any more; start again to search what is there now")
+        return path
 
     def _hits(
         self,
@@ -301,3 +344,14 @@ class Searcher:
             file=self.file_of(document["_id"]),
             section=section or None,
         )
+
+
+def _check_queries(queries: Mapping[str, str], top_k: int) -> None:
+    if not isinstance(top_k, Integral):
+        raise InputError(f"top_k is {kind_of(top_k)}; give an integer")
+    check_count("top_k", top_k)
+    for id, text in queries.items():
+        if not isinstance(text, str):
+            raise InputError(f"query {id!r} is {kind_of(text)}; give a text")
+        if not text.strip():
+            raise InputError(f"query {id!r} is empty; give it words")

@@ -18,7 +18,7 @@ from pathlib import Path
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import Json, parse_json
 from beir_cocodr.records import Record
+from beir_cocodr.serve.served_files import serve_file
 from beir_cocodr.serve.session import Session
 
 _FOLDER = Path(__file__).parent
@@ -63,8 +64,14 @@ _LONGEST = 65_536
 #: Seconds that a wrong password takes.
 _DELAY = 1.0
 
-#: Passwords that may wait to be checked.
+#: Passwords of one client that may wait to be checked.
 _MOST_WAITING = 10
+
+#: Seconds that a client may take to send what it posts.
+_SLOWEST = 15.0
+
+#: Bits of an IPv6 address that all addresses of one client share.
+_IPV6_PREFIX = 64
 
 _OPEN_THE_LINK = "open the link that the terminal shows"
 
@@ -86,25 +93,54 @@ class Hosts:
         return name in self.names or (self.any_address and _address(name) is not None)
 
 
+@dataclass(frozen=True)
+class Key:
+    """What a browser must show once.
+
+    Attributes:
+        secret: a token or a password.
+        may_be_guessed: true for a password, whose guesses take time. A token is too long for that.
+    """
+
+    secret: str
+    may_be_guessed: bool
+
+    def fits(self, secret: object) -> bool:
+        """Return whether it was shown, in a time that does not depend on what was."""
+        return isinstance(secret, str) and _equal(secret, self.secret)
+
+
+class _Queue:
+    """The guesses of one client, which are checked one after another.
+
+    Attributes:
+        turn: held by the guess that is checked.
+        waiting: number of guesses that are checked or wait for it.
+    """
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.waiting = 0
+
+
 class Guard:
     """An app that passes on the requests of our own page, and adds security headers to answers.
 
     Args:
         app: answers the requests.
-        secret: the token or the password that a browser must show once.
+        key: what a browser must show once.
         hosts: the hosts that the page answers to.
         port: part of the cookie's name, because the ports of a host share cookies.
     """
 
-    def __init__(self, app: ASGIApp, secret: str, hosts: Hosts, port: int) -> None:
+    def __init__(self, app: ASGIApp, key: Key, hosts: Hosts, port: int) -> None:
         """Draw the value of the cookie."""
         self.app = app
-        self.secret = secret
+        self.key = key
         self.hosts = hosts
         self.cookie = f"beir-cocodr-{port}"
         self._value = secrets.token_urlsafe(32)
-        self._checking = asyncio.Lock()
-        self._waiting = 0
+        self._queues: dict[str, _Queue] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -122,7 +158,10 @@ class Guard:
         request = Request(scope, receive)
         answer = self._refusal(request)
         if answer is None and request.url.path == _LOGIN and request.method == "POST":
-            answer = await self._login(request)
+            try:
+                answer = await self._login(request)
+            except ClientDisconnect:
+                return
         await (answer or self.app)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
@@ -151,20 +190,48 @@ class Guard:
         secret = None
         with suppress(InputError):
             secret = (await _json(request)).get("secret")
-        if self._waiting >= _MOST_WAITING:
-            return _error(429, "too many passwords are being checked; try again in a minute")
-        self._waiting += 1
-        try:
-            # One at a time is checked, so that many guesses at once are no faster.
-            async with self._checking:
-                if not isinstance(secret, str) or not _equal(secret, self.secret):
-                    await asyncio.sleep(_DELAY)
-                    return _error(403, "the password or token is wrong; try again")
-        finally:
-            self._waiting -= 1
+        if self.key.may_be_guessed:
+            refusal = await self._check_in_turn(secret, _client(request))
+        else:
+            refusal = await self._check(secret)
+        if refusal is not None:
+            return refusal
         answer = JSONResponse({})
         answer.set_cookie(self.cookie, self._value, httponly=True, samesite="strict")
         return answer
+
+    async def _check_in_turn(self, secret: object, client: str) -> Response | None:
+        """Check a secret after the earlier ones of its client, so that many are no faster.
+
+        The guesses of one client keep nobody else waiting.
+        """
+        queue = self._queues.setdefault(client, _Queue())
+        if queue.waiting >= _MOST_WAITING:
+            return _error(429, "too many passwords are being checked; try again in a minute")
+        queue.waiting += 1
+        try:
+            async with queue.turn:
+                return await self._check(secret)
+        finally:
+            queue.waiting -= 1
+            if not queue.waiting:
+                del self._queues[client]
+
+    async def _check(self, secret: object) -> Response | None:
+        """Return the refusal of a wrong secret after a while, None for the right one."""
+        if self.key.fits(secret):
+            return None
+        await asyncio.sleep(_DELAY)
+        return _error(403, "the password or token is wrong; try again")
+
+
+def _client(request: Request) -> str:
+    """Return the address of a client, or for IPv6 the network, which is one client's."""
+    host = "" if request.client is None else request.client.host
+    address = _address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
+    return host
 
 
 def _is_of_another_site(request: Request, host: str, is_open: bool) -> bool:
@@ -186,9 +253,10 @@ def _refused_body(request: Request) -> Response | None:
     """Return the refusal of a body that is no JSON, or may be too long."""
     if request.headers.get("content-type") != "application/json":
         return _error(415, "the request is not JSON")
-    length = int(request.headers.get("content-length") or _LONGEST + 1)
+    length = request.headers.get("content-length", "")
     # A body that comes in chunks may have any length.
-    if length > _LONGEST or "transfer-encoding" in request.headers:
+    is_short = length.isdecimal() and int(length) <= _LONGEST
+    if not is_short or "transfer-encoding" in request.headers:
         return _error(413, f"the request is longer than {_LONGEST} bytes")
     return None
 
@@ -210,57 +278,77 @@ class _Undo(Record):
     version: int
 
 
+class _Answers:
+    """The answers to the requests of our own page."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    async def judge(self, request: Request) -> Response:
+        judgement = _Judge.from_json(await _json(request), request.url.path)
+        await run_in_threadpool(self.session.judge, **vars(judgement))
+        return JSONResponse(await run_in_threadpool(self.session.state, judgement.query))
+
+    async def undo(self, request: Request) -> Response:
+        asked = _Undo.from_json(await _json(request), request.url.path)
+        await run_in_threadpool(self.session.undo, asked.version)
+        return JSONResponse(await run_in_threadpool(self.session.state))
+
+    async def make_report(self, request: Request) -> Response:
+        await run_in_threadpool(self.session.report)
+        return JSONResponse({"path": str(self.session.report_file)})
+
+    async def report(self, request: Request) -> Response:
+        file = self.session.report_file
+        if not file.is_file():
+            raise InputError("there is no report yet; write one first")
+        return FileResponse(file, headers={"content-security-policy": _REPORT_CSP})
+
+    async def corpus_file(self, request: Request) -> Response:
+        id = request.query_params.get("id", "")
+        path = await run_in_threadpool(self.session.file, id)
+        return await run_in_threadpool(serve_file, path)
+
+
+def _passing_on(act: Callable[..., object], *names: str) -> Callable[..., Awaitable[Response]]:
+    """Return the handler of a GET whose parameters are passed on."""
+
+    async def handler(request: Request) -> Response:
+        values = [request.query_params.get(name, "") for name in names]
+        return JSONResponse(await run_in_threadpool(act, *values))
+
+    return handler
+
+
+async def _page_file(name: str, request: Request) -> Response:
+    return FileResponse(_FOLDER / name)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    return _error(400, str(error))
+
+
+async def _give_up(request: Request, error: Exception) -> Response:
+    return Response(status_code=400)  # the client has gone, and nobody reads it
+
+
 def make_app(session: Session) -> Starlette:
     """Return the app that answers our own page; a wrong request gets an ``error``."""
-
-    def answers(act: Callable[..., object], *names: str) -> Callable[..., Awaitable[Response]]:
-        """Return the handler of a GET whose parameters are passed on."""
-
-        async def handler(request: Request) -> Response:
-            values = [request.query_params.get(name, "") for name in names]
-            return JSONResponse(await run_in_threadpool(act, *values))
-
-        return handler
-
-    async def judge(request: Request) -> Response:
-        judgement = _Judge.from_json(await _json(request), request.url.path)
-        await run_in_threadpool(session.judge, **vars(judgement))
-        return JSONResponse(await run_in_threadpool(session.state, judgement.query))
-
-    async def undo(request: Request) -> Response:
-        asked = _Undo.from_json(await _json(request), request.url.path)
-        await run_in_threadpool(session.undo, asked.version)
-        return JSONResponse(await run_in_threadpool(session.state))
-
-    async def make_report(request: Request) -> Response:
-        await run_in_threadpool(session.report)
-        return JSONResponse({"path": str(session.report_file)})
-
-    async def report(request: Request) -> Response:
-        if not session.report_file.is_file():
-            raise InputError("there is no report yet; write one first")
-        headers = {"content-security-policy": _REPORT_CSP}
-        return FileResponse(session.report_file, headers=headers)
-
-    async def file(name: str, request: Request) -> Response:
-        return FileResponse(_FOLDER / name)
-
-    async def wrong(request: Request, error: Exception) -> Response:
-        return _error(400, str(error))
-
+    answers = _Answers(session)
     return Starlette(
         routes=[
-            *(Route(path, partial(file, name)) for path, name in _FILES.items()),
-            Route("/report", report),
-            Route("/api/state", answers(session.state, "query")),
-            Route("/api/search", answers(session.search, "model", "query")),
-            Route("/api/document", answers(session.document, "id", "query")),
-            Route("/api/wanted", answers(session.wanted, "query")),
-            Route("/api/judge", judge, methods=["POST"]),
-            Route("/api/undo", undo, methods=["POST"]),
-            Route("/api/report", make_report, methods=["POST"]),
+            *(Route(path, partial(_page_file, name)) for path, name in _FILES.items()),
+            Route("/report", answers.report),
+            Route("/file", answers.corpus_file),
+            Route("/api/state", _passing_on(session.state, "query")),
+            Route("/api/search", _passing_on(session.search, "model", "query", "kind", "folder")),
+            Route("/api/document", _passing_on(session.document, "id", "query")),
+            Route("/api/wanted", _passing_on(session.wanted, "query")),
+            Route("/api/judge", answers.judge, methods=["POST"]),
+            Route("/api/undo", answers.undo, methods=["POST"]),
+            Route("/api/report", answers.make_report, methods=["POST"]),
         ],
-        exception_handlers={InputError: wrong},
+        exception_handlers={InputError: _refuse, ClientDisconnect: _give_up},
     )
 
 
@@ -304,7 +392,8 @@ def guarded(session: Session, host: str, port: int, secret: str) -> Guard:
     if not is_local:
         names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
     hosts = Hosts(frozenset(names), any_address=not is_local)
-    return Guard(make_app(session), secret, hosts, port)
+    key = Key(secret, may_be_guessed=not is_local)
+    return Guard(make_app(session), key, hosts, port)
 
 
 def run(app: ASGIApp, listening: socket.socket) -> None:
@@ -340,7 +429,11 @@ def _error(status: int, message: str) -> JSONResponse:
 
 async def _json(request: Request) -> Json:
     try:
-        content = parse_json((await request.body()).decode())
+        async with asyncio.timeout(_SLOWEST):
+            body = await request.body()
+        content = parse_json(body.decode())
+    except TimeoutError as error:
+        raise InputError(f"the request took longer than {_SLOWEST:.0f} seconds") from error
     except ValueError as error:
         raise InputError(f"the request is not JSON: {error}") from error
     if not isinstance(content, dict):

@@ -1,12 +1,16 @@
 "use strict";
 
 const $ = (id) => document.getElementById(id);
-const GRADES = [["Not relevant", "No"], ["Partly relevant", "Partly"], ["Relevant", "Yes"]];
+const GRADES = [["not relevant", "No"], ["partly relevant", "Partly"], ["relevant", "Yes"]];
 let state = null;
 let query = "";
+let narrowed = { kind: "", folder: "" };  // files of one suffix, files below one folder
 let serial = 0;
 let shown = "";  // the model of the tab that is open on a narrow page
-const found = new Map();  // model to hits, null while the model is not ready
+let picked = false;  // true once the person has chosen a tab
+let focuses = false;  // true until the first result of a search that was typed has the focus
+const answers = new Map();  // model to hits, null while the model is not ready
+const paces = new Map();  // model to when its encoding was first seen, and how far it was
 const skipped = new Set();
 let pair = null;
 let read = null;
@@ -40,11 +44,33 @@ function notice(text, kind = "") {
 
 async function ask(path, content) {
   const post = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(content) };
-  const answer = await fetch(path, content === undefined ? {} : post);
-  const body = await answer.json();
+  let answer;
+  let body;
+  try {
+    answer = await fetch(path, content === undefined ? {} : post);
+    body = await answer.json();
+  } catch (error) {
+    showLost(true);
+    throw new Lost(gone());
+  }
+  showLost(false);
   if (answer.status === 401) showLogin("");
   if (!answer.ok) throw new Error(body.error);
   return body;
+}
+
+/** The program does not answer. */
+class Lost extends Error {}
+
+const gone = () => `The program has ended${state ? `. Your judgements are in ${state.log}` : ""}. Start it again, and open the link that it prints.`;
+
+/** Say on top of all, in an open dialog too, that the program does not answer. */
+function showLost(lost) {
+  for (const place of document.querySelectorAll(".lost")) {
+    if (place.hidden === !lost) continue;
+    place.textContent = lost ? gone() : "";
+    place.hidden = !lost;
+  }
 }
 
 /** Do something that a person asked for; what goes wrong is shown. */
@@ -52,12 +78,11 @@ async function attempt(act) {
   try {
     return await act();
   } catch (error) {
-    notice(error instanceof TypeError ? gone() : error.message, "wrong");
+    if (!(error instanceof Lost)) notice(error.message, "wrong");
     return null;
   }
 }
 
-const gone = () => `The program has ended. ${state ? `Your judgements are in ${state.log}.` : ""}`;
 const get = (path, given = {}) => ask(`${path}?${new URLSearchParams(given)}`);
 
 // State: how far models and verdict are, and what is judged.
@@ -66,13 +91,11 @@ async function poll() {
   let wait = 2000;
   try {
     if (!$("page").hidden && !document.hidden) {
-      const before = state;
       await refresh();
-      if (before === null || $("notice").textContent.startsWith("The program")) notice("");
       if (state.working || state.models.some((model) => !["ready", "failed"].includes(model.state))) wait = 700;
     }
   } catch (error) {
-    if (error instanceof TypeError) notice(gone(), "wrong");
+    if (!(error instanceof Lost)) notice(error.message, "wrong");
   }
   setTimeout(poll, wait);
 }
@@ -85,18 +108,22 @@ async function refresh() {
 }
 
 function show(now) {
-  const first = state === null;
+  const before = state;
   state = now;
-  if (first) begin();
+  if (before === null) begin();
+  else if (before.corpus_version !== state.corpus_version) takeInChanges();
   for (const model of state.models) {
     const place = column(model.name);
     place.querySelector(".status").textContent = status(model);
     place.classList.toggle("failed", model.state === "failed");
     const bar = place.querySelector("progress");
     bar.hidden = ["ready", "failed"].includes(model.state);
-    if (model.state === "encoding") Object.assign(bar, { max: state.documents, value: model.done });
-    if (model.state === "ready" && found.get(model.name) === null) searchWith(model.name, serial);
+    if (model.state === "encoding") Object.assign(bar, { max: toEncode(model), value: model.done });
+    if (model.state === "ready" && answers.get(model.name) === null) searchWith(model.name, serial);
   }
+  showTabs();
+  showFilters();
+  showLeftOut();
   const { queries, documents } = state.judged;
   $("count").textContent = documents
     ? `${plural(documents, "judgement", "judgements")} of ${plural(queries, "query", "queries")}.`
@@ -107,6 +134,15 @@ function show(now) {
   showVerdict();
 }
 
+/** Say that the files have changed, and search in them as they are now. */
+function takeInChanges() {
+  $("size").textContent = plural(state.documents, "text", "texts");
+  for (const name of ["kind", "folder"]) $(name).replaceChildren();
+  $("left-out").querySelector("ul").replaceChildren();
+  if (query) search(query, { remember: false }).then(() => notice(state.corpus_remark, "quiet"));
+  else notice(state.corpus_remark, "quiet");
+}
+
 /** Queries to ask for someone to whom nothing comes to mind, until something was asked. */
 function showProposed() {
   const place = $("proposed");
@@ -115,30 +151,107 @@ function showProposed() {
   const shown = [...place.querySelectorAll("button")].map((button) => button.textContent);
   if (JSON.stringify(shown) === JSON.stringify(texts)) return;
   place.querySelectorAll("button").forEach((button) => button.remove());
-  for (const text of texts) place.append(" ", make("button", { type: "button", on: { click: () => search(text) } }, text));
+  for (const text of texts) place.append(" ", make("button", { type: "button", on: { click: () => search(text, { isTyped: true }) } }, text));
 }
 
-function status({ state: now, done, remark }) {
-  const ready = found.size ? "" : "ready";
-  const texts = { waiting: "waiting", loading: "loading …", ready, failed: remark };
-  return now === "encoding" ? `encoding ${number(done)} of ${number(state.documents)} texts …` : texts[now];
+function status(model) {
+  const hits = answers.get(model.name);
+  if (model.state === "ready") {
+    if (hits && !hits.length) return isNarrowed() ? "Nothing in these files matches." : "No document contains these words.";
+    return answers.size ? "" : "ready";
+  }
+  if (model.state === "encoding") return `encoding: ${number(model.done)} of ${number(toEncode(model))} texts${timeLeft(model)}`;
+  return { waiting: "waiting for its turn …", loading: "loading …", failed: model.remark }[model.state];
+}
+
+const toEncode = (model) => model.total || state.documents;
+
+/** The time that a model needs to encode the rest, once its pace is known. */
+function timeLeft(model) {
+  const { name, done, seconds_left: announced } = model;
+  const now = performance.now() / 1000;
+  if (!paces.has(name)) paces.set(name, [now, done]);
+  const [began, before] = paces.get(name);
+  const pace = (now - began) / (done - before);  // seconds a text
+  const seconds = announced ?? (done > before ? pace * (toEncode(model) - done) : null);
+  return seconds === null ? " …" : `, ${duration(seconds)} left`;
+}
+
+function duration(seconds) {
+  if (seconds < 90) return plural(Math.max(1, Math.round(seconds)), "second", "seconds");
+  return seconds < 5400 ? `${Math.round(seconds / 60)} minutes` : `${(seconds / 3600).toFixed(1)} hours`;
 }
 
 /** What depends on the models' names, once. */
 function begin() {
-  $("dataset").textContent = state.dataset;
+  const fusions = state.models.filter((model) => model.about === FUSED);
+  const others = state.models.filter((model) => model.about !== FUSED);
+  $("dataset").textContent = /^[./~]/.test(state.dataset) ? short(state.dataset) : state.dataset;
+  $("dataset").title = state.dataset;
   $("size").textContent = plural(state.documents, "text", "texts");
-  document.title = `${state.dataset} – search and judge`;
+  document.title = `${$("dataset").textContent} – search and judge`;
   for (const { name, about } of state.models) {
     const title = short(name);
     const head = make("h2", { title: name }, title, " ", make("span", { class: "about" }, about === title ? "" : about));
     $("columns").append(make("section", { class: "column", "data-model": name, "aria-label": name }, head,
       make("p", { class: "status" }), make("progress", { "aria-label": `Progress of ${title}`, hidden: true }), make("ol", {})));
-    $("tabs").append(make("button", { type: "button", "data-model": name, on: { click: () => open(name) } }, title));
+  }
+  // On a phone one model is shown at a time, and a fusion first.
+  for (const { name } of [...fusions, ...others]) {
+    const pick = () => { picked = true; open(name); };
+    $("tabs").append(make("button", { type: "button", "data-model": name, title: name, on: { click: pick } }, short(name)));
   }
   $("kept").hidden = !state.kept;
   if (state.kept) $("kept").textContent = `Queries that are asked here are kept in ${state.kept}.`;
-  open(state.models[0].name);
+  openBest();
+}
+
+const FUSED = "words and meaning";
+
+/** Open the first tab whose model can answer, unless the person has chosen one. */
+function openBest() {
+  const isReady = (name) => state.models.some((model) => model.name === name && model.state === "ready");
+  const names = [...$("tabs").children].map((tab) => tab.dataset.model);
+  if (!picked) open(names.find(isReady) || names[0]);
+}
+
+/** Mark the tabs of models that cannot answer yet. */
+function showTabs() {
+  for (const tab of $("tabs").children) {
+    const { state: now } = state.models.find((model) => model.name === tab.dataset.model);
+    const mark = { ready: "", failed: " failed" }[now] ?? " …";
+    if (tab.textContent !== short(tab.dataset.model) + mark) tab.textContent = short(tab.dataset.model) + mark;
+  }
+  if (!query) openBest();
+}
+
+const isNarrowed = () => Boolean(narrowed.kind || narrowed.folder);
+
+/** List the files of the folder that could not be read, with the reasons. */
+function showLeftOut() {
+  const { count, files } = state.left_out;
+  const list = $("left-out").querySelector("ul");
+  $("left-out").hidden = !count;
+  if (list.children.length === files.length) return;
+  $("left-out").querySelector("summary").textContent = `${plural(count, "file was", "files were")} left out`;
+  list.replaceChildren(...files.map(({ file, reason }) => make("li", {}, `${file}: ${reason}`)));
+}
+
+/** Offer the kinds and the folders of the files, if there is more than one. */
+function showFilters() {
+  const { kinds, folders } = state.places;
+  const lists = { kind: ["all types", kinds], folder: ["all folders", folders] };
+  for (const [name, [all, counts]] of Object.entries(lists)) {
+    const select = $(name);
+    const isUseful = name === "kind" ? counts.length > 1 : counts.length > 0;
+    select.parentElement.hidden = !isUseful;
+    if (select.options.length !== counts.length + 1) {
+      const options = counts.map(([value, count]) => make("option", { value }, `${value} (${plural(count, "file", "files")})`));
+      select.replaceChildren(make("option", { value: "" }, all), ...options);
+    }
+    select.value = narrowed[name];
+  }
+  $("filters").hidden = [...$("filters").children].every((label) => label.hidden);
 }
 
 const column = (name) => [...$("columns").children].find((one) => one.dataset.model === name);
@@ -151,43 +264,68 @@ function open(name) {
 
 // Searching.
 
-async function search(text, remember = true) {
+/** Search, and put the focus on the first result if the search was typed. */
+async function search(text, { remember = true, isTyped = false } = {}) {
   query = text.trim().replace(/\s+/g, " ");
   if (!query || state === null) return;
   $("query").value = query;
-  if (remember) history.pushState(null, "", `?${new URLSearchParams({ q: query })}`);
+  if (remember) history.pushState(null, "", `?${new URLSearchParams(address())}`);
   serial += 1;
+  focuses = isTyped;
   $("hint").hidden = true;
   notice("");
   state.grades = {};
-  await Promise.all(state.models.map(({ name }) => searchWith(name, serial)));
+  openBest();
+  const mine = serial;
+  await Promise.all(state.models.map(({ name }) => searchWith(name, mine)));
+  if (mine !== serial) return;
+  focusFirst([...$("columns").children]);
   attempt(refresh);
 }
 
+/** What the address of a search holds. */
+function address() {
+  const parts = { q: query, ...narrowed };
+  return Object.fromEntries(Object.entries(parts).filter(([, value]) => value));
+}
+
 async function searchWith(name, mine) {
-  found.set(name, undefined);
+  answers.set(name, undefined);
   column(name).classList.add("busy");
-  const answer = await attempt(() => get("api/search", { model: name, query }));
+  const answer = await attempt(() => get("api/search", { model: name, query, ...narrowed }));
   if (mine !== serial) return;
   column(name).classList.remove("busy");
-  found.set(name, answer === null ? [] : answer.hits);
-  const list = column(name).querySelector("ol");
-  if (answer === null || answer.hits === null) {
-    list.replaceChildren();
-    return;
-  }
-  const most = Math.max(...answer.hits.map((hit) => Math.max(hit.dense || 0, hit.lexical || 0)), 1e-9);
-  list.replaceChildren(...answer.hits.map((hit) => card(hit, most)));
-  column(name).querySelector(".status").textContent = answer.hits.length ? "" : "No document contains these words.";
+  answers.set(name, answer === null ? undefined : answer.hits);
+  const hits = (answer && answer.hits) || [];
+  const most = Math.max(...hits.map((hit) => Math.max(hit.dense || 0, hit.lexical || 0)), 1e-9);
+  column(name).querySelector("ol").replaceChildren(...hits.map((hit) => card(hit, most)));
+  if (answer !== null) column(name).querySelector(".status").textContent = status(answer.model);
   showRanks();
+  if (name === firstToRead()) focusFirst([column(name)]);
+}
+
+/** The model whose results a person reads first: of the open tab, or of the left column. */
+function firstToRead() {
+  const ready = state.models.filter((model) => model.state === "ready").map((model) => model.name);
+  return getComputedStyle($("tabs")).display === "none" ? ready[0] : shown;
+}
+
+/** Put the focus on the first result in some columns, once, if it is still in the search field. */
+function focusFirst(columns) {
+  const title = columns.map((one) => one.querySelector(".title")).find((one) => one && one.getClientRects().length);
+  const hasStayed = document.activeElement === document.body || document.activeElement.closest("#search");
+  if (!focuses || !title || !hasStayed) return;
+  focuses = false;
+  title.focus({ preventScroll: true });
 }
 
 function card(hit, most) {
   const title = make("button", { type: "button", class: "title", on: { click: () => readFull(hit.id) } }, hit.title || hit.id);
-  const place = [hit.place, hit.section].filter((part) => part && part !== hit.title).join(" › ");
+  const section = hit.section && hit.section !== hit.title ? ` › ${hit.section}` : "";
+  const file = hit.file ? fileLink(hit.id, hit.file) : hit.place !== hit.title ? hit.place : "";
   const item = make("li", { class: "hit", "data-id": hit.id },
     make("div", { class: "head" }, make("span", { class: "rank" }, String(hit.rank)), title),
-    place ? make("p", { class: "place", title: hit.id }, place) : null,
+    file || section ? make("p", { class: "place" }, file, section) : null,
     make("p", { class: "snippet" }, ...marked(hit.snippet)),
     why(hit, most),
     make("div", { class: "foot" }, grades(hit.id, hit.title || hit.id), make("span", { class: "others" })));
@@ -195,6 +333,12 @@ function card(hit, most) {
   for (const event of ["mouseenter", "focusin"]) item.addEventListener(event, same(true));
   for (const event of ["mouseleave", "focusout"]) item.addEventListener(event, same(false));
   return item;
+}
+
+/** A link that opens the file of a document itself. */
+function fileLink(id, file) {
+  const link = { class: "file", href: `file?${new URLSearchParams({ id })}`, target: "_blank", rel: "noopener", title: "Open the file" };
+  return make("a", link, file);
 }
 
 /** What meaning and words add to the score. */
@@ -213,12 +357,11 @@ function why({ dense, lexical, score }, most) {
 function showRanks() {
   for (const item of document.querySelectorAll(".hit")) {
     const own = item.closest(".column").dataset.model;
-    const ranks = [...found].filter(([name, hits]) => name !== own && hits).map(([name, hits]) => {
+    const ranks = [...answers].filter(([name, hits]) => name !== own && hits).map(([name, hits]) => {
       const hit = hits.find(({ id }) => id === item.dataset.id);
-      return hit ? `${short(name)} ${hit.rank}` : null;
+      return hit ? `rank ${hit.rank} by ${short(name)}` : null;
     }).filter(Boolean);
-    item.querySelector(".others").textContent = ranks.join(" · ");
-    item.querySelector(".others").title = ranks.length ? "rank by other models" : "";
+    item.querySelector(".others").textContent = ranks.join(", ").replaceAll(", rank", ",");
   }
 }
 
@@ -227,7 +370,7 @@ function showRanks() {
 function grades(id, title) {
   const group = make("div", { class: "grades", role: "group", "aria-label": `Judge ${title}`, "data-id": id });
   GRADES.forEach(([name, text], grade) => {
-    const press = { "aria-label": name, title: `${name} (${grade})`, "aria-pressed": "false", on: { click: () => judge(id, grade) } };
+    const press = { "aria-label": `${text}: ${name}`, title: `${name} (${grade})`, "aria-pressed": "false", on: { click: () => judge(id, grade) } };
     group.append(make("button", { type: "button", class: `grade g${grade}`, ...press }, text));
   });
   const clear = { type: "button", class: "clear", "aria-label": "Take the judgement back", title: "Take back (x)", on: { click: () => judge(id, null) } };
@@ -248,7 +391,7 @@ async function judge(id, grade, asked = null) {
   if (now === null) return false;
   if (of.query !== query) now.grades = state.grades;
   show(now);
-  notice(grade === null ? "Judgement taken back." : `Judged: ${GRADES[grade][0].toLowerCase()}.`, "quiet");
+  notice(grade === null ? "Judgement taken back." : `Judged: ${GRADES[grade][0]}.`, "quiet");
   return true;
 }
 
@@ -283,7 +426,7 @@ async function nextPair(opens = true) {
 }
 
 $("pair-grades").append(...GRADES.map(([name, text], grade) => make("button",
-  { type: "button", class: `grade g${grade}`, title: name, on: { click: () => judgePair(grade) } }, text, " ", make("kbd", {}, String(grade)))));
+  { type: "button", class: `grade g${grade}`, "aria-label": `${text} (${grade}): ${name}`, title: name, on: { click: () => judgePair(grade) } }, text, " ", make("kbd", {}, String(grade)))));
 
 async function judgePair(grade) {
   const judged = pair;
@@ -305,6 +448,8 @@ async function readFull(id) {
   read = id;
   $("reader-title").textContent = text.title || text.id;
   $("reader-place").textContent = [text.place, text.section].filter(Boolean).join(" › ");
+  $("reader-file").hidden = !text.file;
+  if (text.file) $("reader-file").href = fileLink(id, text.file).href;
   const around = (parts) => (parts.length ? make("div", { class: "around" }, ...marked(parts)) : null);
   const passage = make("div", { class: "passage" }, ...marked(text.text));
   $("reader-text").replaceChildren(...[around(text.before), passage, around(text.after)].filter(Boolean));
@@ -337,10 +482,11 @@ function showVerdict() {
 
 function progress({ queries, fewest, more, open: undecided }) {
   if (!queries) return "No query is judged yet: this is an estimate from the texts alone.";
-  if (!undecided.length) return `Decided by ${plural(queries, "judged query", "judged queries")}.`;
-  if (queries < fewest) return `${queries} of ${fewest} judged queries; from ${fewest} on, they can decide by themselves.`;
-  if (more === null) return `${queries} judged queries; even 10,000 more would not decide: take the cheaper model.`;
-  return `${queries} judged queries; about ${number(more)} more would decide.`;
+  const judged = plural(queries, "judged query", "judged queries");
+  if (!undecided.length) return `Decided by ${judged}.`;
+  if (queries < fewest) return `${judged}; from ${fewest} on, they can decide by themselves.`;
+  if (more === null) return `${judged}; even 10,000 more would not decide: take the cheaper model.`;
+  return `${judged}; about ${number(more)} more would decide.`;
 }
 
 const WORDS = { better: "is better than", worse: "is worse than", "no difference": "is as good as", "cannot tell": "may be better or worse than" };
@@ -395,7 +541,7 @@ function move(down, right) {
 
 function key(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || !$("single").checked) return;
-  if (event.target.matches("input:not([type=checkbox])") || $("page").hidden) return;
+  if (event.target.matches("input:not([type=checkbox]), select") || $("page").hidden) return;
   const grade = "012".includes(event.key) ? Number(event.key) : event.key === "x" ? null : undefined;
   const hit = document.activeElement.closest(".hit");
   if ($("pair").open) {
@@ -414,6 +560,16 @@ function key(event) {
     acts[event.key]();
   }
   event.preventDefault();
+}
+
+/** Leave the search field for the results, and keep what is typed there. */
+function leaveField(event) {
+  if (event.key !== "Escape") return;
+  event.preventDefault();
+  event.target.blur();
+  focuses = true;
+  focusFirst([column(firstToRead() || shown), ...$("columns").children]);
+  focuses = false;
 }
 
 function showLogin(text) {
@@ -437,7 +593,7 @@ async function start() {
   try {
     show(await get("api/state"));
   } catch (error) {
-    return showLogin("");
+    return $("login").hidden ? showLogin(error.message) : undefined;
   }
   $("login").hidden = true;
   $("page").hidden = false;
@@ -445,11 +601,21 @@ async function start() {
   if (!query) $("query").focus();
 }
 
-const again = () => search(new URLSearchParams(location.search).get("q") || "", false);
+/** Search for what the address holds. */
+function again() {
+  const parts = new URLSearchParams(location.search);
+  narrowed = { kind: parts.get("kind") || "", folder: parts.get("folder") || "" };
+  search(parts.get("q") || "", { remember: false });
+}
 
 addEventListener("popstate", again);
 addEventListener("keydown", key);
-$("search").addEventListener("submit", (event) => { event.preventDefault(); search($("query").value); });
+$("search").addEventListener("submit", (event) => { event.preventDefault(); search($("query").value, { isTyped: true }); });
+$("query").addEventListener("keydown", leaveField);
+for (const name of ["kind", "folder"]) $(name).addEventListener("change", () => {
+  narrowed[name] = $(name).value;
+  search($("query").value);
+});
 $("login").addEventListener("submit", (event) => { event.preventDefault(); login($("secret").value); });
 $("next").addEventListener("click", () => nextPair());
 $("undo").addEventListener("click", undo);
@@ -463,7 +629,7 @@ for (const dialog of document.querySelectorAll("dialog")) {
 $("single").checked = localStorage.getItem("single") !== "no";
 $("single").addEventListener("change", () => localStorage.setItem("single", $("single").checked ? "yes" : "no"));
 
-const token = decodeURIComponent(location.hash.slice(1));
+const token = location.hash.slice(1);  // its characters need no decoding
 if (token) {
   history.replaceState(null, "", location.pathname + location.search);
   login(token);

@@ -26,9 +26,11 @@ from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.searcher import Hit, Searcher
 from beir_cocodr.same_run import check_same_run
 from beir_cocodr.serve.corpus_watch import CorpusWatch
+from beir_cocodr.serve.file_places import FilePlaces
 from beir_cocodr.serve.shown_verdict import ShownVerdict
 
 if TYPE_CHECKING:
+    from beir_cocodr.evaluation.compare import CompareOptions
     from beir_cocodr.evaluation.label_free.evidence import Gatherer
 
 log = logging.getLogger(__name__)
@@ -53,8 +55,11 @@ _PROPOSED = 10
 #: Queries that are proposed at a time.
 _PROPOSED_QUERIES = 5
 
+#: Files that were left out and are listed; the others are counted.
+_LISTED = 200
+
 #: What the page takes of a hit.
-_OF_A_HIT = ("rank", "id", "title", "section", "score", "dense", "lexical", "place")
+_OF_A_HIT = ("rank", "id", "title", "section", "score", "dense", "lexical", "place", "file")
 
 
 @dataclass(frozen=True)
@@ -147,9 +152,12 @@ class Session:
         self.corpus_remark = ""
         self._is_outdated = False
         self._watch = CorpusWatch(self._searcher.source)
+        self.places = FilePlaces(self._searcher)
         self._searching = threading.Lock()
         self._comparing = threading.Lock()
         self._reporting = threading.Lock()
+        self._preparing = threading.Lock()
+        self._matched = 0  # asked queries that the crops of the verdict are as long as
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._results: dict[str, dict[str, Results]] = {}  # query to model to results
@@ -208,8 +216,15 @@ class Session:
             "remark": self.remark,
             "log": str(self.judged.file),
             "kept": None if self.asked is None else str(self.asked.file),
+            "places": self.places.describe(),
+            "left_out": self._left_out(),
             "proposed": self._proposed_queries(),
         }
+
+    def _left_out(self) -> Json:
+        """Return the number of files that were not read, and the first with their reasons."""
+        entries = self._searcher.documents.facts.left_out
+        return {"count": len(entries), "files": [asdict(entry) for entry in entries[:_LISTED]]}
 
     def _proposed_queries(self) -> list[str]:
         """Return queries to ask for someone to whom nothing comes to mind."""
@@ -217,8 +232,14 @@ class Session:
         texts = [pair.query for (id, _), pair in self._drawn.items() if id not in judged]
         return list(dict.fromkeys(texts))[:_PROPOSED_QUERIES]
 
-    def search(self, model: str, query: str) -> Json:
+    def search(self, model: str, query: str, kind: str = "", folder: str = "") -> Json:
         """Return a model's ten best documents for a typed query, None until the model is ready.
+
+        Args:
+            model: the model's name.
+            query: the query.
+            kind: answer from files of this suffix alone; "" for all.
+            folder: answer from files below this folder alone; "" for all.
 
         Raises:
             InputError: the model is not on the page, or the query is empty or too long.
@@ -232,8 +253,11 @@ class Session:
         if column.searcher is None:
             return {"model": column.describe(), "hits": None}
         with self._searching:
-            hits = column.searcher.search(query)
-            self._remember(query, model, hits)
+            if kind or folder:
+                hits = column.searcher.search_within(query, self.places.within(kind, folder))
+            else:
+                hits = column.searcher.search(query)
+                self._remember(query, model, hits)
         return {"model": column.describe(), "hits": [_shown_hit(hit) for hit in hits]}
 
     def _remember(self, query: str, model: str, hits: Sequence[Hit]) -> None:
@@ -269,7 +293,19 @@ class Session:
             name: list(mark_words(text, query, searcher.analyzer).parts())
             for name, text in texts.items()
         }
-        return {"id": id, "title": title, "section": section, "place": file or id, **marked}
+        names = {"id": id, "title": title, "section": section, "place": file or id, "file": file}
+        return {**names, **marked}
+
+    def file(self, id: str) -> Path:
+        """Return the file that a document was read from.
+
+        Raises:
+            InputError: the corpus has no such document, or it does not consist of files.
+        """
+        path = self._searcher.path_of(id)
+        if path is None:
+            raise InputError(f"{self.dataset} does not consist of files that can be opened")
+        return path
 
     def judge(
         self, document: str, grade: int | None, query: str, query_id: str | None = None
@@ -378,6 +414,9 @@ class Session:
         from beir_cocodr.report.html.page import write_report
 
         with self._reporting:
+            if self._matched != self._asked_count():
+                self._gatherer = None
+                self._prepare_verdict(Path(self._temporary.name))
             self._compare(self.report_file.parent)
             write_report(self.report_file.parent, overwrite=True)
 
@@ -412,6 +451,7 @@ class Session:
 
     def _work(self) -> None:
         """Load the models, then compare them whenever something was judged."""
+        self.places.count()
         with suppress(_Stopped):
             for column in self.columns.values():
                 if column.searcher is None:
@@ -433,8 +473,11 @@ class Session:
         except InputError as error:
             self.corpus_remark = f"The files have changed and cannot be read: {error}"
             return
+        places = FilePlaces(searcher)
+        places.count()
         with self._searching:
             self._searcher = searcher
+            self.places = places
             self._results.clear()
             column = self.columns.get(BM25)
             if column is not None:
@@ -460,6 +503,8 @@ class Session:
     def _update_verdict(self) -> str:
         """Compare the models, and return what went wrong, "" if nothing did."""
         try:
+            if self._has_asked_many():
+                self._gatherer = None
             self._prepare_verdict(Path(self._temporary.name))
             self._compare()
         except InputError as error:
@@ -494,56 +539,74 @@ class Session:
         column.searcher = searcher
         column.state = "ready"
 
+    def _asked_count(self) -> int:
+        return 0 if self.asked is None else len(self.asked.queries)
+
+    def _has_asked_many(self) -> bool:
+        """Return whether so many queries were asked that the crops are drawn again.
+
+        That takes a while, and so it is not done for each query.
+        """
+        from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
+
+        return self._asked_count() >= max(FEWEST_QUERIES, 2 * self._matched)
+
     def _prepare_verdict(self, folder: Path) -> None:
         """Do the searches that do not depend on judgements.
 
         Encoders are loaded again for them, because the page searches at the same time.
         """
         # Importing scipy takes seconds, for which answers must not wait.
+        from beir_cocodr.evaluation.compare import with_asked
         from beir_cocodr.evaluation.label_free.evidence import Gatherer
         from beir_cocodr.evaluation.runs import identical_ids
 
-        ready = [column.name for column in self.columns.values() if column.searcher is not None]
-        if self._gatherer is not None or len(ready) < 2:
-            return
-        collection = load_collection(self.dataset, labels="none")
-        # A folder of its own, so that the next attempt does not meet the files of a failed one.
-        own_folder = Path(tempfile.mkdtemp(dir=folder))
-        self._gatherer = Gatherer(
-            Resources(collection.documents, own_folder, self.options, self._searcher.kept),
-            ready,
+        with self._preparing:
+            ready = [column.name for column in self.columns.values() if column.searcher is not None]
+            if self._gatherer is not None or len(ready) < 2:
+                return
+            asked = self._asked_count()
+            collection = load_collection(self.dataset, labels="optional")
+            if asked:
+                collection = with_asked(collection, self._compare_options())
+            # A folder of its own, so that the next attempt does not meet the files of a failed one.
+            own_folder = Path(tempfile.mkdtemp(dir=folder))
+            self._gatherer = Gatherer(
+                Resources(collection.documents, own_folder, self.options, self._searcher.kept),
+                ready,
+                samples=self.samples,
+                drop_identical_ids=identical_ids(self.dataset) == "drop",
+                collection=collection,
+            )
+            self._matched = asked
+
+    def _compare_options(self) -> "CompareOptions":
+        """Return the options by which ``compare`` reaches the same verdict."""
+        from beir_cocodr.evaluation.compare import CompareOptions
+
+        return CompareOptions(
+            labels=False,
             samples=self.samples,
-            drop_identical_ids=identical_ids(self.dataset) == "drop",
-            collection=collection,
+            overwrite=True,
+            judgements=self.judged.file if self.judged.grades else None,
+            asked=self.asked.file if self.asked is not None and self.asked.queries else None,
         )
 
     def _compare(self, output: Path | None = None) -> None:
         """Compare the models that are ready, and write the record to a folder if one is given."""
-        from beir_cocodr.evaluation.compare import (
-            CompareOptions,
-            ComparisonTask,
-            compare_collection,
-        )
+        from beir_cocodr.evaluation.compare import ComparisonTask, compare_collection
 
         gatherer = self._gatherer
         if gatherer is None:
             raise InputError("a verdict needs two models that are ready")
         with self._comparing:
             version = self.judged.version
-            has_judgements = bool(self.judged.grades)
             if output is not None:
                 self._remove_logged_table(output / LABELS_FILE)
-            options = CompareOptions(
-                labels=False,
-                samples=self.samples,
-                overwrite=True,
-                judgements=self.judged.file if has_judgements else None,
-                asked=self.asked.file if self.asked is not None and self.asked.queries else None,
-            )
             record = compare_collection(
                 {name: gatherer.resources.spec(name) for name in gatherer.models},
                 load_collection(self.dataset, labels="optional"),
-                ComparisonTask.of(options=options),
+                ComparisonTask.of(options=self._compare_options()),
                 output,
                 self.options,
                 gatherer=gatherer,

@@ -93,3 +93,26 @@ function cut() {
   }
   return found;
 }
+
+// Buttons, links and fields whose accessible name lacks the words that they show (WCAG 2.5.3).
+function otherNames() {
+  const words = (text) => text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
+  const found = [];
+  for (const e of document.querySelectorAll("button[aria-label], a[aria-label], input[aria-label]")) {
+    const name = words(e.getAttribute("aria-label"));
+    if (!words(e.innerText).every((word) => name.includes(word))) found.push(told(e));
+  }
+  return found;
+}
+
+// Targets of less than 24 by 24 pixels (WCAG 2.5.8); a label counts for its field.
+function small() {
+  const found = [];
+  for (const e of document.querySelectorAll("button, a, input, select, summary, [role=button]")) {
+    const target = e.matches("input[type=checkbox]") ? e.closest("label") : e;
+    const r = target.getBoundingClientRect();
+    const isHidden = !r.width || getComputedStyle(e).visibility === "hidden" || e.closest("[hidden]");
+    if (!isHidden && (r.width < 24 || r.height < 24)) found.push([told(target), r.width, r.height]);
+  }
+  return found;
+}

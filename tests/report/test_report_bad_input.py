@@ -200,14 +200,14 @@ def test_one_query_and_all_ties(tmp_path):
     found = Page(tmp_path / "one" / "report.html")
     assert found.faults == []
     assert found.find("h2", id="verdict-word") == ["Cannot tell"]
-    assert "one query, no test" in found.find("p", class_="sentence")[0]
+    assert "1 query, no test" in found.find("p", class_="sentence")[0]
     [shown] = found.data["queries"]
     assert [scores[0] for scores in shown["scores"]] == [1.0, pytest.approx(0.6309, abs=1e-4)]
     compare([good, same], str(folder), output=tmp_path / "ties")
     write_report(tmp_path / "ties")
     tied = Page(tmp_path / "ties" / "report.html")
     assert tied.find("h2", id="verdict-word") == ["Cannot tell"]
-    assert "+0.000 nDCG@10" in tied.find("p", class_="sentence")[0]
+    assert "have the same nDCG@10 on each query" in tied.find("p", class_="sentence")[0]
     assert "0 / 1 / 0" in tied.section("models")
     assert "no query differs" in tied.section("pictures")
 
@@ -244,3 +244,102 @@ def test_a_corpus_without_queries(nasty_folder, tiny_cosine, tmp_path):
     found = Page(tmp_path / "o" / "report.html")
     assert found.faults == []
     assert "no rankings to show" in found.section("queries")
+
+
+def test_figures_that_show_nothing_do_not_look_as_if_they_did(two_models, tmp_path):
+    """The interval of one test lies above 0, and p after Holm's correction is 1."""
+    folder = copied(two_models, tmp_path)
+    record = json.loads((folder / "results.json").read_text())
+    for test in record["comparisons"]:
+        test |= {"difference": 0.005, "interval": [0.0, 0.01], "t_p_holm": 1.0}
+        test |= {"verdict": "cannot tell", "wins": 3, "losses": 1, "ties": 16}
+    (folder / "results.json").write_text(json.dumps(record))
+    page = Page(Path(write_report(folder).path))
+    [sentence] = page.find("p", class_="sentence")
+    assert "do not show whether" in sentence
+    assert sentence.endswith("+0.005 nDCG@10, p = 1 after Holm.")
+    assert "+0.000 to +0.010" not in page.section("verdict")
+    assert "+0.000 to +0.010" not in page.section("models")
+    assert "within chance" in page.section("models")
+    # An interval around 0 says how large a difference there may be.
+    for test in record["comparisons"]:
+        test["interval"] = [-0.002, 0.01]
+    (folder / "results.json").write_text(json.dumps(record))
+    page = Page(Path(write_report(folder).path))
+    assert "95% interval −0.002 to +0.010" in page.find("p", class_="sentence")[0]
+    assert "−0.002 to +0.010" in page.section("models")
+
+
+def test_the_first_sentence_is_about_the_model_that_is_recommended(tmp_path):
+    """The highest mean may rest on chance where a lower one is significant."""
+    folder = write_beir(tmp_path / "data", 40, 12)
+    rows = (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]
+    relevant = {query: document for query, document, grade in map(str.split, rows) if grade == "2"}
+    queries = list(relevant)
+    first = {query: ["none", relevant[query]] for query in queries}
+    steady = {
+        query: [relevant[query]] if row % 4 else first[query] for row, query in enumerate(queries)
+    }
+    compare(
+        [write_run(tmp_path / f"{name}.run", run) for name, run in (("a", first), ("b", steady))],
+        str(folder),
+        output=tmp_path / "out",
+    )
+    record = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    evaluation = record["evaluation"]
+    lucky = str(tmp_path / "lucky.run")
+    b = str(tmp_path / "b.run")
+    a = str(tmp_path / "a.run")
+    evaluation["models"][lucky] = {**evaluation["models"][b], "model": lucky, "run": lucky}
+    measure = next(iter(evaluation["models"][b]["measures"]))
+    evaluation["models"][lucky]["measures"] = {
+        name: value + 0.01 for name, value in evaluation["models"][b]["measures"].items()
+    }
+    tests = [test for test in evaluation["comparisons"] if test["measure"] == measure]
+    [test] = [test for test in tests if {test["a"], test["b"]} == {a, b}]
+    assert test["verdict"] == "better"
+    for each in list(evaluation["comparisons"]):
+        chance = {**each, "a": a, "b": lucky, "t_p_holm": 0.4, "interval": [-0.1, 0.3]}
+        evaluation["comparisons"].append(chance)
+    record["models"].append(lucky)
+    (tmp_path / "out" / "comparison.json").write_text(json.dumps(record))
+    page = Page(Path(write_report(tmp_path / "out").path))
+    [sentence] = page.find("p", class_="sentence")
+    assert sentence.startswith("b.run is better than a.run")
+    assert page.find("h2", id="verdict-word") == ["Better"]
+    assert "lucky.run has the highest" in page.section("verdict")
+    assert "is not significantly better than a.run" in page.section("verdict")
+
+
+UNKNOWN = (
+    lambda record: record["best"].update(model="other"),
+    lambda record: record["ranking"].append("other"),
+    lambda record: record["pairs"][0].update(b="other"),
+    lambda record: record["labels_wanted"].update(a="other"),
+    lambda record: record["best"]["indistinguishable"].append("other"),
+)
+
+
+@pytest.mark.parametrize("damage", UNKNOWN)
+def test_a_comparison_that_names_an_unknown_model_is_refused(
+    without_labels, tmp_path, damage, capsys
+):
+    folder = copied(without_labels, tmp_path)
+    record = json.loads((folder / "comparison.json").read_text())
+    damage(record)
+    (folder / "comparison.json").write_text(json.dumps(record))
+    with pytest.raises(SystemExit) as status:
+        main(["report", str(folder)])
+    assert status.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "comparison.json names the model 'other'" in last
+    assert "run the command again" in last
+
+
+def test_an_evaluation_that_tests_an_unknown_model_is_refused(two_models, tmp_path):
+    folder = copied(two_models, tmp_path)
+    record = json.loads((folder / "results.json").read_text())
+    record["comparisons"][0]["a"] = "other"
+    (folder / "results.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match=r"results\.json names the model 'other'"):
+        write_report(folder)

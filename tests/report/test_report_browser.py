@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import pytest
 
 from beir_cocodr.report.html.page import write_report
+from beir_cocodr.report.html.several import write_joint_report
 
 pytestmark = pytest.mark.browser
 NAMES = ("two_models", "nine_models", "adapted", "adapted_without_labels")
@@ -23,6 +24,9 @@ def pages(request, tmp_path_factory):
     for name in NAMES:
         made[name] = folder / f"{name}.html"
         write_report(request.getfixturevalue(name), made[name])
+    made["several"] = folder / "several.html"
+    folders = [request.getfixturevalue(name) for name in NAMES]
+    write_joint_report(folders, made["several"], overwrite=False)
     return made
 
 
@@ -259,3 +263,32 @@ def test_nothing_overlaps_and_nothing_is_cut(browser, pages, name, width, medium
         assert browser.run("return document.documentElement.scrollWidth") <= width
     if not medium:
         assert browser.probe("cut") == []
+
+
+def test_figures_of_several_runs_are_filtered(browser, pages):
+    from selenium.webdriver.support.ui import Select
+
+    browser.open(pages["several"])
+    rows = "return [...document.querySelectorAll('#figures tbody tr')].filter((r) => !r.hidden)"
+    cells = f"{rows}.map((r) => [...r.cells].map((c) => c.querySelector('.figure').textContent))"
+    everything = browser.run(cells)
+    labels = browser.all("#figures .tools label")
+    titles = [label.text.split("\n")[0].strip() for label in labels]
+    assert titles == ["Collection", "Model", "Measure", "Verdict"]
+    chosen = {"Model": 2, "Measure": 3}
+    for title, column in chosen.items():
+        select = Select(labels[titles.index(title)].find_element("css selector", "select"))
+        value = everything[-1][column]
+        select.select_by_value(value)
+        wanted = [row for row in browser.run(cells) if row[column] != value]
+        assert wanted == []
+    kept = [row for row in everything if all(row[c] == everything[-1][c] for c in chosen.values())]
+    assert browser.run(cells) == kept
+    status = browser.one("#figures [role=status]").text
+    assert status == f"{len(kept)} of {len(everything)} figures"
+    for width in (400, 768, 1280):
+        for scheme in ("light", "dark"):
+            browser.look(width, scheme)
+            assert browser.probe("cut") == []
+            assert browser.probe("overlaps") == []
+            assert browser.probe("faint") == []

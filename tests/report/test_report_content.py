@@ -88,12 +88,13 @@ def test_what_to_use_now_stands_first_with_command_and_code(two_models, nasty_fo
     results = json.loads((two_models / "results.json").read_text())
     [test] = [test for test in results["comparisons"] if test["measure"] == "nDCG@10"]
     best = test["b"] if test["verdict"] == "better" else test["a"]
+    verb = "Use" if test["verdict"] == "better" else "Keep"
     assert [id for id in found.ids if id in ("use", "verdict", "models")] == [
         "use",
         "verdict",
         "models",
     ]
-    assert found.find("h2", id="use-what") == [f"Use {Path(best).name}"]
+    assert found.find("h2", id="use-what") == [f"{verb} {Path(best).name}"]
     [words] = commands(found, "use")
     assert words[1:6] == ["search", "--dataset", str(nasty_folder), "--model", best]
     part = found.text.split('<section id="use"')[1].split("</section>")[0]

@@ -239,7 +239,8 @@ def test_without_a_verdict_the_better_bet_is_named_with_its_basis():
         "No verdict from this corpus; B is the better bet: in 21 of 25 labelled collections it was "
         "better, by 0.05 on average (chance 90%)."
     )
-    assert ("Held-out crops", "+0.200 (+0.100 to +0.400), not counted") in found.facts
+    # What is no evidence for the pair is no figure of its verdict.
+    assert "Held-out crops" not in dict(found.facts)
     assert ("Estimated nDCG@10", "+0.050 (90% −0.020 to +0.120)") in found.facts
     assert ("Share of what is usual", "75%") in found.facts
     turned = label_free_headline(comparison_of(pair, ["b", "a"]), {"a": "A", "b": "B"})
@@ -289,13 +290,16 @@ def test_terminal_json_report_and_page_say_the_same(probability):
         adaptation=None, comparison=comparison, evaluation=None, judged=comparison
     )
     advice = recommended_use(output, names)
-    # The box follows the evidence, and says that it is a bet.
-    assert advice.title == f"Best bet: {pair.better_bet}"
+    # The box follows the evidence: nothing is shown to be better than the first model, or it is a
+    # bet.
+    is_first = pair.better_bet == comparison.models[0]
+    assert advice.title == f"{'Keep' if is_first else 'Best bet:'} {pair.better_bet}"
     assert advice.text == best.reason
     decided = replace(pair, verdict="better" if estimate > 0 else "worse")
     sure = replace(comparison, best=best_of(ranking, [decided]))
     output = SimpleNamespace(adaptation=None, comparison=sure, evaluation=None, judged=sure)
-    assert recommended_use(output, names).title == f"Use {pair.better_bet}"
+    verb = "Keep" if is_first else "Use"
+    assert recommended_use(output, names).title == f"{verb} {pair.better_bet}"
 
 
 def comparison_of(pair: PairVerdict, models: list[str]) -> ComparisonRecord:

@@ -43,6 +43,23 @@ def test_the_parts_of_a_score_add_up_to_it(beir_folder, tiny_cosine, kind):
     assert (parts[:, 1].any(), len(hits)) == (kind in ("hybrid:", "rrf:", "rm3:"), 10)
 
 
+@pytest.mark.parametrize("kind", ["bm25", "hybrid:"])
+def test_a_search_within_some_documents_is_the_whole_ranking_without_the_others(
+    beir_folder, tiny_cosine, monkeypatch, kind
+):
+    searcher = Searcher(beir_folder, "bm25" if kind == "bm25" else f"{kind}{tiny_cosine}")
+    whole = searcher.search(QUERY, len(searcher.documents))
+    wanted = {hit.id for hit in whole[3::5]}
+    monkeypatch.setattr("beir_cocodr.retrieval.searcher._FIRST_DEPTH", 4)  # it is made deeper
+    hits = searcher.search_within(QUERY, wanted.__contains__, top_k=3)
+    kept = [hit for hit in whole if hit.id in wanted][:3]
+    assert [hit.id for hit in hits] == [hit.id for hit in kept]
+    np.testing.assert_allclose([hit.score for hit in hits], [hit.score for hit in kept], rtol=1e-5)
+    assert [hit.rank for hit in hits] == [1, 2, 3]
+    assert searcher.search_within(QUERY, lambda id: False) == []
+    assert len(searcher.search_within(QUERY, wanted.__contains__, top_k=48)) == len(wanted)
+
+
 def test_the_parts_of_a_hybrid_encoder_are_those_of_its_vector(beir_folder, tiny_cosine, tmp_path):
     from beir_cocodr import fuse, load_encoder
     from beir_cocodr.models.spec import FuseOptions

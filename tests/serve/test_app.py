@@ -64,6 +64,7 @@ ASKED = (
     ("POST", "/api/undo"),
     ("POST", "/api/report"),
     ("GET", "/report"),
+    ("GET", "/file?id=d1"),
     ("GET", "/no/such/page"),
 )
 
@@ -261,14 +262,25 @@ def test_on_a_network_addresses_are_let_in_and_unknown_names_are_not(session):
         assert asked.status_code == status
 
 
-def test_many_guesses_at_once_are_no_faster(session, monkeypatch):
-    monkeypatch.setattr(app, "_DELAY", 0.1)
-    host = httpx2.ASGITransport(app.guarded(session, "127.0.0.1", 8000, SECRET))
+NETWORK = "http://192.168.0.7:8000"
 
-    async def guess(*secrets):
-        async with httpx2.AsyncClient(transport=host, base_url=OURS) as browser:
+
+def guesser(session, host="0.0.0.0", url=NETWORK):
+    """Return a function that shows secrets, all at once, from an address."""
+    guard = app.guarded(session, host, 8000, SECRET)
+
+    async def guess(*secrets, address="192.168.0.9"):
+        transport = httpx2.ASGITransport(guard, client=(address, 50_000))
+        async with httpx2.AsyncClient(transport=transport, base_url=url) as browser:
             tried = [browser.post("/api/login", json={"secret": secret}) for secret in secrets]
             return [answer.status_code for answer in await asyncio.gather(*tried)]
+
+    return guess
+
+
+def test_many_guesses_at_once_are_no_faster(session, monkeypatch):
+    monkeypatch.setattr(app, "_DELAY", 0.1)
+    guess = guesser(session)
 
     async def guesses():
         began = time.monotonic()
@@ -278,6 +290,260 @@ def test_many_guesses_at_once_are_no_faster(session, monkeypatch):
         assert await guess(SECRET) == [200]
 
     asyncio.run(guesses())
+
+
+@pytest.mark.parametrize(
+    ("host", "url", "address"),
+    [
+        ("127.0.0.1", OURS, "127.0.0.1"),  # a token cannot be guessed, so nobody waits for it
+        ("0.0.0.0", NETWORK, "192.168.0.10"),  # another client has a queue of its own
+        ("0.0.0.0", NETWORK, "2001:db8:0:1::7"),
+    ],
+)
+def test_wrong_guesses_lock_nobody_else_out(session, monkeypatch, host, url, address):
+    monkeypatch.setattr(app, "_DELAY", 0.3)
+    guess = guesser(session, host, url)
+    stranger = "127.0.0.1" if url == OURS else "192.168.0.9"
+
+    async def guesses():
+        wrong = asyncio.create_task(guess(*["wrong"] * 40, address=stranger))
+        neighbour = asyncio.create_task(guess(*["wrong"] * 40, address="2001:db8:0:2::7"))
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+        assert await guess(SECRET, address=address) == [200]
+        assert time.monotonic() - began < 0.25
+        wrong.cancel()
+        neighbour.cancel()
+
+    asyncio.run(guesses())
+
+
+def test_addresses_of_one_network_share_a_queue(session, monkeypatch):
+    monkeypatch.setattr(app, "_DELAY", 0.1)
+    guess = guesser(session)
+
+    async def guesses():
+        tried = [guess("wrong", address=f"2001:db8:0:1::{number}") for number in range(14)]
+        answers = [status for [status] in await asyncio.gather(*tried)]
+        assert sorted(answers) == [403] * 10 + [429] * 4
+
+    asyncio.run(guesses())
+
+
+@pytest.mark.parametrize("path", ["/api/login", "/api/judge", "/api/undo"])
+def test_a_client_that_goes_away_while_posting_leaves_nothing_behind(session, page, path):
+    """The connection is closed after a part of the body, as a real server reports it."""
+    before = session.judged.version
+    events = [
+        {"type": "http.request", "body": b'{"document": "d1", ', "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    headers = {
+        "host": "127.0.0.1:8000",
+        "content-type": "application/json",
+        "content-length": "60",
+        "cookie": f"beir-cocodr-8000={page.cookies['beir-cocodr-8000']}",
+    }
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "scheme": "http",
+        "server": ("127.0.0.1", 8000),
+        "client": ("127.0.0.1", 50_000),
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    sent = []
+
+    async def receive():
+        return events.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(page.app(scope, receive, send))
+    assert not events
+    assert session.judged.version == before
+    assert page.get("/api/state").status_code == 200
+
+
+def test_a_client_that_never_ends_its_post_is_told_so(session, page, monkeypatch):
+    monkeypatch.setattr(app, "_SLOWEST", 0.1)
+
+    async def never_ends():
+        yield b'{"document": '
+        await asyncio.sleep(60)
+
+    async def post():
+        transport = httpx2.ASGITransport(page.app)
+        async with httpx2.AsyncClient(transport=transport, base_url=OURS) as browser:
+            browser.cookies.update(page.cookies)
+            headers = {"content-type": "application/json", "content-length": "60"}
+            return await browser.post("/api/judge", content=never_ends(), headers=headers)
+
+    answer = asyncio.run(post())
+    assert answer.status_code == 400
+    assert "longer than" in answer.json()["error"]
+
+
+def test_two_reports_written_at_once_are_both_written(beir_folder, tiny_cosine, tmp_path):
+    models = ["bm25", str(tiny_cosine)]
+    made = Session(str(beir_folder), models, tmp_path / "out", samples=10)
+    made.start()
+    browser = client(made)
+    browser.post("/api/login", json={"secret": SECRET})
+    wait_until(lambda: made.verdict is not None)
+    answers = []
+    writers = [
+        threading.Thread(target=lambda: answers.append(browser.post("/api/report", json={})))
+        for _ in range(3)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert "Retrieval report" in browser.get("/report").text
+    assert made.stop()
+
+
+FILES = {
+    "wing.txt": "The wing of an aircraft, für alle.".encode(),
+    "old.txt": "Der Flügel eines Flugzeugs, für alle.".encode("utf-16"),
+    "deep/page.html": b"<title>Wing</title><script>alert(1)</script><p>The drag of a wing.</p>",
+    "deep/er/table.csv": b"title,text\nNozzle,The nozzle of an aircraft\n",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("files") / "my files"
+    for name, content in FILES.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(content)
+    (place.parent / "secret.txt").write_text("No document: the wing of a secret.")
+    return place
+
+
+@pytest.fixture(scope="module")
+def folder_page(folder, tmp_path_factory):
+    """A browser at a folder of files, and the ids of its documents by their files."""
+    made = Session(str(folder), ["bm25"], tmp_path_factory.mktemp("judged"))
+    made.start()
+    browser = client(made)
+    browser.post("/api/login", json={"secret": SECRET})
+    hits = {}
+    for query in ("wing", "Flügel", "drag", "nozzle"):
+        found = browser.get("/api/search", params={"model": "bm25", "query": query}).json()["hits"]
+        hits |= {hit["file"]: hit["id"] for hit in found}
+    assert hits.keys() == FILES.keys()
+    yield browser, hits
+    assert made.stop()
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        ("wing.txt", "text/plain; charset=utf-8"),
+        ("old.txt", "text/plain; charset=utf-16le"),
+        ("deep/page.html", "text/html; charset=utf-8"),
+        ("deep/er/table.csv", "text/plain; charset=utf-8"),
+    ],
+)
+def test_a_file_is_opened_as_it_is_and_nothing_in_it_runs(folder_page, file, kind):
+    browser, ids = folder_page
+    answer = browser.get("/file", params={"id": ids[file]})
+    assert answer.status_code == 200
+    assert answer.content == FILES[file]
+    assert answer.headers["content-type"] == kind
+    assert answer.headers["content-disposition"].startswith("inline")
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("sandbox; default-src 'none'")
+    assert "script" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_files_of_other_kinds_are_downloaded(tmp_path):
+    from beir_cocodr.serve.served_files import serve_file
+
+    (tmp_path / "a.docx").write_bytes(b"PK\x03\x04\0\0")
+    (tmp_path / "a.pdf").write_bytes(b"%PDF-1.4\0")
+    (tmp_path / "latin.txt").write_bytes("für".encode("latin-1"))
+    (tmp_path / "russian.html").write_bytes('<meta charset="koi8-r"><p>крыло'.encode("koi8-r"))
+    assert serve_file(tmp_path / "a.docx").headers["content-disposition"].startswith("attachment")
+    pdf = serve_file(tmp_path / "a.pdf").headers
+    assert pdf["content-type"] == "application/pdf"
+    assert pdf["content-security-policy"].startswith("default-src 'none'")
+    assert serve_file(tmp_path / "latin.txt").media_type == "text/plain; charset=windows-1252"
+    assert serve_file(tmp_path / "russian.html").media_type == "text/html; charset=koi8-r"
+
+
+@pytest.mark.parametrize("id", ["../secret.txt", "../secret.txt#1", "/etc/passwd", "wing.txt", ""])
+def test_only_files_of_documents_are_opened(folder_page, id):
+    browser, _ = folder_page
+    answer = browser.get("/file", params={"id": id})
+    assert answer.status_code == 400
+    assert "no document" in answer.json()["error"]
+
+
+def test_a_file_that_became_a_link_to_the_outside_is_not_opened(folder_page, folder):
+    browser, ids = folder_page
+    file = folder / "wing.txt"
+    file.unlink()
+    try:
+        assert "no file any more" in browser.get("/file", params={"id": ids["wing.txt"]}).text
+        file.symlink_to(folder.parent / "secret.txt")
+        answer = browser.get("/file", params={"id": ids["wing.txt"]})
+        assert answer.status_code == 400
+        assert "leads out of" in answer.json()["error"]
+    finally:
+        file.unlink(missing_ok=True)
+        file.write_bytes(FILES["wing.txt"])
+
+
+def test_a_collection_without_files_has_none_to_open(page):
+    answer = page.get("/file", params={"id": "d1"})
+    assert answer.status_code == 400
+    assert "does not consist of files" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("narrowed", "files"),
+    [
+        ({}, {"wing.txt", "deep/page.html"}),
+        ({"kind": ".txt"}, {"wing.txt"}),
+        ({"folder": "deep"}, {"deep/page.html"}),
+        ({"folder": "dee"}, set()),
+        ({"folder": "deep", "kind": ".txt"}, set()),
+    ],
+)
+def test_a_search_is_narrowed_to_kinds_and_folders(folder_page, narrowed, files):
+    browser, _ = folder_page
+    asked = {"model": "bm25", "query": "wing", **narrowed}
+    hits = browser.get("/api/search", params=asked).json()["hits"]
+    assert {hit["file"] for hit in hits} == files
+    assert [hit["rank"] for hit in hits] == list(range(1, len(files) + 1))
+
+
+def test_kinds_and_folders_are_counted_by_file(folder_page):
+    browser, _ = folder_page
+    places = {
+        "kinds": [[".txt", 2], [".html", 1], [".csv", 1]],
+        "folders": [["deep", 2], ["deep/er", 1]],
+    }
+    wait_until(lambda: browser.get("/api/state").json()["places"]["kinds"])
+    counted = browser.get("/api/state").json()["places"]
+    assert sorted(counted["kinds"]) == sorted(places["kinds"])
+    assert counted["folders"] == places["folders"]
+
+
+def wait_until(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_a_port_that_is_taken_and_a_host_that_is_none_are_named():
@@ -344,3 +610,15 @@ def test_try_opens_a_page_and_ends_with_what_was_judged(tmp_path, monkeypatch, c
     )
     assert log.is_file()
     assert (log.parent / "qrels.tsv").is_file()
+
+
+def test_files_that_were_left_out_are_listed_with_their_reasons(tmp_path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "wing.txt").write_text("The wing of an aircraft.")
+    (tmp_path / "files" / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0")
+    made = Session(str(tmp_path / "files"), ["bm25"], tmp_path / "out")
+    left_out = made.state()["left_out"]
+    assert left_out["count"] == 1
+    [entry] = left_out["files"]
+    assert entry["file"] == "photo.png"
+    assert entry["reason"]

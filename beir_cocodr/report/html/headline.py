@@ -17,40 +17,27 @@ from beir_cocodr.evaluation.results import (
     PairVerdict,
     Recommendation,
 )
+from beir_cocodr.report.html.gate_section import gate_headline
+from beir_cocodr.report.html.headline_record import CANNOT_TELL, NOT_JUDGED, Headline
+from beir_cocodr.report.html.passages_section import passages_headline
 from beir_cocodr.report.html.results_folder import LabelledEvaluation, ResultsFolder
-from beir_cocodr.report.wording import capitalized, collection_name, p_value, signed, span
+from beir_cocodr.report.wording import (
+    capitalized,
+    collection_name,
+    p_value,
+    says_something,
+    signed,
+    span,
+)
 
 BETTER = "better"
-CANNOT_TELL = "cannot tell"
 NO_DIFFERENCE = "no difference"
-NOT_JUDGED = "not judged"
 
 #: What a verdict without labels and judged queries rests on.
 WITHOUT_LABELS = "estimates without labels"
 
 #: Label to the name that the page shows.
 Names = Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Headline:
-    """The top of the page.
-
-    Attributes:
-        verdict: "better", "worse", "no difference", "cannot tell" or "not judged".
-        sentence: the verdict in one sentence.
-        facts: the same as terms and values.
-        notes: sentences that qualify it.
-        reasons: the reasons of a recommendation.
-        pair: labels a and b of the models that it is about.
-    """
-
-    verdict: str
-    sentence: str
-    facts: Sequence[tuple[str, str]] = ()
-    notes: Sequence[str] = ()
-    reasons: Sequence[str] = ()
-    pair: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +59,10 @@ class Advice:
 
 def headline_of(output: ResultsFolder, names: Names) -> Headline:
     """Return the verdict of an output folder."""
+    if output.gate is not None:
+        return gate_headline(output.gate)
+    if output.passages is not None:
+        return passages_headline(output.passages)
     recommendation = None
     if output.adaptation is not None:
         recommendation = output.adaptation.recommendation
@@ -91,12 +82,21 @@ class _Recommended:
         model: its name.
         reason: why, in sentences.
         decided: false if it is only the best bet.
+        is_kept: true for the model that the others were compared with, which is in use already.
     """
 
     label: str
     model: str
     reason: str
     decided: bool = True
+    is_kept: bool = False
+
+    @property
+    def verb(self) -> str:
+        """Return what to do with the model."""
+        if self.is_kept:
+            return "Keep"
+        return "Use" if self.decided else "Best bet:"
 
 
 _CODE = """from beir_cocodr import Searcher
@@ -119,9 +119,8 @@ def recommended_use(output: ResultsFolder, names: Names) -> Advice | None:
     dataset = output.judged.dataset
     command = ["beir-cocodr", "search", "--dataset", dataset, "--model", choice.model, "a question"]
     arguments = [json.dumps(name, ensure_ascii=False) for name in (dataset, choice.model)]
-    title = "Use" if choice.decided else "Best bet:"
     return Advice(
-        f"{title} {names.get(choice.label, choice.label)}",
+        f"{choice.verb} {names.get(choice.label, choice.label)}",
         choice.reason,
         [shlex.join(command)],
         _CODE.format(*arguments),
@@ -136,13 +135,15 @@ def _choice(output: ResultsFolder, names: Names) -> _Recommended | None:
             output.adaptation.path,
             recommendation.choice,
             recommendation.decided,
+            is_kept=output.adaptation.path == output.adaptation.base,
         )
+    if output.evaluation is not None:
+        return _best_of(output.evaluation, names)
     if output.comparison is not None:
         best = output.comparison.best
         reason = _with_names(best.reason, names)
-        return _Recommended(best.model, best.model, reason, best.decided)
-    if output.evaluation is not None:
-        return _best_of(output.evaluation, names)
+        is_kept = best.model == output.comparison.models[0]
+        return _Recommended(best.model, best.model, reason, best.decided, is_kept)
     return None
 
 
@@ -155,11 +156,12 @@ def _best_of(evaluation: LabelledEvaluation, names: Names) -> _Recommended:
         if test is not None and test.verdict == BETTER:
             better.append(label)
     label = max(better, key=evaluation.value, default=reference)
-    reason = ""
-    if len(names) > 1:
-        subject = "It" if better else "Nothing"
-        reason = f"{subject} is significantly better than {names[reference]}."
-    return _Recommended(label, evaluation.results.models[label].model, reason)
+    model = evaluation.results.models[label].model
+    if len(names) == 1:
+        return _Recommended(label, model, "")
+    subject = "It" if better else "Nothing"
+    reason = f"{subject} is significantly better than {names[reference]}."
+    return _Recommended(label, model, reason, is_kept=not better)
 
 
 def _is_run(output: ResultsFolder, label: str) -> bool:
@@ -218,8 +220,8 @@ def _labelled_headline(
     """Return the verdict of paired tests.
 
     For an adaptation, it is the verdict on training: the best of the encoders that decide it,
-    against the base. Otherwise it is about the best model against the reference, or the second best
-    if the reference is the best.
+    against the base. Otherwise it is about the recommended model against the reference, or about
+    the best of the others if the reference is recommended.
     """
     reference = evaluation.reference
     others = [label for label in evaluation.results.models if label != reference]
@@ -231,7 +233,9 @@ def _labelled_headline(
         reasons = recommendation.reasons
         test = evaluation.test(reference, best, family=TRAINING)
     else:
-        best = max(others, key=evaluation.value)
+        best = _best_of(evaluation, names).label
+        if best == reference:
+            best = max(others, key=evaluation.value)
         reasons = []
         test = evaluation.test(reference, best)
     if recommendation is None and len(others) > 1:
@@ -242,7 +246,10 @@ def _labelled_headline(
     facts = [
         (test.measure, f"{evaluation.value(test.a):.3f} → {evaluation.value(test.b):.3f}"),
         ("Difference", signed(test.difference)),
-        ("95% interval", span(test.interval)),
+    ]
+    if says_something(test):
+        facts.append(("95% interval", span(test.interval)))
+    facts += [
         ("p after Holm", p_value(test.t_p_holm)),
         ("Won / tied / lost", f"{test.wins:,} / {test.ties:,} / {test.losses:,}"),
     ]
@@ -260,12 +267,14 @@ def _deciding_encoders(recommendation: Recommendation) -> list[str]:
 def _sentence(test: PairedTest, names: Names, collection: str) -> str:
     a = names[test.a]
     b = names[test.b]
+    if not test.wins and not test.losses:
+        return f"{a} and {b} have the same {test.measure} on each query of {collection}."
     if test.verdict == CANNOT_TELL:
         verdict = f"The labels do not show whether {b} is better or worse than {a} on {collection}"
     else:
         verdict = f"{b} is {test.verdict} than {a} on {collection}"
     interval = ""
-    if test.interval is not None:
+    if says_something(test):
         interval = f", 95% interval {span(test.interval)}"
     p = p_value(test.t_p_holm, name=True)
     holm = "" if test.t_p_holm is None else " after Holm"
@@ -275,6 +284,12 @@ def _sentence(test: PairedTest, names: Names, collection: str) -> str:
 def _best_of_many(evaluation: LabelledEvaluation, best: str, names: Names) -> str:
     count = len(evaluation.results.models)
     reference = evaluation.reference
+    highest = max(evaluation.results.models, key=evaluation.value)
+    if highest not in (best, reference):
+        return (
+            f"{names[highest]} has the highest {evaluation.measure} of {count} models, but is not "
+            f"significantly better than {names[reference]}."
+        )
     if evaluation.value(best) <= evaluation.value(reference):
         return (
             f"None of {count} models is above {names[reference]}; {names[best]} is the second best."
@@ -375,7 +390,7 @@ def _label_free_facts(pair: PairVerdict) -> list[tuple[str, str]]:
         ("Share of what is usual", f"{pair.prior_share:.0%}"),
     ]
     for estimate in pair.estimates:
-        if estimate.difference is not None:
+        if estimate.difference is not None and estimate.applies:
             facts.append((capitalized(estimate.estimator), _estimate(estimate)))
     return facts
 
@@ -384,9 +399,7 @@ def _estimate(estimate: Estimate) -> str:
     text = signed(estimate.difference or 0.0)
     if estimate.interval is not None:
         text += f" ({span(estimate.interval)})"
-    if estimate.applies:
-        return text
-    return f"{text}, not counted"
+    return text
 
 
 def label_free_reference(comparison: ComparisonRecord, candidates: Mapping[str, str] | None) -> str:

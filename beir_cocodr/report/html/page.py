@@ -11,11 +11,11 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
 from beir_cocodr.io import atomic_output, output_folder, text_sha256, write_text
 from beir_cocodr.report.html.headline import (
-    Headline,
     headline_of,
     recommended_use,
     way_to_labels,
 )
+from beir_cocodr.report.html.headline_record import Headline
 from beir_cocodr.report.html.queries import DrillDown, QueryRankings, drill_down
 from beir_cocodr.report.html.results_folder import (
     ResultsFolder,
@@ -27,6 +27,7 @@ from beir_cocodr.report.html.sections import (
     comparison_parts,
     contamination_section,
     facts,
+    other_tables,
     training_parts,
 )
 from beir_cocodr.report.html.tables import query_table
@@ -75,7 +76,7 @@ def write_report(
     published: Sequence[Path] = (),
     overwrite: bool = False,
 ) -> WrittenPage:
-    """Write a page about the output of ``evaluate``, ``compare``, ``adapt`` or a training.
+    """Write a page about the output of one command, such as ``evaluate``, ``compare`` or ``gate``.
 
     The page needs no network and no other file. It shows the verdict with its evidence, every model
     and test, single queries with their rankings, the collections that training has seen, pictures,
@@ -107,8 +108,8 @@ def write_report(
     if output is not None:
         path = output
     check_output_file(path, source, overwrite or output is None)
-    models = _models(results)
-    names = _names(results, models)
+    models = models_of(results)
+    names = model_names(results, models)
     headline = headline_of(results, names)
     collection, remark = collection_texts(results, dataset, split)
     judged = None
@@ -124,11 +125,12 @@ def write_report(
         shown_queries = drill_down(rankings, headline.pair, queries)
     parts = {
         "source": source,
-        "title": _title(results),
+        "title": title_of(results),
         "headline": headline,
         "use": recommended_use(results, names),
         "labelling": way_to_labels(results, headline),
         "all_queries": _all_queries(rankings, headline) if queries else None,
+        "figures": other_tables(results),
         "facts": list(facts(results)),
         "texts_remark": remark,
         "drill_down": shown_queries,
@@ -159,7 +161,7 @@ def _written(path: Path, headline: Headline, queries: DrillDown | None) -> Writt
     )
 
 
-def page(parts: Mapping[str, object]) -> str:
+def page(parts: Mapping[str, object], template: str = "page.html") -> str:
     """Return the filled template. All data are escaped; pictures are markup of their own."""
     import jinja2
     from markupsafe import Markup
@@ -177,7 +179,7 @@ def page(parts: Mapping[str, object]) -> str:
     )
     # Keys keep their order, which has a meaning.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    return environment.get_template("page.html").render(
+    return environment.get_template(template).render(
         generator=GENERATOR,
         style=Markup(read("style.css")),
         script=Markup(read("script.js")),
@@ -216,13 +218,14 @@ def check_output_file(path: Path, source: str, overwrite: bool) -> None:
     output_folder(path.parent)
 
 
-def _title(results: ResultsFolder) -> str:
-    if results.judged is not None:
-        return collection_name(results.judged.dataset)
+def title_of(results: ResultsFolder) -> str:
+    """Return the name of the collection, or of the folder of a training."""
+    if results.dataset is not None:
+        return collection_name(results.dataset)
     return results.folder.resolve().name
 
 
-def _models(results: ResultsFolder) -> dict[str, str]:
+def models_of(results: ResultsFolder) -> dict[str, str]:
     """Return label to model name, of everything that was compared."""
     if results.evaluation is not None:
         models = results.evaluation.results.models
@@ -232,7 +235,7 @@ def _models(results: ResultsFolder) -> dict[str, str]:
     return {}
 
 
-def _names(results: ResultsFolder, models: Mapping[str, str]) -> dict[str, str]:
+def model_names(results: ResultsFolder, models: Mapping[str, str]) -> dict[str, str]:
     """Return label to the name that the page shows."""
     if results.candidates and results.evaluation is None:
         return {model: label for label, model in results.candidates.items()}

@@ -14,6 +14,8 @@ from beir_cocodr.errors import InputError, explained, listed
 from beir_cocodr.evaluation.chains import BASE, Chain
 from beir_cocodr.evaluation.compare import COMPARISON_FILE
 from beir_cocodr.evaluation.evaluate import read_per_query
+from beir_cocodr.evaluation.gate import GATE_FILE, GateRecord
+from beir_cocodr.evaluation.passage_sizes import PASSAGES_FILE, PassagesRecord
 from beir_cocodr.evaluation.results import (
     AdaptationRecord,
     ComparisonRecord,
@@ -23,13 +25,17 @@ from beir_cocodr.evaluation.results import (
 from beir_cocodr.io import parse_json
 from beir_cocodr.provenance import RECORD_FILE, TrainingRecord
 from beir_cocodr.records import Record
+from beir_cocodr.report.html.record_checks import (
+    ADAPTATION_FILE,
+    RESULTS_FILE,
+    Records,
+    check_records,
+)
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Record)
 
-ADAPTATION_FILE = "adapt.json"
-RESULTS_FILE = "results.json"
 CURVES_FILE = "curves.json"
 
 _CLUSTERS_FILE = "cluster_weights.jsonl"
@@ -226,6 +232,8 @@ class ResultsFolder:
         adaptation: adapt.json.
         comparison: comparison.json, or the comparison of an adaptation without labels.
         results: results.json.
+        gate: gate.json.
+        passages: passages.json.
         trained: models with a training.json, in the folder itself or in ``models/``.
         files: files that were read, as paths below the folder.
     """
@@ -234,6 +242,8 @@ class ResultsFolder:
     adaptation: AdaptationRecord | None
     comparison: ComparisonRecord | None
     results: EvaluationRecord | None
+    gate: GateRecord | None
+    passages: PassagesRecord | None
     trained: list[Trained]
     files: list[Path]
 
@@ -274,6 +284,12 @@ class ResultsFolder:
             return self.comparison
         return self.evaluation.results
 
+    @property
+    def dataset(self) -> str | None:
+        """Return the name of the collection, None for a training alone."""
+        records = (self.judged, self.gate, self.passages)
+        return next((record.dataset for record in records if record is not None), None)
+
 
 def read_folder(folder: Path) -> ResultsFolder:
     """Read the output folder of a command.
@@ -283,49 +299,39 @@ def read_folder(folder: Path) -> ResultsFolder:
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; name the --output folder of a command")
-    adaptation = _read(AdaptationRecord, folder / ADAPTATION_FILE)
-    comparison = _read(ComparisonRecord, folder / COMPARISON_FILE)
-    results = _read(EvaluationRecord, folder / RESULTS_FILE)
-    _check_complete(folder, adaptation, comparison, results)
+    records = Records(
+        adaptation=_read(AdaptationRecord, folder / ADAPTATION_FILE),
+        comparison=_read(ComparisonRecord, folder / COMPARISON_FILE),
+        results=_read(EvaluationRecord, folder / RESULTS_FILE),
+        gate=_read(GateRecord, folder / GATE_FILE),
+        passages=_read(PassagesRecord, folder / PASSAGES_FILE),
+    )
+    check_records(folder, records)
     trained = trained_models(folder)
-    records = {
-        ADAPTATION_FILE: adaptation,
-        COMPARISON_FILE: comparison,
-        RESULTS_FILE: results,
-    }
-    files = [Path(name) for name, record in records.items() if record is not None]
+    files = [Path(file) for file in records.files()]
     if not trained and not files:
         raise InputError(f"{folder} {_lack(folder)}")
     for model in trained:
         files += [file.relative_to(folder) for file in model.files]
-    if adaptation is not None and adaptation.comparison is not None:
-        comparison = adaptation.comparison
-    return ResultsFolder(folder, adaptation, comparison, results, trained, files)
+    comparison = records.comparison
+    if records.adaptation is not None and records.adaptation.comparison is not None:
+        comparison = records.adaptation.comparison
+    return ResultsFolder(
+        folder=folder,
+        adaptation=records.adaptation,
+        comparison=comparison,
+        results=records.results,
+        gate=records.gate,
+        passages=records.passages,
+        trained=trained,
+        files=files,
+    )
 
 
 def _read(kind: type[R], file: Path) -> R | None:
     if file.is_file():
         return kind.read(file)
     return None
-
-
-def _check_complete(
-    folder: Path,
-    adaptation: AdaptationRecord | None,
-    comparison: ComparisonRecord | None,
-    results: EvaluationRecord | None,
-) -> None:
-    evaluations = [results]
-    if adaptation is not None:
-        evaluations.append(adaptation.results)
-        if adaptation.results is None and adaptation.comparison is None:
-            raise InputError(
-                f"{folder / ADAPTATION_FILE} has neither results nor a comparison; run adapt again"
-            )
-    if comparison is not None:
-        evaluations.append(comparison.evaluation)
-    if any(record is not None and not record.models for record in evaluations):
-        raise InputError(f"{folder}: an evaluation has no model; run the command again")
 
 
 def _lack(folder: Path) -> str:
@@ -337,8 +343,8 @@ def _lack(folder: Path) -> str:
         )
     lack = "holds no results of a command" if any(folder.iterdir()) else "is empty"
     return (
-        f"{lack}; name the --output folder of evaluate, compare, adapt, quickstart or a training "
-        "command"
+        f"{lack}; name the --output folder of evaluate, compare, gate, adapt, quickstart or a "
+        "training command"
     )
 
 

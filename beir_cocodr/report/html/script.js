@@ -57,6 +57,35 @@
     });
   }
 
+  // Filters: a list of the values of each column that asks for one; the address keeps the choice.
+  for (const tools of document.querySelectorAll(".tools:empty")) {
+    const [status, box] = [tools.nextElementSibling, tools.nextElementSibling.nextElementSibling];
+    const table = box.querySelector("table");
+    const rows = [...table.tBodies[0].rows];
+    const textOf = (row, column) => row.cells[column].querySelector(".figure").textContent;
+    const lists = [...table.querySelectorAll("th[data-filters]")].map((header) => {
+      const list = document.createElement("select");
+      const title = header.textContent.trim();
+      const values = new Set(rows.map((row) => textOf(row, header.cellIndex)));
+      list.append(new Option(`all (${values.size})`, ""), ...[...values].sort().map((value) => new Option(value)));
+      const label = document.createElement("label");
+      label.append(`${title} `, list);
+      tools.append(label);
+      return [header.cellIndex, list];
+    });
+    const apply = () => {
+      let count = 0;
+      for (const row of rows) {
+        row.hidden = !lists.every(([column, list]) => !list.value || list.value === textOf(row, column));
+        count += !row.hidden;
+      }
+      status.textContent = `${count} of ${rows.length} figures`;
+    };
+    for (const [, list] of lists) list.addEventListener("change", apply);
+    tools.hidden = status.hidden = false;
+    apply();
+  }
+
   // What a title says is shown by focus, too, and on a touch.
   const tip = document.createElement("div");
   tip.id = "tip";

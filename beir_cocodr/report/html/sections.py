@@ -12,7 +12,10 @@ from beir_cocodr.models.spec import BM25, ModelSpec
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import CollectionProvenance, ContaminationStatement
 from beir_cocodr.report.html import pictures, tables
-from beir_cocodr.report.html.headline import Headline, label_free_reference
+from beir_cocodr.report.html.gate_section import gate_table
+from beir_cocodr.report.html.headline import label_free_reference
+from beir_cocodr.report.html.headline_record import Headline
+from beir_cocodr.report.html.passages_section import passages_tables
 from beir_cocodr.report.html.published import published_table
 from beir_cocodr.report.html.results_folder import LabelledEvaluation, ResultsFolder, Scores
 from beir_cocodr.report.png_pictures import has_matplotlib
@@ -97,6 +100,16 @@ def _label_free_parts(
     return parts
 
 
+def other_tables(output: ResultsFolder) -> list[tables.HtmlTable]:
+    """Return the tables of a gate, and of a comparison of passage sizes."""
+    drawn = []
+    if output.gate is not None:
+        drawn.append(gate_table(output.gate))
+    if output.passages is not None:
+        drawn += passages_tables(output.passages)
+    return drawn
+
+
 def training_parts(output: ResultsFolder) -> dict[str, object]:
     """Return the parts about trained models: settings, rounds, losses and clusters."""
     loss_pictures: list[pictures.Picture | None] = []
@@ -132,16 +145,17 @@ def facts(output: ResultsFolder) -> Iterator[tuple[str, str]]:
     All of them are recorded. Nothing is about the machine that makes the report.
     """
     record = output.judged
-    if record is not None:
+    if output.dataset is not None:
         split = ""
-        if record.split:
+        if record is not None and record.split:
             split = f" (split {record.split})"
-        yield "Collection", record.dataset + split
+        yield "Collection", output.dataset + split
     if output.adaptation is not None:
         if output.adaptation.source:
             yield "Source", output.adaptation.source
         yield "Base", output.adaptation.base
         yield "Stages", ", ".join(output.adaptation.stages)
+    yield from _size_facts(output)
     if record is not None:
         yield from _collection_facts(output, record)
     if output.evaluation is not None:
@@ -161,10 +175,15 @@ def facts(output: ResultsFolder) -> Iterator[tuple[str, str]]:
 _POLICIES = {"keep": "kept", "drop": "dropped"}
 
 
+def _size_facts(output: ResultsFolder) -> Iterator[tuple[str, str]]:
+    for record in (output.judged, output.gate, output.passages):
+        if record is not None:
+            yield "Documents", f"{record.documents:,}"
+
+
 def _collection_facts(
     output: ResultsFolder, record: EvaluationRecord | ComparisonRecord
 ) -> Iterator[tuple[str, str]]:
-    yield "Documents", f"{record.documents:,}"
     yield "Queries" if output.evaluation is None else "Judged queries", f"{record.queries:,}"
     sha256 = record.corpus_sha256
     if not sha256 and output.comparison is not None:
@@ -202,6 +221,7 @@ def _versions(output: ResultsFolder) -> dict[str, str]:
         results = output.evaluation.results.models.values()
         recorded += [result.versions for result in results]
     recorded += [model.record.versions for model in output.trained]
+    recorded += [other.versions for other in (output.gate, output.passages) if other is not None]
     return next(filter(None, recorded), {})
 
 

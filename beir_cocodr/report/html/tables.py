@@ -28,6 +28,7 @@ from beir_cocodr.report.wording import (
     describe_pseudo_queries,
     estimators_of,
     format_number,
+    interval_or_words,
     meaning,
     p_value,
     signed,
@@ -60,11 +61,13 @@ class TableColumn:
         title: its header.
         number: whether it holds numbers.
         meaning: explanation of the header.
+        filters: offer its values above the table, to show the rows of one of them.
     """
 
     title: str
     number: bool = True
     meaning: str = ""
+    filters: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,10 +201,11 @@ def _p_cell(p: float | None) -> TableCell:
 
 
 def _difference_of(test: PairedTest) -> TableCell:
-    return _difference_cell(test.difference, span(test.interval, none=""), test.verdict)
+    return difference_cell(test.difference, interval_or_words(test), test.verdict)
 
 
-def _difference_cell(value: float, sub: str, verdict: str) -> TableCell:
+def difference_cell(value: float, sub: str, verdict: str) -> TableCell:
+    """Return a cell with a signed number, coloured if the verdict is "better" or "worse"."""
     return TableCell(signed(value), value, sub, _mark(verdict))
 
 
@@ -233,7 +237,8 @@ def _notes(results: EvaluationRecord, names: Mapping[str, str]) -> Iterator[str]
     for label, result in results.models.items():
         count = result.queries_without_results
         if count:
-            yield f"{names[label]}: {count:,} queries without results, scored 0."
+            queries = "1 query" if count == 1 else f"{count:,} queries"
+            yield f"{names[label]}: {queries} without results, scored 0."
 
 
 #: Verdicts to the numbers that they are sorted by.
@@ -281,7 +286,7 @@ def _verdict_notes(comparison: ComparisonRecord, pairs: Sequence[PairVerdict]) -
         for estimate in pair.estimates:
             if estimate.remark:
                 name = capitalized(estimate.estimator)
-                remarks[f"{name}, where not counted: {estimate.remark}."] = None
+                remarks[f"{name}, where it is no evidence: {estimate.remark}."] = None
     notes += remarks
     notes += dict.fromkeys(pair.trust for pair in pairs)
     notes += describe_likeness(comparison.likeness)
@@ -291,7 +296,7 @@ def _verdict_notes(comparison: ComparisonRecord, pairs: Sequence[PairVerdict]) -
 
 
 def _expected_cell(pair: PairVerdict) -> TableCell:
-    return _difference_cell(pair.estimate, span(pair.interval, none=""), pair.verdict)
+    return difference_cell(pair.estimate, span(pair.interval, none=""), pair.verdict)
 
 
 #: Marks of an estimate by the side of 0 on which its interval lies.
@@ -301,10 +306,10 @@ _SIGNS = {1: "better", -1: "worse"}
 def _estimate_cell(estimate: Estimate | None) -> TableCell:
     if estimate is None or estimate.difference is None:
         return _DASH
-    sub = "not counted"
+    sub = "no evidence"
     if estimate.applies:
         sub = span(estimate.interval, none="")
-    return _difference_cell(estimate.difference, sub, _SIGNS.get(estimate.sign, ""))
+    return difference_cell(estimate.difference, sub, _SIGNS.get(estimate.sign, ""))
 
 
 def pairs_to_show(
