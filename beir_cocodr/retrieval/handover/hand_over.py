@@ -196,4 +196,5 @@ def _readme(template: str, record: HandOverRecord, values: Mapping[str, object])
     page = JinjaTemplate(
         text, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
-    return page.render(record=record, **values)
+    rendered: str = page.render(record=record, **values)
+    return rendered
