@@ -64,7 +64,7 @@ def test_pgvector_ranks_as_here(corpus, capsys):
 
     hand_over("minilm", "my-corpus", output="tables", options=HandOverOptions(to="parquet"))
     code = snippet("Postgres with pgvector")
-    # Where root runs the tests, the server runs as another user, to whom pytest's folders are closed.
+    # Root's server runs as another user, to whom the folders of pytest are closed.
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         database = server.get_server(folder)
         try:
