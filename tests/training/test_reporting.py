@@ -66,8 +66,9 @@ def test_wandb_offline_has_a_run_for_each_training(beir_folder, tiny_mlm, tmp_pa
 
 
 def test_trackio_has_every_loss(beir_folder, tiny_bert, tmp_path, monkeypatch):
-    pytest.importorskip("trackio", reason="trackio is not installed")
+    # The package reads the variable when it is imported.
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip("trackio", reason="trackio is not installed")
     losses = trained(tmp_path / "model", beir_folder, tiny_bert, "trackio")
     [database] = (tmp_path / "trackio").glob("*.db")
     rows = sqlite3.connect(database).execute("select step, metrics from metrics").fetchall()
