@@ -8,10 +8,13 @@ collections on which BM25 is below 0.9. Encoders with a known defect, against th
 have a table of their own. Last, a model is fitted to all collections, which is the calibration that
 the package carries.
 
-The script prints and writes how often intervals hold and decide, by kind of collection, by encoder
-and by evidence, what picking the best bet costs, and which aims are missed:
+The form of the model was chosen on the same figures, which flatters them. Collections that were not
+looked at while it was chosen (``--unseen``) have a table of their own.
 
-    python benchmarks/verdict.py --work runs/collect
+The script prints and writes how often intervals hold and decide, by kind of collection, by kind of
+pair, by encoder and by evidence, what picking the best bet costs, and which aims are missed:
+
+    python benchmarks/verdict.py --work runs/collect --unseen apidocs/pandas lisa
 
 ``label_free_fitting.py`` refits the calibration with an estimator of your own, on collections that
 everyone has.
@@ -20,68 +23,37 @@ everyone has.
 from __future__ import annotations
 
 import argparse
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from collecting.searched import Searched, load_searched
+from fitting.counted_calibration import calibration_of
+from fitting.counts import reliability
+from fitting.judged_collections import (
+    EVIDENCE,
+    REGIMES,
+    JudgedCollection,
+    with_features,
+)
+from fitting.labelled_pairs import LabelledPairs
+from fitting.left_out import Predicted, leave_families_out
+from fitting.moment_fit import CAUTION
+from fitting.summaries import (
+    Summary,
+    defect_of,
+    encoders_of,
+    grouped,
+    name_of,
+    picks,
+    share,
+    summarize,
+)
 from harness.page import markdown_table
 from harness.script import add_work, option_parser, origin, settings_of, write_results
-from label_free_fitting import (
-    Kinds,
-    LabelledPairs,
-    Predicted,
-    calibration_of,
-    count_trust,
-    leave_families_out,
-    pairs_of,
-    reliability,
-)
 
-from beir_cocodr.evaluation.few_labels import NORMAL
-from beir_cocodr.evaluation.label_free.estimates import LEXICAL, MIDDLE
-from beir_cocodr.evaluation.label_free.estimators import CROPS
-from beir_cocodr.evaluation.label_free.evidence import Evidence
-from beir_cocodr.evaluation.label_free.likeness import figures_of
-from beir_cocodr.evaluation.label_free.verdict import (
-    CALIBRATION_FILE,
-    CORPUS_ALONE,
-    GIVEN_QUERIES,
-)
-
-REGIMES = (GIVEN_QUERIES, CORPUS_ALONE)
-
-#: Kinds of queries that the collector makes, beside those of the package's estimators.
-MATCHED = "matched crops"
-TITLES = "titles"
-
-#: On a collection where BM25 reaches this, systems hardly differ.
-_EASY = 0.9
-
-#: Uses of an encoder that are counted, and further ones that take part in the fit.
-COUNTED = ("bm25", "dense", "hybrid@0.5", "rm3", "feedback")
-FITTED = (*COUNTED, "hybrid@0.2", "hybrid@1", "rrf")
-FUSED = "hybrid@0.5"
-
-#: Queries made of documents whose nDCG@10 is evidence.
-DERIVED = (MATCHED, TITLES)
-
-#: The features of the calibration.
-FEATURES = (CROPS, MATCHED, LEXICAL, MIDDLE)
-
-#: Evidence to the features that it gives; the fits without some show what each adds.
-EVIDENCE = {
-    "what usually wins alone": (),
-    "crops": (CROPS,),
-    "crops of both kinds": (CROPS, MATCHED),
-    "agreement": (LEXICAL, MIDDLE),
-}
-
-# Documents and queries whose words are counted.
-_LOOKED_AT = 500
+from beir_cocodr.evaluation.label_free.verdict import CALIBRATION_FILE, GIVEN_QUERIES
 
 
 @dataclass(frozen=True)
@@ -115,260 +87,113 @@ GAIN = Aim("picks above always taking the fusion", 0.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Collection:
-    """A labelled collection with all pairs of systems that were searched on it.
+class Study:
+    """The collections of one regime.
 
     Attributes:
-        searched: What was searched.
-        pairs: Regime to the pairs of undamaged systems.
-        defects: Regime to the pairs of a system and the same with a defect.
+        regime: "given queries" or "corpus alone".
+        collections: All collections that take part in the fit.
+        unseen: Names of collections that were not looked at while the model was chosen.
     """
 
-    searched: Searched
-    pairs: dict[str, LabelledPairs]
-    defects: dict[str, LabelledPairs]
-
-    @classmethod
-    def of(cls, searched: Searched) -> Collection:
-        """Return the pairs of a collection."""
-        pairs = {}
-        defects = {}
-        for regime, evidence in zip(REGIMES, (searched.with_queries, searched.alone), strict=True):
-            pairs[regime] = _pairs(searched, evidence, is_undamaged(searched))
-            defects[regime] = _pairs(searched, evidence, is_defect_of(searched))
-        return cls(searched, pairs, defects)
+    regime: str
+    collections: Sequence[JudgedCollection]
+    unseen: frozenset[str]
 
     @property
-    def is_easy(self) -> bool:
-        """Return true if BM25 alone finds nearly everything."""
-        return float(self.searched.scores["bm25"].mean()) >= _EASY
+    def hard(self) -> list[JudgedCollection]:
+        """Return the collections that are counted."""
+        return [one for one in self.collections if not one.is_easy and one.name not in self.unseen]
 
-    def counted(self, regime: str) -> LabelledPairs:
-        """Return the pairs that are counted."""
-        pairs = self.pairs[regime]
-        uses = {name: use_of(self.searched, name) for name in self.searched.systems}
-        rows = [uses[a] in COUNTED and uses[b] in COUNTED for a, b in pairs.models]
-        return pairs.take(np.array(rows, bool))
+    @property
+    def fitted(self) -> list[LabelledPairs]:
+        """Return the pairs that models are fitted to, of collections that were looked at."""
+        return [one.fitted(self.regime) for one in self.collections if one.name not in self.unseen]
 
+    @property
+    def searched(self) -> dict[str, Searched]:
+        """Return name to what was searched."""
+        return {one.name: one.searched for one in self.collections}
 
-def use_of(searched: Searched, name: str) -> str:
-    """Return how a system uses its encoder, with BM25's weight in a fusion."""
-    system = searched.systems[name]
-    return f"{system.use}@{system.weight:g}" if system.use == "hybrid" else system.use
+    def judge(self) -> tuple[Summary, list[Predicted]]:
+        """Judge all collections without their families.
 
+        Returns:
+            The figures, and the predictions of the pairs that are counted.
+        """
+        searched = self.searched
+        left_out, defects = self._left_out()
+        figures = {
+            "all": summarize(left_out),
+            "by kind of collection": grouped(left_out, lambda pairs, _: searched[pairs.name].kind),
+            "by kind of pair": grouped(left_out, lambda pairs, row: name_of(pairs.kinds[row])),
+            "by encoder": grouped(
+                left_out, lambda pairs, row: encoders_of(searched[pairs.name], pairs.models[row])
+            ),
+            "by evidence": self.by_evidence(),
+            "with a guarantee": summarize(self._predict(self._counted(), further=1)),
+            "defects": grouped(
+                defects, lambda pairs, row: defect_of(searched[pairs.name], pairs.models[row])
+            ),
+            "picks": picks(left_out, searched),
+            "reliability": reliability(left_out),
+        }
+        figures["unseen"] = self.judge_unseen()
+        return figures, left_out
 
-#: Returns true for a pair of systems that is compared.
-IsCompared = Callable[[str, str], bool]
+    def _predict(self, judged: Sequence[LabelledPairs], further: int = 0) -> list[Predicted]:
+        return leave_families_out(self.fitted, judged, further, CAUTION[self.regime])
 
+    def _counted(self) -> list[LabelledPairs]:
+        return [one.counted(self.regime) for one in self.hard]
 
-def is_undamaged(searched: Searched) -> IsCompared:
-    """Return the pairs of systems without a defect, of one encoder or of one use."""
-    systems = searched.systems
+    def _left_out(self) -> tuple[list[Predicted], list[Predicted]]:
+        """Return the predictions of counted pairs, and of pairs with a defect."""
+        counted = self._counted()
+        planted = [one.defects[self.regime] for one in self.hard]
+        planted = [pairs for pairs in planted if pairs.models]
+        predictions = self._predict([*counted, *planted])
+        return predictions[: len(counted)], predictions[len(counted) :]
 
-    def is_compared(a: str, b: str) -> bool:
-        if systems[a].is_defect or systems[b].is_defect:
-            return False
-        if not {use_of(searched, a), use_of(searched, b)} <= {*FITTED}:
-            return False
-        encoders = {systems[a].encoder, systems[b].encoder} - {""}
-        return len(encoders) < 2 or use_of(searched, a) == use_of(searched, b)
+    def by_evidence(self) -> dict[str, Summary]:
+        """Return the summaries of fits with parts of the evidence."""
+        summaries = {}
+        for name, features in EVIDENCE.items():
+            reduced = []
+            for one in self.collections:
+                if one.name not in self.unseen:
+                    reduced.append(with_features(one.pairs[self.regime], features))
+            judged = [with_features(pairs, features) for pairs in self._counted()]
+            summaries[name] = summarize(
+                leave_families_out(reduced, judged, caution=CAUTION[self.regime])
+            )
+        return summaries
 
-    return is_compared
-
-
-def is_defect_of(searched: Searched) -> IsCompared:
-    """Return the pairs of a system and the same system with a defect."""
-    systems = searched.systems
-
-    def is_compared(a: str, b: str) -> bool:
-        if systems[a].is_defect == systems[b].is_defect:
-            return False
-        same_encoder = systems[a].encoder == systems[b].encoder
-        return same_encoder and use_of(searched, a) == use_of(searched, b)
-
-    return is_compared
-
-
-def _pairs(searched: Searched, evidence: Evidence, is_compared: IsCompared) -> LabelledPairs:
-    texts = searched.documents[:_LOOKED_AT]
-    queries = list(evidence.queries.values()) if evidence.real else []
-    figures = figures_of(len(searched.documents), texts, queries[:_LOOKED_AT], evidence)
-    chosen = [(a, b) for a, b in itertools.combinations(searched.systems, 2) if is_compared(a, b)]
-    pairs = pairs_of(searched.name, searched.family, evidence, searched.scores, figures, chosen)
-    return replace(pairs, features=list(_with_derived(searched, pairs)))
-
-
-def _with_derived(searched: Searched, pairs: LabelledPairs) -> Iterator[dict[str, float]]:
-    """Yield the features of pairs with the leads on derived queries that evidence lacks."""
-    names = [name for name in DERIVED if name in searched.query_sets]
-    values = {name: searched.ndcg(name) for name in names}
-    for (a, b), features in zip(pairs.models, pairs.features, strict=True):
-        leads = {name: float((values[name][b] - values[name][a]).mean()) for name in names}
-        kept = {name: value for name, value in (leads | features).items() if name in FEATURES}
-        yield kept
-
-
-# What is counted.
-
-
-def summarize(predictions: Sequence[Predicted]) -> dict[str, Any]:
-    """Return counts of pairs, widths, errors, and how much of the estimates is prior."""
-    differences = [one for predicted in predictions for one in predicted.differences]
-    if not differences:
-        return {"collections": 0, "counts": {}}
-    errors = [predicted.expected - predicted.pairs.differences for predicted in predictions]
-    return {
-        "collections": len({predicted.pairs.name for predicted in predictions}),
-        "counts": count_trust(predictions),
-        "width": float(np.mean([2 * NORMAL * one.deviation for one in differences])),
-        "error": float(np.sqrt(np.mean(np.concatenate(errors) ** 2))),
-        "prior": float(np.mean([one.prior_share for one in differences])),
-    }
-
-
-def share(summary: Mapping[str, Any], part: str, of: str) -> float:
-    """Return the share of some counted pairs among others; 0 of none."""
-    counts = summary["counts"]
-    return counts.get(part, 0) / max(1, counts.get(of, 0))
-
-
-def grouped(
-    predictions: Sequence[Predicted],
-    group_of: Callable[[LabelledPairs, int], str],
-) -> dict[str, dict[str, Any]]:
-    """Return the summaries of groups of pairs.
-
-    Args:
-        predictions: The predictions.
-        group_of: Returns the group of a pair by its collection's pairs and its row.
-    """
-    groups: dict[str, list[Predicted]] = {}
-    for predicted in predictions:
-        pairs = predicted.pairs
-        names = np.array([group_of(pairs, row) for row in range(len(pairs.models))])
-        for name in dict.fromkeys(names.tolist()):
-            rows = names == name
-            kept = [predicted.differences[row] for row in np.flatnonzero(rows).tolist()]
-            groups.setdefault(name, []).append(Predicted(pairs.take(rows), kept))
-    return {name: summarize(of_group) for name, of_group in sorted(groups.items())}
-
-
-def judge_regime(
-    collections: Sequence[Collection], regime: str
-) -> tuple[dict[str, Any], list[Predicted]]:
-    """Judge all collections without their families, with all evidence and with parts of it.
-
-    Returns:
-        The figures, and the predictions of the pairs that are counted.
-    """
-    hard = [one for one in collections if not one.is_easy]
-    fitted = [one.pairs[regime] for one in collections]
-    searched = {one.searched.name: one.searched for one in collections}
-    counted = [one.counted(regime) for one in hard]
-    planted = [one.defects[regime] for one in hard if one.defects[regime].models]
-    predictions = leave_families_out(fitted, [*counted, *planted])
-    left_out = predictions[: len(counted)]
-    defects = predictions[len(counted) :]
-    by_evidence = {}
-    for name, features in EVIDENCE.items() if regime == GIVEN_QUERIES else ():
-        reduced = [with_features(pairs, features) for pairs in fitted]
-        judged = [with_features(pairs, features) for pairs in counted]
-        by_evidence[name] = summarize(leave_families_out(reduced, judged))
-    by_evidence["all"] = summarize(left_out)
-    guaranteed = leave_families_out(fitted, counted, further=1)
-    figures = {
-        "all": summarize(left_out),
-        "by kind of collection": grouped(left_out, lambda pairs, _: searched[pairs.name].kind),
-        "by kind of pair": grouped(left_out, lambda pairs, row: kinds_of(pairs.kinds[row])),
-        "by encoder": grouped(
-            left_out, lambda pairs, row: encoders_of(searched[pairs.name], pairs.models[row])
-        ),
-        "by evidence": by_evidence,
-        "with a guarantee": summarize(guaranteed),
-        "defects": grouped(
-            defects, lambda pairs, row: defect_of(searched[pairs.name], pairs.models[row])
-        ),
-        "picks": picks(left_out, searched),
-        "reliability": reliability(left_out),
-    }
-    return figures, left_out
-
-
-def with_features(pairs: LabelledPairs, names: Sequence[str]) -> LabelledPairs:
-    """Return the pairs with some of their features."""
-    features = []
-    for values in pairs.features:
-        features.append({name: values[name] for name in names if name in values})
-    return replace(pairs, features=features)
-
-
-def kinds_of(kinds: Kinds) -> str:
-    """Return a pair of kinds in one order."""
-    return " and ".join(sorted(map(str, kinds)))
-
-
-def encoders_of(searched: Searched, pair: tuple[str, str]) -> str:
-    """Return the encoders of a pair."""
-    encoders = {searched.systems[name].encoder for name in pair} - {""}
-    return " and ".join(sorted(encoders))
-
-
-def defect_of(searched: Searched, pair: tuple[str, str]) -> str:
-    """Return the defect of one of a pair."""
-    return next(searched.systems[name].defect for name in pair if searched.systems[name].defect)
-
-
-def picks(predictions: Sequence[Predicted], searched: Mapping[str, Searched]) -> dict[str, Any]:
-    """Return what the best bets among the uses of an encoder reach, on each collection.
-
-    The best bet has the highest expected value. It is compared with the best of all by labels,
-    and with always taking the fusion.
-    """
-    rows = []
-    for predicted in predictions:
-        of_collection = searched[predicted.pairs.name]
-        encoders = {system.encoder for system in of_collection.systems.values()} - {""}
-        for encoder in sorted(encoders):
-            values = _values(predicted, of_collection, encoder)
-            if values:
-                rows.append({"collection": predicted.pairs.name, "encoder": encoder} | values)
-    names = ("picked", "best", "fusion", "encoder alone", "bm25")
-    means = {}
-    for name in names:
-        means[name] = float(np.mean([row[name] for row in rows])) if rows else 0.0
-    return {"means": means, "rows": rows}
-
-
-def _values(predicted: Predicted, searched: Searched, encoder: str) -> dict[str, float]:
-    """Return nDCG@10 of the pick and of fixed choices among an encoder's uses and BM25."""
-    leads: dict[str, float] = {}
-    for (a, b), difference in zip(predicted.pairs.models, predicted.differences, strict=True):
-        if {searched.systems[a].encoder, searched.systems[b].encoder} <= {encoder, ""}:
-            leads[b] = leads.get(b, 0.0) + difference.mean
-            leads[a] = leads.get(a, 0.0) - difference.mean
-    uses = {use_of(searched, name): name for name in leads}
-    if not {"dense", FUSED, "bm25"} <= uses.keys():
-        return {}
-    values = {name: float(searched.scores[name].mean()) for name in leads}
-    return {
-        "picked": values[max(leads, key=lambda name: leads[name])],
-        "best": max(values.values()),
-        "fusion": values[uses[FUSED]],
-        "encoder alone": values[uses["dense"]],
-        "bm25": values[uses["bm25"]],
-    }
+    def judge_unseen(self) -> Summary:
+        """Judge the collections that were not looked at, without their families."""
+        counted = []
+        for one in self.collections:
+            if one.name in self.unseen and not one.is_easy:
+                counted.append(one.counted(self.regime))
+        predictions = self._predict(counted) if counted else []
+        return {
+            "all": summarize(predictions),
+            "by collection": grouped(predictions, lambda pairs, _: pairs.name),
+            "picks": picks(predictions, self.searched),
+        }
 
 
 def check_aims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return each aim with its value and whether it is met."""
+    """Return each aim with its value, None where nothing is decided, and whether it is met."""
     summary = results["all"]
     kinds = results["by kind of collection"].values()
     means = results["picks"]["means"]
+    decided = summary["counts"].get("decided", 0)
     values = {
         COVERAGE: share(summary, "covered", "pairs"),
         LEAST_COVERAGE: min(share(of_kind, "covered", "pairs") for of_kind in kinds),
         WIDTH: summary["width"],
-        RIGHT: share(summary, "right", "decided"),
+        RIGHT: share(summary, "right", "decided") if decided else None,
         VERY_LARGE_DECIDED: share(summary, "very_large_decided", "very_large"),
         LARGE_DECIDED: share(summary, "large_decided", "large"),
         EQUAL_DECIDED: share(summary, "equal_decided", "equal"),
@@ -377,14 +202,15 @@ def check_aims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     }
     checked = []
     for aim, value in values.items():
-        checked.append({**vars(aim), "value": value, "met": aim.is_met(value)})
+        is_met = value is not None and aim.is_met(value)
+        checked.append({**vars(aim), "value": value, "met": is_met})
     return checked
 
 
 # What is printed.
 
-_HEADER = ["", "collections", "pairs", "held", "width", "prior", "decided", "sign right"]
-_HEADER += ["> 0.05 decided", "> 0.03 decided", "within 0.01 decided"]
+_HEADER = ["", "collections", "pairs", "held", "width", "spread", "error", "prior", "decided"]
+_HEADER += ["sign right", "> 0.05 decided", "> 0.03 decided", "within 0.01 decided"]
 
 
 def _row(name: str, summary: Mapping[str, Any]) -> list[str]:
@@ -394,6 +220,8 @@ def _row(name: str, summary: Mapping[str, Any]) -> list[str]:
         str(summary["counts"].get("pairs", 0)),
         f"{share(summary, 'covered', 'pairs'):.0%}",
         f"{summary['width']:.3f}",
+        f"{summary['spread']:.3f}",
+        f"{summary['error']:.3f}",
         f"{summary['prior']:.0%}",
         f"{share(summary, 'decided', 'pairs'):.0%}",
         _of(summary, "right", "decided"),
@@ -414,6 +242,16 @@ def _rows(summaries: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
             yield _row(name, summary)
 
 
+def _table(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    return markdown_table(_HEADER, list(_rows(summaries)))
+
+
+def _described_picks(picked: Mapping[str, Any]) -> str:
+    means = picked["means"]
+    described = ", ".join(f"{name} {value:.3f}" for name, value in means.items())
+    return f"Picks, mean nDCG@10: {described}."
+
+
 def describe(results: Mapping[str, Any]) -> str:
     """Return the tables that the script prints."""
     parts = []
@@ -421,15 +259,17 @@ def describe(results: Mapping[str, Any]) -> str:
         of_regime = results[regime]
         parts.append(f"## {regime}")
         for part in ("by kind of collection", "by kind of pair", "by encoder", "by evidence"):
-            rows = [*_rows(of_regime[part]), _row("all", of_regime["all"])]
-            parts += [f"### {part}", markdown_table(_HEADER, rows)]
-        parts += ["### known defects", markdown_table(_HEADER, list(_rows(of_regime["defects"])))]
-        guaranteed = _row("with the mass of a further family", of_regime["with a guarantee"])
-        parts += ["### with a guarantee", markdown_table(_HEADER, [guaranteed])]
-        means = of_regime["picks"]["means"]
-        described = ", ".join(f"{name} {value:.3f}" for name, value in means.items())
-        parts.append(f"Picks, mean nDCG@10: {described}.")
-        parts.append(markdown_table(["aim", "", "", ""], _aim_rows(of_regime["aims"])))
+            parts += [f"### {part}", _table(of_regime[part] | {"all": of_regime["all"]})]
+        parts += ["### known defects", _table(of_regime["defects"])]
+        guaranteed = {"with the mass of a further family": of_regime["with a guarantee"]}
+        parts += ["### with a guarantee", _table(guaranteed)]
+        parts.append(_described_picks(of_regime["picks"]))
+        parts.append(markdown_table(["aim", "", ""], _aim_rows(of_regime["aims"])))
+        unseen = of_regime["unseen"]
+        if unseen["all"]["collections"]:
+            parts.append("### not looked at while the model was chosen")
+            parts.append(_table(unseen["by collection"] | {"all": unseen["all"]}))
+            parts.append(_described_picks(unseen["picks"]))
     return "\n\n".join(parts)
 
 
@@ -437,23 +277,36 @@ def _aim_rows(aims: Iterable[Mapping[str, Any]]) -> list[list[str]]:
     rows = []
     for aim in aims:
         wanted = f"{aim['low']:.3g} to {aim['high']:.3g}"
-        rows.append([aim["name"], wanted, f"{aim['value']:.3f}", "met" if aim["met"] else "missed"])
+        rows.append([aim["name"], wanted, _marked(aim)])
     return rows
+
+
+def _marked(aim: Mapping[str, Any]) -> str:
+    if aim["value"] is None:
+        return "none decided"
+    mark = "" if aim["met"] else " (missed)"
+    return f"{aim['value']:.3f}{mark}"
 
 
 def documented(results: Mapping[str, Any]) -> str:
     """Return the tables of docs/verdicts.md."""
     rows = []
-    for with_queries, alone in zip(*(results[regime]["aims"] for regime in REGIMES), strict=True):
-        wanted = _aim_rows([with_queries])[0][1]
-        marks = ["" if aim["met"] else " (missed)" for aim in (with_queries, alone)]
-        values = [f"{aim['value']:.2f}" for aim in (with_queries, alone)]
-        cells = [value + mark for value, mark in zip(values, marks, strict=True)]
-        rows.append([with_queries["name"], wanted, *cells])
-    aims = markdown_table(["", "aim", *REGIMES], rows)
-    kinds = []
-    for name, summary in results[GIVEN_QUERIES]["by kind of collection"].items():
-        kinds.append(
+    for aims in zip(*(results[regime]["aims"] for regime in REGIMES), strict=True):
+        wanted = _aim_rows(aims)[0][1]
+        rows.append([aims[0]["name"], wanted, *map(_marked, aims)])
+    return "\n\n".join(
+        [
+            markdown_table(["", "aim", *REGIMES], rows),
+            _documented_kinds(results[GIVEN_QUERIES]["by kind of collection"]),
+        ]
+    )
+
+
+def _documented_kinds(kinds: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the table of kinds of collections."""
+    rows = []
+    for name, summary in kinds.items():
+        rows.append(
             [
                 name,
                 str(summary["collections"]),
@@ -464,7 +317,7 @@ def documented(results: Mapping[str, Any]) -> str:
             ]
         )
     header = ["with queries", "collections", "intervals hold", "width", "sign right"]
-    return "\n\n".join([aims, markdown_table([*header, "> 0.05 decided"], kinds)])
+    return markdown_table([*header, "> 0.05 decided"], rows)
 
 
 def parse_options() -> argparse.Namespace:
@@ -478,6 +331,12 @@ def parse_options() -> argparse.Namespace:
         help="Read the results of these encoders. Default: all.",
     )
     parser.add_argument(
+        "--unseen",
+        nargs="*",
+        default=[],
+        help="Judge these collections apart, by models that were fitted to the others.",
+    )
+    parser.add_argument(
         "--calibration",
         type=Path,
         default=CALIBRATION_FILE,
@@ -486,23 +345,30 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
-    """Judge all collections, print and write the results, and write the calibration."""
-    options = parse_options()
+def read_collections(options: argparse.Namespace) -> list[JudgedCollection]:
+    """Return the searched collections that are not judged in pools."""
     collections = []
     for searched in load_searched(options.work, tuple(options.encoders)):
         if not searched.facts.pooled:
-            collections.append(Collection.of(searched))
+            collections.append(JudgedCollection.of(searched))
             print(f"{searched.name}: {len(searched.systems)} systems", flush=True)
+    return collections
+
+
+def main() -> None:
+    """Judge all collections, print and write the results, and write the calibration."""
+    options = parse_options()
+    collections = read_collections(options)
     results: dict[str, Any] = origin() | {"settings": settings_of(options)}
     left_out = {}
     for regime in REGIMES:
-        results[regime], left_out[regime] = judge_regime(collections, regime)
+        study = Study(regime, collections, frozenset(options.unseen))
+        results[regime], left_out[regime] = study.judge()
         results[regime]["aims"] = check_aims(results[regime])
-    results["collections"] = {one.searched.name: vars(one.searched.facts) for one in collections}
+    results["collections"] = {one.name: vars(one.searched.facts) for one in collections}
     write_results(options.results, results)
-    by_regime = {regime: [one.pairs[regime] for one in collections] for regime in REGIMES}
-    corpora = {one.searched.name: one.searched.corpus_sha256 for one in collections}
+    by_regime = {regime: [one.fitted(regime) for one in collections] for regime in REGIMES}
+    corpora = {one.name: one.searched.corpus_sha256 for one in collections}
     calibration_of(by_regime, corpora, left_out[GIVEN_QUERIES]).write(options.calibration)
     print(describe(results))
     print(documented(results))

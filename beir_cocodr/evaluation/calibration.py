@@ -86,12 +86,15 @@ class PairFeatures:
         features: Feature to its value; exchanging a and b negates all. Absent evidence is missing.
         distance: Mean rank distance of the two models.
         unlikeness: Distance of the collection from those of the calibration.
+        lost_words: How many fewer words of real queries than of crops the documents hold, see
+            :attr:`~beir_cocodr.evaluation.label_free.evidence.Evidence.lost_words`.
     """
 
     kinds: tuple[str | None, str | None]
     features: Mapping[str, float]
     distance: float
     unlikeness: float = 0.0
+    lost_words: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,9 @@ class DifferenceModel:
     collections as N(``mean``, ``deviation``²), and its features as
     x = ``features`` + ``slopes`` (u − ``mean``) + ε with ε ~ N(0, ``noise``). On a collection at
     the distance d from those of the fit, the variance of the prior is multiplied by
-    1 + ``widening`` d², and that of ε by its square: far away the answer is the prior's.
+    1 + ``widening`` d², and that of ε by its square: far away the answer is the prior's. Where
+    real queries lose l > ``usual_loss`` words, features of queries that were made of documents are
+    doubted: the variance of ε is also multiplied by 1 + ``doubt`` (l - ``usual_loss``)².
 
     Difference and features have the joint distribution of Student's t with ``freedom`` degrees of
     freedom, so that the interval is wider the more surprising the features are.
@@ -153,6 +158,8 @@ class DifferenceModel:
         widening: How fast intervals widen with the distance of a collection.
         quantile: Half-width of a 90% interval in standard deviations, as collections that are left
             out of the fit need it.
+        doubt: How fast the noise of features grows with the words that real queries lose.
+        usual_loss: The words that real queries lose without raising doubt.
     """
 
     slopes: dict[str, float]
@@ -163,6 +170,8 @@ class DifferenceModel:
     freedom: float
     widening: float
     quantile: float
+    doubt: float = 0.0
+    usual_loss: float = 0.0
 
     def knows(self, kind: str) -> bool:
         """Return true if models of a kind took part in the fit."""
@@ -180,6 +189,11 @@ class DifferenceModel:
         """Return the scale of a pair: the less two models rank alike, the more they may differ."""
         return distance + self.floor
 
+    def doubtfulness(self, lost_words: float) -> float:
+        """Return the factor of the variance of features where real queries lose words."""
+        excess = max(0.0, lost_words - self.usual_loss)
+        return 1 + self.doubt * excess**2
+
     def predict(self, pair: PairFeatures) -> ExpectedDifference:
         """Return the posterior of a pair's difference on a collection that was not fitted."""
         return self.predict_all([pair])[0]
@@ -190,7 +204,7 @@ class DifferenceModel:
         expected = []
         for pair in pairs:
             names = tuple(name for name in self.slopes if name in pair.features)
-            key = (pair.kinds, names, pair.unlikeness)
+            key = (pair.kinds, names, pair.unlikeness, pair.lost_words)
             if key not in gains:
                 gains[key] = self._gain(pair, names)
             expected.append(self._posterior(pair, names, gains[key]))
@@ -227,6 +241,7 @@ class DifferenceModel:
         slopes = np.array([self.slopes[name] for name in names])
         unsure = [prior.deviations.get(name, 0.0) ** 2 for name in names]
         noise = np.array(self.noise)[np.ix_(rows, rows)] + np.diag(unsure)
+        noise = self.doubtfulness(pair.lost_words) * noise
         weights = np.linalg.solve(widening**2 * noise, slopes)
         precision = prior_precision + float(weights @ slopes)
         covariance = noise + prior.deviation**2 * np.outer(slopes, slopes)

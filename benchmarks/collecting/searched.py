@@ -20,9 +20,18 @@ import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, SearchedQueries
+from beir_cocodr.evaluation.label_free import estimators
+from beir_cocodr.evaluation.label_free.evidence import (
+    ASKED,
+    LIST_DEPTH,
+    Evidence,
+    SearchedQueries,
+    held_words,
+)
+from beir_cocodr.evaluation.label_free.margins import margins
 from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
 from beir_cocodr.io import atomic_path
+from beir_cocodr.models.spec import BM25
 from collecting.parents import Facts, Limits, Parent, folder_name, read_parents
 from collecting.query_sets import CROPS, GENERATED, MATCHED, QUERIES, TITLES, QuerySet, query_sets
 from collecting.systems import System
@@ -211,7 +220,35 @@ class Searched:
             retrieval={},
             kinds={name: system.kind for name, system in self.systems.items()},
             further=self._further(with_lengths=queries == QUERIES),
+            held_words={BM25: self.words_of_best(queries)},
+            margins=self._margins(with_asked=queries == QUERIES),
+            cut_words=self.words_of_best(MATCHED if MATCHED in self.query_sets else CROPS),
         )
+
+    def words_of_best(self, queries: str) -> float:
+        """Return the mean share of a query's words that BM25's three best documents hold."""
+        asked = self.query_sets[queries]
+        rows = self.ranked(BM25, queries).rows
+        return held_words(asked.texts, rows, self.parent.load().documents)
+
+    def _margins(self, *, with_asked: bool) -> dict[str, dict[str, Doubles]]:
+        """Return kind of queries to system to the margins of its rankings.
+
+        Args:
+            with_asked: Take the collection's own queries, too.
+        """
+        names = {CROPS: estimators.CROPS, MATCHED: estimators.MATCHED, TITLES: estimators.TITLES}
+        if with_asked:
+            names[QUERIES] = ASKED
+        by_kind: dict[str, dict[str, Doubles]] = {}
+        for queries, kind in names.items():
+            if queries not in self.query_sets:
+                continue
+            by_kind[kind] = {}
+            for system in self.ndcg(queries):
+                ranked = self.ranked(system, queries)
+                by_kind[kind][system] = margins(ranked.scores, ranked.rows)
+        return by_kind
 
     def _further(self, *, with_lengths: bool) -> dict[str, SearchedQueries]:
         """Return the queries that not every corpus gives.

@@ -26,6 +26,7 @@ PRIOR = KindPrior(
     deviations={"crops": 0.05},
     precedent=Precedent(25, 21, 0.05),
 )
+DOUBTED = replace(PRIOR, deviations={"crops": 2 * 0.05})
 MODEL = DifferenceModel(
     slopes={"crops": 0.9, "generated": 0.5, "agreement": -0.3},
     noise=NOISE,
@@ -111,6 +112,25 @@ def test_intervals_widen_and_the_answer_nears_the_prior_with_distance(distances)
     far = MODEL.predict(pair(unlikeness=1e6))
     assert far.prior_share == pytest.approx(1)
     assert far.mean == pytest.approx(0.32 * PRIOR.mean)
+
+
+def test_evidence_is_doubted_where_real_queries_lose_words():
+    """Queries in other words than the documents are not imitated by what is cut out of these."""
+    model = replace(MODEL, doubt=300.0, usual_loss=0.2)
+
+    def expected(lost_words):
+        return model.predict(replace(pair(), lost_words=lost_words))
+
+    assert expected(0.0) == expected(0.2) == MODEL.predict(pair())
+    shares = [expected(lost).prior_share for lost in (0.2, 0.3, 0.5, 1.0, 100.0)]
+    assert shares == sorted(set(shares))
+    lost = expected(100.0)
+    assert lost.prior_share == pytest.approx(1, abs=1e-3)
+    assert lost.mean == pytest.approx(0.32 * PRIOR.mean, abs=1e-3)
+    # A variance of the features that is 4 times as large is what a loss of 0.1 beyond means.
+    noisy = replace(MODEL, noise=(4 * np.array(NOISE)).tolist(), priors={"bm25, hybrid": DOUBTED})
+    assert expected(0.3).mean == pytest.approx(noisy.predict(pair()).mean)
+    assert expected(0.3).deviation == pytest.approx(noisy.predict(pair()).deviation)
 
 
 def test_pairs_of_other_kinds_have_a_prior_without_direction():

@@ -10,6 +10,7 @@ from beir_cocodr.evaluation.label_free.agreement import reciprocal_rank_fusion
 from beir_cocodr.evaluation.label_free.estimators import (
     ESTIMATORS,
     FEWEST_QUERIES,
+    PARTS,
     WITH_BM25,
     Estimator,
 )
@@ -257,14 +258,17 @@ def estimate_pair(
         evidence: What was seen of the models.
         a: The first model.
         b: The second model.
-        known: Features that the calibration was fitted with. An estimate by further queries that it
-            does not know is shown and does not count; by default all count.
+        known: Features that the calibration was fitted with. An estimate by further queries that
+            none of them rests on is shown and does not count; by default all count.
     """
+    counting = set(known or ())
+    for name in known or ():
+        counting.update(PARTS.get(name, ()))
     estimates = []
     for estimator in load_estimators(evidence):
         first, second = estimator.scores(evidence, a, b)
         objection = estimator.objection(evidence, a, b)
-        is_unknown = known is not None and estimator.name not in known
+        is_unknown = known is not None and estimator.name not in counting
         if is_unknown and estimator.name in evidence.further:
             objection = objection or "the calibration was not fitted with it"
         estimates.append(_estimate(estimator.name, first, second, objection))

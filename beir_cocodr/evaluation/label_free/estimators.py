@@ -24,8 +24,12 @@ GENERATED = "generated queries"
 MATCHED = "matched crops"
 TITLES = "titles"
 WRITTEN = "written questions"
+MADE = "crops and titles"
 WITH_BM25 = "agreement with BM25"
 WITH_FUSION = "agreement with the fusion"
+
+#: Estimators whose feature rests on the queries of others: name to the names of these.
+PARTS = {MADE: (CROPS, MATCHED, TITLES)}
 
 
 class Estimator(ABC):
@@ -114,6 +118,11 @@ ESTIMATORS: dict[str, EstimatorRow] = {
     TITLES: EstimatorRow(
         build=f"{_ESTIMATES}:titles",
         help="How well a model finds documents by their titles or headings, which they lose.",
+    ),
+    MADE: EstimatorRow(
+        build="beir_cocodr.evaluation.label_free.made_queries:MadeQueries",
+        help="How well a model finds the documents of all crops and titles, at the margins between "
+        "first and tenth score that it has on real queries.",
     ),
     WRITTEN: EstimatorRow(
         build=f"{_ESTIMATES}:written_questions",

@@ -4,6 +4,7 @@ It consists of how well models find queries that were made of documents, how far
 agree, and what they were trained on of the corpus.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from beir_cocodr.evaluation.label_free.estimators import (
 )
 from beir_cocodr.evaluation.label_free.held_out_corpus import HeldOutResources
 from beir_cocodr.evaluation.label_free.held_out_queries import HeldOutQueries, count_words
+from beir_cocodr.evaluation.label_free.margins import margins
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     DEPTH,
     PseudoQueries,
@@ -48,6 +50,9 @@ from beir_cocodr.progress import step, steps
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranker, Ranking, Results
 from beir_cocodr.retrieval.resources import Resources
+
+#: The name of the collection's own queries among kinds of queries.
+ASKED = "queries"
 
 #: Documents of a ranking that are fused and written to a run.
 LIST_DEPTH = 100
@@ -104,6 +109,10 @@ class Evidence:
         held_words: Model to the mean share of an agreement query's words that its three best
             documents hold. It tells how far real queries repeat the words of what they find, and
             so in which direction the other kinds mislead.
+        margins: Kind of queries, :data:`ASKED` for the collection's own, to model to the (Q,)
+            margins of its rankings, see :func:`~beir_cocodr.evaluation.label_free.margins.margins`.
+        cut_words: Mean share of the words of crops that BM25's three best documents hold; None
+            without crops.
     """
 
     crops: dict[str, Doubles]
@@ -120,6 +129,20 @@ class Evidence:
     answered: Mapping[str, Bools] = field(default_factory=dict)
     further: Mapping[str, SearchedQueries] = field(default_factory=dict)
     held_words: Mapping[str, float] = field(default_factory=dict)
+    margins: Mapping[str, Mapping[str, Doubles]] = field(default_factory=dict)
+    cut_words: float | None = None
+
+    @property
+    def lost_words(self) -> float:
+        """Return how many fewer words of real queries than of crops BM25's best documents hold.
+
+        It is the logarithm of the ratio of both shares, and 0 without real queries. People who
+        ask in other words than the documents are not imitated by crops, whatever these say.
+        """
+        held = self.held_words.get(BM25, 0.0)
+        if not (self.real and held and self.cut_words):
+            return 0.0
+        return max(0.0, math.log(self.cut_words / held))
 
     def lists_of(self, models: Sequence[str]) -> list[Ints]:
         """Return the list of each model for the agreement queries that all of them answer."""
@@ -170,11 +193,13 @@ class _PseudoSearch:
         scores: Kind of pseudo-queries to its (S,) nDCG@10; those that are cut out of documents are
             missing if it cannot search a changed corpus.
         consistent: (S,) true for written questions whose document is among its best.
+        cut: Kind of queries that were cut out of documents to its ranking.
     """
 
     whole: dict[str, Ranking] = field(default_factory=dict)
     scores: dict[str, Doubles] = field(default_factory=dict)
     consistent: Bools = field(default_factory=lambda: np.zeros(0, bool))
+    cut: dict[str, Ranking] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -344,6 +369,8 @@ class Gatherer:
                 for name, rows in lists.items()
                 if len(rows)
             },
+            margins=self._margins(rankings if real else {}),
+            cut_words=self._cut_words(),
         )
 
     def _ranker(self, name: str) -> Ranker:
@@ -375,6 +402,36 @@ class Gatherer:
             if queries.texts or kind in (CROPS, GENERATED):
                 searched[kind] = SearchedQueries(queries, scores)
         return searched
+
+    def _margins(self, asked: Mapping[str, Ranking]) -> dict[str, dict[str, Doubles]]:
+        """Return kind of queries to model to the margins of its rankings.
+
+        Args:
+            asked: Model to its ranking for the collection's own queries, if there are any.
+        """
+        by_kind: dict[str, dict[str, Doubles]] = {}
+        for name, searched in self._pseudo.items():
+            for kind, ranking in searched.cut.items():
+                by_kind.setdefault(kind, {})[name] = margins(ranking.scores, ranking.rows)
+        for name, ranking in asked.items():
+            rows = ranking.rows
+            if self.drop:
+                is_identical = rows == self.documents.rows(ranking.queries)[:, None]
+                rows = np.where(is_identical, -1, rows)
+            by_kind.setdefault(ASKED, {})[name] = margins(ranking.scores, rows)
+        return by_kind
+
+    def _cut_words(self) -> float | None:
+        """Return the mean share of the words of crops that BM25's three best documents hold.
+
+        Crops that are as long as real queries count if there are any.
+        """
+        cut = self._pseudo[BM25].cut
+        crops, further = self._cut_corpora
+        for kind, queries in (*further.queries.items(), *crops.queries.items()):
+            if kind in (MATCHED, CROPS) and kind in cut and queries.texts:
+                return held_words(queries.texts, cut[kind].rows, self.documents)
+        return None
 
     def _consistent(self, models: Iterable[str]) -> Bools:
         """Return (S,) true for the written questions whose document some model has among its best.
@@ -433,15 +490,17 @@ class Gatherer:
         """
         whole = _parts(ranking, self._whole, start)
         scores = {kind: self._whole[kind].score(part.rows) for kind, part in whole.items()}
+        cut = {}
         for corpus in self._corpora_for(name):
             over_rest = _ranked(corpus.resources.ranker(name), _numbered(corpus.queries), DEPTH)
             for kind, part in _parts(over_rest, corpus.queries, 0).items():
                 scores[kind] = corpus.queries[kind].score(part.rows)
+                cut[kind] = part
         consistent = np.zeros(0, bool)
         if WRITTEN in self._whole:
             best = whole[WRITTEN].rows[:, :_CONSISTENT]
             consistent = (best == self._whole[WRITTEN].rows[:, None]).any(axis=1)
-        return _PseudoSearch(whole, scores, consistent)
+        return _PseudoSearch(whole, scores, consistent, cut)
 
     def _corpora_for(self, name: str) -> tuple[_CutCorpus, ...]:
         """Return the cut copies of the corpus that a model searches.

@@ -96,6 +96,7 @@ class Rule:
             features=features(self.evidence, a, b),
             distance=self.distance(a, b),
             unlikeness=self.likeness.distance,
+            lost_words=self.evidence.lost_words,
         )
         return self.model.predict(pair)
 

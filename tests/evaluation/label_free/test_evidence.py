@@ -13,7 +13,7 @@ from conftest import sentences
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
 from beir_cocodr.evaluation.label_free.agreement import reciprocal_rank_fusion
-from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
+from beir_cocodr.evaluation.label_free.estimators import CROPS, ESTIMATORS
 from beir_cocodr.evaluation.label_free.evidence import Gatherer, held_words
 from beir_cocodr.evaluation.label_free.held_out_corpus import HeldOutResources
 from beir_cocodr.evaluation.label_free.held_out_queries import (
@@ -241,13 +241,12 @@ def test_an_estimator_without_a_calibration_changes_nothing(documents, tiny_cosi
     without = replace(evidence, further={})
     calibration = load_calibration()
     alone = calibration.models["corpus alone"]
-    kept = [row for row, name in enumerate(alone.slopes) if name not in evidence.further]
-    slopes = {name: alone.slopes[name] for name in alone.slopes if name not in evidence.further}
-    older = replace(alone, slopes=slopes, noise=np.array(alone.noise)[np.ix_(kept, kept)].tolist())
+    older = replace(alone, slopes={CROPS: 0.9}, noise=[[0.01]])
     calibration = replace(calibration, models=calibration.models | {"corpus alone": older})
     seen = decide(evidence, str(tiny_cosine), "bm25", calibration)
     unseen = decide(without, str(tiny_cosine), "bm25", calibration)
     assert (seen.estimate, seen.interval) == (unseen.estimate, unseen.interval)
+    assert seen.prior_share < 1
     for estimate in seen.estimates:
         if estimate.estimator in evidence.further:
             assert not estimate.applies

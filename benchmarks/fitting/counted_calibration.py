@@ -1,0 +1,49 @@
+"""The calibration that is fitted to all collections, with counts of how often it was right."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+
+from beir_cocodr.evaluation.calibration import Calibration
+from fitting.counts import count_trust, reliability
+from fitting.labelled_pairs import LabelledPairs
+from fitting.left_out import MARGIN, Predicted, calibrate, spread_figures_of
+from fitting.moment_fit import CAUTION
+
+
+def calibration_of(
+    by_regime: Mapping[str, Sequence[LabelledPairs]],
+    corpora: Mapping[str, str],
+    left_out: Sequence[Predicted],
+) -> Calibration:
+    """Return the calibration that is fitted to all collections.
+
+    Args:
+        by_regime: "given queries" and "corpus alone" to the pairs of the collections.
+        corpora: Collection to the content hash of its documents.
+        left_out: The collections with queries, each predicted without its family.
+    """
+    from beir_cocodr.evaluation.label_free.verdict import (
+        DIFFERENT_KINDS,
+        GIVEN_QUERIES,
+        SAME_KIND,
+        is_same_kind,
+    )
+
+    models = {}
+    for regime, collections in by_regime.items():
+        models[regime], _ = calibrate(collections, caution=CAUTION[regime])
+    return Calibration(
+        collections=list(corpora),
+        corpora=list(corpora.values()),
+        trust={
+            SAME_KIND: count_trust(left_out, is_same_kind),
+            DIFFERENT_KINDS: count_trust(left_out, lambda kinds: not is_same_kind(kinds)),
+        },
+        date=datetime.date.today().isoformat(),
+        models=models,
+        margin=MARGIN,
+        figures=spread_figures_of(by_regime[GIVEN_QUERIES]),
+        reliability=reliability(left_out),
+    )
