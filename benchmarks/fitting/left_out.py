@@ -215,3 +215,26 @@ def leave_families_out(
         model, figures = models[pairs.family]
         predictions.append(predict(model, pairs, figures))
     return predictions
+
+
+def leave_nothing_out(
+    collections: Sequence[LabelledPairs],
+    judged: Sequence[LabelledPairs],
+    caution: float = 1.0,
+) -> list[Predicted]:
+    """Predict collections by a model that was fitted to them.
+
+    No model of this form could do better with this evidence and more families: what it misses, the
+    evidence lacks.
+
+    Args:
+        collections: The collections to which the model and its quantile are fitted.
+        judged: The collections to predict.
+        caution: See :func:`~fitting.moment_fit.fit`.
+    """
+    model = fit(collections, caution=caution)
+    figures = spread_figures_of(collections)
+    scores = [_scores(predict(model, pairs, figures)) for pairs in collections]
+    families = [pairs.family for pairs in collections]
+    model = replace(model, quantile=conformal_quantile(scores, families))
+    return [predict(model, pairs, figures) for pairs in judged]

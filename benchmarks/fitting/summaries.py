@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from collecting.searched import Searched
 
-from beir_cocodr.evaluation.few_labels import NORMAL
 from beir_cocodr.evaluation.label_free.verdict import rank_by_lead
 from fitting.counts import count_trust
 from fitting.judged_collections import FUSED, use_of
@@ -25,18 +25,25 @@ def summarize(predictions: Sequence[Predicted]) -> Summary:
     ``spread`` is the deviation of the labelled differences from their mean in a pair of kinds,
     to compare the widths with.
     """
-    differences = [one for predicted in predictions for one in predicted.differences]
-    if not differences:
+    predictions = [predicted for predicted in predictions if predicted.differences]
+    if not predictions:
         return {"collections": 0, "counts": {}}
-    labelled = np.concatenate([predicted.pairs.differences for predicted in predictions])
-    expected = np.concatenate([predicted.expected for predicted in predictions])
+    names = {predicted.pairs.name for predicted in predictions}
+    errors = []
+    widths = []
+    shares = []
+    for predicted in predictions:
+        errors.append(predicted.expected - predicted.pairs.differences)
+        widths.append(2 * predicted.half_widths)
+        shares += [difference.prior_share for difference in predicted.differences]
+    squares = np.concatenate(errors) ** 2
     return {
-        "collections": len({predicted.pairs.name for predicted in predictions}),
+        "collections": len(names),
         "counts": count_trust(predictions),
-        "width": float(np.mean([2 * NORMAL * one.deviation for one in differences])),
-        "error": float(np.sqrt(np.mean((expected - labelled) ** 2))),
+        "width": float(np.concatenate(widths).mean()),
+        "error": float(np.sqrt(squares.mean())),
         "spread": _spread(predictions),
-        "prior": float(np.mean([one.prior_share for one in differences])),
+        "prior": float(np.mean(shares)),
     }
 
 
@@ -45,13 +52,19 @@ def _spread(predictions: Sequence[Predicted]) -> float:
     by_kinds: dict[str, list[float]] = {}
     for predicted in predictions:
         pairs = predicted.pairs
-        for (a, b), difference in zip(pairs.kinds, pairs.differences.tolist(), strict=True):
-            sign = 1 if str(a) <= str(b) else -1
-            by_kinds.setdefault(name_of((a, b)), []).append(sign * difference)
+        for kinds, difference in zip(pairs.kinds, pairs.differences.tolist(), strict=True):
+            values = by_kinds.setdefault(name_of(kinds), [])
+            values.append(difference if _in_order(kinds) else -difference)
     squares: list[float] = []
     for values in by_kinds.values():
-        squares += np.square(np.array(values) - np.mean(values)).tolist()
+        deviations = np.array(values) - np.mean(values)
+        squares += (deviations**2).tolist()
     return float(np.sqrt(np.mean(squares)))
+
+
+def _in_order(kinds: Kinds) -> bool:
+    a, b = kinds
+    return str(a) <= str(b)
 
 
 def share(summary: Mapping[str, Any], part: str, of: str) -> float:
@@ -73,12 +86,19 @@ def grouped(
     groups: dict[str, list[Predicted]] = {}
     for predicted in predictions:
         pairs = predicted.pairs
-        names = np.array([group_of(pairs, row) for row in range(len(pairs.models))])
-        for name in dict.fromkeys(names.tolist()):
-            rows = names == name
-            kept = [predicted.differences[row] for row in np.flatnonzero(rows).tolist()]
-            groups.setdefault(name, []).append(Predicted(pairs.take(rows), kept))
-    return {name: summarize(of_group) for name, of_group in sorted(groups.items())}
+        names = [group_of(pairs, row) for row in range(len(pairs.models))]
+        for name in dict.fromkeys(names):
+            is_member = np.array([other == name for other in names])
+            members = groups.setdefault(name, [])
+            members.append(_part(predicted, is_member))
+    return {name: summarize(groups[name]) for name in sorted(groups)}
+
+
+def _part(predicted: Predicted, is_member: npt.NDArray[np.bool_]) -> Predicted:
+    """Return the predictions of some pairs of a collection."""
+    rows = np.flatnonzero(is_member).tolist()
+    differences = [predicted.differences[row] for row in rows]
+    return Predicted(predicted.pairs.take(is_member), differences)
 
 
 def name_of(kinds: Kinds) -> str:
@@ -88,13 +108,15 @@ def name_of(kinds: Kinds) -> str:
 
 def encoders_of(searched: Searched, pair: tuple[str, str]) -> str:
     """Return the encoders of a pair."""
-    encoders = {searched.systems[name].encoder for name in pair} - {""}
+    encoders = {searched.systems[name].encoder for name in pair}
+    encoders.discard("")
     return " and ".join(sorted(encoders))
 
 
 def defect_of(searched: Searched, pair: tuple[str, str]) -> str:
     """Return the defect of one of a pair."""
-    return next(searched.systems[name].defect for name in pair if searched.systems[name].defect)
+    first, second = (searched.systems[name].defect for name in pair)
+    return first or second
 
 
 def picks(predictions: Sequence[Predicted], searched: Mapping[str, Searched]) -> Summary:

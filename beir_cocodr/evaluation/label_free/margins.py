@@ -33,10 +33,12 @@ def lead_at(
     spread = np.where(spread > 0, spread, 1.0)
     inputs = (known - center) / spread
     mean = leads.mean()
-    penalty = _RIDGE * len(leads) * np.eye(known.shape[1])
-    slopes = np.linalg.solve(inputs.T @ inputs + penalty, inputs.T @ (leads - mean))
+    squares = inputs.T @ inputs
+    penalty = _RIDGE * len(leads) * np.eye(len(squares))
+    slopes = np.linalg.solve(squares + penalty, inputs.T @ (leads - mean))
     positions = np.clip((wanted - center) / spread, -_FARTHEST, _FARTHEST)
-    return float(mean + positions.mean(axis=0) @ slopes)
+    change = positions.mean(axis=0) @ slopes
+    return float(mean + change)
 
 
 def margins(
@@ -51,9 +53,11 @@ def margins(
         rows: (Q, k) rows, -1 for a result that does not count.
         depth: Results that count.
     """
-    counts = rows >= 0
-    counts = counts & (np.cumsum(counts, axis=1) <= depth)
+    is_result = rows >= 0
+    ranks = np.cumsum(is_result, axis=1)
+    is_best = is_result & (ranks <= depth)
     values = scores.astype(np.float64)
-    highest = np.max(values, axis=1, initial=-np.inf, where=counts)
-    lowest = np.min(values, axis=1, initial=np.inf, where=counts)
-    return np.where(counts.any(axis=1), highest - lowest, 0.0)
+    highest = np.where(is_best, values, -np.inf).max(axis=1)
+    lowest = np.where(is_best, values, np.inf).min(axis=1)
+    has_results = is_result.any(axis=1)
+    return np.where(has_results, highest - lowest, 0.0)
