@@ -54,13 +54,24 @@ class MadeQueries(Estimator):
     ) -> list[DerivedQueries]:
         """Return the kinds of queries that are evidence for a pair."""
         kinds = []
+        for kind in self.available(evidence, a, b):
+            if not kind.objection(evidence, a, b):
+                kinds.append(kind)
+        return kinds
+
+    def available(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> list[DerivedQueries]:
+        """Return the kinds of queries that both models were asked."""
+        kinds = []
         for kind in self.kinds:
             # Without real queries there are no lengths that crops could match.
             if kind.name == MATCHED and not evidence.real:
                 continue
-            if not kind.is_available(evidence) or kind.objection(evidence, a, b):
-                continue
-            if len(kind.scores(evidence, a, b)[0]):
+            if kind.is_available(evidence) and len(kind.scores(evidence, a, b)[0]):
                 kinds.append(kind)
         return kinds
 
@@ -70,8 +81,9 @@ class MadeQueries(Estimator):
         a: str,
         b: str,
     ) -> tuple[Doubles, Doubles]:
-        """Return the nDCG@10 on all queries that count for a pair."""
-        pairs = [kind.scores(evidence, a, b) for kind in self.counting(evidence, a, b)]
+        """Return the nDCG@10 on all queries that count for a pair, or on all if none count."""
+        kinds = self.counting(evidence, a, b) or self.available(evidence, a, b)
+        pairs = [kind.scores(evidence, a, b) for kind in kinds]
         if not pairs:
             return np.zeros(0), np.zeros(0)
         first = np.concatenate([scores for scores, _ in pairs])
@@ -96,6 +108,8 @@ class MadeQueries(Estimator):
         b: str,
     ) -> dict[str, float]:
         """Return the lead of b at the margins of real queries, relative to the level of both."""
+        if not self.counting(evidence, a, b):
+            return {}
         first, second = self.scores(evidence, a, b)
         level = float(first.mean() + second.mean()) / 2 if len(first) else 0.0
         if len(first) < FEWEST_QUERIES or level <= 0:
