@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mteb
 from datasets import Dataset
@@ -38,6 +38,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names, identical_ids
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder
+from beir_cocodr.models.cocodr import COCODR, TwoSidedEncoder
 from beir_cocodr.models.papers import PAPERS
 from beir_cocodr.models.spec import BM25, ModelSpec, SearchOptions, check_device
 from beir_cocodr.records import versions
@@ -45,10 +46,7 @@ from beir_cocodr.retrieval.ranking import Ranker, blocks
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.vectors.dense import Dense
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["Encoder", "Search", "from_mteb", "load", "register", "task"]
+__all__ = ["DenseSearch", "Encoder", "Search", "from_mteb", "load", "register", "task"]
 
 _ORGANISATION = "beir-cocodr"
 
@@ -94,11 +92,11 @@ class Search:
     """A model that searches the corpus of a task: BM25, a fusion, or any other :class:`ModelSpec`.
 
     Args:
-        model: its name.
-        options: how it searches; stores belong to one corpus and cannot be given.
+        model: Its name.
+        options: How it searches; stores belong to one corpus and cannot be given.
 
     Raises:
-        InputError: If there is no such model, or the options have stores.
+        InputError: There is no such model, or the options have stores.
     """
 
     def __init__(self, model: str, options: SearchOptions = SearchOptions()) -> None:
@@ -116,6 +114,10 @@ class Search:
         revision = json_sha256([versions(), options.describe()])[:_REVISION]
         self.mteb_model_meta = _meta(model, options, revision=revision, model_type=[kind])
         self._documents: Documents | None = None
+
+    def __repr__(self) -> str:
+        """Return the model's name, for MTEB's messages."""
+        return str(self.mteb_model_meta.name)
 
     def index(self, corpus: Any, **kwargs: object) -> None:
         """Take a corpus, a ``Dataset`` with id, text and perhaps title."""
@@ -139,18 +141,18 @@ class Search:
         """Search for the queries of a task.
 
         Args:
-            queries: a ``Dataset`` with id and text.
-            task_metadata: of the task.
-            top_k: documents of each query.
-            encode_kwargs: batch size and progress bar.
-            top_ranked: query id to the candidates to rank; None ranks the whole corpus.
-            **kwargs: further arguments of MTEB, which do not matter here.
+            queries: A ``Dataset`` with id and text.
+            task_metadata: Metadata of the task.
+            top_k: Documents of each query.
+            encode_kwargs: Batch size and progress bar, as MTEB passes them.
+            top_ranked: Query id to the candidates to rank; None ranks the whole corpus.
+            **kwargs: Further arguments of MTEB, ignored.
 
         Returns:
             Query id to {document id: score}.
 
         Raises:
-            InputError: If no corpus was indexed.
+            InputError: No corpus was indexed.
         """
         if self._documents is None:
             raise InputError("there is no corpus to search: call index before")
@@ -201,22 +203,34 @@ def _query_texts(
     return dict(zip(queries["id"], texts, strict=True))
 
 
-class Encoder(Search):
-    """An encoder, which searches as `Search` does and gives vectors to MTEB's other tasks.
+class DenseSearch(Search):
+    """An encoder that searches, and does nothing else.
 
-    An MRL and a hybrid encoder have no vectors for tasks that compare texts of one kind, as
-    classification does; they raise an InputError there.
+    An MRL and a hybrid encoder are no more to MTEB: they have no vectors for tasks that compare
+    texts of one kind, as classification does. MTEB itself refuses these tasks.
+
+    Args:
+        model: Its name.
+        options: How it searches.
+        encoder: The encoder, if it is loaded already.
     """
 
-    def __init__(self, model: str, options: SearchOptions = SearchOptions()) -> None:
+    def __init__(
+        self,
+        model: str,
+        options: SearchOptions = SearchOptions(),
+        encoder: COCODR | None = None,
+    ) -> None:
         """Load the encoder."""
         super().__init__(model, options)
-        self.encoder = load_encoder(model, options.encoder)
+        self.encoder = load_encoder(model, options.encoder) if encoder is None else encoder
         host = SentenceTransformerEncoderWrapper(self.encoder)
-        self.encode = host.encode
-        self.similarity = host.similarity
-        self.similarity_pairwise = host.similarity_pairwise
         self.mteb_model_meta = host.mteb_model_meta.model_copy(update=self._known_meta())
+
+    def __repr__(self) -> str:
+        """Return what the encoder is, for MTEB's messages."""
+        kind = getattr(self.encoder, "kind", "an encoder")
+        return f"{self.mteb_model_meta.name} ({kind}, which searches and compares no texts)"
 
     def _known_meta(self) -> dict[str, object]:
         """Return the fields of the metadata that this package knows better than the host."""
@@ -242,11 +256,38 @@ class Encoder(Search):
         )
 
 
+class Encoder(DenseSearch):
+    """An encoder, which searches as `Search` does and gives vectors to MTEB's other tasks.
+
+    Args:
+        model: Its name.
+        options: How it searches.
+        encoder: The encoder, if it is loaded already.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        options: SearchOptions = SearchOptions(),
+        encoder: COCODR | None = None,
+    ) -> None:
+        """Load the encoder."""
+        super().__init__(model, options, encoder)
+        host = SentenceTransformerEncoderWrapper(self.encoder)
+        self.encode = host.encode
+        self.similarity = host.similarity
+        self.similarity_pairwise = host.similarity_pairwise
+
+    def __repr__(self) -> str:
+        """Return the encoder's name."""
+        return str(self.mteb_model_meta.name)
+
+
 class HostEncoder:
     """A model of MTEB with sentence-transformers' methods.
 
     Args:
-        model: an encoder of MTEB.
+        model: An encoder of MTEB.
     """
 
     def __init__(self, model: Any) -> None:
@@ -285,10 +326,10 @@ def from_mteb(model: Any) -> Any:
     """Return a model of MTEB as an encoder that ``evaluate``, ``compare`` and ``Searcher`` take.
 
     Args:
-        model: an encoder of MTEB, such as ``mteb.get_model(NAME)``, or one of :func:`load`.
+        model: An encoder of MTEB, such as ``mteb.get_model(NAME)``, or one of :func:`load`.
 
     Raises:
-        InputError: If the model has no ``encode``.
+        InputError: The model has no ``encode``.
 
     Example:
         >>> import mteb
@@ -297,7 +338,7 @@ def from_mteb(model: Any) -> Any:
         >>> type(from_mteb(load("minilm"))).__name__
         'COCODR'
     """
-    if isinstance(model, Encoder):
+    if isinstance(model, DenseSearch):
         return model.encoder
     if isinstance(model, SentenceTransformerEncoderWrapper):
         return model.model
@@ -316,19 +357,22 @@ def load(model: str, options: SearchOptions = SearchOptions()) -> Search:
     another.
 
     Args:
-        model: its name.
-        options: how it searches.
+        model: Its name.
+        options: How it searches.
 
     Returns:
-        An `Encoder` where the name is of one, else a `Search`.
+        An `Encoder` where the name is of one, a `DenseSearch` if it is an MRL or a hybrid encoder,
+        else a `Search`.
 
     Raises:
-        InputError: If the model cannot be loaded.
+        InputError: The model cannot be loaded.
     """
-    kind = Search
-    if ModelSpec.parse(model).kind == "dense":
-        kind = Encoder
-    return kind(model, options)
+    if ModelSpec.parse(model).kind != "dense":
+        return Search(model, options)
+    encoder = load_encoder(model, options.encoder)
+    if isinstance(encoder, TwoSidedEncoder):
+        return DenseSearch(model, options, encoder)
+    return Encoder(model, options, encoder)
 
 
 def mteb_name(model: str) -> str:
@@ -344,14 +388,14 @@ def register(*models: str, options: SearchOptions = SearchOptions()) -> list[str
     Calling it again does no harm, and registers what has changed since.
 
     Args:
-        *models: names of models.
-        options: how they search.
+        *models: Names of models.
+        options: How they search.
 
     Returns:
         The names of the models in MTEB.
 
     Raises:
-        InputError: If a model cannot be loaded, or MTEB has another model of its name.
+        InputError: A model cannot be loaded, or MTEB has another model of its name.
     """
     for name, (parameters, dimensions, trained_on) in _PUBLISHED.items():
         MODEL_REGISTRY[name] = _meta(
@@ -388,12 +432,12 @@ def task(
     ``mteb.get_task`` finds it by its name from then on.
 
     Args:
-        dataset: as for :func:`~beir_cocodr.data.collection.load_collection`.
-        split: the split of the labels.
-        languages: as MTEB names them.
+        dataset: As for :func:`~beir_cocodr.data.collection.load_collection`.
+        split: The split of the labels.
+        languages: As MTEB names them.
 
     Raises:
-        InputError: If the collection cannot be read or has no labels, or MTEB has another task of
+        InputError: The collection cannot be read or has no labels, or MTEB has another task of
             its name.
     """
     # A private name of the host, which `get_task` and what reads results look in.

@@ -50,6 +50,16 @@ _FORMAT = 2
 _TIES = "ties.npy"
 
 
+def _tokenizer(analyzer: str) -> Tokenizer:
+    """Return bm25s's tokenizer of an analyzer's words."""
+    reader = Analyzer(analyzer)
+    return Tokenizer(
+        splitter=reader.split,
+        stopwords=list(reader.stop_words),
+        stemmer=reader.stemmer,
+    )
+
+
 class BM25:
     """A BM25 index over title and text of a corpus.
 
@@ -91,14 +101,22 @@ class BM25:
         self.analyzer = analyzer
         self.k1 = k1
         self.b = b
-        reader = Analyzer(analyzer)
-        self._tokenizer = Tokenizer(
-            splitter=reader.split,
-            stopwords=list(reader.stop_words),
-            stemmer=reader.stemmer,
-        )
+        self._tokenizer = _tokenizer(analyzer)
         self._empty: int | None = None
         self._postings: Postings | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what a copy needs; PyStemmer's stemmers cannot be copied."""
+        state = dict(self.__dict__)
+        del state["_tokenizer"]
+        return state
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Take the state of another index, and make a tokenizer like its own."""
+        self.__dict__.update(state)
+        self._tokenizer = _tokenizer(self.analyzer)
+        if self._postings is not None:
+            self._use(self._postings)
 
     @property
     def postings(self) -> Postings:

@@ -91,7 +91,7 @@ def test_a_registered_model_is_found_by_its_name_and_cached_by_its_weights(
     assert meta.n_parameters > 1000
     assert meta.revision != plugin.load(models["cosine"]).mteb_model_meta.revision
     model = mteb.get_model("beir-cocodr/fused", device="cpu")
-    assert type(model) is plugin.Encoder
+    assert type(model) is plugin.DenseSearch
     cache = mteb.ResultCache(tmp_path)
     first = mteb.evaluate(
         meta, mteb.get_task(task.metadata.name), cache=cache, show_progress_bar=False
@@ -136,8 +136,37 @@ def test_other_tasks_get_vectors_and_two_sided_ones_do_not_fit(models):
     ]
     sts.dataset, sts.data_loaded = {"default": {"test": Dataset.from_list(rows * 2)}}, True
     assert -1 <= scores(plugin.load(models["cosine"]), sts)["cosine_spearman"] <= 1
-    with pytest.raises(InputError, match="encode_query"):
-        scores(plugin.load(models["mrl"]), sts)
+    for name, kind in (("mrl", "an MRL"), ("fused", "a hybrid encoder")):
+        with pytest.raises(TypeError, match=f"{name} .{kind}, which searches.* STSBenchmark does"):
+            scores(plugin.load(models[name]), sts)
+
+
+#: A task of each of MTEB's types for texts, and whether its kind can be searched.
+KINDS = {
+    "NFCorpus": True,
+    "AskUbuntuDupQuestions": True,
+    "News21InstructionRetrieval": True,
+    "Banking77Classification": False,
+    "TwentyNewsgroupsClustering.v2": False,
+    "TwitterSemEval2015": False,
+    "STS12": False,
+    "SummEvalSummarization.v2": False,
+    "BUCC.v2": False,
+    "MultiEURLEXMultilabelClassification": False,
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_two_sided_encoder_is_offered_to_tasks_that_search_alone(name, models, monkeypatch):
+    """MTEB's refusal comes before the data are used, which here would need a network."""
+    task = mteb.get_task(name)
+    monkeypatch.setattr(type(task), "load_data", lambda self, **options: None)
+    task.data_loaded = True
+    with pytest.raises(Exception) as error:  # noqa: PT011 - without data every task fails
+        scores(plugin.load(models["fused"]), task)
+    is_refused = "a hybrid encoder, which searches" in str(error.value)
+    assert is_refused is not KINDS[name]
+    assert isinstance(error.value, TypeError) or not is_refused
 
 
 def test_what_does_not_fit_is_an_error(models, beir_folder, tmp_path, tiny_bert):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -205,3 +207,13 @@ def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(beir_folder,
 def test_queries_and_depths_of_other_types_are_refused(beir_folder, query, top_k, message):
     with pytest.raises(InputError, match=message):
         Searcher(beir_folder, "bm25").search(query, top_k)
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))]
+)
+def test_a_copied_or_pickled_searcher_finds_the_same(duplicate, beir_folder, tiny_cosine):
+    searcher = Searcher(beir_folder, f"hybrid:{tiny_cosine}")
+    hits = searcher.search(QUERY, top_k=5)
+    again = duplicate(searcher).search(QUERY, top_k=5)
+    assert [(hit.id, hit.score) for hit in again] == [(hit.id, hit.score) for hit in hits]
