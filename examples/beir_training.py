@@ -16,14 +16,22 @@ from pathlib import Path
 from beir import losses as beir_losses
 from beir.datasets.data_loader import GenericDataLoader
 from beir_cocodr.plugins.beir import TrainRetriever  # from beir.retrieval.train
-from sentence_transformers import InputExample, losses
+from sentence_transformers import InputExample
+from sentence_transformers.sentence_transformer import losses
 from torch.utils.data import Dataset
 
 
-class HardNegatives(Dataset):
+class HardNegatives(Dataset[InputExample]):
     """A query, a relevant text and another one, which changes from epoch to epoch."""
 
-    def __init__(self, corpus, queries, qrels, *, has_margin: bool) -> None:
+    def __init__(
+        self,
+        corpus: dict[str, dict[str, str]],
+        queries: dict[str, str],
+        qrels: dict[str, dict[str, int]],
+        *,
+        has_margin: bool,
+    ) -> None:
         """Draw five other texts for each query."""
         draw = random.Random(1)
         self.has_margin = has_margin

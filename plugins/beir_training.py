@@ -148,25 +148,25 @@ class Objective:
         return cls(examples, texts, loss, sampling)
 
 
-class LatestModel(SentenceEvaluator):  # type: ignore[misc]
+class LatestModel(SentenceEvaluator):
     """An evaluator by which the latest model is the best; it evaluates nothing."""
 
     def __init__(self) -> None:
         """Begin to count."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.primary_metric = "evaluations"
         self.evaluations = 0
 
     def __call__(
         self,
-        model: SentenceTransformer,
+        model: Any,
         output_path: str | None = None,
         epoch: int = -1,
         steps: int = -1,
     ) -> dict[str, float]:
         """Return how often it was called."""
         self.evaluations += 1
-        return {self.primary_metric: float(self.evaluations)}
+        return {"evaluations": float(self.evaluations)}
 
 
 @dataclass
@@ -207,11 +207,9 @@ class Evaluations(TrainerCallback):  # type: ignore[misc]
         output = str(Path(self.folder, "eval")) if self.folder else None
         if output:
             Path(output).mkdir(parents=True, exist_ok=True)
-        result = self.evaluator(model, output_path=output, epoch=epoch, steps=self.last)
+        result: Any = self.evaluator(model, output_path=output, epoch=epoch, steps=self.last)
         model.train(was_training)
-        score = result
-        if isinstance(result, dict):
-            score = result[self.evaluator.primary_metric]
+        score = float(result[self.evaluator.primary_metric] if isinstance(result, dict) else result)
         if self.best is None or score > self.best:
             self.best = score
             if self.folder:
@@ -303,7 +301,9 @@ class TrainRetriever:
 
     def prepare_train_triplets(self, train_dataset: list[InputExample]) -> NoDuplicatesDataLoader:
         """Return a loader none of whose batches has a text twice."""
-        return NoDuplicatesDataLoader(train_dataset, batch_size=self.batch_size)
+        loader: Any = NoDuplicatesDataLoader
+        triplets: NoDuplicatesDataLoader = loader(train_dataset, batch_size=self.batch_size)
+        return triplets
 
     def load_ir_evaluator(
         self,
@@ -342,7 +342,7 @@ class TrainRetriever:
             others = [document for document in corpus if document not in needed]
             most = min(len(others), max_corpus_size - len(needed))
             kept = [*sorted(needed), *random.Random(0).sample(others, most)]
-        texts = {id: self._document(corpus[id]) for id in kept}
+        texts: dict[str, Any] = {id: self._document(corpus[id]) for id in kept}
         log.info("%s set contains %d documents and %d queries", name, len(texts), len(queries))
         return InformationRetrievalEvaluator(dict(queries), texts, relevant, name=name)
 

@@ -554,7 +554,7 @@ def _checkpoint(name: str, pooling: str | None) -> KnownCheckpoint:
 
 def _fill_queries(transformer: Transformer, length: int) -> None:
     """Fill queries with [MASK] to a length, and end no text with [SEP]."""
-    tokenizer = transformer.tokenizer
+    tokenizer: Any = transformer.tokenizer
     rules = tokenizer.backend_tokenizer
     first = (tokenizer.cls_token, tokenizer.cls_token_id)
     rules.post_processor = TemplateProcessing(

@@ -180,7 +180,8 @@ class HybridHead(SavedModule):
         lengths = features["content_terms"].clamp(min=1).to(wide)
         norms = length_norms(lengths, self.mean_length, self.k1, self.b)[_text_rows(features)]
         saturated = counts / (counts + norms)
-        return saturated.float() * self.idf[features["terms"]]
+        weights: Tensor = saturated.float() * self.idf[features["terms"]]
+        return weights
 
     def lexical(self, features: dict[str, Tensor], task: str) -> Tensor:
         """Return the (n, r + hashed) vectors of what :meth:`features` returns.

@@ -151,7 +151,6 @@ KINDS = {
     "TwitterSemEval2015": False,
     "STS12": False,
     "SummEvalSummarization.v2": False,
-    "BUCC.v2": False,
     "MultiEURLEXMultilabelClassification": False,
 }
 
