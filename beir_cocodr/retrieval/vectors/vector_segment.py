@@ -303,7 +303,7 @@ def _write_at(path: Path, offset: int, content: bytes) -> None:
 def _checksums(vectors: Floats) -> npt.NDArray[np.uint64]:
     """Return the (n,) checksums of (n, d) float32 vectors."""
     width = 4 * vectors.shape[1]
-    content = memoryview(np.ascontiguousarray(vectors)).cast("B")
+    content = np.ascontiguousarray(vectors).data.cast("B")
     digests = (
         xxhash.xxh3_64_intdigest(content[start : start + width])
         for start in range(0, width * len(vectors), width)
