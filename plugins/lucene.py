@@ -168,17 +168,21 @@ def _published_indexes() -> Iterator[None]:
     """Let Pyserini 2 be imported without a network, with a list of no published indexes.
 
     Its module ``prebuilt_index_info`` opens lists of indexes by ``urllib.request.urlopen``, some of
-    them while it is imported. It keeps the function that it finds then.
+    them while it is imported. It keeps the function that it finds then, and a later lookup fails as
+    it would without this function.
     """
     opened = urllib.request.urlopen
     is_offline = False
+    is_importing = True
 
     def open_or_empty(*arguments: Any, **options: Any) -> Any:
         nonlocal is_offline
         try:
-            if not is_offline:
+            if not (is_offline and is_importing):
                 return opened(*arguments, **options)
         except URLError as error:
+            if not is_importing:
+                raise
             log.warning(
                 "Pyserini's list of published indexes cannot be read (%s); only indexes of this "
                 "machine can be named",
@@ -191,6 +195,7 @@ def _published_indexes() -> Iterator[None]:
     try:
         yield
     finally:
+        is_importing = False
         urllib.request.urlopen = opened
 
 
