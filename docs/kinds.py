@@ -8,6 +8,7 @@ A test compares the page with them. This writes them anew after a row has change
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -123,4 +124,6 @@ def written(page: str) -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(written(PAGE.read_text()) != PAGE.read_text())
     PAGE.write_text(written(PAGE.read_text()))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beir_cocodr import Searcher, load_collection, load_encoder
+from beir_cocodr import load_collection, load_encoder
 from beir_cocodr.data.apidocs import apidocs_folder
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.generation.generate import generate_queries
@@ -85,7 +85,7 @@ def test_a_converted_corpus(cache, beir_folder, tmp_path, caplog):
         documents = load_collection(folder).documents
         return [documents[id] for id in documents]
 
-    assert_survives(cache, work, caplog)
+    assert_survives(cache / "corpora", work, caplog)
 
 
 def test_the_content_of_files(cache, tmp_path, caplog):
@@ -145,15 +145,6 @@ def test_queries_as_context(cache, beir_folder, tmp_path, caplog):
     assert_survives(
         cache / "query-context", lambda: load_query_context(tmp_path / "queries")[:], caplog
     )
-
-
-def test_embeddings_and_index_of_a_search(cache, beir_folder, tiny_cosine, caplog):
-    def work() -> object:
-        hits = Searcher(beir_folder, f"hybrid:{tiny_cosine}").search("wing flow", 5)
-        return [(hit.id, hit.score) for hit in hits]
-
-    work()
-    assert_survives(cache / "embeddings", work, caplog)
 
 
 def test_mined_negatives(cache, beir_folder, tiny_cosine, tmp_path, caplog):

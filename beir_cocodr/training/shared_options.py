@@ -61,6 +61,7 @@ def report_services(names: str) -> list[str]:
                 f"report_to {names!r}: the service {name!r} is unknown; give none, or any of "
                 f"{', '.join(REPORTS)} separated by commas"
             )
+    for name in services:
         if find_spec(REPORTS[name]) is None:
             raise InputError(
                 f"report_to {name} needs a package that is not installed: pip install "

@@ -339,6 +339,16 @@ SCENARIOS = {
         weight=4,
         light=True,
     ),
+    "hand-over": Scenario(
+        "hand-over in/model --dataset in/beir --to opensearch --output out",
+        weight=4,
+    ),
+    "cache": Scenario(
+        "cache --json",
+        weight=2,
+        light=True,
+        options=True,
+    ),
     "doctor": Scenario(
         "doctor --hub-timeout 0.1",
         weight=2,

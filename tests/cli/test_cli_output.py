@@ -33,7 +33,9 @@ def run(*arguments: object, **settings: object) -> subprocess.CompletedProcess[s
 def test_a_terminal_without_utf_8(corpus):
     settings = {"env": os.environ | {"PYTHONIOENCODING": "ascii"}, "stdout": subprocess.PIPE}
     shown = run("validate", "--dataset", corpus, **settings)
-    assert (shown.returncode, "\\xe9" in shown.stdout, shown.stderr.count("\n")) == (2, True, 1)
+    assert (shown.returncode, "\\xe9" in shown.stdout) == (2, True)
+    errors = [line for line in shown.stderr.splitlines() if "has begun" not in line]
+    assert len(errors) == 1
     found = run("validate", "--dataset", corpus, "--json", **settings)
     assert json.loads(found.stdout)[0]["id"] == "é"  # JSON has escapes of its own
     assert found.stdout.isascii()

@@ -200,6 +200,7 @@ def test_a_single_collection_is_called_dataset_everywhere(name):
     assert flags & {"--dataset", "--source", "--train"} or name in (
         "quickstart",
         "doctor",
+        "cache",
         "try",
         "irds",
         "pyserini",

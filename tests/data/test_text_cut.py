@@ -14,6 +14,7 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import cut_text
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.models.checkpoints.loading import load_encoder
+from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.vectors.dense import Dense
 from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions
@@ -31,7 +32,7 @@ def test_only_a_text_that_is_far_too_long_is_cut():
 def test_a_text_of_megabytes_has_the_vector_of_its_beginning_and_takes_no_minutes(
     tiny_bert, caplog
 ):
-    model = load_encoder(tiny_bert)
+    model = load_encoder(tiny_bert, EncoderOptions(pooling="cls"))
     text = "wing flow shock " * 500_000  # 8 MB: tokenised whole, it takes half a minute
     begin = time.process_time()
     with caplog.at_level(logging.WARNING):

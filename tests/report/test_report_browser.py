@@ -275,7 +275,10 @@ def test_figures_of_several_runs_are_filtered(browser, pages):
     labels = browser.all("#figures .tools label")
     titles = [label.text.split("\n")[0].strip() for label in labels]
     assert titles == ["Collection", "Model", "Measure", "Verdict"]
-    chosen = {"Model": 2, "Measure": 3}
+    heads = browser.run(
+        "return [...document.querySelectorAll('#figures th')].map((h) => h.textContent.trim())"
+    )
+    chosen = {title: heads.index(title) for title in ("Model", "Measure")}
     for title, column in chosen.items():
         select = Select(labels[titles.index(title)].find_element("css selector", "select"))
         value = everything[-1][column]

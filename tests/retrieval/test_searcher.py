@@ -57,7 +57,8 @@ def test_a_search_within_some_documents_is_the_whole_ranking_without_the_others(
     kept = [hit for hit in whole if hit.id in wanted][:3]
     assert [hit.id for hit in hits] == [hit.id for hit in kept]
     np.testing.assert_allclose([hit.score for hit in hits], [hit.score for hit in kept], rtol=1e-5)
-    assert [hit.rank for hit in hits] == [1, 2, 3]
+    assert [hit.rank for hit in hits] == list(range(1, len(kept) + 1))
+    assert len(kept) > 1
     assert searcher.search_within(QUERY, lambda id: False) == []
     assert len(searcher.search_within(QUERY, wanted.__contains__, top_k=48)) == len(wanted)
 

@@ -89,7 +89,7 @@ def test_bm25_answers_at_once_what_a_searcher_finds(files, tmp_path):
 
 def test_the_verdict_is_that_of_compare_on_the_same_log(session, beir_folder, tiny_cosine, capsys):
     first = wait(session)["verdict"]
-    assert (first["queries"], [pair["verdict"] for pair in first["pairs"]]) == (0, ["cannot tell"])
+    assert (first["queries"], len(first["pairs"])) == (0, 1)
     for query in ("wing flow shock", "library index", "turbulent plate"):
         for model in session.columns:
             for hit in session.search(model, query)["hits"][:3]:

@@ -108,8 +108,8 @@ def test_batches_keep_to_the_budget_and_waste_little(tiny_bert, mixed):
 
 @pytest.mark.parametrize("room", [1, 3, 8])
 def test_batches_are_halved_until_they_fit_and_stay_small(tiny_bert, mixed, room, caplog):
-    expected = CorpusEncoder(COCODR(tiny_bert), mixed).encode(ROWS)
-    model = Watched(tiny_bert)
+    expected = CorpusEncoder(COCODR(tiny_bert, pooling="cls"), mixed).encode(ROWS)
+    model = Watched(tiny_bert, pooling="cls")
     model.room = room
     encoder = CorpusEncoder(model, mixed, 100_000)
     with caplog.at_level(logging.WARNING):
