@@ -24,11 +24,10 @@ _WIDTH = 160
 
 
 def print_tables(*tables: Table) -> None:
-    """Print tables as wide as the terminal, or as the variable COLUMNS says."""
+    """Print tables as wide as the terminal."""
     from rich.console import Console
 
-    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console(width=None if is_known else _WIDTH)
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     for table in tables:
         console.print(table)
 

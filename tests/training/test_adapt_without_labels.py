@@ -31,6 +31,7 @@ from beir_cocodr.evaluation.results import (
 )
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.provenance import TrainingRecord, collection_provenance, write_record
+from beir_cocodr.report import terminal
 from beir_cocodr.report.evaluation_tables import print_adaptation, verdict_tables
 from beir_cocodr.training import stages
 from beir_cocodr.training.adapt import AdaptOptions, adapt
@@ -451,7 +452,7 @@ def test_judged_queries_choose_among_all_uses_of_the_base(
         for reason in record.recommendation.reasons
     )
     assert AdaptationRecord.read(tmp_path / "o" / "adapt.json") == record
-    monkeypatch.setenv("COLUMNS", "400")  # so that no cell of a table is wrapped
+    monkeypatch.setattr(terminal, "_WIDTH", 400)  # so that no cell of a table is wrapped
     print_adaptation(record, as_json=False)
     assert "base, vector" in capsys.readouterr().out
     judged.write_text("nothing 0 d1 1\n")
