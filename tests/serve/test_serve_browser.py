@@ -193,6 +193,7 @@ def test_an_address_with_a_broken_key_asks_for_the_right_one(page):
     page.browser.one("#secret").send_keys(page.link.partition("#")[2])
     page.browser.one("#login button").click()
     until(lambda: page.browser.one("#page").is_displayed())
+    assert not page.browser.one("#login").is_displayed()
 
 
 def test_after_a_search_the_first_result_has_the_focus_and_keys_move_on(opened):
