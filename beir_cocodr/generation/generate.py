@@ -28,8 +28,10 @@ from beir_cocodr.generation.generation_record import (
     read_generation,
 )
 from beir_cocodr.generation.generators import Generator, build_generator, generator_kind
+from beir_cocodr.generation.kept_queries import KeptGenerator, describe_costs
 from beir_cocodr.generation.query_selection import (
     ConsistencyFilter,
+    DuplicateRule,
     clean_queries,
     select_queries,
     write_queries,
@@ -111,6 +113,9 @@ def generate_queries(
     collection = load_collection(dataset, labels="none")
     documents = collection.documents
     writer = build_generator(generator, documents, options, device)
+    kind = generator_kind(generator)
+    if kind.writes and options.kinds:
+        writer = KeptGenerator(writer, options)
     counter = writer.counter
     if options.tokenizer is not None:
         counter = named_counter(options.tokenizer)
@@ -129,6 +134,8 @@ def generate_queries(
     reader = PassageReader(
         documents, options.text_format, counter.count, options.passage_tokens, options.language
     )
+    if kind.writes and shards.missing():
+        log.info("%s", describe_costs(generator, reader, writer, options))
     with naming_full_disk(output, shards.describe):
         with _unless_finished(output):
             own_shards = [shard for shard in shards.missing() if shard % parts == number - 1]
@@ -145,7 +152,7 @@ def generate_queries(
                 "%s: %d of %d shards are left to other processes", output, missing, shards.count
             )
             return UnfinishedGeneration(shards.count, missing)
-        citations = list(generator_kind(generator).citations)
+        citations = list(kind.citations)
         return _finish(output, shards, collection, plan, options, consistency, citations)
 
 
@@ -314,7 +321,8 @@ def _finish(
         if counts["generated"] == counts["empty"]:
             _tidy(output)
             raise InputError(_describe_nothing(collection.name, counts))
-        kept, selected = select_queries(shards, options.dedupe, consistency)
+        duplicates = DuplicateRule(options.dedupe, options.near_duplicates)
+        kept, selected = select_queries(shards, duplicates, consistency)
         if not kept.any():
             raise InputError(
                 f"{collection.name}: no query finds its document among the first "
@@ -322,7 +330,7 @@ def _finish(
                 "or filter with another retriever"
             )
         link_corpus(collection, output)
-        written = write_queries(shards, kept, collection.documents, output)
+        written = write_queries(shards, kept, collection.documents, output, options.kinds)
         record = GenerationRecord(
             **vars(plan),
             counts=dict(counts) | selected | written,

@@ -72,6 +72,8 @@ class GeneratorKind:
         help: What it does, for the command line.
         is_model: True if the name of the generator is that of a language model, which runs on a
             device.
+        writes: True if a language model writes the queries, which costs time or money: they are
+            kept by the content of their passages where ``query_kinds`` are asked for.
         options: Names of options that no other kind reads; another kind refuses them.
         citations: Keys of ``models/papers.bib``, or BibTeX entries.
     """
@@ -79,6 +81,7 @@ class GeneratorKind:
     build: str
     help: str
     is_model: bool = False
+    writes: bool = False
     options: tuple[str, ...] = ()
     citations: tuple[str, ...] = ()
 
@@ -106,6 +109,7 @@ GENERATORS: dict[str, GeneratorKind] = {
         help="Samples of a seq2seq or causal language model, by its hub name, folder or GGUF file, "
         "with or without hf: before it.",
         is_model=True,
+        writes=True,
         options=("prefix", "prompt", "few_shot"),
         citations=("ma2021qgen", "wu2023qc"),
     ),
@@ -113,6 +117,7 @@ GENERATORS: dict[str, GeneratorKind] = {
         build="beir_cocodr.generation.endpoint_generator:build",
         help="Answers of a server with OpenAI's protocol, such as vLLM, Ollama or llama.cpp, by "
         "URL#MODEL.",
+        writes=True,
         options=("prompt", "few_shot"),
         citations=("dai2022promptagator",),
     ),

@@ -21,6 +21,7 @@ from beir_cocodr.data.passages import Passage, fitting_prefix
 from beir_cocodr.data.text import cut_text, load_tokenizer, read_literally, token_counter
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.generation.generators import LOCAL_PREFIX, Generated, Query
+from beir_cocodr.generation.query_kinds import kinds_in_turn
 from beir_cocodr.generation.question_prompt import few_shot_prompt
 from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
 from beir_cocodr.models.checkpoints.integrity import GENERATOR, check_loaded, loading
@@ -87,8 +88,10 @@ class ModelGenerator:
         self.tokenizer = tokenizer
         self.counter = token_counter(tokenizer)
         self.template = self._template()
-        self._literally = read_literally(tokenizer, [self.template])
-        self.room = self._room()
+        self.templates = {kind: few_shot_prompt(kind) for kind in options.kinds}
+        prompts = list(self.templates.values()) or [self.template]
+        self._literally = read_literally(tokenizer, prompts)
+        self.room = self._room(prompts)
         self.sampling = self._sampling()
         self._check_writes()
 
@@ -116,7 +119,7 @@ class ModelGenerator:
             "sha256": weights_sha256(self.model),
             "tokenizer_sha256": self.counter.sha256,
             "dtype": str(self.model.dtype).removeprefix("torch."),
-            "template": self.template,
+            "template": self.templates or self.template,
             "sampling": self.sampling.to_diff_dict(),
         }
 
@@ -125,18 +128,40 @@ class ModelGenerator:
 
     def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
         """Return the queries of a shard's passages, and the number of passages that were cut."""
-        prompts, passages_cut = self._prompts([passage.text for passage in passages])
-        lengths = np.array(self.counter.count(prompts))
+        asked = self._asked(passages)
+        prompts = [self._prompt(passages[row].text, template) for row, template in asked]
+        rows_cut = {row for (row, _), (_, is_cut) in zip(asked, prompts, strict=True) if is_cut}
+        lengths = np.array(self.counter.count([prompt for prompt, _ in prompts]))
         longest_first = np.argsort(-lengths, kind="stable")
-        queries: list[list[Query]] = [[] for _ in passages]
+        written: list[list[Query]] = [[] for _ in asked]
         size = self.options.batch_size
         for batch, start in enumerate(range(0, len(prompts), size)):
-            rows = longest_first[start : start + size].tolist()
+            places = longest_first[start : start + size].tolist()
             seed = (self.options.seed, shard, batch)
-            sampled = self._sampled([prompts[row] for row in rows], seed)
-            for row in rows:
-                queries[row] = [next(sampled) for _ in range(self.options.per_passage)]
-        return Generated(queries, {"passages_cut": passages_cut})
+            sampled = self._sampled([prompts[place][0] for place in places], seed)
+            for place in places:
+                written[place] = [next(sampled) for _ in range(self._samples)]
+        queries: list[list[Query]] = [[] for _ in passages]
+        for (row, _), texts in zip(asked, written, strict=True):
+            queries[row] += texts
+        return Generated(queries, {"passages_cut": len(rows_cut)})
+
+    def _asked(self, passages: Sequence[Passage]) -> list[tuple[int, str]]:
+        """Return the row of the passage and the template of each prompt."""
+        if not self.templates:
+            return [(row, self.template) for row in range(len(passages))]
+        asked = []
+        for row, passage in enumerate(passages):
+            kinds = kinds_in_turn(
+                self.options.kinds, passage.row, passage.number, self.options.per_passage
+            )
+            asked += [(row, self.templates[kind]) for kind in kinds]
+        return asked
+
+    @property
+    def _samples(self) -> int:
+        """Return the number of queries that are sampled from a prompt."""
+        return 1 if self.templates else self.options.per_passage
 
     def _sampled(self, prompts: list[str], seed: tuple[int, int, int]) -> Iterator[Query]:
         """Return the queries of a batch, ``per_passage`` for each prompt, in their order."""
@@ -179,33 +204,26 @@ class ModelGenerator:
             torch.inference_mode(),
             torch.random.fork_rng(),
         ):
-            inputs = self._inputs(self._filled(["a"]))
+            inputs = self._inputs([_filled(self.template, "a")])
             self.model.generate(**inputs, generation_config=one_token)
 
-    def _prompts(self, texts: list[str]) -> tuple[list[str], int]:
-        """Return what the model reads for each passage, and how many passages were cut."""
+    def _prompt(self, text: str, template: str) -> tuple[str, bool]:
+        """Return what the model reads for a passage, and true if the passage was cut for it."""
         if self.room is None:
-            return self._filled([self._literally(text) for text in texts]), 0
-        parts = [cut_text(text, self.room) for text in texts]
-        literal = [self._literally(text) for text, _ in parts]
-        lengths = self._prompt_tokens(literal)
-        fitting = []
-        passages_cut = 0
-        for text, (_, words_lost), length in zip(literal, parts, lengths, strict=True):
-            is_long = length > self.room
-            passages_cut += words_lost or is_long
-            if is_long:
-                text = fitting_prefix(text, self._prompt_tokens, self.room)
-            fitting.append(text)
-        return self._filled(fitting), passages_cut
+            return _filled(template, self._literally(text)), False
 
-    def _filled(self, texts: Sequence[str]) -> list[str]:
-        return [self.template.replace(PLACEHOLDER, text) for text in texts]
+        def tokens(texts: Sequence[str]) -> list[int]:
+            return self.counter.count([_filled(template, one) for one in texts])
 
-    def _prompt_tokens(self, texts: Sequence[str]) -> list[int]:
-        return self.counter.count(self._filled(texts))
+        readable, loses_words = cut_text(text, self.room)
+        literal = self._literally(readable)
+        [length] = tokens([literal])
+        is_long = length > self.room
+        if is_long:
+            literal = fitting_prefix(literal, tokens, self.room)
+        return _filled(template, literal), loses_words or is_long
 
-    def _room(self) -> int | None:
+    def _room(self, templates: Sequence[str]) -> int | None:
         """Return the most tokens of a prompt, or None if no limit is known."""
         positions = getattr(self.model.config, "max_position_embeddings", None)
         limits: list[int] = []
@@ -216,7 +234,7 @@ class ModelGenerator:
             return None
         most = min(limits)
         room = most - self.reserved_tokens()
-        [without_passage] = self._prompt_tokens([""])
+        without_passage = max(self.counter.count([_filled(template, "") for template in templates]))
         if room < without_passage + _LEAST_PASSAGE:
             raise InputError(
                 f"generator {self.name!r} reads {most} tokens, too few for its prompt and a query "
@@ -385,6 +403,11 @@ def _generator_class(name: str, config: PretrainedConfig) -> type[ModelGenerator
         "text; name an encoder-decoder such as a doc2query T5, a causal language model, or "
         "'lexical'"
     )
+
+
+def _filled(template: str, text: str) -> str:
+    """Return a prompt with the text of a passage in its place."""
+    return template.replace(PLACEHOLDER, text)
 
 
 def _as_list(ids: int | list[int] | None) -> list[int]:

@@ -14,7 +14,9 @@ from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import Passage, fitting_prefix, sentence_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
+from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generators import Generated, Query
+from beir_cocodr.generation.query_kinds import QUERY_KINDS, kinds_in_turn
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.io import save_array
 from beir_cocodr.records import Json
@@ -95,7 +97,8 @@ def build(
 class LexicalGenerator:
     """A generator that needs no model.
 
-    For each query one of three kinds is chosen at random: the title of the document, a salient
+    For each query one of three kinds is chosen at random, or in turn where the options name kinds:
+    the title of the document, a salient
     sentence of the passage, or some of the passage's best terms by tf-idf, (1 + ln tf) ·
     ln(1 + N/df). Sentences are taken in the order of their salience, the sum of their words' tf-idf
     over the square root of the number of words. Two to five terms are drawn from the best ten in
@@ -116,7 +119,17 @@ class LexicalGenerator:
     """
 
     def __init__(self, documents: Documents, options: GenerationOptions) -> None:
-        """Make the generator; :meth:`prepare` reads the corpus."""
+        """Make the generator; :meth:`prepare` reads the corpus.
+
+        Raises:
+            InputError: It has no queries of a kind that the options ask for.
+        """
+        for kind in options.kinds:
+            if not QUERY_KINDS[kind].lexical:
+                raise InputError(
+                    f"the generator lexical writes no {kind}; leave {kind} out of query_kinds, or "
+                    "name a language model with --generator"
+                )
         self.documents = documents
         self.options = options
         self.counter = word_counter()
@@ -162,6 +175,8 @@ class LexicalGenerator:
             "terms": _term_queries(passage_words, weights, rng),
         }
         used: set[tuple[str, ...]] = {tuple(passage_words), ()}
+        if self.options.kinds:
+            return self._in_turn(passage, kinds, used)
         queries: list[tuple[str, str]] = []
         while kinds and len(queries) < self.options.per_passage:
             kind = list(kinds)[int(rng.integers(len(kinds)))]
@@ -171,6 +186,21 @@ class LexicalGenerator:
             else:
                 used.add(tuple(words(text)))
                 queries.append((kind, text))
+        return queries
+
+    def _in_turn(
+        self, passage: Passage, kinds: dict[str, Iterator[str]], used: set[tuple[str, ...]]
+    ) -> list[tuple[str, str]]:
+        """Return one query of each kind in turn, "" where a kind has no other one left."""
+        turns = kinds_in_turn(
+            self.options.kinds, passage.row, passage.number, self.options.per_passage
+        )
+        queries: list[tuple[str, str]] = []
+        for turn in turns:
+            kind = QUERY_KINDS[turn].lexical
+            text = _next_unused(kinds[kind], used) or ""
+            used.add(tuple(words(text)))
+            queries.append((kind, text))
         return queries
 
     def _weights(self, terms: list[str]) -> dict[str, float]:

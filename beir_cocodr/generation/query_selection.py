@@ -1,11 +1,13 @@
 """From generated queries to a BEIR folder: they are cleaned, selected and written."""
 
 import json
+import math
 import re
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import compress, islice
 from pathlib import Path
 
@@ -14,7 +16,9 @@ import numpy as np
 from beir_cocodr.arrays import Bools
 from beir_cocodr.data.documents import Documents, hashes_of
 from beir_cocodr.data.files.beir_folder import link_beside
+from beir_cocodr.data.text import words
 from beir_cocodr.generation.generators import Query
+from beir_cocodr.generation.query_kinds import kinds_in_turn
 from beir_cocodr.generation.shards import PassageQueries, QueryShards
 from beir_cocodr.io import atomic_writer
 from beir_cocodr.models.spec import SearchOptions
@@ -34,6 +38,9 @@ _CHARACTERS_A_TOKEN = 16
 # Queries that the filter searches at a time, and passages whose ids are looked up at a time.
 _BLOCK = 10_000
 _CHUNK = 1_000
+
+# What a product of a similarity and a whole number may lack by rounding.
+_ROUNDING = 1e-9
 
 
 def clean_queries(
@@ -126,27 +133,41 @@ class ConsistencyFilter:
             yield resources.ranker(self.retriever)
 
 
+@dataclass(frozen=True)
+class DuplicateRule:
+    """Which queries repeat earlier ones.
+
+    Attributes:
+        equal: Texts that are equal repeat each other. They are equal by a 64-bit hash: that two of
+            ten million texts share one by chance has a probability of three in a million.
+        similarity: Texts whose sets of words have at least this Jaccard similarity repeat each
+            other; None for no such texts.
+    """
+
+    equal: bool = False
+    similarity: float | None = None
+
+
 def select_queries(
     shards: QueryShards,
-    dedupe: bool,
+    duplicates: DuplicateRule,
     consistency: ConsistencyFilter | None,
 ) -> tuple[Bools, dict[str, int]]:
     """Select the queries to keep.
 
     Args:
         shards: Shards, all finished.
-        dedupe: Keep only the first of equal texts. Texts are equal by a 64-bit hash: that two of
-            ten million texts share one by chance has a probability of three in a million.
+        duplicates: The rule by which only the first of several queries is kept.
         consistency: Keep only queries that this filter keeps.
 
     Returns:
         (n,) bool over all generated queries in corpus order, true for those to keep; and the counts
-        ``duplicates`` and ``inconsistent`` of those that were left out.
+        ``duplicates``, ``near_duplicates`` and ``inconsistent`` of those that were left out.
     """
     has_text = (bool(text) for _, text in shards.texts())
     kept = np.fromiter(has_text, bool)
     counts = {"duplicates": 0, "inconsistent": 0}
-    if dedupe:
+    if duplicates.equal:
         hashes = hashes_of(text for _, text in shards.texts())
         _, first_rows = np.unique(hashes, return_index=True)
         is_first = np.zeros(len(kept), bool)
@@ -159,7 +180,50 @@ def select_queries(
         consistent = np.concatenate([np.zeros(0, bool), *blocks])
         counts["inconsistent"] = int((~consistent).sum())
         kept[np.flatnonzero(kept)] = consistent
+    if duplicates.similarity is not None:
+        texts = [text for _, text in compress(shards.texts(), kept)]
+        is_new = without_near_duplicates(texts, duplicates.similarity)
+        counts["near_duplicates"] = int((~is_new).sum())
+        kept[np.flatnonzero(kept)] = is_new
     return kept, counts
+
+
+def without_near_duplicates(texts: Sequence[str], similarity: float) -> Bools:
+    """Return which texts have less than a Jaccard similarity to all earlier ones that are kept.
+
+    The comparison is exact. Words are put in the order of their rarity: two sets can be so similar
+    only if they share one of their first |A| - ⌈s |A|⌉ + 1 words, so only sets that share one of
+    these are compared.
+
+    Args:
+        texts: n texts.
+        similarity: s, the similarity from which texts are near duplicates, above 0.
+
+    Returns:
+        (n,) bool.
+
+    References:
+        Bayardo, Ma and Srikant, Scaling up all pairs similarity search, 2007; Xiao et al.,
+        Efficient similarity joins for near duplicate detection, 2008 (the prefix filter).
+    """
+    word_sets = [frozenset(words(text)) for text in texts]
+    frequencies = Counter(word for word_set in word_sets for word in word_set)
+    kept = np.zeros(len(texts), bool)
+    with_word: dict[str, list[int]] = defaultdict(list)
+    for row, word_set in enumerate(word_sets):
+        rarest_first = sorted(word_set, key=lambda word: (frequencies[word], word))
+        length = len(word_set) - math.ceil(similarity * len(word_set) - _ROUNDING) + 1
+        prefix = rarest_first[:length]
+        candidates = {other for word in prefix for other in with_word[word]}
+        kept[row] = all(_jaccard(word_set, word_sets[other]) < similarity for other in candidates)
+        if kept[row]:
+            for word in prefix:
+                with_word[word].append(row)
+    return kept
+
+
+def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
+    return len(a & b) / len(a | b)
 
 
 def write_queries(
@@ -167,20 +231,23 @@ def write_queries(
     kept: Bools,
     documents: Documents,
     output: Path,
+    kinds: Sequence[str] = (),
 ) -> dict[str, int]:
     """Write ``queries.jsonl`` and ``qrels/train.tsv``, and link both by the names of qgen folders.
 
     The metadata of a query name its document, the number of the passage in it, and the passage's
-    character range in the document's title and text joined.
+    character range in the document's title and text joined; and the kind of the query where kinds
+    were asked for.
 
     Args:
         shards: Shards, all finished.
         kept: (n,) bool over all generated queries, true for those to write.
         documents: The corpus.
         output: The output folder.
+        kinds: The kinds that take turns in the queries of a passage, if there are any.
 
     Returns:
-        The counts ``queries`` and ``passages_without_query``.
+        The counts ``queries``, one for each kind, and ``passages_without_query``.
     """
     queries_file = output / "queries.jsonl"
     qrels_file = output / "qrels" / "train.tsv"
@@ -197,6 +264,11 @@ def write_queries(
                 counts["passages_without_query"] += 1
             for number in np.flatnonzero(is_kept).tolist():
                 query = _query_record(passage, document, number)
+                if kinds:
+                    count = len(passage.queries)
+                    turns = kinds_in_turn(kinds, passage.row, passage.number, count)
+                    query["metadata"]["kind"] = turns[number]
+                    counts[turns[number]] += 1
                 queries.write(json.dumps(query, ensure_ascii=False) + "\n")
                 qrels.write(f"{query['_id']}\t{document}\t1\n")
                 counts["queries"] += 1

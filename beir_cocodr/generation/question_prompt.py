@@ -1,5 +1,8 @@
 """The prompt for questions about a passage, with three examples."""
 
+from collections.abc import Sequence
+
+from beir_cocodr.generation.query_kinds import QUERY_KINDS
 from beir_cocodr.generation.settings import PLACEHOLDER
 
 INSTRUCTION = (
@@ -30,20 +33,42 @@ EXAMPLES = (
     ),
 )
 
-_LINE = "Passage: {}\nQuery: {}"
+_FORM = "Write it alone, on one line."
 
 
-def few_shot_prompt() -> str:
-    """Return the prompt of a model that continues a text, with the placeholder of the passage."""
-    examples = [_LINE.format(passage, query) for passage, query in EXAMPLES]
-    return "\n\n".join([INSTRUCTION, *examples, f"Passage: {PLACEHOLDER}\nQuery:"])
+def few_shot_prompt(kind: str | None = None) -> str:
+    """Return the prompt of a model that continues a text, with the placeholder of the passage.
+
+    Args:
+        kind: A name in :data:`~beir_cocodr.generation.query_kinds.QUERY_KINDS`. Default: a query as
+            people type them.
+    """
+    label = "Query" if kind is None else QUERY_KINDS[kind].label
+    instruction, examples = _shown(kind)
+    parts = [f"Passage: {passage}\n{label}: {query}" for passage, query in examples]
+    return "\n\n".join([instruction, *parts, f"Passage: {PLACEHOLDER}\n{label}:"])
 
 
-def few_shot_messages(passage: str) -> list[dict[str, str]]:
-    """Return the conversation with a model that is asked for a query of a passage."""
-    messages = [{"role": "system", "content": INSTRUCTION}]
-    for example, query in EXAMPLES:
+def few_shot_messages(passage: str, kind: str | None = None) -> list[dict[str, str]]:
+    """Return the conversation with a model that is asked for a query of a passage.
+
+    Args:
+        passage: The passage.
+        kind: See :func:`few_shot_prompt`.
+    """
+    instruction, examples = _shown(kind)
+    messages = [{"role": "system", "content": instruction}]
+    for example, query in examples:
         messages.append({"role": "user", "content": f"Passage: {example}"})
         messages.append({"role": "assistant", "content": query})
     messages.append({"role": "user", "content": f"Passage: {passage}"})
     return messages
+
+
+def _shown(kind: str | None) -> tuple[str, Sequence[tuple[str, str]]]:
+    """Return the instruction and the examples that a model is shown."""
+    if kind is None:
+        return INSTRUCTION, EXAMPLES
+    row = QUERY_KINDS[kind]
+    passages = [passage for passage, _ in EXAMPLES]
+    return f"{row.instruction} {_FORM}", list(zip(passages, row.examples, strict=True))

@@ -5,12 +5,23 @@ from dataclasses import asdict, dataclass
 from beir_cocodr.data.analyzers import ANALYZER_HELP, ANALYZERS
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import SEED_MAX, InputError
+from beir_cocodr.generation.query_kinds import QUERY_KINDS, parse_kinds
 from beir_cocodr.models.spec import BM25_WEIGHT, FUSIONS, ModelSpec, check_options, option
 from beir_cocodr.records import Json
 
 #: The options that decide which of the generated queries are kept; all others decide which are
 #: generated.
-SELECTION = ("dedupe", "filter_retriever", "filter_top", "analyzer", "bm25_weight")
+SELECTION = (
+    "dedupe",
+    "near_duplicates",
+    "filter_retriever",
+    "filter_top",
+    "analyzer",
+    "bm25_weight",
+)
+
+#: Options that a record names only where they are set: earlier records do not have them.
+_LATER = ("query_kinds", "near_duplicates")
 
 #: The part of a prompt that is replaced by the passage.
 PLACEHOLDER = "{passage}"
@@ -60,6 +71,11 @@ class GenerationOptions:
         "Show a causal model three examples before the passage. Default: none, but an endpoint is "
         "always shown them.",
     )
+    query_kinds: str | None = option(
+        None,
+        f"Write queries of these kinds in turn, separated by commas: any of "
+        f"{','.join(QUERY_KINDS)}. Default: one kind, the generator's own.",
+    )
     max_length: int = option(64, "Generate at most this many tokens for each query.", min=1)
     top_p: float = option(
         0.95,
@@ -80,6 +96,13 @@ class GenerationOptions:
     seed: int = option(42, "Seed the sampling with this number.", min=0, max=SEED_MAX)
     title_separator: str = option(" ", "Join title and text of a document by this separator.")
     dedupe: bool = option(False, "Keep each query text only once in the whole output.")
+    near_duplicates: float | None = option(
+        None,
+        "Leave out a query whose words have at least this Jaccard similarity to those of an "
+        "earlier query. Default: keep near duplicates.",
+        above=0,
+        max=1,
+    )
     filter_retriever: str | None = option(
         None, "Keep a query only if this model retrieves its document; named as for evaluate."
     )
@@ -104,6 +127,16 @@ class GenerationOptions:
                 f"the prompt {self.prompt!r} needs {PLACEHOLDER} once; put it where the passage "
                 "belongs"
             )
+        if self.kinds and self.prompt is not None:
+            raise InputError(
+                "a prompt and query_kinds exclude each other: kinds have prompts of their own; "
+                "leave one of them out"
+            )
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Return the kinds of queries that are written in turn, none for the generator's own."""
+        return parse_kinds(self.query_kinds)
 
     @property
     def text_format(self) -> TextFormat:
@@ -112,18 +145,26 @@ class GenerationOptions:
 
     def generation(self) -> Json:
         """Return the options that decide which queries are generated."""
-        return {name: value for name, value in asdict(self).items() if name not in SELECTION}
+        return {name: value for name, value in self._recorded().items() if name not in SELECTION}
 
     def selection(self) -> Json:
         """Return the options that decide which queries are kept.
 
         BM25's weight is among them only if the retriever of the filter weights BM25.
         """
-        options = asdict(self)
+        options = self._recorded()
         selection = {name: options[name] for name in options if name in SELECTION}
         if not self._weights_bm25():
             del selection["bm25_weight"]
         return selection
+
+    def _recorded(self) -> Json:
+        """Return the options as records have them."""
+        options = asdict(self)
+        for name in _LATER:
+            if options[name] is None:
+                del options[name]
+        return options
 
     def _weights_bm25(self) -> bool:
         if not self.filter_retriever:

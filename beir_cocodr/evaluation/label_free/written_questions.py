@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +20,7 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
 from beir_cocodr.generation.generators import Generator, build_generator
 from beir_cocodr.generation.query_selection import clean_queries
 from beir_cocodr.generation.question_cache import QuestionCache
+from beir_cocodr.generation.question_text import clean_question, is_question
 from beir_cocodr.generation.settings import GenerationOptions
 
 log = logging.getLogger(__name__)
@@ -36,15 +36,6 @@ _BATCH = 8
 # Tokens of a word, and of the prompt without its passage, for a statement of costs.
 _TOKENS_A_WORD = 1.4
 _PROMPT_TOKENS = 330
-
-# Marks that models put around a question, a passage that the question speaks of, and the fewest
-# words of a question.
-_AROUND = re.compile(r"^(?:query|question|q)\s*[:.]\s*|^[\"'`*\-\s]+|[\"'`*\s]+$", re.IGNORECASE)
-_ABOUT_THE_TEXT = re.compile(
-    r"\b(?:this|the|above|given|following) (?:passage|text|paragraph|excerpt|article)\b",
-    re.IGNORECASE,
-)
-_FEWEST_QUESTION_WORDS = 2
 
 
 @dataclass(frozen=True)
@@ -115,21 +106,6 @@ def write_questions(
             texts.append(passage.row)
     found_in = [TextFormat().document(document) for document in documents.take(texts)]
     return drawing.queries(found_in, "documents_without_question")
-
-
-def clean_question(text: str) -> str:
-    """Return the question in what a model wrote, without labels and marks around it."""
-    line = next((line for line in text.splitlines() if line.strip()), "")
-    before = ""
-    while line != before:
-        before = line
-        line = _AROUND.sub("", line)
-    return line
-
-
-def is_question(text: str) -> bool:
-    """Return false for a text that is too short or speaks of the passage that it was made from."""
-    return len(words(text)) >= _FEWEST_QUESTION_WORDS and not _ABOUT_THE_TEXT.search(text)
 
 
 def _draw_passages(

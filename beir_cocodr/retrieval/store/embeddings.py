@@ -116,6 +116,11 @@ class ChangedEmbeddings(DerivedEmbeddings):
         self._changed = changed[order]
         self._vectors = torch.from_numpy(vectors[order])
 
+    @property
+    def unchanged(self) -> Embeddings:
+        """Return the embeddings without the replaced rows."""
+        return self._embeddings
+
     def rows(self, rows: Ints) -> torch.Tensor:
         """Return the vectors of rows."""
         vectors = self._embeddings.rows(rows)

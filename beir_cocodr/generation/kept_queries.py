@@ -1,0 +1,130 @@
+"""Queries that a language model wrote, kept by the content of their passages, and their costs."""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from zlib import crc32
+
+from beir_cocodr.arrays import spaced_rows
+from beir_cocodr.data.passages import Passage, PassageReader
+from beir_cocodr.data.text import words
+from beir_cocodr.generation.generators import Generated, Generator, Query
+from beir_cocodr.generation.query_kinds import kinds_in_turn
+from beir_cocodr.generation.question_cache import QuestionCache
+from beir_cocodr.generation.question_prompt import few_shot_prompt
+from beir_cocodr.generation.question_text import clean_question, is_question
+from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.io import parse_json
+from beir_cocodr.records import Json
+
+log = logging.getLogger(__name__)
+
+# Options that do not change what is written about a passage.
+_NOT_ABOUT_A_PASSAGE = ("shard_documents", "max_passages", "batch_size", "tokenizer")
+
+# Documents from which costs are estimated, and tokens of a word.
+_LOOKED_AT = 200
+_TOKENS_A_WORD = 1.4
+
+
+class KeptGenerator:
+    """A generator that asks another one for queries of passages that it has not written yet.
+
+    Queries are on the disk after each batch of passages. So a run that was killed repeats at most
+    one batch, and a corpus that has changed pays for its new passages alone. Queries lose labels
+    and marks around them; those that are too short or speak of "the passage" are emptied and
+    counted.
+
+    Args:
+        inner: The generator that writes.
+        options: Its options, with kinds of queries.
+    """
+
+    def __init__(self, inner: Generator, options: GenerationOptions) -> None:
+        """Open what the generator wrote before."""
+        self.inner = inner
+        self.options = options
+        self.counter = inner.counter
+        settings = options.generation()
+        for name in _NOT_ABOUT_A_PASSAGE:
+            settings.pop(name, None)
+        self._cache = QuestionCache({"generator": inner.describe(), "options": settings})
+
+    def describe(self) -> Json:
+        """Return what the queries depend on beside passages and options."""
+        return self.inner.describe()
+
+    def prepare(self, folder: Path) -> None:
+        """Prepare the generator that writes."""
+        self.inner.prepare(folder)
+
+    def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
+        """Return the queries of passages, with counts of those that were kept and refused."""
+        missing = [passage for passage in passages if not self.knows(passage)]
+        size = self.options.batch_size
+        for start in range(0, len(missing), size):
+            self._write(missing[start : start + size])
+        queries = [self._usable(passage) for passage in passages]
+        refused = sum(not query.text for of_passage in queries for query in of_passage)
+        counts = {"passages_kept": len(passages) - len(missing), "refused": refused}
+        return Generated(queries, counts)
+
+    def knows(self, passage: Passage) -> bool:
+        """Return true if the queries of a passage are kept."""
+        return self._cache.get(self._key(passage)) is not None
+
+    def _write(self, passages: Sequence[Passage]) -> None:
+        # The seed follows the content, as the same passages may come in other shards.
+        number = crc32(passages[0].text.encode())
+        generated = self.inner.generate(passages, number)
+        for passage, queries in zip(passages, generated.queries, strict=True):
+            self._cache.put(self._key(passage), json.dumps(queries, ensure_ascii=False))
+
+    def _usable(self, passage: Passage) -> list[Query]:
+        queries = []
+        for text, is_cut in parse_json(self._cache.get(self._key(passage)) or "[]"):
+            question = clean_question(text)
+            queries.append(Query(question if is_question(question) else "", is_cut))
+        return queries
+
+    def _key(self, passage: Passage) -> str:
+        """Return what the queries of a passage are kept by: their kinds, and the text."""
+        kinds = kinds_in_turn(
+            self.options.kinds, passage.row, passage.number, self.options.per_passage
+        )
+        return f"{','.join(kinds)}\n{passage.text}"
+
+
+def describe_costs(
+    name: str, reader: PassageReader, generator: Generator, options: GenerationOptions
+) -> str:
+    """Return about how many queries are written, and how many tokens that takes.
+
+    Passages and their lengths are estimated from some documents, evenly spaced.
+
+    Args:
+        name: The generator's name.
+        reader: Reads the passages of the corpus.
+        generator: May know some of them, as :class:`KeptGenerator` does.
+        options: How queries are generated.
+    """
+    rows = spaced_rows(len(reader.documents), _LOOKED_AT).tolist()
+    passages, _ = reader.read(rows)
+    count = len(passages) * len(reader.documents) / len(rows)
+    if options.max_passages is not None:
+        count = min(count, options.max_passages)
+    kept = 0
+    if isinstance(generator, KeptGenerator):
+        kept = sum(map(generator.knows, passages))
+    share = 1 - kept / max(len(passages), 1)
+    queries = count * options.per_passage * share
+    kinds = options.kinds or (None,)
+    prompt = sum(len(words(few_shot_prompt(kind))) for kind in kinds) / len(kinds)
+    length = sum(len(words(passage.text)) for passage in passages) / max(len(passages), 1)
+    read = queries * _TOKENS_A_WORD * (prompt + length)
+    return (
+        f"{name} writes about {queries:,.0f} queries (about {read:,.0f} tokens to read, at most "
+        f"{queries * options.max_length:,.0f} to write); {1 - share:.0%} of the passages were "
+        "written about before"
+    )

