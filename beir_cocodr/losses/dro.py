@@ -32,6 +32,9 @@ Mode = Literal["stable", "published", "paper"]
 #: What iDRO does with clusters that a batch lacks.
 Absent = Literal["reset", "keep"]
 
+#: Which batch moves the weights: that of all processes together, or each process's own.
+Scope = Literal["all", "rank"]
+
 # Default factor on scores of models that compare by cosine.
 _COSINE_SCALE = 20.0
 
@@ -106,6 +109,8 @@ class ClusterLoss(nn.Module):
     needs_gram = False
     #: Set if :meth:`observe` comes before this step's loss, and not after it.
     moves_first = True
+    #: "rank" if each process has weights of its own, which the batch of that process moves.
+    scope: Scope = "all"
     clusters: Tensor | None
     weights: Tensor
     loss_sums: Tensor
@@ -177,9 +182,12 @@ class ClusterLoss(nn.Module):
         if training:
             self.finish_step()
         members = self._members(labels)
-        counts = sum_over_ranks(torch.bincount(members, minlength=self.n_clusters))
-        # (P,) the clusters of the batch; the others cost nothing.
-        present = counts.nonzero().squeeze(1)
+        counts = torch.bincount(members, minlength=self.n_clusters)
+        all_counts = sum_over_ranks(counts.clone())
+        if not self._is_per_rank():
+            counts = all_counts
+        # (P,) the clusters of the batch of all processes; the others cost nothing.
+        present = all_counts.nonzero().squeeze(1)
         step = None
         if training and self.needs_gram:
             sketch = None
@@ -189,25 +197,36 @@ class ClusterLoss(nn.Module):
         with nullcontext() if step is None else step.watch_forward():
             reps = [self.model(column)["sentence_embedding"] for column in sentence_features]
         triplets, examples = self._losses(reps)
-        # Means over the batch of all processes. DDP averages them over the processes, hence W.
-        shares = world_size() / counts[present].to(examples)  # (P,)
+        # Means over the batch of all processes, of which DDP averages the parts, hence W; or with
+        # the scope "rank" over that of this process.
+        parts = 1 if self._is_per_rank() else world_size()
+        shares = parts / counts[present].clamp(min=1).to(examples)  # (P,)
         slots = torch.searchsorted(present, members)
         scaled = examples * shares[slots]
         cluster_losses = examples.new_zeros(len(present)).index_add(0, slots, scaled)  # (P,)
-        values = sum_over_ranks(cluster_losses.detach().double()) / world_size()
+        values = cluster_losses.detach().double()
+        if parts > 1:
+            values = sum_over_ranks(values) / parts
         losses = self.weights.new_zeros(self.n_clusters).index_copy(0, present, values)
         factors = self._step_factors(losses, counts, training)[present]
         loss = (factors.to(examples) * cluster_losses).sum()
         if step is not None:
             step.losses = losses
+            missing = world_size() // parts  # ClusterStep expects W times a mean loss
             if self.gram == "k_calls":
-                step.differentiate_each(cluster_losses)
-            elif self.in_batch:
-                step.differentiate_once((triplets * shares[slots]).sum())
+                step.differentiate_each(missing * cluster_losses)
+            elif self.in_batch or missing > 1:
+                # With the scope "rank" the processes weigh a cluster differently, so that their
+                # gradients are summed before any weight.
+                step.differentiate_once(missing * (triplets * shares[slots]).sum())
             else:
                 step.watch_backward(loss, factors)
             self._pending = step
         return loss
+
+    def _is_per_rank(self) -> bool:
+        """Return true if there are other processes, whose weights differ from those here."""
+        return self.scope == "rank" and world_size() > 1
 
     def _step_factors(self, losses: Tensor, counts: Tensor, training: bool) -> Tensor:
         """Return (K,) the factors of a step; in training the weights move before or after."""
@@ -535,16 +554,20 @@ class IDROLoss(ClusterLoss):
     Args:
         model: the encoder.
         n_clusters: K.
-        mode: "published" is the released code bit for bit: ``absent="reset"``, loss Σ_k h_k ℓ_k,
-            weights 1 at first. "stable" (default) is the same update with ``absent="keep"`` and
-            ``renormalize_present``, because small batches hold few of the clusters and the sum of
-            their weights swings. "paper": loss Σ_k α_k ω_k ℓ_k with α_k ∝ ℓ_k^β, mean 1 over the
-            clusters of the batch, and Eq. 23 with weights of at least 1e-8. Its gradients are raw:
-            where they are large the default τ lets one cluster take nearly all the weight, so raise
-            τ.
+        mode: "published" is the update of the released code, bit for bit (on several processes with
+            ``scope="rank"``): ``absent="reset"``, loss Σ_k h_k ℓ_k, weights 1 at first. "stable"
+            (default) is the same update with ``absent="keep"`` and ``renormalize_present``, because
+            small batches hold few of the clusters and the sum of their weights swings. "paper":
+            loss Σ_k α_k ω_k ℓ_k with α_k ∝ ℓ_k^β, mean 1 over the clusters of the batch, and Eq. 23
+            with weights of at least 1e-8. Its gradients are raw: where they are large the default τ
+            lets one cluster take nearly all the weight, so raise τ.
         absent: how absent clusters change, see :func:`idro_weights`; None is the mode's own rule.
         renormalize_present: divide the factors of a batch's clusters by their sum; None is the
             mode's own rule.
+        scope: "all" (default) keeps one set of weights, which the batch of all processes moves.
+            "rank" keeps one on each process, as the released code does: losses, counts and weights
+            are those of the process, and only the clusters' gradients are summed over all. On one
+            process the two agree.
         **settings: ``alpha``, ``rho``, ``ema`` and ``eps`` of the published update (0.25, 0.05,
             0.1, 0.01); ``beta`` (0.25) and ``tau`` of the paper's, which is K/ρ by default, 1,000
             with the published settings; and those of :class:`ClusterLoss`.
@@ -582,6 +605,7 @@ class IDROLoss(ClusterLoss):
         mode: Mode = "stable",
         absent: Absent | None = None,
         renormalize_present: bool | None = None,
+        scope: Scope = "all",
         **settings: Unpack[IDROSettings],
     ) -> None:
         """Start with equal weights."""
@@ -590,7 +614,9 @@ class IDROLoss(ClusterLoss):
         numbers = _Numbers(**{name: others.pop(name) for name in names})
         super().__init__(model, n_clusters, **others)
         _check_mode(mode, absent, renormalize_present)
+        Limits(choices=get_args(Scope)).check("scope", scope)
         self.mode = mode
+        self.scope = scope
         self.alpha = numbers.alpha
         self.rho = numbers.rho
         self.ema = numbers.ema

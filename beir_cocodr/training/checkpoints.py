@@ -11,6 +11,7 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import sort_checkpoints
 
 from beir_cocodr.distributed import rank, wait_for_all
+from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_path, file_sha256, files_sha256, parse_json, write_text
 
 log = logging.getLogger(__name__)
@@ -80,12 +81,26 @@ class LossState(TrainerCallback):
         self.loss = loss
         self.checkpoint = checkpoint
 
+    def _file(self, checkpoint: Path) -> Path:
+        """Return the file of this process's state; processes share one unless weights differ."""
+        is_per_rank = getattr(self.loss, "scope", "all") == "rank" and rank() > 0
+        if is_per_rank:
+            return checkpoint / f"rank{rank()}.{LOSS_FILE}"
+        return checkpoint / LOSS_FILE
+
     def on_train_begin(
         self, args: object, state: object, control: object, **kwargs: object
     ) -> None:
         """Load the state."""
-        if self.checkpoint is not None:
-            self.loss.load_state_dict(load_file(self.checkpoint / LOSS_FILE), strict=False)
+        if self.checkpoint is None:
+            return
+        file = self._file(self.checkpoint)
+        if not file.is_file():
+            raise InputError(
+                f"{self.checkpoint} has no cluster weights of process {rank()}, as the option "
+                "scope=rank keeps one set a process; resume with as many processes as before"
+            )
+        self.loss.load_state_dict(load_file(file), strict=False)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object
@@ -94,15 +109,16 @@ class LossState(TrainerCallback):
         finish_step = getattr(self.loss, "finish_step", None)
         if finish_step is not None:
             finish_step()
-        if rank() > 0:
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        file = self._file(folder)
+        if rank() > 0 and file.name == LOSS_FILE:
             return
         tensors = {
             name: tensor.detach().cpu().clone()
             for name, tensor in self.loss.state_dict().items()
             if not name.startswith("model.")
         }
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        with atomic_path(folder / LOSS_FILE) as temporary:
+        with atomic_path(file) as temporary:
             save_file(tensors, temporary)
 
 

@@ -36,6 +36,11 @@ CASES = {
     "erm": (ClusterLoss, {}),
     "erm in batch": (ClusterLoss, {"in_batch": True}),
 }
+# Each process has weights of its own, so that one process does something else.
+PER_RANK = {
+    "one backward": (IDROLoss, {"mode": "published", "scope": "rank", "rho": 1.0}),
+    "k_calls": (IDROLoss, {"mode": "published", "scope": "rank", "rho": 1.0, "gram": "k_calls"}),
+}
 
 
 def batch(model: COCODR, step: int) -> list[dict[str, torch.Tensor]]:
@@ -55,7 +60,7 @@ def train(case: str, folder: str, rank: int = 0, ranks: int = 1) -> dict[str, to
     for parameter in model[0].parameters():
         if parameter.ndim == 2:
             parameter.data /= 2  # mild scores
-    kind, settings = CASES[case]
+    kind, settings = (CASES | PER_RANK)[case]
     loss = kind(model, K, **settings)
     trained = model
     if ranks > 1:
@@ -92,7 +97,8 @@ def work(rank: int, folder: str, output: str) -> None:
             seconds=60
         ),  # a collective that only one of them calls fails instead of hanging
     )
-    torch.save({case: train(case, folder, rank, RANKS) for case in CASES}, f"{output}/{rank}.pt")
+    trained = {case: train(case, folder, rank, RANKS) for case in CASES | PER_RANK}
+    torch.save(trained, f"{output}/{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -124,3 +130,67 @@ def test_two_processes_do_what_one_does(ranks, two_layer_bert, case):
         torch.testing.assert_close(
             first[name], expected, rtol=1e-5, atol=1e-5, msg=f"{case}: {name}"
         )
+
+
+def by_hand(folder: str) -> list[dict[str, np.ndarray]]:
+    """Weights of each rank after each step, as the released code moves them, without ours.
+
+    A rank has its own h, and losses and counts of its own half of the batch. The gradients of a
+    cluster's losses are summed over the ranks, and the training gradient is the ranks' mean.
+    """
+    model = COCODR(folder).eval()
+    for parameter in model[0].parameters():
+        if parameter.ndim == 2:
+            parameter.data /= 2
+    watched = [p for name, p in model.named_parameters() if ".encoder.layer." in name]
+    assert len(watched) == 2 * 16
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    h = np.ones((RANKS, K))
+    steps = []
+    for step, members in enumerate(MEMBERS):
+        optimizer.zero_grad()
+        columns = [model(dict(c))["sentence_embedding"] for c in batch(model, step)]
+        queries, positives, *negatives = columns
+        scores = torch.stack([(queries * d).sum(1) for d in (positives, *negatives)], dim=1)
+        each = scores.logsumexp(1) - scores[:, 0]
+        total = each.new_zeros(())
+        losses = np.zeros((RANKS, K))
+        gradients = np.zeros((K, sum(p.numel() for p in watched)))
+        for one in range(RANKS):
+            half = range(one * 4, one * 4 + 4)
+            for cluster in range(K):
+                rows = [row for row in half if members[row] == cluster]
+                if rows:
+                    loss = each[rows].mean()
+                    losses[one, cluster] = loss.item()
+                    parts = torch.autograd.grad(loss, watched, retain_graph=True)
+                    gradients[cluster] += torch.cat([p.flatten() for p in parts]).double().numpy()
+                    total = total + float(h[one, cluster]) * loss / RANKS
+        total.backward()
+        optimizer.step()
+        directions = gradients / (1e-12 + np.linalg.norm(gradients, axis=1, keepdims=True))
+        for one in range(RANKS):
+            present = losses[one] > 0
+            powers = losses[one] ** 0.25
+            exponent = (np.outer(powers, powers) * (directions @ directions.T)).mean(0) * present
+            moved = h[one] ** 0.1 * np.exp(exponent - exponent.max()) * present
+            h[one] = np.maximum(moved / moved.sum(), 0.01)
+        steps.append({"weights": h.copy(), "loss": total.item()})
+    gradient = dict(model.named_parameters())["0.model.encoder.layer.1.output.dense.weight"].grad
+    return [*steps, {"gradient": gradient.numpy()}]
+
+
+@pytest.mark.parametrize("case", PER_RANK)
+def test_each_process_moves_weights_of_its_own_by_its_own_batch(ranks, two_layer_bert, case):
+    *steps, last = by_hand(str(two_layer_bert))
+    first, second = (found[case] for found in ranks)
+    for number, expected in enumerate(steps):
+        for one, trained in enumerate((first, second)):
+            weights = trained[f"weights {number}"].numpy()
+            np.testing.assert_allclose(weights, expected["weights"][one], atol=1e-6)
+        loss = (first[f"value {number}"] + second[f"value {number}"]) / 2
+        assert float(loss) == pytest.approx(expected["loss"], rel=1e-5)
+    assert np.abs(steps[-1]["weights"][0] - steps[-1]["weights"][1]).max() > 0.1
+    name = "gradient of 0.model.encoder.layer.1.output.dense.weight"
+    np.testing.assert_allclose(first[name].numpy(), last["gradient"], atol=1e-5)
+    np.testing.assert_allclose(second[name].numpy(), last["gradient"], atol=1e-5)

@@ -14,7 +14,7 @@ from transformers import TrainerCallback, TrainerState
 
 from beir_cocodr.arrays import Floats
 from beir_cocodr.data.clusters import KMeans, cluster_queries
-from beir_cocodr.distributed import do_each, on_main, rank, world_size
+from beir_cocodr.distributed import do_each, gather, on_main, rank, sum_over_ranks, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import atomic_writer, parse_json, write_text
 from beir_cocodr.losses.dro import ClusterLoss
@@ -144,7 +144,8 @@ class ClusterLog(TrainerCallback):
 
     A line holds ``step``, the ``weights`` of the clusters then, and since the line before the mean
     of their ``losses`` (null for a cluster that did not occur) and the number of their
-    ``examples``. A resumed run drops the lines after its checkpoint.
+    ``examples``. Where each process has weights of its own, ``weights`` are those of the first one,
+    and ``weights_by_process`` has all. A resumed run drops the lines after its checkpoint.
 
     Args:
         loss: the loss.
@@ -177,12 +178,18 @@ class ClusterLog(TrainerCallback):
         last = state.global_step >= state.max_steps
         if state.global_step % self.every and not last:
             return
+        weights_by_process = {}
+        if loss.scope == "rank" and world_size() > 1:
+            weights_by_process = {"weights_by_process": gather(loss.weights.tolist())}
+            for tally in (loss.loss_sums, loss.steps_seen, loss.examples_seen):
+                sum_over_ranks(tally)
         sums = zip(loss.loss_sums.tolist(), loss.steps_seen.tolist(), strict=True)
         line = {
             "step": state.global_step,
             "weights": loss.weights.tolist(),
             "losses": [total / steps if steps else None for total, steps in sums],
             "examples": loss.examples_seen.tolist(),
+            **weights_by_process,
         }
         for tally in (loss.loss_sums, loss.steps_seen, loss.examples_seen):
             tally.zero_()

@@ -53,6 +53,8 @@ class IDROOptions(ClusterOptions):
             own rule.
         renormalize_present: divide the weights of a batch's clusters by their sum. None is the
             mode's own rule.
+        scope: "all" moves one set of weights by the batch of all processes; "rank" keeps one set
+            on each process, moved by its own batch, as in the published code.
         beta: exponent of the losses, in the mode paper.
         tau: temperature of the mode paper; None means clusters / rho.
         gram: how cluster gradients are compared: "one_backward", "sketch" or "k_calls".
@@ -67,6 +69,7 @@ class IDROOptions(ClusterOptions):
     eps: float = option(0.01, above=0, below=1)
     absent: str | None = option(None, choices=("reset", "keep"))
     renormalize_present: bool | None = option(None)
+    scope: str = option("all", choices=("all", "rank"))
     beta: float = option(0.25, min=0)
     tau: float | None = option(None, above=0)
     gram: str = option("one_backward", choices=("one_backward", "sketch", "k_calls"))

@@ -14,6 +14,7 @@ from conftest import exit_code, process
 from safetensors.torch import load_file
 
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.errors import InputError
 from beir_cocodr.io import file_sha256
 from beir_cocodr.losses.dro import CVaRLoss, IDROLoss
 from beir_cocodr.models.cocodr import COCODR
@@ -233,6 +234,26 @@ def test_the_state_of_a_loss_is_all_it_knows(kind, two_layer_bert, tmp_path):
     for name in own:
         assert torch.equal(second.state_dict()[name], first.state_dict()[name]), name
     assert [path.name for path in (tmp_path / "checkpoint-7").iterdir()] == [checkpoints.LOSS_FILE]
+
+
+def test_each_process_keeps_a_state_of_its_own_if_the_weights_are_its_own(
+    two_layer_bert, tmp_path, monkeypatch
+):
+    checkpoint = tmp_path / "checkpoint-7"
+    checkpoint.mkdir()
+    for number in (0, 1):
+        monkeypatch.setattr(checkpoints, "rank", lambda number=number: number)
+        loss = IDROLoss(COCODR(str(two_layer_bert)), 3, scope="rank")
+        loss.weights.fill_(number + 2)
+        LossState(loss, None).on_save(Arguments(tmp_path), State(7), None)
+    for number in (0, 1):
+        monkeypatch.setattr(checkpoints, "rank", lambda number=number: number)
+        loss = IDROLoss(COCODR(str(two_layer_bert)), 3, scope="rank")
+        LossState(loss, checkpoint).on_train_begin(Arguments(tmp_path), State(7), None)
+        assert loss.weights.tolist() == [number + 2] * 3
+    monkeypatch.setattr(checkpoints, "rank", lambda: 2)
+    with pytest.raises(InputError, match=r"checkpoint-7.*process 2.*scope=rank"):
+        LossState(loss, checkpoint).on_train_begin(Arguments(tmp_path), State(7), None)
 
 
 def test_going_on_drops_lines_after_the_checkpoint_and_broken_ones(two_layer_bert, tmp_path):
