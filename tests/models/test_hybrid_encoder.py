@@ -20,7 +20,6 @@ from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
 from beir_cocodr.models.checkpoints.loading import fingerprint
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.provenance import read_record
-from beir_cocodr.retrieval.hybrid.hybrid_feedback import HybridFeedback
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -241,39 +240,6 @@ def test_pyserini_gets_its_vectors(store, tmp_path):
     np.testing.assert_array_equal(
         index.reconstruct_n(0, index.ntotal), EmbeddingStore.open(store).load().numpy()
     )
-
-
-def test_feedback_moves_the_dense_part_alone(model, folder, collection, tmp_path):
-    """Two searches in one index, by hand."""
-    retrievers = Resources(collection.documents, tmp_path)
-    found = retrievers.ranker(f"feedback:{folder}").search(collection.queries, 10)
-    documents = torch.from_numpy(model.encode_corpus(list(collection.documents.values())))
-    parts = model.encode_query_parts(list(collection.queries.values()))
-    ties = torch.from_numpy(-collection.documents.tie_ranks().astype(np.float64))
-    for row, expected in zip(found.rows, parts, strict=True):
-        best = (model.head.join(expected[None]) @ documents.T)[0].topk(3).indices
-        moved = torch.nn.functional.normalize(
-            expected[:32] + 0.5 * documents[best, :32].mean(dim=0), dim=-1
-        )
-        scores = (model.head.join(torch.cat([moved, expected[32:]])[None]) @ documents.T)[0]
-        np.testing.assert_allclose(
-            scores[row].numpy(), scores.sort(descending=True).values[:10].numpy(), atol=1e-4
-        )
-    assert len(ties) == len(documents)
-
-
-def test_feedback_may_take_its_documents_from_the_exact_fusion(model, folder, collection, tmp_path):
-    from beir_cocodr.retrieval.bm25 import BM25
-    from beir_cocodr.retrieval.hybrid.fusion import Hybrid
-
-    retrievers = Resources(collection.documents, tmp_path)
-    dense, bm25 = retrievers.ranker(str(folder)), BM25(collection.documents)
-    feedback = HybridFeedback(dense, bm25)
-    parts = model.encode_query_parts(list(collection.queries.values()))
-    base = retrievers.ranker(read_record(folder).base)
-    expected = Hybrid(base, bm25, 0.5).rank(collection.queries, parts[:, :32].contiguous(), 3).rows
-    np.testing.assert_array_equal(feedback._best(collection.queries, parts), expected)
-    assert feedback.search(collection.queries, 5).rows.shape == (len(collection.queries), 5)
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "rrf"])

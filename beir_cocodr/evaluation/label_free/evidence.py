@@ -536,20 +536,18 @@ class Gatherer:
         return _best_rows(ranking, self.documents, self.drop)
 
     def _kind(self, name: str, ranker: Ranker) -> str | None:
-        """Return a model's kind in the calibration; a loaded encoder's own class says it."""
+        """Return a model's kind in the calibration.
+
+        A ranker with a kind of its own, or a loaded encoder's class, says it.
+        """
         spec = self.resources.spec(name)
         kind = calibration_kind(spec)
+        if hasattr(ranker, "calibration_kind"):
+            return str(ranker.calibration_kind)
         if spec.kind != "dense":
             return kind
-        return getattr(
-            getattr(
-                ranker,
-                "model",
-                None,
-            ),
-            "calibration_kind",
-            kind,
-        )
+        model = getattr(ranker, "model", None)
+        return getattr(model, "calibration_kind", kind)
 
 
 def _origin(spec: ModelSpec) -> str:
