@@ -20,6 +20,7 @@ from beir_cocodr.cli import (
     guide,
     handing,
     judging,
+    learning,
     resampling,
     search,
     serving,
@@ -107,6 +108,7 @@ _COMMANDS: tuple[Command, ...] = (
     search.encode,
     serving.serve,
     handing.hand_over,
+    learning.learn,
 )
 
 _STUDIES: tuple[Command, ...] = (

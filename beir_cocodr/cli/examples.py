@@ -18,6 +18,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'search --dataset my-folder/ "how do I sort an array"',
         "search --dataset my-folder/ --model bm25 --queries questions.txt --json",
     ),
+    "learn": (
+        "learn minilm --dataset my-folder/ --judgements judged.tsv --output runs/learned",
+        "learn hybrid:minilm --dataset my-folder/ --judgements judged.tsv --output taught --json",
+    ),
     "compare": (
         "compare bm25 minilm hybrid:minilm --dataset my-folder/",
         "compare minilm --dataset my-folder/ --judgements labels_wanted.tsv",

@@ -33,7 +33,7 @@ GROUPS = {
         "cache",
     ),
     "Train": ("pretrain", "finetune", "distill", "generate-queries", "export"),
-    "Encode and serve": ("encode", "serve", "hand-over"),
+    "Encode and serve": ("encode", "serve", "hand-over", "learn"),
     "Repeat the analyses of the papers": ("study",),
     "Run other tools": ("irds", "pyserini"),
 }
@@ -119,6 +119,10 @@ ENDINGS = {
     "encode": Ending("{dataset} is encoded", (f"{_SEARCH} --store {{output}}",)),
     "serve": Ending("The page is closed", (_COMPARE_JUDGED, "serve --help")),
     "hand-over": Ending("{model} can be loaded into {to}", ("hand-over --help",)),
+    "learn": Ending(
+        "{model} has looked at the judgements",
+        (f"{_SEARCH} --model {{model}} --learned {{output}}",),
+    ),
     "study": Ending("The analysis is complete"),
     "study qpp": Ending(
         "The predictors were correlated with the quality of {model}", ("study qpp --help",)

@@ -263,6 +263,12 @@ def search(
             "documents."
         ),
     ] = None,
+    learned: Annotated[
+        Path | None,
+        plain(
+            "Search with the document vectors that learn wrote to this folder, where it kept any."
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         plain(
@@ -319,8 +325,11 @@ def search(
         if words and queries is not None:
             raise InputError("a query and --queries exclude each other: give only one of them")
         top_k = 10 if top_k is None else top_k
-        _answer(dataset, model, settings, _queries(words or [], queries), top_k, as_json)
+        groups = _queries(words or [], queries)
+        _answer(dataset, model, settings, groups, top_k, as_json=as_json, learned=learned)
         return
+    if learned is not None:
+        raise InputError("--learned answers a query; leave --output out, or leave --learned out")
     if store is None or words or queries is not None:
         raise InputError(
             "--output writes a run of the collection's queries: give --store and no query, or "
@@ -392,7 +401,9 @@ def _answer(
     settings: SearchOptions,
     groups: Iterable[dict[str, str]],
     top_k: int,
+    *,
     as_json: bool,
+    learned: Path | None = None,
 ) -> None:
     """Search for each group of queries, and print the hits."""
     from beir_cocodr.report.terminal import print_hits
@@ -405,6 +416,12 @@ def _answer(
         searcher = _answer_first(dataset, name, settings, groups[0], top_k)
     if searcher is None:
         searcher = Searcher(dataset, name, settings)
+    if learned is not None:
+        from beir_cocodr.evaluation.judged_vectors import LearnedVectors
+
+        learned_vectors = LearnedVectors.load(learned)
+        log.info("%s", learned_vectors.record.describe())
+        learned_vectors.apply(searcher.dense)
     answers = []
     for queries in groups:
         for id, hits in searcher.search_all(queries, top_k).items():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,16 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from beir_cocodr.arrays import Doubles, Floats, Ints
-from beir_cocodr.data.judgements import Judgements
+from beir_cocodr.data.collection import Dataset, load_collection
+from beir_cocodr.data.judgements import Judgements, load_judgements
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.few_labels import FEWEST, LEVEL
-from beir_cocodr.io import atomic_path, file_sha256, json_sha256, output_folder
-from beir_cocodr.models.spec import Options, option
+from beir_cocodr.io import atomic_path, file_sha256, json_sha256, output_folder, output_path
+from beir_cocodr.models.spec import Options, SearchOptions, option
 from beir_cocodr.records import Record
 from beir_cocodr.retrieval.ranking import best_rows
+from beir_cocodr.retrieval.resolve import Model
+from beir_cocodr.retrieval.searcher import Searcher
 from beir_cocodr.retrieval.store.embeddings import ChangedEmbeddings
 from beir_cocodr.retrieval.store.encode import identity_of
 from beir_cocodr.retrieval.store.record import SHARD_SIZE, EncodeOptions
@@ -120,7 +124,12 @@ class JudgedCandidates:
     ties: Ints
     unit: bool
 
-    @property
+    @cached_property
+    def _scores(self) -> Floats:
+        """Return the (Q, C) scores of all candidates as they are."""
+        return self.queries @ self.vectors.T
+
+    @cached_property
     def scale(self) -> float:
         """Return the length of a vector: bounds are shares of it."""
         if self.unit:
@@ -129,18 +138,17 @@ class JudgedCandidates:
 
     def after(self, judged: Ints, asked: Ints, bound: float) -> Doubles:
         """Return (n,) nDCG@10 of n ``asked`` queries after the ``judged`` ones moved vectors."""
+        scores = self._scores[asked]
         pulls = pulls_of(self.queries[judged], [self.grades[number] for number in judged])
-        vectors = self.vectors
         if bound and len(pulls.rows):
-            vectors = vectors.copy()
-            vectors[pulls.rows] = nudged(
-                vectors[pulls.rows], pulls.sums, bound * self.scale, unit=self.unit
-            )
-        scores = self.queries[asked] @ vectors.T
+            before = self.vectors[pulls.rows]
+            moved = nudged(before, pulls.sums, bound * self.scale, unit=self.unit)
+            scores[:, pulls.rows] = self.queries[asked] @ moved.T
         rows = zip(asked.tolist(), scores, strict=True)
-        return np.array([self._ndcg(number, of_query) for number, of_query in rows])
+        return np.array([self.ndcg(number, of_query) for number, of_query in rows])
 
-    def _ndcg(self, number: int, scores: Floats) -> float:
+    def ndcg(self, number: int, scores: Floats) -> float:
+        """Return the nDCG@10 of a query by (C,) scores of the candidates."""
         grades = self.grades[number]
         gains = [max(grades.get(row, 0), 0) for row in best_rows(scores, self.ties, _DEPTH)]
         best = sorted((grade for grade in grades.values() if grade > 0), reverse=True)[:_DEPTH]
@@ -286,12 +294,21 @@ class LearnedVectors:
         }
         return cls(Learning(**record), vectors)
 
-    def apply(self, dense: Dense) -> None:
+    def apply(self, dense: Dense | None) -> None:
         """Let a search use the vectors, if they were kept.
 
+        Args:
+            dense: The search by vectors of a model, see ``Searcher.dense``.
+
         Raises:
-            InputError: They were learned for another encoder or another state of the corpus.
+            InputError: The model has no vectors, or they were learned for another encoder or
+                another state of the corpus.
         """
+        if dense is None:
+            raise InputError(
+                "the model has no document vectors; name the encoder that has learned, or a "
+                "fusion of it"
+            )
         if self.record.key != key_of(dense):
             raise InputError(
                 "the learned vectors belong to another encoder or to another state of the corpus; "
@@ -329,6 +346,45 @@ class LearnedVectors:
                 raise ValueError("its checksum is another")
             vectors = load_file(vectors_file)["vectors"]
         return cls(record, vectors)
+
+
+def learn(
+    model: Model,
+    dataset: Dataset,
+    judgements: str | Path,
+    output: str | Path,
+    options: LearnOptions = LearnOptions(),
+    search: SearchOptions = SearchOptions(),
+) -> Learning:
+    """Let the document vectors of a model learn from judged queries, and write what was learned.
+
+    Args:
+        model: An encoder, or a fusion of one with BM25, whose dense vectors learn.
+        dataset: The corpus, as for :func:`~beir_cocodr.data.collection.load_collection`.
+        judgements: Qrels, a filled labels_wanted.tsv, or a log of judgements.
+        output: A folder, for :meth:`LearnedVectors.load` and ``search --learned``.
+        options: Parts and seed.
+        search: How the model searches.
+
+    Returns:
+        What was learned; ``kept`` is false if held-out queries do not clearly gain.
+
+    Raises:
+        InputError: The model has no document vectors, or fewer than ten judged queries have a
+            relevant document.
+    """
+    searcher = Searcher(dataset, model, search)
+    dense = searcher.dense
+    if dense is None:
+        raise InputError(
+            f"model {searcher.model} has no document vectors that could learn; name an encoder, "
+            "such as minilm"
+        )
+    queries = load_collection(dataset, labels="optional").queries
+    judged = load_judgements(Path(judgements)).of(queries, searcher.documents)
+    learned = LearnedVectors.learn(dense, judged, options)
+    learned.save(output_path(output))
+    return LearnedVectors.load(output_path(output)).record
 
 
 def forget(dense: Dense) -> None:

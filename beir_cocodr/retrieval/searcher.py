@@ -26,6 +26,7 @@ from beir_cocodr.retrieval.resources import Resources
 
 if TYPE_CHECKING:
     from beir_cocodr.retrieval.vectors.corpus_encoder import EncodingClock
+    from beir_cocodr.retrieval.vectors.dense import Dense
 
 #: Depth of the first ranking from which documents are kept.
 _FIRST_DEPTH = 100
@@ -188,6 +189,12 @@ class Searcher:
     def _clock(self) -> "EncodingClock | None":
         dense = getattr(self._ranker, "dense", self._ranker)
         return getattr(dense, "clock", None)
+
+    @property
+    def dense(self) -> "Dense | None":
+        """Return the search by document vectors that the model has; None for one without."""
+        dense = getattr(self._ranker, "dense", self._ranker)
+        return dense if hasattr(dense, "search_embeddings") else None
 
     def prepare(self) -> None:
         """Make the index or the embeddings that searching needs; else the first search does it."""

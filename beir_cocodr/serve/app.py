@@ -294,6 +294,14 @@ class _Answers:
         await run_in_threadpool(self.session.undo, asked.version)
         return JSONResponse(await run_in_threadpool(self.session.state))
 
+    async def learn(self, request: Request) -> Response:
+        await run_in_threadpool(self.session.learn)
+        return JSONResponse(await run_in_threadpool(self.session.state))
+
+    async def forget(self, request: Request) -> Response:
+        await run_in_threadpool(self.session.forget)
+        return JSONResponse(await run_in_threadpool(self.session.state))
+
     async def make_report(self, request: Request) -> Response:
         await run_in_threadpool(self.session.report)
         return JSONResponse({"path": str(self.session.report_file)})
@@ -346,6 +354,8 @@ def make_app(session: Session) -> Starlette:
             Route("/api/wanted", _passing_on(session.wanted, "query")),
             Route("/api/judge", answers.judge, methods=["POST"]),
             Route("/api/undo", answers.undo, methods=["POST"]),
+            Route("/api/learn", answers.learn, methods=["POST"]),
+            Route("/api/forget", answers.forget, methods=["POST"]),
             Route("/api/report", answers.make_report, methods=["POST"]),
         ],
         exception_handlers={InputError: _refuse, ClientDisconnect: _give_up},

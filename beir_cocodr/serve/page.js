@@ -14,6 +14,7 @@ const paces = new Map();  // model to when its encoding was first seen, and how 
 const skipped = new Set();
 let pair = null;
 let read = null;
+let learning = false;  // true while the models learn or forget
 
 /** An element; texts are never read as HTML. */
 function make(tag, attributes = {}, ...children) {
@@ -131,6 +132,7 @@ function show(now) {
   $("undo").disabled = !state.can_undo;
   for (const group of document.querySelectorAll(".grades[data-id]")) showGrade(group);
   showProposed();
+  showLearned();
   showVerdict();
 }
 
@@ -403,6 +405,28 @@ async function undo() {
   });
 }
 
+/** What models learned from judgements, and the button that takes it back. */
+function showLearned() {
+  const { learned, judged } = state;
+  $("learn").disabled = learning || !judged.documents;
+  $("forget").hidden = !learned.length;
+  $("learned").hidden = !learned.length;
+  $("learned").replaceChildren(...learned.map(({ model, text }) => make("li", {}, make("b", { title: model }, short(model)), `: ${text}.`)));
+}
+
+async function learnOrForget(path, before, after) {
+  learning = true;
+  $("learn").disabled = true;
+  notice(before, "quiet");
+  const now = await attempt(() => ask(path, {}));
+  learning = false;
+  if (now === null) return showLearned();
+  now.grades = state.grades;
+  show(now);
+  if (query) await search(query, { remember: false });
+  notice(after, "quiet");
+}
+
 async function nextPair(opens = true) {
   const wanted = await attempt(() => get("api/wanted", { query }));
   if (wanted === null || !(opens || $("pair").open)) return;
@@ -619,6 +643,8 @@ for (const name of ["kind", "folder"]) $(name).addEventListener("change", () => 
 $("login").addEventListener("submit", (event) => { event.preventDefault(); login($("secret").value); });
 $("next").addEventListener("click", () => nextPair());
 $("undo").addEventListener("click", undo);
+$("learn").addEventListener("click", () => learnOrForget("api/learn", "Learning …", "The models have learned what they could."));
+$("forget").addEventListener("click", () => learnOrForget("api/forget", "Forgetting …", "The models search as before."));
 $("skip").addEventListener("click", skip);
 $("report").addEventListener("click", report);
 $("show-keys").addEventListener("click", () => $("keys").showModal());

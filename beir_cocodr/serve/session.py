@@ -27,6 +27,7 @@ from beir_cocodr.retrieval.searcher import Hit, Searcher
 from beir_cocodr.same_run import check_same_run
 from beir_cocodr.serve.corpus_watch import CorpusWatch
 from beir_cocodr.serve.file_places import FilePlaces
+from beir_cocodr.serve.learned_columns import LearnedColumns
 from beir_cocodr.serve.shown_verdict import ShownVerdict
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ class Session:
         self._is_outdated = False
         self._watch = CorpusWatch(self._searcher.source)
         self.places = FilePlaces(self._searcher)
+        self.learned = LearnedColumns(folder)
         self._searching = threading.Lock()
         self._comparing = threading.Lock()
         self._reporting = threading.Lock()
@@ -219,6 +221,7 @@ class Session:
             "places": self.places.describe(),
             "left_out": self._left_out(),
             "proposed": self._proposed_queries(),
+            "learned": self.learned.describe(),
         }
 
     def _left_out(self) -> Json:
@@ -358,6 +361,20 @@ class Session:
         self.judged.undo(version)
         self._changed.set()
 
+    def learn(self) -> None:
+        """Let the models' document vectors learn from the judgements, where that helps."""
+        queries = load_collection(self.dataset, labels="optional").queries
+        with self._searching:
+            self.learned.learn(self._ready_searchers(), self.judged.file, queries)
+
+    def forget(self) -> None:
+        """Let all models search as they did before they learned."""
+        with self._searching:
+            self.learned.forget(self._ready_searchers())
+
+    def _ready_searchers(self) -> list[Searcher]:
+        return [column.searcher for column in self.columns.values() if column.searcher is not None]
+
     def wanted(self, query: str = "") -> list[Json]:
         """Return the pairs that are most worth judging.
 
@@ -495,6 +512,7 @@ class Session:
         self._is_outdated = False
         self._gatherer = None
         self._drawn = {}
+        self.learned.results.clear()
         for column in self.columns.values():
             if column.name != BM25:
                 column.done = 0
@@ -529,6 +547,7 @@ class Session:
         try:
             searcher = self._searcher.beside(column.name, watch)
             searcher.prepare()
+            self.learned.recall(searcher)
         except _Stopped:
             raise
         except Exception as error:

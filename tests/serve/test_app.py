@@ -62,6 +62,8 @@ ASKED = (
     ("GET", "/api/wanted"),
     ("POST", "/api/judge"),
     ("POST", "/api/undo"),
+    ("POST", "/api/learn"),
+    ("POST", "/api/forget"),
     ("POST", "/api/report"),
     ("GET", "/report"),
     ("GET", "/file?id=d1"),

@@ -1,0 +1,117 @@
+"""Learning from judgements on the page, by a real server, and forgetting it again."""
+
+import itertools
+import time
+
+import pytest
+
+pytest.importorskip(
+    "starlette", reason="starlette is not installed: pip install 'beir-cocodr[serve]'"
+)
+from starlette.testclient import TestClient
+from test_session import wait
+
+from beir_cocodr.serve import app
+from beir_cocodr.serve.session import Session
+
+SECRET = "a token that nobody knows"
+
+
+def ready(state):
+    return all(model["state"] == "ready" for model in state["models"])
+
+
+@pytest.fixture
+def started(beir_folder, tiny_cosine, tmp_path):
+    """Return a function that starts a session in one folder."""
+    sessions = []
+
+    def start():
+        models = ["bm25", str(tiny_cosine), f"hybrid:{tiny_cosine}"]
+        session = Session(str(beir_folder), models, tmp_path / "out", samples=12)
+        session.start()
+        sessions.append(session)
+        wait(session, ready)
+        page = TestClient(
+            app.guarded(session, "127.0.0.1", 8000, SECRET), base_url="http://127.0.0.1:8000"
+        )
+        assert page.post("/api/login", json={"secret": SECRET}).status_code == 200
+        return page
+
+    yield start
+    for session in sessions:
+        assert session.stop()
+
+
+def judge(page, queries, document):
+    for query in queries:
+        judgement = {"document": document, "grade": 2, "query": query}
+        assert page.post("/api/judge", json=judgement).status_code == 200
+
+
+def test_thumbs_move_the_search_and_one_click_undoes_it(started, tiny_cosine, tmp_path):
+    page = started()
+    model = str(tiny_cosine)
+
+    def best(query):
+        hits = page.get("/api/search", params={"model": model, "query": query}).json()["hits"]
+        return [hit["id"] for hit in hits]
+
+    refused = page.post("/api/learn", json={})
+    assert refused.status_code == 400
+    assert "nothing is judged yet" in refused.json()["error"]
+    words = ["wing", "flow", "shock", "layer", "drag", "plate", "nozzle", "jet", "heat", "speed"]
+    queries = [f"supersonic {first} {second}" for first, second in itertools.pairwise(words)]
+    queries += [f"supersonic {word} of a wing" for word in words]
+    before = best(queries[0])
+    wanted = next(f"d{number}" for number in range(1, 48) if f"d{number}" not in before)
+    judge(page, queries[:9], wanted)
+    assert "judge 1 more" in page.post("/api/learn", json={}).json()["error"]
+    judge(page, queries[9:], wanted)
+    state = page.post("/api/learn", json={}).json()
+    # Both columns of the encoder share its vectors, which learn once.
+    [learned] = state["learned"]
+    assert learned["kept"]
+    assert learned["model"] == model
+    assert "90% interval" in learned["text"]
+    assert best(queries[0])[0] == wanted
+    # Another session of the same folder searches by what was learned.
+    page = started()
+    assert page.get("/api/state").json()["learned"] == [learned]
+    assert best(queries[0])[0] == wanted
+    assert page.post("/api/forget", json={}).json()["learned"] == []
+    assert best(queries[0]) == before
+    assert not (tmp_path / "out" / "learned").exists()
+
+
+def test_the_verdict_does_not_know_what_was_learned(started, tmp_path):
+    """What is fitted on judgements is not judged by them."""
+    page = started()
+    session_verdict = wait_for_verdict(page)
+    queries = [f"supersonic wing {number} of a plate in a flow" for number in range(12)]
+    judge(page, queries, "d3")
+    before = wait_for_verdict(page, judged=12)
+    page.post("/api/learn", json={})
+    judge(page, ["another query"], "d3")
+    page.post("/api/undo", json={"version": page.get("/api/state").json()["version"]})
+    after = wait_for_verdict(page, judged=12)
+    assert session_verdict["queries"] == 0
+    assert [pair["estimate"] for pair in after["pairs"]] == [
+        pair["estimate"] for pair in before["pairs"]
+    ]
+
+
+def wait_for_verdict(page, judged=0):
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        state = page.get("/api/state").json()
+        verdict = state["verdict"]
+        if (
+            verdict is not None
+            and not state["working"]
+            and verdict["queries"] == judged
+            and verdict["version"] == state["version"]
+        ):
+            return verdict
+        time.sleep(0.05)
+    raise AssertionError(state)
