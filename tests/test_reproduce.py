@@ -21,6 +21,7 @@ from reproduce.commands import command_line, options_of, unavailable
 from reproduce.costs import Cost, cost, throughputs
 from reproduce.plans import describe_plan, plan
 from reproduce.scales import PaperScale, is_cached, is_distributed, resolve
+from reproduce.settings import TABLES as SETTINGS_OF
 from reproduce.settings import settings_rows
 from reproduce.shared import BY_HAND, FORUMS, IRDS, TASKS
 from reproduce.specification import Cell, Step, figures, leaves, read
@@ -400,14 +401,30 @@ def test_every_collection_has_a_name_in_ir_datasets_or_is_made_by_hand():
             assert is_registered(IRDS.get(name, f"beir/{name}")), name
 
 
-def test_the_page_has_the_settings_of_the_preset():
-    page = (ROOT / "docs" / "reproduce" / "coco-dr.md").read_text()
-    assert pages.settings_table() in page
-    rows = {row[1]: row[4] for row in settings_rows()}
-    preset = PRESETS["cocodr-base"]
-    assert rows["steps of an episode"] == f"{preset['finetune']['max_steps']:,}"
-    assert rows["epochs"] == str(preset["pretrain"]["epochs"])
-    assert rows["tokens of a span"].startswith(str(preset["pretrain"]["span_tokens"]))
+@pytest.mark.parametrize("paper", SETTINGS_OF)
+def test_the_page_has_the_settings_of_the_presets(paper):
+    page = (ROOT / "docs" / "reproduce" / f"{paper}.md").read_text()
+    assert pages.settings_table(paper) in page
+
+
+def test_presets_state_the_paper_or_the_released_commands():
+    """What an audit of the authors' code found, against what a preset takes."""
+    rows = {(row[0], row[1]): row[2:] for row in settings_rows("coco-dr")}
+    paper, released, of_paper, of_released = rows["fine-tuning", "optimiser"]
+    assert (of_paper, of_released) == ("AdamW", "LAMB") == (paper, released[:4])
+    _, released, of_paper, of_released = rows["fine-tuning", "peak rates of the episodes"]
+    assert of_paper == "5e-6, 5e-6, 5e-6"
+    assert of_released == "5e-6, 4.25e-6, 3.5e-6"
+    _, released, of_paper, of_released = rows["fine-tuning", "iDRO over several processes"]
+    assert of_released == released != of_paper
+    assert rows["fine-tuning", "tokens of queries and documents"][2:] == ["64, 128", "64, 256"]
+    assert rows["fine-tuning", "order of triplets"][3].startswith("6 consecutive")
+    assert rows["COCO", "tokens of a span"][3] == "30, and a longer sentence is kept whole"
+    warm_up = rows["fine-tuning", "warm-up on BM25's negatives"][3]
+    assert "without weights, 2e-4, LAMB, 256 triplets a GPU" in warm_up
+    large = options_of(["finetune", "--preset", "cocodr-large-released", "--weighting", "idro"], 8)
+    assert (large.batch_size, large.episode_options.bm25_learning_rate) == (8 * 32, 5e-5)
+    assert options_of(["pretrain", "--preset", "cocodr-large-released"], 8).batch_size == 8 * 100
 
 
 def test_a_mean_with_a_missing_part_says_which(tmp_path):

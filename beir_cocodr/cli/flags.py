@@ -50,7 +50,8 @@ Preset = Annotated[
     str | None,
     Option(
         help="Start from a preset: cocodr-base, cocodr-large, mrl, gpl, qc, cotmae or "
-        "extrapolation as in the papers, base or large, or cpu for a small machine."
+        "extrapolation as in the papers, cocodr-base-released or cocodr-large-released as in "
+        "COCO-DR's code, base or large, or cpu for a small machine."
     ),
 ]
 

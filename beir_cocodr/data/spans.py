@@ -5,7 +5,7 @@ A span is some sentences, grouped up to a number of tokens. A damaged copy has l
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from operator import itemgetter
@@ -24,6 +24,7 @@ def span_ranges(
     span_tokens: int = 30,
     flush_probability: float = 0.0,
     rng: np.random.Generator | None = None,
+    whole_sentences: bool = False,
 ) -> list[Range]:
     """Divide a text into consecutive spans of at most ``span_tokens`` tokens.
 
@@ -38,6 +39,8 @@ def span_ranges(
         span_tokens: the most tokens of a span (published code: 30).
         flush_probability: chance of an early end after each sentence (published code: 0.1).
         rng: needed with ``flush_probability``.
+        whole_sentences: keep a sentence that is too long by itself whole, as a longer span
+            (published code). The spans are then no shorter than a sentence.
 
     Returns:
         The token ranges of the spans, which cover all tokens.
@@ -56,9 +59,11 @@ def span_ranges(
     spans: list[Range] = []
     begin = 0
     for sentence_start, sentence_end in _sentences(text, offsets):
-        windows = _windows(offsets, sentence_start, sentence_end, span_tokens)
+        windows: Iterable[Range] = [(sentence_start, sentence_end)]
+        if not whole_sentences:
+            windows = _windows(offsets, sentence_start, sentence_end, span_tokens)
         for start, end in windows:
-            if end - begin > span_tokens:
+            if end - begin > span_tokens and start > begin:
                 spans.append((begin, start))
                 begin = start
         if rng is not None and flush_probability and rng.random() < flush_probability:
@@ -67,6 +72,11 @@ def span_ranges(
     if begin < len(offsets):
         spans.append((begin, len(offsets)))
     return spans
+
+
+def count_sentences(text: str) -> int:
+    """Return the number of a text's sentences; blank ones do not count."""
+    return sum(bool(part.strip()) for part in _SENTENCE_END.split(text))
 
 
 def _sentences(text: str, offsets: Sequence[Range]) -> Iterator[Range]:

@@ -7,7 +7,7 @@ options class. Nothing here imports torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from beir_cocodr.errors import SEED_MAX, InputError
@@ -57,6 +57,8 @@ class PretrainOptions(TrainingOptions):
         batch_size: examples of a step; None means the objective's default.
         learning_rate: peak of the schedule; None means the objective's default.
         span_tokens: most tokens of a span (published code: 30).
+        whole_sentences: whether a sentence of more than ``span_tokens`` tokens stays whole, and
+            documents need two sentences (published code). False divides such a sentence.
         flush_probability: chance that a span ends early after a sentence (published code: 0.1).
         max_length: tokens that a sequence is cut to. None means 128, and 144 for qc and cotmae.
         encoder_dropout: whether the encoder has dropout. None means off for coco, as in published
@@ -71,6 +73,7 @@ class PretrainOptions(TrainingOptions):
     batch_size: int = _FILLED_IN
     learning_rate: float = _FILLED_IN
     span_tokens: int = option(30, "Take at most this many tokens in a span.", min=1)
+    whole_sentences: bool = option(False)
     flush_probability: float = option(0.1, min=0, max=1)
     max_length: int = option(_FILLED_IN, "Cut sequences to this many tokens.", min=3)
     encoder_dropout: bool | None = option(
@@ -106,7 +109,7 @@ class PretrainOptions(TrainingOptions):
 
     def longest_text(self) -> int:
         """Return the most tokens of a text in training."""
-        if isinstance(self.objective_options, SpanPairOptions):
+        if isinstance(self.objective_options, SpanPairOptions) and not self.whole_sentences:
             return self.span_tokens + 2  # and the special tokens
         return self.max_length
 
@@ -229,6 +232,51 @@ class MiningOptions(NegativeFilters):
 
 
 @dataclass(frozen=True)
+class EpisodeOptions(Options):
+    """Options in which the episodes of a fine-tuning differ; None means as in the others.
+
+    Args:
+        bm25_plain: whether the warm-up on BM25's negatives, episode 0, counts all queries alike
+            whatever the weighting (published code).
+        bm25_learning_rate: peak of the schedule in the warm-up (published: 2e-4, in its script
+            1e-4).
+        bm25_batch_size: examples of a step of the warm-up (published: 256 a GPU).
+        bm25_max_steps: steps of the warm-up.
+        bm25_warmup: steps of the warm-up in which the rate rises (published: 1,000).
+        peak_steps: N, with which the peak rate of an episode is multiplied by max(0.2, 1 − s/N)
+            where s are the steps of the episodes before it, the warm-up not counted (published:
+            300,000).
+    """
+
+    bm25_plain: bool = option(False)
+    bm25_learning_rate: float | None = option(None, above=0)
+    bm25_batch_size: int | None = option(None, min=1)
+    bm25_max_steps: int | None = option(None, min=1)
+    bm25_warmup: float | None = option(None, min=0)
+    peak_steps: int | None = option(None, min=1)
+
+    def warm_up_budget(self) -> Json:
+        """Return the options of length and rate that the warm-up sets for itself, by name."""
+        changed = {
+            "learning_rate": self.bm25_learning_rate,
+            "batch_size": self.bm25_batch_size,
+            "max_steps": self.bm25_max_steps,
+            "warmup": self.bm25_warmup,
+        }
+        return {name: value for name, value in changed.items() if value is not None}
+
+    def peak_share(self, steps_before: int) -> float:
+        """Return the share of the peak rate that is left after the steps of earlier episodes."""
+        if self.peak_steps is None:
+            return 1.0
+        return max(_LEAST_PEAK, 1 - steps_before / self.peak_steps)
+
+
+# Least share of the peak rate in the episodes of the published code.
+_LEAST_PEAK = 0.2
+
+
+@dataclass(frozen=True)
 class HeldOut(Options):
     """Queries that choose the checkpoint instead of being trained on.
 
@@ -274,7 +322,10 @@ class FinetuneOptions(HeldOut, TrainingOptions):
         hard_negatives: a file of hard negatives that replaces BM25's: GPL's form, columns of texts
             as sentence-transformers has them, or a TREC run, see
             :func:`~beir_cocodr.training.hard_negatives.negative_files.read_hard_negatives`.
+        consecutive: triplets of a pair, each with negatives of its own, that come one after the
+            other (published: 6). The others are shuffled.
         mining: negatives that the model mines itself, in episodes or stages.
+        episode_options: what differs between the episodes.
         targets: collections with labels in their split "test" that base and model are evaluated on
             after every episode or stage.
         measures: the measures of that evaluation, see
@@ -308,7 +359,9 @@ class FinetuneOptions(HeldOut, TrainingOptions):
         "Read hard negatives from this file instead of mining BM25's: hard-negatives.jsonl as "
         "export and GPL write it, columns of texts, or a TREC run.",
     )
+    consecutive: int = option(1, min=1)
     mining: MiningOptions = MiningOptions()
+    episode_options: EpisodeOptions = EpisodeOptions()
     targets: tuple[object, ...] = ()
     measures: Any = None
 
@@ -332,6 +385,7 @@ class FinetuneOptions(HeldOut, TrainingOptions):
             )
         self._check_loss_fits_weighting()
         self._check_negatives()
+        self._check_consecutive()
 
     def _check_loss_fits_weighting(self) -> None:
         if self.weighted and not self.row("loss").weighable:
@@ -339,6 +393,14 @@ class FinetuneOptions(HeldOut, TrainingOptions):
             raise InputError(
                 f"the weighting {self.weighting} cannot weigh the loss {self.loss}; "
                 f"take {' or '.join(weighable)}, or the weighting erm"
+            )
+
+    def _check_consecutive(self) -> None:
+        if self.consecutive > 1 and self.row("loss").in_batch:
+            raise InputError(
+                f"consecutive {self.consecutive} puts a query into a batch several times, where "
+                f"the loss {self.loss} compares it with itself; take the loss triplet, or leave "
+                "consecutive out"
             )
 
     def _check_negatives(self) -> None:
@@ -378,7 +440,11 @@ class FinetuneOptions(HeldOut, TrainingOptions):
     def workload(self, examples: int) -> Workload:
         """Return what a training over so many examples reads, in all rounds."""
         searches = self.mining.episodes + self.mining.stages - 1
-        steps = self.steps_for(examples) * (1 + searches)
+        rows = examples * self.consecutive
+        steps = self.steps_for(rows) * (1 + searches)
+        warm_up = self.episode_options.warm_up_budget()
+        if self.mining.episodes and warm_up:
+            steps += replace(self, **warm_up).steps_for(rows) - self.steps_for(rows)
         return Workload(steps, 2 + self.negatives, searches)
 
 

@@ -123,7 +123,8 @@ class TrainingOptions(Budget):
 
     Args:
         mini_batch_size: texts in memory at a time; larger batches use gradient caching.
-        weight_decay: AdamW's weight decay.
+        optimizer: "adamw", or "lamb", see :class:`~beir_cocodr.training.lamb.LAMB`.
+        weight_decay: the optimiser's weight decay.
         max_grad_norm: norm that gradients are clipped to.
         seed: seed of data order, sampling and dropout.
         save_steps: steps between checkpoints. None means a tenth of the run, at most 500.
@@ -146,6 +147,7 @@ class TrainingOptions(Budget):
         "Keep this many texts in memory at a time; the gradients of larger batches are cached.",
         min=1,
     )
+    optimizer: str = option("adamw", choices=("adamw", "lamb"))
     weight_decay: float = option(0.01, min=0)
     max_grad_norm: float = option(1.0, min=0)
     seed: int = option(

@@ -42,7 +42,9 @@ from beir_cocodr.training.checkpoints import (
     checkpoint_to_resume,
     last_checkpoint,
 )
+from beir_cocodr.training.consecutive_batches import ConsecutiveBatches
 from beir_cocodr.training.finite_guard import FiniteGuard
+from beir_cocodr.training.lamb import LAMB
 from beir_cocodr.training.output_folder import started, training_precision
 from beir_cocodr.training.reporting import (
     closing_reports,
@@ -112,6 +114,7 @@ class Stage:
         column_tasks: column to "query" or "document", for prompts and lengths.
         collator: makes batches; None means the host's own.
         batch_keys: texts of the rows; two rows that share one never come into one batch.
+        consecutive: rows that stay together, in their order, when the others are shuffled.
         callbacks: callbacks of the trainer.
         names: gives ids of examples by row number, which the column ``label`` holds, for messages.
         details: what the record says of this stage alone.
@@ -133,6 +136,7 @@ class Stage:
     column_tasks: dict[str, str] = field(default_factory=dict)
     collator: Any = None
     batch_keys: BatchKeys | None = None
+    consecutive: int = 1
     callbacks: Sequence[TrainerCallback] = ()
     names: Callable[[Sequence[int]], list[str]] | None = None
     details: Json = field(default_factory=dict)
@@ -170,6 +174,17 @@ class GuardedTrainer(BaseTrainer):
 
     guard: FiniteGuard
     batch_keys: BatchKeys | None = None
+    optimizer_name = "adamw"
+    consecutive = 1
+
+    def get_optimizer_cls_and_kwargs(self, *args: Any, **settings: Any) -> tuple[Any, Json]:
+        """Choose the optimiser by our options, with the host's groups of parameters."""
+        kind, keywords = super().get_optimizer_cls_and_kwargs(*args, **settings)
+        if self.optimizer_name == "lamb":
+            known = ("lr", "betas", "eps", "params", "model", "optimizer_dict")
+            keywords = {name: value for name, value in keywords.items() if name in known}
+            return LAMB, keywords
+        return kind, keywords
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Tensor | Any], *args: Any, **settings: Any
@@ -193,6 +208,8 @@ class GuardedTrainer(BaseTrainer):
 
     def get_batch_sampler(self, dataset: Any, *args: Any, **settings: Any) -> Any:
         """Sample batches by our keys, or as the host does if there are none."""
+        if self.consecutive > 1:
+            return ConsecutiveBatches(dataset, self.consecutive, *args, **settings)
         if self.batch_keys is None:
             return super().get_batch_sampler(dataset, *args, **settings)
         return WholeEpochs(self.batch_keys, *args, **settings)
@@ -250,7 +267,7 @@ def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool
         arguments = _arguments(stage, options, output)
         _keep_to_one_gpu(arguments)
     services = report_services(options.report_to)
-    trainer = _build_trainer(stage, arguments, last)
+    trainer = _build_trainer(stage, options, arguments, last)
     for callback in report_callbacks(services, output):
         trainer.add_callback(callback)
     guard = FiniteGuard(output, lambda: last_checkpoint(checkpoints), stage.names)
@@ -288,11 +305,13 @@ def _has_trained(last: Path | None, steps: int) -> bool:
     return last is None or last.name != f"checkpoint-{steps}"
 
 
-def _build_trainer(stage: Stage, arguments: Any, last: Path | None) -> GuardedTrainer:
+def _build_trainer(
+    stage: Stage, options: TrainingOptions, arguments: Any, last: Path | None
+) -> GuardedTrainer:
     callbacks = list(stage.callbacks)
     if getattr(stage.loss, "stateful", False):
         callbacks.append(LossState(stage.loss, last))
-    return (stage.trainer or _Trainer)(
+    trainer = (stage.trainer or _Trainer)(
         model=stage.model,
         args=arguments,
         train_dataset=stage.dataset,
@@ -300,6 +319,9 @@ def _build_trainer(stage: Stage, arguments: Any, last: Path | None) -> GuardedTr
         data_collator=stage.collator,
         callbacks=callbacks,
     )
+    trainer.optimizer_name = options.optimizer
+    trainer.consecutive = stage.consecutive
+    return trainer
 
 
 def _check_steps(stage: Stage, options: TrainingOptions, output: Path, steps: int) -> None:

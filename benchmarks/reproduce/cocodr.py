@@ -40,7 +40,7 @@ def finetune(
     """Return the BM25 warm-up and three episodes on MS MARCO, by iDRO or a rival."""
     command = f"finetune --preset cocodr-{size} --weighting {weighting}"
     command += f" --dataset {{data:{TRAIN}}} --model {start}"
-    return Step((f"{command} --output {{out}} {_CUT} --resume",))
+    return Step((f"{command} --output {{out}} --resume",))
 
 
 def finetune_dpr() -> Step:

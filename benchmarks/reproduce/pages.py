@@ -20,7 +20,8 @@ from harness.page import Marks, markdown_table
 from reproduce.commands import command_line
 from reproduce.runner import PAPERS, TABLES
 from reproduce.scales import PaperScale
-from reproduce.settings import settings_rows
+from reproduce.settings import TABLES as SETTINGS_OF
+from reproduce.settings import settings_header, settings_rows
 from reproduce.workshop import Workshop
 
 DOCS = Path(__file__).parents[2] / "docs" / "reproduce"
@@ -65,10 +66,9 @@ def command_blocks(paper: str) -> str:
     return "\n\n".join(blocks)
 
 
-def settings_table() -> str:
-    """Format what COCO-DR's paper, its code and our preset do."""
-    header = ["training", "setting", "paper", "released code", "`--preset cocodr-base`"]
-    return markdown_table(header, settings_rows())
+def settings_table(paper: str) -> str:
+    """Format what a paper, its code and our presets do."""
+    return markdown_table(settings_header(paper), settings_rows(paper))
 
 
 def describe_runs() -> str:
@@ -111,7 +111,8 @@ def wrap_command(words: list[str], width: int = 110) -> Iterator[str]:
 def main() -> None:
     for paper in PAPERS:
         COMMANDS.write(DOCS / f"{paper}.md", command_blocks(paper))
-    SETTINGS.write(DOCS / "coco-dr.md", settings_table())
+    for paper in SETTINGS_OF:
+        SETTINGS.write(DOCS / f"{paper}.md", settings_table(paper))
     RUN_HERE.write(DOCS / "index.md", describe_runs())
 
 

@@ -1,4 +1,4 @@
-"""What COCO-DR's paper says, what its released code does, and what the presets here do."""
+"""What the papers say, what their released code does, and what the presets here do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Setting:
         command: The command whose options have it: pretrain or finetune.
         paper: What the paper says; "" if nothing.
         released: What the released commands and code do.
-        ours: What the preset does: a text, or what is printed of its options.
+        ours: What the presets do: a text, or what is printed of their options.
     """
 
     name: str
@@ -34,40 +34,117 @@ class Setting:
 def _number(value: float) -> str:
     """Format a number as in the papers."""
     if value and abs(value) < 1e-3:
-        return f"{value:.0e}".replace("e-0", "e-")
+        digits, power = f"{value:.2e}".split("e-")
+        return f"{float(digits):g}e-{int(power)}"
     return f"{value:,g}"
 
 
-SETTINGS = (
+_OPTIMIZERS = {"adamw": "AdamW", "lamb": "LAMB"}
+
+
+def _optimizer(options: Any) -> str:
+    return _OPTIMIZERS[options.optimizer]
+
+
+def _span_tokens(options: Any) -> str:
+    long = "a longer sentence is divided"
+    if options.whole_sentences:
+        long = "a longer sentence is kept whole"
+    return f"{options.span_tokens}, and {long}"
+
+
+def _used_documents(options: Any) -> str:
+    sentences = ""
+    if options.whole_sentences:
+        sentences = "at least two sentences, and "
+    return f"{sentences}more than {options.span_tokens} tokens"
+
+
+def _idro_numbers(options: Any) -> str:
+    numbers = options.weighting_options
+    return ", ".join(_number(getattr(numbers, name)) for name in ("alpha", "rho", "ema", "eps"))
+
+
+def _idro_scope(options: Any) -> str:
+    if options.weighting_options.scope == "rank":
+        return "each process has weights of its own, moved by its own batch"
+    return "one set of weights, moved by the whole batch"
+
+
+def _kmeans(options: Any) -> str:
+    kmeans = options.weighting_options
+    return (
+        f"{kmeans.kmeans_restarts} runs of {kmeans.kmeans_iterations} iterations, "
+        f"{kmeans.kmeans_points} queries a centroid"
+    )
+
+
+def _warm_up(options: Any) -> str:
+    own_options = options.episode_options
+    budget = own_options.warm_up_budget()
+    if not budget:
+        return "as the episodes, with weights"
+    weights = "without" if own_options.bm25_plain else "with"
+    return (
+        f"loss {weights} weights, {_number(budget['learning_rate'])}, {_optimizer(options)}, "
+        f"{_number(budget['batch_size'])} triplets a GPU, {_number(budget['max_steps'])} steps, "
+        f"{_number(budget['warmup'])} of them warm-up, this collection's BM25"
+    )
+
+
+def _peaks(options: Any) -> str:
+    own_options = options.episode_options
+    shares = []
+    for episode in range(options.mining.episodes):
+        shares.append(own_options.peak_share(episode * options.max_steps))
+    return ", ".join(_number(share * options.learning_rate) for share in shares)
+
+
+def _order(options: Any) -> str:
+    if options.consecutive == 1:
+        return "shuffled over all queries"
+    return f"{options.consecutive} consecutive ones of a query and positive"
+
+
+def _lengths(options: Any) -> str:
+    return f"{options.encoder.query_length}, {options.encoder.document_length}"
+
+
+COCO_DR = (
     Setting("epochs", "pretrain", "8", "8", lambda options: _number(options.epochs)),
     Setting(
-        "peak rate, base (large)",
+        "peak rate",
         "pretrain",
-        "1e-4 (1e-5)",
-        "1e-4 (1e-5)",
-        lambda options: f"{_number(options.learning_rate)} (large: its own preset)",
+        "1e-4 (large: 1e-5)",
+        "1e-4 (large: 1e-5)",
+        lambda options: _number(options.learning_rate),
     ),
     Setting(
         "weight decay", "pretrain", "0.01", "0.01", lambda options: _number(options.weight_decay)
     ),
     Setting(
-        "documents a GPU", "pretrain", "200", "200", lambda options: _number(options.batch_size)
+        "documents a GPU",
+        "pretrain",
+        "200",
+        "200 (large: 100)",
+        lambda options: _number(options.batch_size),
     ),
-    Setting("optimiser", "pretrain", "AdamW", "LAMB", "AdamW"),
+    Setting("optimiser", "pretrain", "AdamW", "AdamW", _optimizer),
     Setting(
         "tokens of a span",
         "pretrain",
         "128 a sequence",
         "30, and a longer sentence is kept whole (75 tokens were seen)",
-        lambda options: f"{options.span_tokens}, and a longer sentence is divided",
+        _span_tokens,
     ),
     Setting(
         "documents that are used",
         "pretrain",
         "",
-        "at least two sentences and two spans",
-        lambda options: f"more than {options.span_tokens} tokens",
+        "at least two sentences and, as drawn once, two spans",
+        _used_documents,
     ),
+    Setting("optimiser", "finetune", "AdamW", "LAMB, without weight decay", _optimizer),
     Setting(
         "clusters",
         "finetune",
@@ -75,45 +152,56 @@ SETTINGS = (
         "50",
         lambda options: _number(options.weighting_options.clusters),
     ),
+    Setting("k-means", "finetune", "", "5 runs of 500 iterations, 256 queries a centroid", _kmeans),
+    Setting(
+        "weights of iDRO",
+        "finetune",
+        "Eq. 8: raw gradients; τ is not printed",
+        "normalised gradients; absent clusters fall to the least weight",
+        lambda options: f"the mode {options.weighting_options.mode}: as released",
+    ),
     Setting(
         "iDRO: α, ρ, exponent of old weights, least weight",
         "finetune",
         "β = 0.25",
         "0.25, 0.05, 0.1, 0.01",
-        lambda options: ", ".join(
-            _number(getattr(options.weighting_options, name))
-            for name in ("alpha", "rho", "ema", "eps")
-        ),
+        _idro_numbers,
     ),
     Setting(
         "iDRO over several processes",
         "finetune",
         "",
         "each process has weights of its own, moved by its own batch",
-        "one set of weights, moved by the whole batch",
+        _idro_scope,
     ),
     Setting(
         "warm-up on BM25's negatives",
         "finetune",
         "",
-        "loss without weights, rate 2e-4 (its script: 1e-4), LAMB, 256 triplets a GPU, 1,000 steps "
-        "of warm-up, `triples.train.small`",
-        "the first of the equal episodes, with weights",
+        "loss without weights, 2e-4 (large: 5e-5; its script: 1e-4), LAMB, 256 triplets a GPU, "
+        "three passes over `triples.train.small`, 1,000 steps of warm-up",
+        _warm_up,
     ),
     Setting(
         "steps of an episode",
         "finetune",
         "",
-        "45,000",
-        lambda options: _number(options.max_steps),
+        "45,000 (large: 30,000) of a schedule that ends at 60,000",
+        lambda options: f"{_number(options.max_steps)}, where the schedule ends",
     ),
-    Setting("triplets a GPU", "finetune", "64", "64", lambda options: _number(options.batch_size)),
     Setting(
-        "peak rate of an episode",
+        "triplets a GPU",
+        "finetune",
+        "64",
+        "64 (large: 32)",
+        lambda options: _number(options.batch_size),
+    ),
+    Setting(
+        "peak rates of the episodes",
         "finetune",
         "5e-6",
-        "5e-6, times max(0.2, 1 − step / total) at its beginning",
-        lambda options: f"{_number(options.learning_rate)} in each",
+        "5e-6, times max(0.2, 1 − steps before / 300,000)",
+        _peaks,
     ),
     Setting(
         "negatives",
@@ -122,14 +210,10 @@ SETTINGS = (
         "30 drawn from the best 200",
         lambda options: f"{options.mining.keep} drawn from the best {options.mining.depth}",
     ),
+    Setting("order of triplets", "finetune", "", "six consecutive ones of a query", _order),
     Setting(
-        "order of triplets",
-        "finetune",
-        "",
-        "six consecutive ones of a query",
-        "shuffled over all queries",
+        "tokens of queries and documents", "finetune", "64, 128 (of BEIR)", "64, 256", _lengths
     ),
-    Setting("lengths of queries and documents", "finetune", "64, 128", "256", "64, 128"),
     Setting(
         "positives of a query",
         "finetune",
@@ -139,17 +223,88 @@ SETTINGS = (
     ),
 )
 
+QUERY_AS_CONTEXT = (
+    Setting(
+        "weight of language-model losses",
+        "pretrain",
+        "",
+        "2, by its gradient caching",
+        lambda options: _number(options.language_model_weight),
+    ),
+    Setting("optimiser", "pretrain", "AdamW", "AdamW", _optimizer),
+    Setting("batch", "pretrain", "2,048", "2,048", lambda options: _number(options.batch_size)),
+    Setting("steps", "pretrain", "120,000", "120,000", lambda options: _number(options.max_steps)),
+    Setting(
+        "passages of MS MARCO",
+        "finetune",
+        "",
+        "with the titles of RocketQA's version",
+        "without titles, as ir_datasets has them",
+    ),
+    Setting(
+        "negatives of retriever 1",
+        "finetune",
+        "BM25's",
+        "128 of the official 1,000 best of BM25",
+        lambda options: f"this collection's {options.negative_depth} best of BM25",
+    ),
+    Setting(
+        "negatives of retriever 2",
+        "finetune",
+        "BM25's and mined ones",
+        "mined ones alone",
+        lambda options: {"both": "BM25's and mined ones", "mined": "mined ones alone"}[
+            options.mining.stage2_negatives
+        ],
+    ),
+    Setting(
+        "passages of a query",
+        "finetune",
+        "16",
+        "16",
+        lambda options: _number(1 + options.negatives),
+    ),
+    Setting("tokens of queries and passages", "finetune", "32, 144", "32, 144", _lengths),
+)
 
-def settings_rows() -> list[list[str]]:
-    """Return the rows of the table; ours are read from the preset cocodr-base on one GPU."""
-    options = {}
-    for command in ("pretrain", "finetune"):
-        options[command] = options_of([command, "--preset", "cocodr-base"], 1)
+#: A table of settings to its rows and presets.
+TABLES: dict[str, tuple[tuple[Setting, ...], tuple[str, ...]]] = {
+    "coco-dr": (COCO_DR, ("cocodr-base", "cocodr-base-released")),
+    "query-as-context": (QUERY_AS_CONTEXT, ("qc",)),
+}
+
+#: What a training is called in the tables.
+_TRAININGS = {
+    ("coco-dr", "pretrain"): "COCO",
+    ("query-as-context", "pretrain"): "pre-training",
+}
+
+
+def settings_header(paper: str) -> list[str]:
+    """Return the header of a paper's table."""
+    _, presets = TABLES[paper]
+    names = [f"`--preset {preset}`" for preset in presets]
+    return ["training", "setting", "paper", "released code", *names]
+
+
+def settings_rows(paper: str) -> list[list[str]]:
+    """Return the rows of a paper's table; ours are read from the presets on one GPU."""
+    settings, presets = TABLES[paper]
     rows = []
-    for setting in SETTINGS:
-        ours = setting.ours
-        if not isinstance(ours, str):
-            ours = ours(options[setting.command])
-        part = "COCO" if setting.command == "pretrain" else "fine-tuning"
-        rows.append([part, setting.name, setting.paper, setting.released, ours])
+    for setting in settings:
+        training = _TRAININGS.get((paper, setting.command), "fine-tuning")
+        row = [training, setting.name, setting.paper, setting.released]
+        for preset in presets:
+            ours = setting.ours
+            if not isinstance(ours, str):
+                ours = ours(_options(setting.command, preset))
+            row.append(ours)
+        rows.append(row)
     return rows
+
+
+def _options(command: str, preset: str) -> Any:
+    words = [command, "--preset", preset]
+    if command == "finetune" and preset.startswith("cocodr"):
+        words += ["--weighting", "idro"]
+    return options_of(words, 1)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beir_cocodr.data.spans import SpannedText, span_pair, span_ranges
+from beir_cocodr.data.spans import SpannedText, count_sentences, span_pair, span_ranges
 
 WORD = st.sampled_from(
     ["flow", "wing", "boundary", "heat.", "layer!", "of", "a", "drag?", "shock;", "数据。", "x" * 9]
@@ -96,3 +96,22 @@ def test_more_tokens_than_a_span_has_are_two_spans(wordpiece, limit):
             "offset_mapping"
         ]
         assert len(tokens) <= limit or len(split_spans(text, tokens, limit)) >= 2
+
+
+def test_a_sentence_that_is_too_long_stays_whole_if_asked():
+    """The released code flushes before a sentence that would pass the limit, and never cuts one."""
+    long = " ".join(["word"] * 20) + "."
+    text = f"Aa bb. {long} Cc dd. Ee. {long}"
+    tokens = offsets(text)
+    ranges = span_ranges(text, tokens, 9, whole_sentences=True)
+    spans = [text[tokens[first][0] : tokens[last - 1][1]] for first, last in ranges]
+    assert spans == ["Aa bb.", long, "Cc dd. Ee.", long]
+    cut = split_spans(text, tokens, 9)
+    assert len(cut) > len(spans)
+    assert span_ranges(long, offsets(long), 9, whole_sentences=True) == [(0, len(offsets(long)))]
+
+
+def test_sentences_are_counted_as_they_are_split():
+    assert count_sentences("One. Two! Three? 数据。四。") == 5
+    assert count_sentences("  \n\n  no mark at all  ") == 1
+    assert count_sentences("") == 0

@@ -228,6 +228,7 @@ class _RoundStage:
             dataset=pairs.dataset(),
             column_tasks=pairs.column_tasks,
             callbacks=callbacks,
+            consecutive=options.consecutive,
             batch_keys=pairs.batch_keys() if options.row("loss").in_batch else None,
             names=pairs.names,
             details={

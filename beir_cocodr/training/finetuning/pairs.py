@@ -99,18 +99,25 @@ class TrainingPairs:
 
     def dataset(self, read: Callable[[str], str] = str) -> Dataset:
         """Return rows of texts, each as ``read`` makes it."""
-        return drawn_dataset("pair", np.arange(len(self.positives)), partial(self._draw, read))
+        numbers = np.arange(len(self.positives) * self.options.consecutive)
+        return drawn_dataset("pair", numbers, partial(self._draw, read))
 
-    def rows(self, pair: int) -> list[int]:
-        """Return the corpus rows of a pair in this epoch: the positive, then its negatives."""
+    def rows(self, pair: int, turn: int = 0) -> list[int]:
+        """Return the corpus rows of a pair in this epoch: the positive, then its negatives.
+
+        Args:
+            pair: the number of the pair.
+            turn: a number from 0 to before ``consecutive``; each has negatives of its own.
+        """
         rows = [int(self.positives[pair])]
         if self.pool is not None:
             seed = (self.options.seed, self.clock.epoch, pair)
             rng = np.random.default_rng(seed)
             pool = self.pool[self.queries[pair]]
             count = self.options.negatives
-            negatives = rng.choice(pool, count, replace=len(pool) < count)
-            rows += negatives.tolist()
+            drawn = count * self.options.consecutive
+            negatives = rng.choice(pool, drawn, replace=len(pool) < drawn)
+            rows += negatives[turn * count : (turn + 1) * count].tolist()
         return rows
 
     def batch_keys(self) -> BatchKeys:
@@ -160,9 +167,12 @@ class TrainingPairs:
     ) -> dict[str, list[Any]]:
         columns = self.columns
         texts: dict[str, list[Any]] = {column: [] for column in columns}
-        for pair in batch["pair"]:
-            documents = self._texts(self.rows(pair))
+        pairs = []
+        for number in batch["pair"]:
+            pair, turn = divmod(number, self.options.consecutive)
+            pairs.append(pair)
+            documents = self._texts(self.rows(pair, turn))
             row = [self._query(pair), *documents]
             for column, text in zip(columns, row, strict=True):
                 texts[column].append(read(text))
-        return texts | {"label": batch["pair"]}  # losses and messages know a pair by its number
+        return texts | {"label": pairs}  # losses and messages know a pair by its number

@@ -14,7 +14,7 @@ from pathlib import Path
 from beir_cocodr import io as files
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.distributed import on_main, world_size
-from beir_cocodr.errors import UNFINISHED
+from beir_cocodr.errors import UNFINISHED, InputError
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
 from beir_cocodr.evaluation.results import EvaluationRecord
@@ -84,7 +84,8 @@ def _episodes(model: ModelLike, output: Path, options: FinetuneOptions) -> list[
     """Return a warm-up on BM25's negatives, then the episodes.
 
     Each episode has negatives and clusters from the model of the one before, and an optimiser, a
-    schedule and cluster weights of its own.
+    schedule and cluster weights of its own. :class:`~beir_cocodr.training.options.EpisodeOptions`
+    says in what else they differ.
 
     References:
         COCO-DR, section 4.2 and figures 4 and 6; ANCE (Xiong et al., 2021).
@@ -94,9 +95,32 @@ def _episodes(model: ModelLike, output: Path, options: FinetuneOptions) -> list[
     for episode in range(options.mining.episodes + 1):
         folder = output / EPISODES / str(episode)
         seeded = replace(options, seed=options.seed + episode, targets=())
-        rounds.append(FinetuneRound(f"episode {episode}", start, folder, seeded, episode))
+        of_episode = _episode_options(seeded, episode)
+        rounds.append(FinetuneRound(f"episode {episode}", start, folder, of_episode, episode))
         start = str(folder)
     return rounds
+
+
+def _episode_options(options: FinetuneOptions, episode: int) -> FinetuneOptions:
+    """Return the options of one episode, with the rate, length and weighting that are its own.
+
+    Raises:
+        InputError: The decay of the peaks needs ``max_steps``.
+    """
+    own_options = options.episode_options
+    if episode == 0:
+        if own_options.bm25_plain:
+            options = replace(options, weighting="erm", weighting_options=None)
+        return replace(options, **own_options.warm_up_budget())
+    if own_options.peak_steps is None:
+        return options
+    if options.max_steps < 0:
+        raise InputError(
+            "peak_steps counts the steps of earlier episodes; set max_steps, or leave peak_steps "
+            "out"
+        )
+    share = own_options.peak_share((episode - 1) * options.max_steps)
+    return replace(options, learning_rate=options.learning_rate * share)
 
 
 def _two_stages(model: ModelLike, output: Path, options: FinetuneOptions) -> list[FinetuneRound]:

@@ -16,7 +16,7 @@ from beir_cocodr.arrays import Ints
 from beir_cocodr.checksums import is_kept, save_array
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.spans import SpannedText, span_ranges
+from beir_cocodr.data.spans import SpannedText, count_sentences, span_ranges
 from beir_cocodr.data.text import MOST_CHARACTERS
 from beir_cocodr.distributed import on_main
 from beir_cocodr.errors import InputError
@@ -69,6 +69,34 @@ def token_counts(documents: Documents, model: COCODR) -> Ints:
                 counting.merge()
     counts: Ints = np.load(file, mmap_mode="r")
     return counts
+
+
+def sentence_counts(documents: Documents, model: COCODR) -> Ints:
+    """Return (N,) the sentences of each document, of its first characters as they are tokenised.
+
+    The counts are kept in the cache. All processes call this.
+    """
+    text_format = model.text_format
+    identity = [documents.content_hash, text_format.title_separator, MOST_CHARACTERS, "sentences"]
+    root = cache_folder("token-counts")
+    file = root / f"{json_sha256(identity)[:32]}.npy"
+
+    def count() -> None:
+        counts: list[int] = []
+        for start in range(0, len(documents), _COUNTED):
+            rows = np.arange(start, min(start + _COUNTED, len(documents)))
+            for document in documents.take(rows):
+                text = text_format.document(document)[:MOST_CHARACTERS]
+                counts.append(count_sentences(text))
+        with filling_cache(root):
+            save_array(file, np.array(counts, np.int32))
+
+    if on_main(lambda: not is_kept(file)):
+        on_main(count)
+        if not file.is_file():  # on a process with a disk of its own
+            count()
+    kept: Ints = np.load(file, mmap_mode="r")
+    return kept
 
 
 @dataclass
@@ -136,7 +164,11 @@ class DocumentViews(Views):
         single_spans = isinstance(own_options, SpanPairOptions) and own_options.single_spans
         self.two_spans = self.view.two_spans and not single_spans
         least = self.options.span_tokens if self.two_spans else 0
-        self.rows = np.flatnonzero(tokens > least)
+        is_used = tokens > least
+        if self.two_spans and self.options.whole_sentences:
+            counts = [sentence_counts(corpus.documents, self.model) for corpus in self.collections]
+            is_used &= np.concatenate(counts) > 1
+        self.rows = np.flatnonzero(is_used)
         self._check_rows()
         self._log_rows(len(tokens), int((characters > MOST_CHARACTERS).sum()))
 
@@ -204,7 +236,14 @@ class DocumentViews(Views):
         for row, text, offsets in zip(rows, texts, tokens["offset_mapping"], strict=True):
             seed = (options.seed, self.clock.epoch, row)
             rng = np.random.default_rng(seed)
-            ranges = span_ranges(text, offsets, options.span_tokens, options.flush_probability, rng)
+            ranges = span_ranges(
+                text,
+                offsets,
+                options.span_tokens,
+                options.flush_probability,
+                rng,
+                whole_sentences=options.whole_sentences,
+            )
             document = SpannedText(text, offsets, ranges, self.max_tokens)
             views.append(self.view.texts(options.objective_options, document, rng))
         return views
