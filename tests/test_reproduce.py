@@ -29,7 +29,6 @@ from reproduce.tables import leave_out
 from reproduce.workshop import Workshop
 
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.training.presets import PRESETS
 
 ROOT = Path(__file__).parents[1]
 TABLES = {name: table for name, (_, table) in runner.TABLES.items()}
