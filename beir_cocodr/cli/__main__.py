@@ -8,150 +8,28 @@ import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from beir_cocodr import load_plugin
-from beir_cocodr.cli import (
-    caching,
-    first_steps,
-    gating,
-    guide,
-    handing,
-    judging,
-    learning,
-    resampling,
-    search,
-    serving,
-    study,
-    training,
-)
-from beir_cocodr.cli.flags import Command
+from beir_cocodr.cli import guide
+from beir_cocodr.cli.commands import Program
 from beir_cocodr.cli.noise import Noise, hush
-from beir_cocodr.cli.reading import reads_files
 from beir_cocodr.errors import InputError, describe_full_disk, first_line, no_room
 from beir_cocodr.progress import LineHandler, saying_soon
 
 app = typer.Typer(
     help="Adapt a dense retriever to a corpus without labels, and learn whether it got better.",
-    cls=guide.Group,
+    cls=Program,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
-study_app = typer.Typer(
-    help="Run an analysis from the papers, such as study qpp.", rich_markup_mode=None
-)
-
-resample_app = typer.Typer(
-    help="Make interpolation and extrapolation collections.", rich_markup_mode=None
-)
-
-#: Settings of a command that passes its words on to another tool.
-_PASSED_ON: dict[str, object] = {
-    "ignore_unknown_options": True,
-    "allow_interspersed_args": False,
-}
-
-
-def irds(
-    arguments: Annotated[
-        list[str],
-        typer.Argument(
-            help="Run register FOLDER ID, register OUTPUT [ID], forget ID, or a command of "
-            "ir_datasets, such as list or export ID docs."
-        ),
-    ],
-) -> None:
-    """Run ir_datasets on this machine's collections.
-
-    These are the collections that register keeps and those that study resample writes.
-    """
-    load_plugin("irds commands")(arguments)
-
-
-def pyserini(
-    arguments: Annotated[
-        list[str],
-        typer.Argument(
-            help="Run this module with its options, such as search.faiss --index STORE --topics "
-            "T --output RUN."
-        ),
-    ],
-) -> None:
-    """Run Pyserini over stores of this package.
-
-    The command chooses a suitable Java. A store serves as an index, and --encoder beir-cocodr:MODEL
-    names an encoder of this package.
-    """
-    load_plugin("pyserini commands")(arguments)
-
-
-_COMMANDS: tuple[Command, ...] = (
-    first_steps.quickstart,
-    search.search,
-    judging.compare,
-    gating.gate,
-    training.adapt,
-    training.fuse,
-    judging.evaluate,
-    judging.report,
-    first_steps.validate,
-    first_steps.doctor,
-    caching.cache,
-    training.pretrain,
-    training.finetune,
-    training.distill,
-    training.generate_queries,
-    training.export,
-    search.encode,
-    serving.serve,
-    handing.hand_over,
-    learning.learn,
-)
-
-_STUDIES: tuple[Command, ...] = (
-    study.qpp,
-    study.shift,
-    study.representation,
-    study.source_clusters,
-    study.overlap,
-)
-
-_RESAMPLING: tuple[Command, ...] = (
-    resampling.restrain,
-    resampling.resttest,
-    resampling.evaluate,
-)
-
-
-def _register(
-    group: typer.Typer,
-    command: Command,
-    name: str | None = None,
-    settings: dict[str, object] | None = None,
-) -> None:
-    group.command(name, cls=guide.Command, context_settings=settings)(reads_files(command))
-
-
 app.callback()(guide.root)
-for _command in _COMMANDS:
-    _register(app, _command)
-_register(app, serving.try_folder, "try")
-_register(app, irds, settings=_PASSED_ON)
-_register(app, pyserini, settings=_PASSED_ON)
-for _command in _STUDIES:
-    _register(study_app, _command)
-for _command in _RESAMPLING:
-    _register(resample_app, _command)
-study_app.add_typer(resample_app, name="resample")
-app.add_typer(study_app, name="study")
 
 
 @cache
 def _program() -> typer.core.TyperGroup:
-    """Return all commands with their options, built once for many calls in one process."""
+    """Return the program, built once for many calls in one process."""
     program = typer.main.get_command(app)
     assert isinstance(program, typer.core.TyperGroup)
     return program

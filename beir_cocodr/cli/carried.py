@@ -35,28 +35,36 @@ def carried_options(context: Any, following: str) -> str:
     words = shlex.split(following)
     if words[-1] == "--help":
         return ""
+    is_again = _is_named(context, words)
+    wanted = [
+        parameter
+        for parameter in context.command.params
+        if (is_again or parameter.name in CARRIED) and _was_given(context, parameter.name)
+    ]
+    if not wanted:
+        return ""  # the other command is not imported for nothing
     command = _command(context.find_root().command, words)
-    if command is None:
-        return ""
     known = {option for parameter in command.params for option in parameter.opts}
     options = []
-    for parameter in context.command.params:
+    for parameter in wanted:
         option = next((name for name in parameter.opts if name.startswith("--")), None)
-        is_wanted = command is context.command or parameter.name in CARRIED
-        if option is None or option in words or option not in known or not is_wanted:
-            continue
-        if not _was_given(context, parameter.name):
-            continue
-        options += _as_words(option, parameter, context.params[parameter.name])
+        if option is not None and option in known and option not in words:
+            options += _as_words(option, parameter, context.params[parameter.name])
     return "".join(f" {shlex.quote(word)}" for word in options)
 
 
+def _is_named(context: Any, words: list[str]) -> bool:
+    """Return True if the first words name the command that ended."""
+    name: list[str] = context.command_path.split()[1:]  # without the name of the program
+    return words[: len(name)] == name
+
+
 def _command(group: Any, words: list[str]) -> Any:
-    """Return the command that the first words name; None where they name none."""
+    """Return the command that the first words name."""
     for word in words:
         if not hasattr(group, "commands"):
             break
-        group = group.commands.get(word)
+        group = group.commands[word]
     return group
 
 

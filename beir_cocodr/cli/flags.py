@@ -16,7 +16,6 @@ from typer import Option
 
 from beir_cocodr.models.spec import described
 from beir_cocodr.report.terminal import print_json
-from beir_cocodr.training.presets import stage_options
 from beir_cocodr.training.shared_options import setting_fields
 
 Command = Callable[..., None]
@@ -141,6 +140,9 @@ def trains(
             preset: str | None = None,
             **values: Any,
         ) -> object:
+            # Imported here because most commands train nothing.
+            from beir_cocodr.training.presets import stage_options
+
             name = stage or presets or ""
             settings = stage_options(kind, name, preset, assignments or (), **values)
             if not show_config:

@@ -1,4 +1,4 @@
-"""The way through the commands: groups of the help, former names, and what to run next."""
+"""The way through the commands: their former names, and what to run next."""
 
 import os
 import shlex
@@ -8,35 +8,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from typer import Exit, Option
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from beir_cocodr.cli.carried import carried_options
 from beir_cocodr.cli.examples import EXAMPLES
 from beir_cocodr.cli.model_names import merge_models
 from beir_cocodr.cli.noise import Verbose
 from beir_cocodr.errors import InputError
-
-#: The headings of the help with their commands, in the order in which they are shown.
-GROUPS = {
-    "Start here": (
-        "quickstart",
-        "try",
-        "search",
-        "compare",
-        "gate",
-        "adapt",
-        "fuse",
-        "evaluate",
-        "report",
-        "validate",
-        "doctor",
-        "cache",
-    ),
-    "Train": ("pretrain", "finetune", "distill", "generate-queries", "export"),
-    "Encode and serve": ("encode", "serve", "hand-over", "learn"),
-    "Repeat the analyses of the papers": ("study",),
-    "Run other tools": ("irds", "pyserini"),
-}
 
 #: Former names of commands, which go on working without being shown.
 FORMER_COMMANDS = {
@@ -264,21 +242,6 @@ def _with_ray_address(words: Sequence[str]) -> list[str]:
             word = "--ray=auto"
         completed.append(word)
     return completed
-
-
-class Group(TyperGroup):
-    """The program: its commands under the headings of :data:`GROUPS`, and their former names."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the first words name."""
-        return super().resolve_command(ctx, current_words(args))
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write each group's commands with their summaries."""
-        for heading, names in GROUPS.items():
-            rows = [(name, summary(self.commands[name])) for name in names]
-            with formatter.section(heading):
-                formatter.write_dl(rows)
 
 
 def summary(command: Any) -> str:

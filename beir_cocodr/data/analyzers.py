@@ -247,6 +247,7 @@ class Analyzer:
         Returns:
             A ``pyarrow.ListArray`` of lowercased words, with some that :meth:`read` leaves out.
         """
+        import numpy as np
         import pyarrow as pa
         from pyarrow import compute as pc
 
@@ -254,16 +255,15 @@ class Analyzer:
         if self._spaced is None:
             words = (self.split(text) for text in lowered)
             return pa.array(words, pa.list_(pa.large_string()))
-        spaced = [text if text.isascii() else self._spaced(text) for text in lowered]
-        array = pa.array(spaced, pa.large_string())
-        _, offsets, content = array.buffers()
-        translated = b""
-        if content:
-            translated = content.to_pybytes().translate(_SPACED)
+        encoded = []
+        for text in lowered:
+            spaced = text if text.isascii() else self._spaced(text)
+            encoded.append(spaced.encode())
+        # Made of its buffers, because pa.array would import pandas, which outlasts a search.
+        offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        content = b"".join(encoded).translate(_SPACED)
         array = pa.LargeStringArray.from_buffers(
-            len(array),
-            offsets,
-            pa.py_buffer(translated),
+            len(encoded), pa.py_buffer(offsets), pa.py_buffer(content)
         )
         return pc.ascii_split_whitespace(array)
 

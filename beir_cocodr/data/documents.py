@@ -44,9 +44,11 @@ def gather(column: pa.ChunkedArray, rows: Ints) -> list[str]:
     values = np.empty(len(rows), object)
     for number in np.unique(chunk_of).tolist():
         inside = chunk_of == number
-        rows_of_chunk = pa.array(rows[inside] - starts[number])
-        taken = column.chunk(number).take(rows_of_chunk)
-        values[inside] = taken.to_numpy(zero_copy_only=False)
+        rows_of_chunk = (rows[inside] - starts[number]).astype(np.int64)
+        # pa.array and to_numpy would import pandas, which takes longer than a search.
+        buffers = [None, pa.py_buffer(rows_of_chunk)]
+        positions = pa.Array.from_buffers(pa.int64(), len(rows_of_chunk), buffers)
+        values[inside] = column.chunk(number).take(positions).to_pylist()
     return list(values)
 
 
@@ -249,7 +251,8 @@ class Documents(Mapping[str, dict[str, str]]):
             sort_keys=[("", "descending")],
         )
         ranks = np.empty(len(self), dtype=np.int64)
-        ranks[order.to_numpy()] = np.arange(len(self))
+        # DLPack, because to_numpy would import pandas.
+        ranks[np.from_dlpack(order)] = np.arange(len(self))
         ranks.flags.writeable = False
         return ranks
 

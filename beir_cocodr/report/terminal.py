@@ -1,20 +1,21 @@
 """Results on stdout: JSON, tables, hits, and the findings of ``doctor``."""
 
+from __future__ import annotations
+
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from rich.markup import escape
-from rich.table import Table
-
 from beir_cocodr.data.analyzers import Snippet, one_line
-from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import Record
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from beir_cocodr.doctor import Environment
+    from beir_cocodr.provenance import TrainingRecord
     from beir_cocodr.retrieval.searcher import Hit
 
 R = TypeVar("R", bound=Record)
@@ -50,6 +51,9 @@ def make_table(
         notes: lines below the table.
         last: titles of the last columns of text.
     """
+    # Imported here because a search prints no table.
+    from rich.table import Table
+
     table = Table(title=title, caption="\n".join(notes) or None, caption_justify="left")
     for column in left:
         table.add_column(column, overflow="fold")
@@ -84,7 +88,7 @@ def print_training(record: TrainingRecord) -> None:
         print_json(record.to_json())
 
 
-def print_hits(hits: "Iterable[Hit]") -> None:
+def print_hits(hits: Iterable[Hit]) -> None:
     """Print hits, best first: rank, score, file or id, heading, and the matching passage.
 
     Matching words are bold on a terminal, and between asterisks elsewhere.
@@ -115,8 +119,10 @@ _VERSIONS = (
 _MARKS = {"ok": "ok", "absent": "–", "problem": "problem"}
 
 
-def doctor_table(environment: "Environment") -> Table:
+def doctor_table(environment: Environment) -> Table:
     """Return a table with one row for each finding of ``doctor``."""
+    from rich.markup import escape
+
     versions = environment.versions
     rows = []
     for finding in environment.findings:

@@ -79,11 +79,11 @@ class Block(NamedTuple):
             -1 if term is None else terms.setdefault(term, len(terms))
             for term in analyzer.read(distinct.dictionary.to_pylist())
         ]
-        columns = np.array(term_of_word, np.int32)[distinct.indices.to_numpy()]
+        columns = np.array(term_of_word, np.int32)[np.from_dlpack(distinct.indices)]
         is_term = columns >= 0
         document_of = np.repeat(
             np.arange(len(texts), dtype=np.int32),
-            np.diff(words.offsets.to_numpy()),
+            np.diff(np.from_dlpack(words.offsets)),
         )
         rows = document_of[is_term]
         lengths = np.bincount(rows, minlength=len(texts))

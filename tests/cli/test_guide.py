@@ -11,7 +11,7 @@ import pytest
 import typer
 
 import beir_cocodr
-from beir_cocodr.cli import guide
+from beir_cocodr.cli import commands, guide
 from beir_cocodr.cli.__main__ import app, main
 from beir_cocodr.cli.noise import Noise
 
@@ -27,13 +27,13 @@ def run(capsys, *arguments: str) -> tuple[int, str, list[str]]:
 
 def all_commands(group=PROGRAM, path: str = "") -> dict[str, object]:
     """Every command by its words, with the groups among them."""
-    commands = {}
+    by_words = {}
     for name, command in group.commands.items():
         words = f"{path} {name}".strip()
-        commands[words] = command
+        by_words[words] = command
         if hasattr(command, "commands"):
-            commands |= all_commands(command, words)
-    return commands
+            by_words |= all_commands(command, words)
+    return by_words
 
 
 COMMANDS = all_commands()
@@ -45,7 +45,7 @@ def test_every_command_has_an_ending_and_every_ending_a_command():
 
 
 def test_every_command_stands_in_one_group():
-    assert sorted(name for names in guide.GROUPS.values() for name in names) == sorted(
+    assert sorted(name for names in commands.GROUPS.values() for name in names) == sorted(
         PROGRAM.commands
     )
 
@@ -171,7 +171,7 @@ def test_of_several_processes_one_speaks(capsys, beir_folder, monkeypatch):
 def test_what_is_passed_on_is_left_as_it_is(capsys, monkeypatch):
     words = ["encode", "input", "--corpus", "docs.jsonl", "--ray"]  # of Pyserini's own
     passed = []
-    monkeypatch.setattr("beir_cocodr.cli.__main__.load_plugin", lambda name: passed.extend)
+    monkeypatch.setattr("beir_cocodr.cli.other_tools.load_plugin", lambda name: passed.extend)
     for name in ("pyserini", "irds"):
         assert run(capsys, name, *words)[0] == 0
     assert passed == words * 2
@@ -214,9 +214,9 @@ def test_the_version_comes_from_one_place(capsys):
 
 def test_commands_stand_in_groups(capsys):
     _, out, _ = run(capsys, "--help")
-    parts = [out.index(f"{heading}:") for heading in guide.GROUPS]
+    parts = [out.index(f"{heading}:") for heading in commands.GROUPS]
     assert parts == sorted(parts)
-    for heading, rows in guide.GROUPS.items():
+    for heading, rows in commands.GROUPS.items():
         below = out.split(f"{heading}:")[1].split("\n\n")[0]
         assert all(f"\n  {name} " in below for name in rows if " " not in name)
 
