@@ -3,7 +3,8 @@
 Triplets have 64 query and 128 document tokens, there are K = 50 clusters, and a step includes the
 optimiser. ERM, iDRO by one backward pass, iDRO by a sketch, and iDRO by K gradient calls take turns
 in one process. Two shapes are measured: BERT-base with random weights, whose last 3 of 12 layers
-are watched, and MiniLM, whose last 2 of 6 are.
+are watched, and MiniLM, whose last 2 of 6 are. Kernels are counted as a GPU launches them, for a
+batch with all clusters.
 
 The script prints the seconds and the peak memory of every step, and writes
 ``benchmarks/results/idro.json``:
@@ -23,9 +24,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from harness.launches import Launches
 from harness.measure import MIB, peak_memory, seconds
 from harness.script import option_parser, origin, write_results
 
+from beir_cocodr.losses import cluster_gradients
 from beir_cocodr.losses.dro import ClusterLoss, IDROLoss
 from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
@@ -40,6 +43,10 @@ LAYERS = {
     "tiny": 1,
 }
 WAYS = ("erm", "one_backward", "sketch", "k_calls")
+#: Triplets of the batch whose launches are counted, one of each cluster at least, and their tokens:
+#: the number of launches does not depend on them.
+COUNTED_TRIPLETS = 64
+COUNTED_TOKENS = 8
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,38 @@ def measure(
         "k_calls_to_one_backward": medians["k_calls"] / medians["one_backward"],
         "overhead_of_k_calls_to_one_backward": overhead_of_calls / overhead_of_one,
         "peak_memory_mib": {way: max(values) for way, values in peaks.items()},
+        "launches": count_launches(model, optimizer, shape),
     }
+
+
+def count_launches(
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    shape: str,
+) -> dict[str, int]:
+    """Count the kernels of a step of plain fine-tuning, and those that iDRO adds to it.
+
+    On the CPU they are counted as on a GPU, where positions without gradients are not looked for.
+    """
+    labels = torch.arange(COUNTED_TRIPLETS, device=model.device) % CLUSTERS
+    ids = torch.randint(1000, 30_000, (COUNTED_TRIPLETS, COUNTED_TOKENS), device=model.device)
+    column = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+    }
+    batch = Batch([column] * 3, labels)
+    can_read = getattr(cluster_gradients, "_can_read", None)
+    cluster_gradients._can_read = lambda device: False
+    counts = {}
+    for way in WAYS[:-1]:
+        loss = loss_of(model, way, shape)
+        train_step(loss, optimizer, batch)
+        with Launches() as launches:
+            train_step(loss, optimizer, batch)
+        counts[way] = len(launches.names)
+    cluster_gradients._can_read = can_read
+    added = {way: counts[way] - counts["erm"] for way in ("one_backward", "sketch")}
+    return {"erm": counts["erm"]} | {f"{way}_adds": number for way, number in added.items()}
 
 
 def train_step(

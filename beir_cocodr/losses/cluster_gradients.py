@@ -17,9 +17,13 @@ from torch.utils.hooks import RemovableHandle
 from beir_cocodr.distributed import sum_over_ranks, world_size
 from beir_cocodr.errors import InputError
 
-# Most bytes of cluster gradients that are held at a time. A larger module is worked on in blocks of
-# its outputs.
-_BLOCK = 128 << 20
+# Most bytes of the examples' gradients that are held at a time. A larger module is worked on in
+# blocks of its outputs.
+_BLOCK = 256 << 20
+
+# Set where torch returns the products of 16-bit matrices in float32, from 2.8 on; its CPU never
+# does.
+_HAS_WIDE_PRODUCT = "dtype" in torch.ops.aten.bmm.overloads()
 
 # Layers whose gradients are compared by default: as published for a base model of 12 layers, and as
 # published for a large one.
@@ -32,14 +36,12 @@ class Tokens(NamedTuple):
     """The tokens of one module over all its forwards.
 
     Attributes:
-        inputs: (T, in) inputs of the module.
-        gradients: (T, out) gradients of its outputs.
-        slots: (T,) slot of each token's cluster among the P clusters of the batch.
+        inputs: (B, L, in) inputs of the module, row b from example b.
+        gradients: (B, L, out) gradients of its outputs.
     """
 
     inputs: Tensor
     gradients: Tensor
-    slots: Tensor
 
 
 class Sketch(NamedTuple):
@@ -102,8 +104,10 @@ class ClusterStep:
 
     For a layer y = x Wᵀ + b, the gradient of cluster k's loss is D_kᵀ X_k, where X_k and D_k are
     the rows of x and of the gradient of y that come from cluster k's examples. The backward pass
-    computes both anyway, and hooks keep them. The hooks are on the modules during a forward only,
-    so nothing stays in the model.
+    computes both anyway, and hooks keep them. One batched product makes the gradients of all
+    examples, and one more adds them by cluster, so that a step takes few kernels, whatever the
+    number of clusters. Both are in float32 under any autocast. The hooks are on the modules during
+    a forward only, so nothing stays in the model.
 
     On one process, a module's share of the products is computed as soon as the backward pass has
     left it, and its inputs and gradients are released. On several processes, exact gradients wait
@@ -134,16 +138,17 @@ class ClusterStep:
         self.counts = counts
         self.present = present
         self.sketch = sketch
-        self._slots = torch.searchsorted(present, members)  # (B,)
+        self._membership = membership(members, present)  # (P, B)
         # For each module, the inputs and outputs of its forwards.
         self._forwards: list[list[tuple[Tensor, Tensor]]] = [[] for _ in modules]
         self._arrived: list[list[Tokens]] = [[] for _ in modules]
         self._waiting: dict[int, Tokens] = {}
-        self._sketched: dict[int, Tensor] = {}
+        # For each module, (B, s) gradients of the examples that are small enough to be held.
+        self._vectors: dict[int, list[Tensor]] = {}
+        self._grams = [self._membership.new_zeros(len(present), len(present))]
         # A watched gradient is that of loss_scale * factors[k] * W times the cluster's mean loss.
         self._factors = torch.ones(len(present), dtype=torch.float64, device=present.device)
         self._loss_scale = torch.ones((), dtype=torch.float64, device=present.device)
-        self._products = self._factors.new_zeros(len(present), len(present))  # (P, P)
 
     @contextmanager
     def watch_forward(self) -> Iterator[None]:
@@ -185,7 +190,7 @@ class ClusterStep:
         self._forwards.clear()
         gradients = torch.autograd.grad(loss, outputs, retain_graph=True)
         for index, module_inputs, gradient in zip(indexes, inputs, gradients, strict=True):
-            self._arrived[index].append(self._tokens(module_inputs, gradient))
+            self._arrived[index].append(_tokens(module_inputs, gradient))
         for index, arrived in enumerate(self._arrived):
             if arrived:
                 self._compare(index)
@@ -194,27 +199,34 @@ class ClusterStep:
         """Differentiate each of the (P,) losses W ℓ_k by a call of its own."""
         self._forwards.clear()
         parameters = [weight for module in self.modules for weight in module.parameters()]
-        self._products += gram_by_calls(cluster_losses, parameters)
+        self._grams.append(gram_by_calls(cluster_losses, parameters))
 
     def gram(self) -> Tensor:
         """Return the (K, K) products ∇ℓ_i·∇ℓ_j in float64, 0 where a cluster is absent.
 
         Call it on all processes, after the backward pass.
         """
-        for index in sorted(self._waiting):
-            tokens = self._waiting[index]
-            self._products += module_gram(self.modules[index], tokens, len(self.present))
-        self._waiting.clear()
-        if self.sketch is not None:
-            parts = [self._sketched[index] for index in sorted(self._sketched)]
-            self._products += gram_of(torch.cat(parts, dim=1))
+        with torch.autocast(self.present.device.type, enabled=False):
+            products = self._sum_products()  # (P, P)
         factors = self._factors * self._loss_scale * world_size()
         # A factor of 0 leaves nothing of a gradient.
         inverse = torch.where(factors > 0, 1 / factors, 0.0)
-        gram = self._products.new_zeros(len(self.counts), len(self.counts))
+        gram = products.new_zeros(len(self.counts), len(self.counts))
         rows = self.present[:, None]
-        gram[rows, self.present] = self._products * inverse[:, None] * inverse
+        gram[rows, self.present] = products * inverse[:, None] * inverse
         return gram
+
+    def _sum_products(self) -> Tensor:
+        """Return the (P, P) products over all parameters, of gradients as they were watched."""
+        for index in sorted(self._waiting):
+            self._grams += weight_grams(self._waiting[index], self._membership)
+        self._waiting.clear()
+        vectors: list[Tensor] = []
+        for index in sorted(self._vectors):
+            vectors += self._vectors[index]
+        if vectors:
+            self._grams.append(gram_of(cluster_sums(torch.cat(vectors, dim=1), self._membership)))
+        return torch.stack(self._grams).sum(dim=0, dtype=torch.float64)
 
     def _keep(
         self,
@@ -224,10 +236,11 @@ class ClusterStep:
         output: Tensor,
     ) -> None:
         """Keep the inputs and the output of a forward; a forward hook."""
-        if len(output) != len(self._slots):
+        examples = self._membership.shape[1]
+        if len(output) != examples:
             raise ValueError(
-                f"{type(module).__name__} returned {len(output)} rows for {len(self._slots)} "
-                "examples; cluster gradients need a model whose first dimension is the batch"
+                f"{type(module).__name__} returned {len(output)} rows for {examples} examples; "
+                " cluster gradients need a model whose first dimension is the batch"
             )
         if output.requires_grad:
             self._forwards[index].append((inputs[0].detach(), output))
@@ -240,126 +253,166 @@ class ClusterStep:
         gradient: Tensor,
     ) -> None:
         """Take the gradient of one of the module's ``forwards`` outputs; a backward hook."""
-        self._arrived[index].append(self._tokens(inputs, gradient.detach()))
+        self._arrived[index].append(_tokens(inputs, gradient.detach()))
         if len(self._arrived[index]) == forwards:
             self._compare(index)
-
-    def _tokens(self, inputs: Tensor, gradient: Tensor) -> Tokens:
-        """Return the flat tokens that have an output gradient.
-
-        Padding has none, nor have most tokens in the last layer of a [CLS] encoder.
-        """
-        ones = [1] * (gradient.ndim - 2)
-        slots = self._slots.view(-1, *ones).expand(gradient.shape[:-1])
-        used = (gradient != 0).any(dim=-1)
-        return Tokens(
-            inputs=inputs[used],
-            gradients=gradient[used],
-            slots=slots[used],
-        )
 
     def _compare(self, index: int) -> None:
         """Use the gradients of a module after all have arrived."""
         forwards = self._arrived[index]
         self._arrived[index] = []
-        tokens = Tokens(
-            inputs=torch.cat([tokens.inputs for tokens in forwards]),
-            gradients=torch.cat([tokens.gradients for tokens in forwards]),
-            slots=torch.cat([tokens.slots for tokens in forwards]),
-        )
-        module = self.modules[index]
-        n_slots = len(self.present)
-        if self.sketch is not None:
-            seed = (self.sketch.seed, index)
-            self._sketched[index] = sketched_gradients(
-                module, tokens, n_slots, self.sketch.size, seed
+        # The backward pass may run under the autocast of the forward.
+        with torch.autocast(self.present.device.type, enabled=False):
+            tokens = Tokens(
+                inputs=torch.cat([tokens.inputs for tokens in forwards], dim=1),
+                gradients=torch.cat([tokens.gradients for tokens in forwards], dim=1),
             )
-        elif world_size() > 1:
+            vectors = vector_gradients(self.modules[index], tokens)
+            if isinstance(self.modules[index], nn.Linear):
+                vectors += self._compare_weights(index, tokens)
+            self._vectors[index] = vectors
+
+    def _compare_weights(self, index: int, tokens: Tokens) -> list[Tensor]:
+        """Use the weight gradients of a Linear, and return their sketch if one is wanted."""
+        if self.sketch is not None:
+            return [sketched_gradients(tokens, self.sketch.size, self.sketch.seed, index)]
+        if world_size() > 1:
             self._waiting[index] = tokens
         else:
-            self._products += module_gram(module, tokens, n_slots)
+            self._grams += weight_grams(tokens, self._membership)
+        return []
 
     def _set_loss_scale(self, gradient: Tensor) -> None:
         self._loss_scale = gradient.detach().double()
 
 
-def module_gram(
-    module: nn.Module,
-    tokens: Tokens,
-    n_slots: int,
-) -> Tensor:
-    """Return the exact products of cluster gradients with respect to one module's parameters.
+def membership(members: Tensor, present: Tensor) -> Tensor:
+    """Return (P, B) float32: 1 where an example is of a cluster, else 0.
 
-    The gradients themselves are computed in blocks of at most 128 MiB and discarded.
+    A product with it sums over the examples of each cluster, in the same order on every run.
 
     Args:
-        module: A Linear or a LayerNorm.
-        tokens: The module's tokens.
-        n_slots: P, the number of clusters in the batch.
+        members: (B,) clusters of the examples.
+        present: (P,) clusters of the batch.
+    """
+    return (present[:, None] == members).float()
+
+
+def cluster_sums(vectors: Tensor, members: Tensor) -> Tensor:
+    """Return the (P, s) sums of (B, s) vectors over the examples of each cluster.
+
+    Args:
+        vectors: (B, s), in float32 or wider.
+        members: (P, B) as :func:`membership` returns it.
+    """
+    return members.to(vectors.dtype) @ vectors
+
+
+def _tokens(inputs: Tensor, gradient: Tensor) -> Tokens:
+    """Return the tokens of a forward as (B, L, in) and (B, L, out).
+
+    Padding at the end of the texts has no output gradient, nor have most tokens in the last layer
+    of a [CLS] encoder. On the CPU, the positions after the last one with a gradient are left out.
+    """
+    examples = len(gradient)
+    inputs = inputs.reshape(examples, -1, inputs.shape[-1])
+    gradient = gradient.reshape(examples, -1, gradient.shape[-1])
+    if _can_read(gradient.device):
+        largest = torch.linalg.vector_norm(gradient, ord=torch.inf, dim=(0, 2))  # (L,)
+        used = largest.nonzero()
+        length = int(used[-1]) + 1 if len(used) else 0
+        inputs = inputs[:, :length]
+        gradient = gradient[:, :length]
+    return Tokens(inputs, gradient)
+
+
+def _can_read(device: torch.device) -> bool:
+    """Return whether values can be read at no cost. A GPU would have to finish its work first."""
+    return device.type == "cpu"
+
+
+def weight_grams(tokens: Tokens, members: Tensor) -> list[Tensor]:
+    """Return the exact products of cluster gradients with respect to the weight of a Linear.
+
+    The gradients themselves are computed in blocks of outputs, of at most 256 MiB for the examples,
+    and discarded.
+
+    Args:
+        tokens: The tokens of the module.
+        members: (P, B) as :func:`membership` returns it.
 
     Returns:
-        (P, P) inner products in float64.
+        (P, P) inner products of each block, in float32 or wider.
     """
-    if isinstance(module, nn.LayerNorm):
-        return gram_of(_layer_norm_gradients(module, tokens, n_slots))
-    inputs, gradients, slots = tokens
-    gram = torch.zeros(n_slots, n_slots, dtype=torch.float64, device=gradients.device)
-    order, sizes = _by_slot(slots, n_slots)
-    rows = torch.split(inputs[order].to(gradients.dtype), sizes)
-    bytes_per_output = n_slots * inputs.shape[1] * _wide(gradients[:0]).itemsize
+    inputs, gradients = tokens
+    examples, _, width = inputs.shape
+    bytes_per_output = examples * width * _wide_type(gradients).itemsize
     outputs = max(1, _BLOCK // bytes_per_output)
-    for block in torch.split(gradients[order], outputs, dim=1):
-        gram += gram_of(_outer_sums(torch.split(block, sizes), rows))
-    if module.bias is not None:
-        gram += gram_of(_sums(gradients, slots, n_slots))
-    return gram
+    grams: list[Tensor] = []
+    for block in torch.split(gradients, outputs, dim=2):
+        of_examples = _outer_sums(block, inputs.to(gradients.dtype))  # (B, outputs, in)
+        grams.append(gram_of(cluster_sums(of_examples.flatten(1), members)))
+    return grams
 
 
 def gram_of(vectors: Tensor) -> Tensor:
-    """Return the (P, P) float64 inner products of (P, s) vectors, summed over the processes."""
-    wide = _wide(vectors)
-    sum_over_ranks(wide)
-    return (wide @ wide.T).double()
+    """Return the (P, P) inner products of (P, s) vectors, summed over the processes.
+
+    The vectors and the products are in float32 or wider.
+    """
+    sum_over_ranks(vectors)
+    return vectors @ vectors.T
 
 
-def sketched_gradients(
-    module: nn.Module,
-    tokens: Tokens,
-    n_slots: int,
-    size: int,
-    seed: tuple[int, int],
-) -> Tensor:
-    """Return small random images of cluster gradients, whose products are right in expectation.
-
-    Inputs and output gradients of a Linear are projected to ``size`` dimensions each by Gaussian
-    matrices of variance 1/size, so that G_k = D_kᵀ X_k becomes (size, size). LayerNorms and biases
-    are not projected.
+def vector_gradients(module: nn.Module, tokens: Tokens) -> list[Tensor]:
+    """Return the gradients of the examples with respect to a module's vectors.
 
     Args:
         module: A Linear or a LayerNorm.
-        tokens: The module's tokens.
-        n_slots: P, the number of clusters in the batch.
-        size: Dimensions of the projections.
-        seed: A seed and the number of the module. The projections are the same on every process
-            and in every step.
+        tokens: The tokens of the module.
 
     Returns:
-        (P, s), where s is size² + out for a Linear with bias and 2 d for a LayerNorm.
+        (B, d) for the weight of a LayerNorm and for a bias, in float32 or wider.
     """
+    inputs, gradients = tokens
+    wide = _wide_type(gradients)
+    vectors: list[Tensor] = []
     if isinstance(module, nn.LayerNorm):
-        return _layer_norm_gradients(module, tokens, n_slots)
-    inputs, gradients, slots = tokens
-    left_projection = _projection(gradients.shape[1], size, (*seed, 0))
-    right_projection = _projection(inputs.shape[1], size, (*seed, 1))
-    left = gradients @ left_projection.to(gradients)
-    right = inputs.to(gradients.dtype) @ right_projection.to(gradients)
-    order, sizes = _by_slot(slots, n_slots)
-    left_of = torch.split(left[order], sizes)
-    right_of = torch.split(right[order], sizes)
-    parts = [_outer_sums(left_of, right_of)]
+        normal = nn.functional.layer_norm(inputs.to(wide), module.normalized_shape, eps=module.eps)
+        vectors.append((gradients * normal).sum(dim=1))
     if module.bias is not None:
-        parts.append(_sums(gradients, slots, n_slots))
-    return torch.cat(parts, dim=1)
+        vectors.append(gradients.sum(dim=1, dtype=wide))
+    return vectors
+
+
+def sketched_gradients(
+    tokens: Tokens,
+    size: int,
+    seed: int,
+    module: int,
+) -> Tensor:
+    """Return small random images of weight gradients, whose products are right in expectation.
+
+    Inputs and output gradients of a Linear are projected to ``size`` dimensions each by Gaussian
+    matrices of variance 1/size, so that an example's gradient Dᵀ X becomes (size, size).
+
+    Args:
+        tokens: The tokens of the module.
+        size: Dimensions of the projections.
+        seed: Seed of the projections, which are the same on every process and in every step.
+        module: The number of the module.
+
+    Returns:
+        (B, size²), in float32 or wider.
+    """
+    inputs, gradients = tokens
+    wide = _wide_type(gradients)
+    device = gradients.device
+    left_projection = _projection(gradients.shape[2], size, (seed, module, 0), device)
+    right_projection = _projection(inputs.shape[2], size, (seed, module, 1), device)
+    left = gradients.to(wide) @ left_projection.to(wide)
+    right = inputs.to(wide) @ right_projection.to(wide)
+    return _outer_sums(left, right).flatten(1)
 
 
 def gram_by_calls(cluster_losses: Tensor, parameters: Sequence[Tensor]) -> Tensor:
@@ -372,7 +425,7 @@ def gram_by_calls(cluster_losses: Tensor, parameters: Sequence[Tensor]) -> Tenso
         parameters: Parameters that count. Those that a loss does not depend on count as zero.
 
     Returns:
-        (P, P) inner products in float64.
+        (P, P) inner products in float32 or wider.
 
     References:
         COCO-DR, appendix E, and its published code.
@@ -381,7 +434,7 @@ def gram_by_calls(cluster_losses: Tensor, parameters: Sequence[Tensor]) -> Tenso
     for loss in cluster_losses:
         gradients = torch.autograd.grad(loss, parameters, retain_graph=True, materialize_grads=True)
         rows.append(torch.cat([gradient.flatten() for gradient in gradients]))
-    return gram_of(torch.stack(rows))
+    return gram_of(_widened(torch.stack(rows)))
 
 
 @lru_cache(maxsize=1024)
@@ -389,64 +442,39 @@ def _projection(
     width: int,
     size: int,
     seed: tuple[int, int, int],
+    device: torch.device,
 ) -> Tensor:
     number, module, side = seed
     number_of_matrix = (number * 1_000_003 + module) * 2 + side
     generator = torch.Generator().manual_seed(number_of_matrix)
     matrix: Tensor = torch.randn(width, size, generator=generator) / size**0.5
-    return matrix
+    return matrix.to(device)
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def _wide_type(tensor: Tensor) -> torch.dtype:
+    """Return float32, or the type of a tensor where that is wider."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _widened(tensor: Tensor) -> Tensor:
     """Return a tensor in float32, or wider where it is wider."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return tensor.to(_wide_type(tensor))
 
 
-def _by_slot(slots: Tensor, n_slots: int) -> tuple[Tensor, list[int]]:
-    """Return the order that groups tokens by cluster, and the number of tokens of each cluster."""
-    order = slots.argsort(stable=True)
-    sizes = torch.bincount(slots, minlength=n_slots)
-    return order, sizes.tolist()
+def _outer_sums(left: Tensor, right: Tensor) -> Tensor:
+    """Return each example's sum of outer products over its tokens.
 
-
-def _outer_sums(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-    """Return the sums of outer products over each cluster's tokens.
+    Products and sums are in float32 or wider also for inputs of 16 bits.
 
     Args:
-        left: (T_k, a) for each cluster k.
-        right: (T_k, b) for each cluster k.
+        left: (B, L, a).
+        right: (B, L, b), of the same type.
 
     Returns:
-        (P, a b).
+        (B, a, b).
     """
-    first = left[0]
-    shape = (len(left), first.shape[1], right[0].shape[1])
-    sums = _wide(first[:0]).new_zeros(shape)
-    for cluster, (a, b) in enumerate(zip(left, right, strict=True)):
-        if len(a):
-            sums[cluster] = a.T @ b
-    return sums.flatten(1)
-
-
-def _layer_norm_gradients(
-    module: nn.LayerNorm,
-    tokens: Tokens,
-    n_slots: int,
-) -> Tensor:
-    """Return the (P, 2 d) gradients of a LayerNorm's weight and bias."""
-    gradients = _wide(tokens.gradients)
-    inputs = tokens.inputs.to(gradients.dtype)
-    normal = nn.functional.layer_norm(inputs, module.normalized_shape, eps=module.eps)
-    of_weight = _sums(gradients * normal, tokens.slots, n_slots)
-    of_bias = _sums(gradients, tokens.slots, n_slots)
-    return torch.cat([of_weight, of_bias], dim=1)
-
-
-def _sums(
-    rows: Tensor,
-    slots: Tensor,
-    n_slots: int,
-) -> Tensor:
-    """Return the (P, d) sums of (T, d) rows over each cluster's tokens."""
-    wide = _wide(rows)
-    return wide.new_zeros(n_slots, rows.shape[1]).index_add_(0, slots, wide)
+    wide = _wide_type(left)
+    if left.dtype != wide and not left.is_cpu and _HAS_WIDE_PRODUCT:
+        # Tensor cores multiply 16 bits exactly and add in float32.
+        return torch.bmm(left.mT, right, out_dtype=wide)
+    return torch.bmm(left.to(wide).mT, right.to(wide))

@@ -203,7 +203,9 @@ class ClusterLoss(nn.Module):
         shares = parts / counts[present].clamp(min=1).to(examples)  # (P,)
         slots = torch.searchsorted(present, members)
         scaled = examples * shares[slots]
-        cluster_losses = examples.new_zeros(len(present)).index_add(0, slots, scaled)  # (P,)
+        # Atomic additions on a GPU would come in another order each time.
+        belongs = present[:, None] == members  # (P, B)
+        cluster_losses = torch.where(belongs, scaled, 0.0).sum(dim=1)  # (P,)
         values = cluster_losses.detach().double()
         if parts > 1:
             values = sum_over_ranks(values) / parts
