@@ -188,12 +188,7 @@ class ClusterLoss(nn.Module):
             counts = all_counts
         # (P,) the clusters of the batch of all processes; the others cost nothing.
         present = all_counts.nonzero().squeeze(1)
-        step = None
-        if training and self.needs_gram:
-            sketch = None
-            if self.gram == "sketch":
-                sketch = Sketch(self.sketch_size, self.seed)
-            step = ClusterStep(self.watched, counts, present, members, sketch)
+        step = self._new_step(counts, present, members) if training else None
         with nullcontext() if step is None else step.watch_forward():
             reps = [self.model(column)["sentence_embedding"] for column in sentence_features]
         triplets, examples = self._losses(reps)
@@ -225,6 +220,15 @@ class ClusterLoss(nn.Module):
                 step.watch_backward(loss, factors)
             self._pending = step
         return loss
+
+    def _new_step(self, counts: Tensor, present: Tensor, members: Tensor) -> ClusterStep | None:
+        """Return what compares the gradients of a step, if the weights depend on them."""
+        if not self.needs_gram:
+            return None
+        sketch = None
+        if self.gram == "sketch":
+            sketch = Sketch(self.sketch_size, self.seed)
+        return ClusterStep(self.watched, counts, present, members, sketch)
 
     def _is_per_rank(self) -> bool:
         """Return true if there are other processes, whose weights differ from those here."""
