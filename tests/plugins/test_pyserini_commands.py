@@ -190,7 +190,7 @@ def test_bad_input_is_one_line(made, tmp_path, capsys):
             ["encode.query", "--topics", "t", "--output", "o", "--encoder", "beir-cocodr:minilm"],
             "write_encoded_queries",
         ),
-        ([*search, "none"], "pyserini search.faiss: Topic none"),
+        ([*search, "none"], "pyserini search.faiss: "),  # Pyserini 2 asks the network for names
         ([*search, made / "topics.tsv", "--encoder", f"beir-cocodr:{tmp_path}"], str(tmp_path)),
         (
             ["search.faiss", "--index", tmp_path / "no.json", *search[3:], made / "topics.tsv"],
