@@ -28,6 +28,7 @@ TESTS = [
     "tests/plugins/test_pyterrier.py",
     "tests/plugins/test_pyserini_commands.py",
     "tests/plugins/test_irds_folder.py",
+    "tests/plugins/test_qdrant.py",
     "tests/training/finetuning/test_pairs_exchange.py",
     "tests/models/test_cocodr_host_calls.py",
     "tests/test_hosts.py",

@@ -23,6 +23,7 @@ HOSTS = {
     "Pyserini": "pyserini",
     "ir_datasets": "ir-datasets",
     "FAISS": "faiss-cpu",
+    "Qdrant": "qdrant-client",
     "GPL": "gpl",
     "Tevatron": "tevatron",
 }

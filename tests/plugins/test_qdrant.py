@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import ir_measures
 import numpy as np
 import pytest
+from ir_measures import nDCG
 
 pytest.importorskip(
     "qdrant_client", reason="qdrant-client is not installed: pip install 'beir-cocodr[qdrant]'"
@@ -58,6 +60,21 @@ def assert_same_ranking(theirs: dict, mine: dict, tolerance: float = 1e-5) -> No
 @pytest.fixture(scope="module")
 def queries(beir_folder):
     return load_collection(beir_folder).queries
+
+
+@pytest.mark.parametrize("kind", ["dense", "fused"])
+def test_qdrant_has_our_figures(kind, beir_folder, tiny_cosine, tmp_path, assert_same_figure):
+    model = str(tiny_cosine)
+    if kind == "fused":
+        model = str(tmp_path / "fused")
+        fuse(str(tiny_cosine), beir_folder, output=model, options=FuseOptions(sample=16, probes=4))
+    hand_over(model, beir_folder, output=tmp_path / "handed")
+    collection = load_collection(beir_folder)
+    theirs = uploaded(tmp_path / "handed").search(collection.queries, 10)
+    [there] = ir_measures.calc_aggregate([nDCG @ 10], collection.qrels, theirs).values()
+    here = evaluate({"model": model}, beir_folder, measures=["nDCG@10"]).models["model"]
+    script = f"query_points: {kind}"
+    assert_same_figure("Qdrant", script, "nDCG@10", there, here.measures["nDCG@10"])
 
 
 @pytest.mark.parametrize("kind", ["cosine", "dot"])
