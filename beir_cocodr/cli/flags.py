@@ -7,14 +7,14 @@ by :func:`takes` or, if it trains, by :func:`trains`, which adds presets and ``-
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
-from functools import cache, wraps
+from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from typer import Option
 
-from beir_cocodr.models.spec import described
+from beir_cocodr.models.option_fields import described, type_hints
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.training.shared_options import setting_fields
 
@@ -207,10 +207,6 @@ class _Field:
     flag: str | None
 
 
-#: The types of the fields of a class. Many commands share their options, and finding types is slow.
-_type_hints = cache(get_type_hints)
-
-
 def _flags(kind: type, names: tuple[str, ...], optional: bool) -> dict[str, Parameter]:
     """Return field to flag; fields of options inside the options, and of rows, count too."""
     known = {field.name: (owner, field) for owner, field in setting_fields(kind)}
@@ -225,7 +221,7 @@ def _described_field(owner: type, field: Field[Any]) -> _Field:
     """Return what a flag needs to know about a field of a class of options."""
     return _Field(
         name=field.name,
-        hint=_type_hints(owner)[field.name],
+        hint=type_hints(owner)[field.name],
         default=None if field.default is MISSING else field.default,
         help=described(owner, field.name, "help"),
         flag=described(owner, field.name, "flag"),
@@ -254,7 +250,7 @@ def _flag(field: _Field, optional: bool) -> Parameter:
 
 def _build(kind: type, values: Mapping[str, Any]) -> Any:
     """Return the options made of flags' values; a field without a value keeps its default."""
-    hints = _type_hints(kind)
+    hints = type_hints(kind)
     arguments: dict[str, object] = {}
     for field in fields(kind):
         hint = hints[field.name]

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: The types of the fields of a class, which take long to evaluate.
+type_hints = cache(get_type_hints)
+
 
 class LimitValues(TypedDict, total=False):
     """The arguments of :class:`~beir_cocodr.errors.Limits`."""
@@ -90,7 +93,7 @@ def described(
 @cache
 def _allowed_types(kind: type) -> dict[str, tuple[object, ...]]:
     """Return the types that every field with limits may have."""
-    hints = get_type_hints(kind)
+    hints = type_hints(kind)
     types = {}
     for known in fields(kind):
         if described(kind, known.name, "limits") is None:

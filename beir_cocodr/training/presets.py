@@ -10,10 +10,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import parse_json
+from beir_cocodr.models.option_fields import type_hints
 from beir_cocodr.models.spec import FuseOptions, Options
 from beir_cocodr.records import Json
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
@@ -276,7 +277,7 @@ def _assigned(kind: type[Options], assignment: str) -> tuple[str, Any]:
         value = parse_json(text)
     except ValueError:
         value = text
-    hint = get_type_hints(owner)[FORMER_NAMES.get(name, name)]
+    hint = type_hints(owner)[FORMER_NAMES.get(name, name)]
     allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if float in allowed and type(value) is int:
         value = float(value)

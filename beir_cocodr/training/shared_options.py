@@ -10,10 +10,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
 from importlib.util import find_spec
-from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar
 
 from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.io import Keywords
+from beir_cocodr.models.option_fields import type_hints
 from beir_cocodr.models.spec import EncoderOptions, Options, option
 from beir_cocodr.records import Json
 from beir_cocodr.training.rows import Row, Tables, own_fields, rows_with_option
@@ -305,7 +306,7 @@ def _taken(settings: Keywords, kind: type[Options]) -> Keywords:
 
 def _nested_options(kind: type[Options]) -> dict[str, type[Options]]:
     """Return the fields of a class that hold options of one class, with that class."""
-    hints = get_type_hints(kind)
+    hints = type_hints(kind)
     names = [option_field.name for option_field in fields(kind)]
     return {name: hints[name] for name in names if is_dataclass(hints[name])}
 

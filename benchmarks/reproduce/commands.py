@@ -55,19 +55,20 @@ def unavailable(words: list[str]) -> str:
             return f"{command.name} has no option {flag}"
         if count > 1 and not options[flag].multiple:
             return f"{command.name} takes one {flag}, and {count} are needed"
-    return _unknown_value(words) or _refused_options(words)
+    return _unknown_value(words) or _refused_options(tuple(words))
 
 
-def _refused_options(words: list[str]) -> str:
+@cache  # Many cells of many tables need the same commands.
+def _refused_options(words: tuple[str, ...]) -> str:
     """Say what the options of a training refuse; "" if nothing."""
     from beir_cocodr.errors import InputError
 
-    if not is_distributed(words):
+    if not is_distributed(list(words)):
         return ""
     try:
-        options_of(words, 1)
+        options_of(list(words), 1)
     except InputError as error:
-        return f"{kind_of(words)} refuses its options: {error}"
+        return f"{kind_of(list(words))} refuses its options: {error}"
     return ""
 
 
@@ -150,6 +151,12 @@ def fitting_processes(words: list[str], gpus: int) -> int:
         words: The command.
         gpus: The GPUs that there are; 0 means a CPU.
     """
+    return _fitting_processes(tuple(words), gpus)
+
+
+@cache  # Many cells of many tables need the same commands.
+def _fitting_processes(command: tuple[str, ...], gpus: int) -> int:
+    words = list(command)
     if not is_distributed(words):
         return max(1, gpus)
     for processes in range(max(1, gpus), 1, -1):
