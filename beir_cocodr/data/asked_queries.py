@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from beir_cocodr.data.judgement_log import normalised, typed_id
-from beir_cocodr.errors import InputError, explained, naming_full_disk
-from beir_cocodr.io import locked, parse_json
+from beir_cocodr.data.judgement_log import append_held, check_encodable, normalised, typed_id
+from beir_cocodr.errors import InputError, explained
+from beir_cocodr.io import parse_json
 from beir_cocodr.records import Record
 
 #: The file of asked queries in the folder of a session.
@@ -39,21 +39,16 @@ class AskedQueries:
         """Append a query, unless it was asked before; it is on the disk when this returns.
 
         Raises:
-            DiskFull: There is no room.
+            DiskFull: There is no room; the file is as it was before.
+            InputError: The file cannot be written, or the query has half a character.
         """
         text = normalised(query)
+        check_encodable(text)
         if not text or typed_id(text) in self.queries:
             return
         asked = AskedQuery(time=datetime.now(UTC).isoformat(timespec="seconds"), query=text)
         line = json.dumps(asked.to_json(), ensure_ascii=False) + "\n"
-        folder = self.file.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        with (
-            naming_full_disk(folder),
-            locked(folder),
-            self.file.open("a", encoding="utf-8") as file,
-        ):
-            file.write(line)
+        append_held(self.file, line.encode())
         self.queries[typed_id(text)] = text
 
 

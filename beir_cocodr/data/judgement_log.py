@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -30,6 +32,9 @@ QRELS_FILE = "qrels.tsv"
 DAMAGED = ".damaged"
 
 log = logging.getLogger(__name__)
+
+# What the system raises where a log or its folder was moved, replaced or closed to this user.
+_NO_ACCESS = (PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError)
 
 # Seconds that a judgement waits for another process that holds the folder: a line takes none.
 _LONGEST_WAIT = 10.0
@@ -95,8 +100,8 @@ def log_judgement(
 
     Raises:
         DiskFull: there is no room; the log is as it was before.
-        InputError: another process holds the folder for ten seconds, or half a character stands
-            in the query or in the id.
+        InputError: the log cannot be written, another process holds the folder for ten seconds, or
+            half a character stands in the query or in the id.
     """
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
     judgement = LoggedJudgement(
@@ -106,15 +111,35 @@ def log_judgement(
         query=query,
         **more,  # type: ignore[arg-type]
     )
-    _check_encodable(query + document_id)
+    check_encodable(query + document_id)
     line = (json.dumps(judgement.to_json(), ensure_ascii=False) + "\n").encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with naming_full_disk(path.parent), locked(path.parent, _LONGEST_WAIT):
-        append_line(path, line)
+    append_held(path, line)
     return judgement
 
 
-def _check_encodable(text: str) -> None:
+def append_held(path: Path, line: bytes) -> None:
+    """Append a line while no other process writes to the folder, which is made if it is missing.
+
+    Raises:
+        DiskFull: there is no room; the file is as it was before.
+        InputError: the file cannot be written, or another process holds the folder for ten
+            seconds.
+    """
+    with _naming_file(path), naming_full_disk(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.parent, _LONGEST_WAIT):
+            append_line(path, line)
+
+
+@contextmanager
+def _naming_file(path: Path) -> Iterator[None]:
+    """Turn what the system says about a log that was moved or closed into an ``InputError``."""
+    way_out = "put it back or allow it to be written, and try again"
+    with explained(f"{path} cannot be read or written", way_out, *_NO_ACCESS):
+        yield
+
+
+def check_encodable(text: str) -> None:
     """Check that a text has no half of a character, which no file can hold."""
     with explained("the judgement is no text", "write whole characters", UnicodeEncodeError):
         text.encode()
@@ -232,16 +257,17 @@ class JudgementLog:
         self.lock = threading.RLock()
         self._state: tuple[str, str, str] | None = None
         self._forget()
-        repair_log(self.file)
+        with _naming_file(self.file):
+            repair_log(self.file)
         self.refresh()
 
     def refresh(self) -> None:
         """Read what was appended, or all where the log was edited, and bring the qrels up to date.
 
         Raises:
-            InputError: a folder has the place of the log.
+            InputError: a folder has the place of the log, or the files cannot be read or written.
         """
-        with self.lock:
+        with self.lock, _naming_file(self.file):
             if self.file.is_dir():
                 raise InputError(f"{self.file} is a folder; move it away, the log is written there")
             size = 0
@@ -270,7 +296,7 @@ class JudgementLog:
             grade: the grade; None takes the judgement back.
             **drawn: other fields of :class:`LoggedJudgement`.
         """
-        _check_encodable(asked.text + document)
+        check_encodable(asked.text + document)
         with self.lock:
             self.refresh()
             if self.grades.get(asked.id, {}).get(document) != grade:

@@ -122,6 +122,16 @@ class JudgedQuery:
             probabilities={**self.probabilities, document: probability},
         )
 
+    def is_in(self, documents: Documents) -> bool:
+        """Return whether the corpus has a relevant document, or a judged one if none is relevant.
+
+        Args:
+            documents: the corpus.
+        """
+        relevant = [document for document, grade in self.grades.items() if grade > 0]
+        judged = relevant or list(self.grades)
+        return not judged or bool((documents.rows(judged) >= 0).any())
+
     def joined(self, later: "JudgedQuery", text: str) -> "JudgedQuery":
         """Return the judgements of one query that was recorded under two ids."""
         probability = later.probability
@@ -140,6 +150,7 @@ class JudgedQuery:
 _NOT_IN_COLLECTION = "judged queries that the collection does not have"
 _BLANK = "judged queries with pairs left blank (write 0 for what is not relevant)"
 _NOT_IN_CORPUS = "judged documents that the corpus does not have (kept, as in trec_eval)"
+_NOTHING_TO_FIND = "judged queries left out, as the corpus has none of their relevant documents"
 
 
 @dataclass(frozen=True)
@@ -181,9 +192,10 @@ class Judgements:
         """Return the judgements of queries that a collection has, or that were typed.
 
         The others are counted, and so are judged documents that the corpus does not have; these
-        stay, as in trec_eval. A query that was typed and has the text of one in the collection is
-        that one. Queries with blank pairs are left out: what is not judged there is not known to be
-        irrelevant.
+        stay, as in trec_eval, unless they are all that a query has: every model would score 0
+        there, which looks like a measured tie. A query that was typed and has the text of one in
+        the collection is that one. Queries with blank pairs are left out: what is not judged there
+        is not known to be irrelevant.
 
         Raises:
             InputError: no judgement is left.
@@ -202,8 +214,12 @@ class Judgements:
             else:
                 first = kept.get(id, JudgedQuery())
                 kept[id] = first.joined(query, queries.get(id, query.text))
+        if documents is not None:
+            answerable = {id: query for id, query in kept.items() if query.is_in(documents)}
+            counts[_NOTHING_TO_FIND] += len(kept) - len(answerable)
+            kept = answerable
         if not kept:
-            reasons = [f"{count} {reason}" for reason, count in counts.items()]
+            reasons = [f"{count} {reason}" for reason, count in counts.items() if count > 0]
             reason = "; ".join(reasons) or "nothing is judged"
             raise InputError(f"{self.file}: no judged query can be used: {reason}")
         if documents is not None:
@@ -213,6 +229,19 @@ class Judgements:
         for reason, count in positive.items():
             log.info("%s: %s: %d", self.file, reason, count)
         return replace(self, queries=kept, counts=positive)
+
+
+def judgements_file(path: str | Path) -> Path:
+    """Return the path of a file of judgements.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    if not Path(path).is_file():
+        raise InputError(
+            f"{path}: no such file; give qrels, a filled labels_wanted.tsv, or a log of judgements"
+        )
+    return Path(path)
 
 
 def load_judgements(path: Path) -> Judgements:
@@ -225,10 +254,7 @@ def load_judgements(path: Path) -> Judgements:
     Raises:
         InputError: there is no such file, or a line is damaged; the first one is named.
     """
-    if not path.is_file():
-        raise InputError(
-            f"{path}: no such file; give qrels, a filled labels_wanted.tsv, or a log of judgements"
-        )
+    judgements_file(path)
     first = next((text for _, text in numbered_lines(path, raise_errors)), "")
     if first.lstrip().startswith("{"):
         return _load_log(path)

@@ -8,7 +8,12 @@ from pathlib import Path
 
 from beir_cocodr.data.asked_queries import load_asked
 from beir_cocodr.data.collection import Collection, Dataset, is_dataset, load_collection
-from beir_cocodr.data.judgements import Judgements, load_judgements, write_annotation_candidates
+from beir_cocodr.data.judgements import (
+    Judgements,
+    judgements_file,
+    load_judgements,
+    write_annotation_candidates,
+)
 from beir_cocodr.data.sources import Labels
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.errors import SEED_MAX, InputError
@@ -529,7 +534,7 @@ def _settings(
         "search": search.describe(),
     }
     if options.judgements is not None:
-        settings["judgements"] = file_sha256(Path(options.judgements))
+        settings["judgements"] = file_sha256(judgements_file(options.judgements))
     if options.asked is not None:
         settings["asked"] = json_sha256(load_asked(Path(options.asked)))
     if options.calibration is not None:

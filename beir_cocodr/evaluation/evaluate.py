@@ -18,7 +18,7 @@ from beir_cocodr.data.collection import (
     load_collection,
     load_labelled,
 )
-from beir_cocodr.data.judgements import Judgements, load_judgements
+from beir_cocodr.data.judgements import Judgements, judgements_file, load_judgements
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.errors import InputError, explained, listed
 from beir_cocodr.evaluation.few_labels import judge
@@ -256,7 +256,7 @@ def _settings(
         "families": _families(specs, task),
     }
     if task.options.judgements is not None:
-        settings["judgements"] = file_sha256(Path(task.options.judgements))
+        settings["judgements"] = file_sha256(judgements_file(task.options.judgements))
     return settings
 
 

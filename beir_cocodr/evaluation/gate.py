@@ -16,7 +16,7 @@ from tempfile import mkdtemp
 from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.judgements import Judgements, load_judgements
+from beir_cocodr.data.judgements import Judgements, judgements_file, load_judgements
 from beir_cocodr.data.sources import Labels
 from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.evaluation.evaluate import spaced
@@ -265,7 +265,7 @@ def _settings(
             is_encoder = isinstance(value, EncoderOptions)
             settings[name] = value.describe() if is_encoder else value
     if options.judgements is not None:
-        settings["judgements"] = file_sha256(Path(options.judgements))
+        settings["judgements"] = file_sha256(judgements_file(options.judgements))
     return settings
 
 

@@ -283,6 +283,8 @@ class _Answers:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        # Reports that wait for each other hold no threads, which searches need.
+        self.reporting = asyncio.Lock()
 
     async def judge(self, request: Request) -> Response:
         judgement = _Judge.from_json(await _json(request), request.url.path)
@@ -303,7 +305,9 @@ class _Answers:
         return JSONResponse(await run_in_threadpool(self.session.state))
 
     async def make_report(self, request: Request) -> Response:
-        await run_in_threadpool(self.session.report)
+        await _json(request)  # a client that goes away before the end of its post wants no report
+        async with self.reporting:
+            await run_in_threadpool(self.session.report)
         return JSONResponse({"path": str(self.session.report_file)})
 
     async def report(self, request: Request) -> Response:

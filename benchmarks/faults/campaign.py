@@ -38,10 +38,15 @@ from typing import Any
 from harness.page import Marks, markdown_table
 from harness.script import add_integers, origin, results_file, write_results
 
-from faults.corners import run_api, run_cache, run_folder, run_inside
+from faults.calls import run_api, run_copy
+from faults.clients import run_client
+from faults.corners import run_cache, run_folder, run_inside
 from faults.inputs import FAILURES, LIMIT, OUTCOMES, Campaign, Outcome, run_input
 from faults.kills import can_mount, run_disk, run_kill, run_race
+from faults.places import run_place
 from faults.runner import ENVIRONMENT, Warm, remove
+from faults.sessions import run_session
+from faults.settings import run_model
 from faults.world import make_world
 
 MARKS = Marks("<!-- faults table -->", "<!-- end of faults -->")
@@ -57,6 +62,11 @@ KINDS = {
     "cache": run_cache,
     "inside": run_inside,
     "api": run_api,
+    "client": run_client,
+    "copy": run_copy,
+    "model": run_model,
+    "place": run_place,
+    "session": run_session,
 }
 
 #: The number of cases of each kind, in a campaign and in the sample that CI runs.
@@ -69,7 +79,12 @@ CASES = {
     "folder": 300,
     "cache": 150,
     "inside": 60,
-    "api": 150,
+    "api": 600,
+    "client": 400,
+    "copy": 60,
+    "model": 250,
+    "place": 250,
+    "session": 30,
 }
 SAMPLE = {
     "input": 40,
@@ -81,6 +96,11 @@ SAMPLE = {
     "cache": 3,
     "inside": 4,
     "api": 6,
+    "client": 12,
+    "copy": 2,
+    "model": 4,
+    "place": 6,
+    "session": 1,
 }
 
 #: A record of a case as it is read back.

@@ -306,7 +306,7 @@ SCENARIOS = {
         weight=3,
     ),
     "gate": Scenario(
-        "gate bm25 bm25 --dataset in/beir --no-labels --samples 8 --output out",
+        "gate bm25 bm25 --dataset in/beir --no-labels --samples 10 --output out",
         weight=3,
     ),
     "compare-judged": Scenario(
@@ -426,6 +426,17 @@ LONG = {
         "study resample restrain --train in/source --test in/beir --encoder in/model --size 4 "
         "--output out/new",
     ),
+    "resttest": LongCommand(
+        "study resample resttest --train in/source --test in/beir --encoder in/model --buckets 2 "
+        "--output out/new",
+    ),
+    "fuse": LongCommand(
+        "fuse --dataset in/beir --model in/model --output out",
+        again="--resume",
+    ),
+    "gate": LongCommand(
+        "gate bm25 in/model --dataset in/beir --no-labels --samples 10 --output out",
+    ),
     "regimes": LongCommand(
         "study resample evaluate --folder in/sets --architecture bm25,dense --start in/bert "
         "--max-steps 2 --batch-size 4 --no-picture --output out",
@@ -442,5 +453,11 @@ LONG = {
     ),
     "report": LongCommand(
         "report in/evaluated --output out/page.html",
+    ),
+    "report-adapted": LongCommand(
+        "report in/adapted --output out/page.html",
+    ),
+    "hand-over": LongCommand(
+        "hand-over in/model --dataset in/beir --to opensearch --output out",
     ),
 }

@@ -1,11 +1,10 @@
-"""Cases beside broken files of the world: folders of texts, caches, outputs inside inputs, the API.
+"""Cases beside broken files of the world: folders of texts, caches, outputs inside inputs.
 
 Each kind draws a case from a generator, runs it as an ordinary user, and judges how it ends.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from faults.inputs import (
     Campaign,
     Outcome,
     find_lost_work,
-    is_one_error,
     judge,
     judge_end,
 )
@@ -289,70 +287,3 @@ def _contents(folder: Path) -> dict[str, bytes]:
         if path.is_file() and path.name != ".lock":
             contents[path.relative_to(folder).as_posix()] = path.read_bytes()
     return contents
-
-
-# Functions of the package, and values that they take, by the names of the arguments.
-_CALLS: dict[str, dict[str, Any]] = {
-    "load_collection": {"dataset": "in/beir", "split": "test"},
-    "load_encoder": {"model": "in/model"},
-    "evaluate": {"models": ["bm25"], "dataset": "in/beir", "measures": "nDCG@10", "output": "out"},
-    "compare": {"models": ["bm25", "in/model"], "dataset": "in/beir", "output": "out"},
-    "fuse": {"model": "in/model", "dataset": "in/beir", "output": "out/fused"},
-    "Searcher": {"dataset": "in/beir", "model": "bm25"},
-}
-
-_VALUES: dict[str, Any] = {
-    "None": None,
-    "an int": 7,
-    "a float": 1.5,
-    "NaN": float("nan"),
-    "bytes": b"in/beir",
-    "an empty text": "",
-    "an empty list": [],
-    "an empty dict": {},
-    "a list of int": [1, 2],
-    "a set": {1},
-    "an object": object(),
-    "a class": dict,
-    "a function": len,
-    "a nested dict": {"a": {"b": {"c": 1}}},
-    "a surrogate": "\ud800",
-    "NUL": "a\0b",
-    "a long name": "a" * 5000,
-}
-
-
-def run_api(case: str, campaign: Campaign) -> Outcome:
-    """Call a public function with a value of a wrong type: it names the value's fault."""
-    rng = campaign.generator(case)
-    function = rng.choice(list(_CALLS))
-    argument = rng.choice(list(_CALLS[function]))
-    kind = rng.choice(list(_VALUES))
-    work = campaign.work
-    lay_out(work, campaign.folder / "world", [])
-
-    def call() -> None:
-        import beir_cocodr
-        from beir_cocodr.errors import InputError
-
-        values = _CALLS[function] | {argument: _VALUES[kind]}
-        try:
-            getattr(beir_cocodr, function)(**values)
-        except InputError as error:
-            os.write(2, f"error: {error}\n".encode("utf-8", "backslashreplace"))
-            os._exit(2)
-
-    environment = {"BEIR_COCODR_CACHE": str(work.parent / "cache")}
-    ended = campaign.warm.fork(call, work, environment).wait(LIMIT)
-    lines = [line for line in ended.stderr.splitlines() if line.strip()]
-    failure = judge_end(ended, lines)
-    if failure is not None:
-        outcome, message = failure
-    elif ended.status == 2:
-        outcome = "refused" if is_one_error(lines) else "refused unclearly"
-        message = lines[-1][-300:] if lines else ""
-    else:
-        outcome = "other content"
-        message = "accepted"
-    called = f"{function}({argument}=...)"
-    return Outcome(case, function, called, argument, kind, outcome, message, ended.seconds, [])

@@ -240,7 +240,7 @@ WRONG: list[Any] = [
 Keys = tuple[Any, ...]
 
 
-def _find_values(content: Any, prefix: Keys = ()) -> list[Keys]:
+def find_values(content: Any, prefix: Keys = ()) -> list[Keys]:
     """List all values of parsed JSON."""
     values = [prefix] if prefix else []
     items: Any = ()
@@ -249,7 +249,7 @@ def _find_values(content: Any, prefix: Keys = ()) -> list[Keys]:
     elif isinstance(content, list):
         items = enumerate(content)
     for key, value in items:
-        values += _find_values(value, (*prefix, key))
+        values += find_values(value, (*prefix, key))
     return values
 
 
@@ -259,7 +259,7 @@ def _change_value(
     values: list[Any],
 ) -> str | None:
     """Replace or remove one value of parsed JSON, and say which."""
-    every = _find_values(content)
+    every = find_values(content)
     if not every:
         return None
     top = [keys for keys in every if len(keys) == 1]

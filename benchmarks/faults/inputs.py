@@ -30,9 +30,10 @@ OUTCOMES = {
     "lost work": "something half-written, or changed or removed though it was not the command's",
     "traceback": "an exit status of neither 0 nor 2, or a traceback",
     "hang": "no end within the limit",
+    "hole": "code of others was run, or one was answered who may not ask",
 }
 #: Outcomes that must not be.
-FAILURES = ("refused unclearly", "silent difference", "lost work", "traceback", "hang")
+FAILURES = ("refused unclearly", "silent difference", "lost work", "traceback", "hang", "hole")
 
 #: The most seconds of a command; other work may keep the machine busy.
 LIMIT = 180.0
@@ -279,7 +280,7 @@ def _warnings(
 def find_lost_work(work: Path, leftovers_before: Iterable[str]) -> tuple[str, str] | None:
     """Return an outcome if the folder shows run code or half-written files, otherwise None."""
     if any(work.rglob(EXECUTED)):
-        return "traceback", "code that came with a model was run"
+        return "hole", "code that came with a model was run"
     left = sorted(set(find_leftovers(work)) - set(leftovers_before))
     if left:
         return "lost work", f"left behind: {', '.join(left)[:200]}"

@@ -237,7 +237,8 @@ def bad_value(
     """Draw a bad value, and say whether it can never be right."""
     if name in PARTICULAR and rng.random() < 0.8:
         value = rng.choice(PARTICULAR[name])
-        return value, value in _ALWAYS_WRONG
+        # A folder of any files is a dataset.
+        return value, value in _ALWAYS_WRONG and (name, value) != ("dataset", "in")
     if kind in NEVER:
         large = [] if name in _AMOUNTS else LARGE
         value = rng.choice([*NEVER[kind], *MAYBE[kind], *large])

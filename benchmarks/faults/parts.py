@@ -144,7 +144,7 @@ def break_config(path: Path, rng: random.Random) -> str | None:
     change = rng.choice(CONFIGS)
     content = json.loads(path.read_text()) | change
     write(path, json.dumps(content).encode())
-    _write_evil_module(path.parent)
+    write_evil_module(path.parent)
     text = f"config has {json.dumps(change)}"
     # The tensors of BERT and RoBERTa have the same names and shapes: only who saved the model knows
     # which of the two it is.
@@ -174,7 +174,7 @@ def break_modules(path: Path, rng: random.Random) -> str | None:
     else:
         content[rng.randrange(len(content))]["type"] = kind
     write(path, json.dumps(content).encode())
-    _write_evil_module(path.parent)
+    write_evil_module(path.parent)
     return f"modules: {kind}"
 
 
@@ -183,7 +183,8 @@ class _Evil:
         return os.mkdir, (EXECUTED,)
 
 
-def _write_evil_module(folder: Path) -> None:
+def write_evil_module(folder: Path) -> None:
+    """Write a module beside a model that leaves a mark if it is imported."""
     code = f"import os\nos.makedirs({EXECUTED!r}, exist_ok=True)\nclass Evil: pass\n"
     (folder / "evil.py").write_text(code)
 

@@ -5,6 +5,7 @@ ends.
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from conftest import limited_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beir_cocodr.data.asked_queries import ASKED_FILE, AskedQueries, load_asked
 from beir_cocodr.data.judgement_log import (
     DAMAGED,
     LOG_FILE,
@@ -241,6 +243,37 @@ def test_a_folder_in_place_of_the_log_is_named(tmp_path):
     log.file.mkdir()
     with pytest.raises(InputError, match=LOG_FILE):
         log.judge(WING, "d2", 1)
+
+
+@pytest.mark.parametrize("kind", ["gone", "a file", "under a file"])
+def test_a_folder_that_was_taken_away_is_named(tmp_path, kind):
+    folder = tmp_path / "above" / "judged"
+    folder.mkdir(parents=True)
+    log = JudgementLog(folder)
+    log.judge(WING, "d1", 1)
+    asked = AskedQueries(folder)
+    taken = folder.parent if kind == "under a file" else folder
+    shutil.rmtree(taken)
+    if kind == "gone":  # it is made again, and the judgement is kept
+        log.judge(WING, "d2", 1)
+        assert JudgementLog(folder).grades == {WING.id: {"d2": 1}}
+        return
+    taken.write_text("a file")
+    with pytest.raises(InputError, match=f"{LOG_FILE} cannot be read or written"):
+        log.judge(WING, "d2", 1)
+    with pytest.raises(InputError, match=f"{ASKED_FILE} cannot be read or written"):
+        asked.add("wing in a flow")
+
+
+def test_a_full_disk_leaves_the_asked_queries_as_they_were(tmp_path):
+    asked = AskedQueries(tmp_path)
+    asked.add("wing in a flow")
+    before = asked.file.read_bytes()
+    with limited_files(len(before) + 20), pytest.raises(DiskFull):
+        asked.add("a plate in the boundary layer")
+    assert asked.file.read_bytes() == before
+    asked.add("a plate in the boundary layer")
+    assert [*load_asked(tmp_path).values()] == ["wing in a flow", "a plate in the boundary layer"]
 
 
 def test_half_a_character_is_refused_and_the_log_stays(tmp_path):

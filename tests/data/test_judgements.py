@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import pytest
 
+from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.judgement_log import log_judgement, typed_id
 from beir_cocodr.data.judgements import (
     COLUMNS,
     AnnotationCandidate,
+    judgements_file,
     load_judgements,
     write_annotation_candidates,
 )
@@ -120,6 +122,22 @@ def test_a_query_that_is_judged_in_part_is_left_out_and_counted(tmp_path):
     assert [pair.judgement for pair in found.rows] == [1, 1, None, 1]
 
 
+def test_queries_whose_relevant_documents_are_not_in_the_corpus_are_no_tie(tmp_path):
+    """Every model would score 0 on them, and many such ties make an interval around 0 narrow."""
+    documents = load_collection(({"d1": "a wing", "d2": "a plate"}, {}, {})).documents
+    path = tmp_path / "qrels"
+    path.write_text("q1 0 d1 1\nq1 0 gone 1\nq2 0 gone 1\nq2 0 d1 0\nq3 0 d1 0\nq4 0 gone 0\n")
+    judged = load_judgements(path).of(dict.fromkeys(["q1", "q2", "q3", "q4"], ""), documents)
+    assert list(judged.queries) == ["q1", "q3"]
+    assert judged.counts == {
+        "judged queries left out, as the corpus has none of their relevant documents": 2,
+        "judged documents that the corpus does not have (kept, as in trec_eval)": 1,
+    }
+    path.write_text("q1 0 gone 1\nq2 0 lost 1\n")
+    with pytest.raises(InputError, match="qrels: no judged query can be used: 2 .*the corpus has"):
+        load_judgements(path).of(dict.fromkeys(["q1", "q2"], ""), documents)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -162,6 +180,8 @@ def test_damage_is_one_line_with_file_and_line(tmp_path, text, message):
 def test_no_file_and_nothing_in_it(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         load_judgements(tmp_path / "f")
+    with pytest.raises(InputError, match="no such file"):
+        judgements_file("")
     (tmp_path / "f").write_text("")
     with pytest.raises(InputError, match="nothing is judged"):
         load_judgements(tmp_path / "f").of({"q": ""})

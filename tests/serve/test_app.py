@@ -332,10 +332,13 @@ def test_addresses_of_one_network_share_a_queue(session, monkeypatch):
     asyncio.run(guesses())
 
 
-@pytest.mark.parametrize("path", ["/api/login", "/api/judge", "/api/undo"])
-def test_a_client_that_goes_away_while_posting_leaves_nothing_behind(session, page, path):
+@pytest.mark.parametrize("path", ["/api/login", "/api/judge", "/api/undo", "/api/report"])
+def test_a_client_that_goes_away_while_posting_leaves_nothing_behind(
+    session, page, path, monkeypatch
+):
     """The connection is closed after a part of the body, as a real server reports it."""
     before = session.judged.version
+    monkeypatch.setattr(session, "report", lambda: pytest.fail("nobody waits for a report"))
     events = [
         {"type": "http.request", "body": b'{"document": "d1", ', "more_body": True},
         {"type": "http.disconnect"},
@@ -409,6 +412,27 @@ def test_two_reports_written_at_once_are_both_written(beir_folder, tiny_cosine, 
     assert [answer.status_code for answer in answers] == [200] * 3
     assert "Retrieval report" in browser.get("/report").text
     assert made.stop()
+
+
+def test_reports_that_wait_keep_no_search_waiting(session, page, monkeypatch):
+    """Forty threads answer all requests; a hundred reports that wait for the first hold none."""
+    first_may_end = threading.Event()
+    monkeypatch.setattr(session, "report", lambda: first_may_end.wait(20))
+
+    async def ask():
+        transport = httpx2.ASGITransport(page.app)
+        async with httpx2.AsyncClient(transport=transport, base_url=OURS) as browser:
+            browser.cookies.update(page.cookies)
+            reports = [browser.post("/api/report", json={}) for _ in range(100)]
+            waiting = asyncio.gather(*reports)
+            await asyncio.sleep(0.2)
+            state = await asyncio.wait_for(browser.get("/api/state"), 10)
+            first_may_end.set()
+            return state, await waiting
+
+    state, reports = asyncio.run(ask())
+    assert state.status_code == 200
+    assert {answer.status_code for answer in reports} == {200}
 
 
 FILES = {
