@@ -94,7 +94,7 @@ class Limits:
             InputError: the value is not allowed; the message says which ones are.
         """
         if self.choices is not None:
-            if value not in self.choices:
+            if value not in list(self.choices):  # a table would ask for the hash of a list
                 choices = ", ".join(str(choice) for choice in self.choices)
                 raise InputError(f"unknown {name} {_quoted(value)}; choose one of {choices}")
         elif isinstance(value, Real) and not isinstance(value, bool):
@@ -154,6 +154,46 @@ def check_count(
     """
     if value is not None:
         Limits(min=least).check(name, value)
+
+
+def check_type(
+    name: str,
+    value: object,
+    kinds: type | tuple[type, ...],
+    expected: str,
+) -> None:
+    """Check the type of an argument; a truth value is no number.
+
+    Args:
+        name: name of the argument, for the message.
+        value: its value.
+        kinds: the types that it may have.
+        expected: what to give, in words.
+
+    Raises:
+        InputError: it has another type.
+    """
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise InputError(f"{name} is {kind_of(value)}; give {expected}")
+
+
+def check_integer(name: str, value: object, least: int = 1) -> None:
+    """Check an argument that counts something.
+
+    Raises:
+        InputError: it is no integer, or below ``least``.
+    """
+    check_type(name, value, Integral, "an integer")
+    Limits(min=least).check(name, value)
+
+
+def check_options_type(value: object, kind: type, name: str = "options") -> None:
+    """Check that an argument is an object of an options class.
+
+    Raises:
+        InputError: it is another object.
+    """
+    check_type(name, value, kind, f"an object of {kind.__name__}")
 
 
 def check_name(

@@ -32,6 +32,7 @@ from beir_cocodr import (
     evaluate,
     finetune,
     fuse,
+    gate,
     load_collection,
     load_encoder,
     pretrain,
@@ -231,12 +232,97 @@ def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
         (lambda: load_encoder(object()), "model is an object; give a name"),
         (lambda: ExactSearch(object()), "model is an object; give an object with encode"),
         (lambda: ModelSpec.of("mixed", object()), "unknown fusion 'mixed'; choose one of hybrid"),
+        (lambda: ModelSpec.parse(b"bm25"), "the model is a bytes; give the name"),
+        (lambda: evaluate("bm25", TRIPLE, options=3), "options is an int; .* EvaluateOptions"),
+        (lambda: evaluate("bm25", TRIPLE, search={}), "search is a dict; .* SearchOptions"),
+        (lambda: compare(["bm25"], TRIPLE, options=[]), "options is a list; .* CompareOptions"),
+        (lambda: gate("bm25", "bm25", TRIPLE, options=""), "options is a str; .* GateOptions"),
+        (lambda: load_encoder("minilm", 7), "options is an int; .* EncoderOptions"),
+        (lambda: fuse("minilm", TRIPLE, output="o", options=0), "options is an int; .* FuseOpt"),
+        (lambda: fuse("minilm", TRIPLE, output="o", stores=-3), "stores is an int; give a list"),
+        (lambda: pretrain("m", TRIPLE, output="o", options=1), "options is an int; .* PretrainO"),
+        (lambda: pretrain("m", TRIPLE, output="o", queries=dict), "queries is a type; give a fol"),
+        (lambda: finetune("m", TRIPLE, output="o", options=1), "options is an int; .* FinetuneO"),
+        (
+            lambda: distill("m", TRIPLE, teacher="bm25", output="o", options=1),
+            "options is an int; .* DistillOptions",
+        ),
+        (lambda: adapt("m", TRIPLE, output="o", options=1), "options is an int; .* AdaptOptions"),
+        (
+            lambda: AdaptOptions(stages="coco", stage_options={"other": 1}).chosen(),
+            "stage_options has 'other', which is not among the stages coco",
+        ),
+        (lambda: PretrainOptions(objective=[None]), "objective.* is|unknown objective"),
+        (lambda: Searcher(CORPUS, options=1), "options is an int; .* SearchOptions"),
+        (lambda: Searcher(CORPUS, snippet_length=1.5), "snippet_length is a float; give an int"),
+        (lambda: Searcher(CORPUS).search(None), "'query' is None; give a text"),
+        (lambda: Searcher(CORPUS).search("sort", 1.5), "top_k is a float; give an integer"),
+        (lambda: Searcher(CORPUS).search("sort", True), "top_k is a bool; give an integer"),
+        (lambda: Searcher(CORPUS).search_all(["sort"]), "queries is a list of str; give a map"),
+        (lambda: Searcher(CORPUS).search_within("sort", []), "keeps is a list; give a function"),
+        (lambda: Searcher(CORPUS).full_text({}), "has no document {}; give the id of a hit"),
+        (lambda: ExactSearch(Letters(), batch_size=""), "batch_size is a str; give an integer"),
+        (lambda: ExactSearch(Letters(), store=""), "store is an empty string; name a folder"),
+        (
+            lambda: ExactSearch(Letters()).search(CORPUS, QUERIES, 1.5, "dot"),
+            "top_k is a float; give an integer",
+        ),
+        (
+            lambda: ExactSearch(Letters()).search(CORPUS, ["sort"], 1, "dot"),
+            "queries is a list of str; give a mapping",
+        ),
+        (
+            lambda: ExactSearch(Letters()).search(7, QUERIES, 1, "dot"),
+            "corpus is an int; give a mapping",
+        ),
+        (
+            lambda: ExactSearch(Letters()).search({"a": None}, QUERIES, 1, "dot"),
+            "a document of the corpus is None; give a mapping",
+        ),
+        (
+            lambda: ExactSearch(Letters()).encode(CORPUS, QUERIES, 1.5),
+            "output is a float; give the path",
+        ),
     ],
 )
 def test_what_cannot_be_taken_is_refused_by_argument_and_type(call, message):
     with pytest.raises(InputError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda encoder: encoder.encode_queries(3), "queries is an int; give a list of texts"),
+        (lambda encoder: encoder.encode_queries(["a", None]), "a query is None; give a text"),
+        (lambda encoder: encoder.encode_queries(["a"], 1.5), "batch_size is a float; give an int"),
+        (lambda encoder: encoder.encode_corpus(True), "corpus is a bool; give a list of docum"),
+        (lambda encoder: encoder.encode_corpus(["a"]), "a document of the corpus is a str; give"),
+    ],
+)
+def test_an_encoder_names_what_it_cannot_encode(tiny_cosine, call, message):
+    with pytest.raises(InputError, match=message):
+        call(load_encoder(str(tiny_cosine)))
+
+
+def test_one_text_is_one_query(tiny_cosine):
+    encoder = load_encoder(str(tiny_cosine))
+    assert np.array_equal(
+        encoder.encode_queries("a sorted array"), encoder.encode_queries(["a sorted array"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"query_length": "8"}, "query_length is a str; give an integer"),
+        ({"title_separator": 3}, "title_separator is an int; give a text"),
+    ],
+)
+def test_an_encoder_names_settings_of_a_wrong_type(tiny_cosine, setting, message):
+    with pytest.raises(InputError, match=message):
+        COCODR(str(tiny_cosine), **setting)
 
 
 @pytest.mark.parametrize(

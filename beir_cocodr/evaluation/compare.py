@@ -16,7 +16,7 @@ from beir_cocodr.data.judgements import (
 )
 from beir_cocodr.data.sources import Labels
 from beir_cocodr.deprecation import former_signature
-from beir_cocodr.errors import SEED_MAX, InputError
+from beir_cocodr.errors import SEED_MAX, InputError, check_options_type
 from beir_cocodr.evaluation.annotation import (
     LABELS_FILE,
     annotation_candidates,
@@ -196,6 +196,8 @@ def compare(
         >>> comparison.pairs[0].verdict in ("better", "worse", "no difference", "cannot tell")
         True
     """
+    check_options_type(options, CompareOptions)
+    check_options_type(search, SearchOptions, "search")
     if options.judgements is not None and options.labels:
         raise InputError(
             "models are judged by the labels of the split or by the judgements of a "

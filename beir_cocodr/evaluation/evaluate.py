@@ -20,7 +20,7 @@ from beir_cocodr.data.collection import (
 )
 from beir_cocodr.data.judgements import Judgements, judgements_file, load_judgements
 from beir_cocodr.deprecation import former_signature
-from beir_cocodr.errors import InputError, explained, listed
+from beir_cocodr.errors import InputError, check_options_type, explained, listed
 from beir_cocodr.evaluation.few_labels import judge
 from beir_cocodr.evaluation.measures import (
     DEFAULT_MEASURES,
@@ -189,6 +189,8 @@ def evaluate(
         >>> sorted(file.name for file in Path("judged").glob("bm25*"))
         ['bm25.per_query.tsv', 'bm25.run']
     """
+    check_options_type(options, EvaluateOptions)
+    check_options_type(search, SearchOptions, "search")
     specs = resolve_models(models)
     check_device(search.encoder.device, specs.values())
     task = EvaluationTask.of(measures, split, options)

@@ -2,8 +2,10 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch.nn.functional as F
@@ -14,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from beir_cocodr.data.text import TextFormat, cut_text, read_literally
-from beir_cocodr.errors import InputError, explained
+from beir_cocodr.errors import InputError, check_integer, check_type, explained
 from beir_cocodr.io import Keywords
 from beir_cocodr.models.checkpoints.hub import (
     find_file,
@@ -123,6 +125,15 @@ class COCODR(SentenceTransformer):
         """Load or assemble the encoder."""
         self.texts_cut = 0
         prompts = dict(kwargs.pop("prompts", None) or {})
+        settings = {
+            "query_prompt": query_prompt,
+            "document_prompt": document_prompt,
+            "title_separator": title_separator,
+            "pooling": pooling,
+        }
+        for setting, text in settings.items():
+            check_type(setting, text, (str, NoneType), "a text")
+        check_type("the model", model_name_or_path, (str, Path, NoneType), "a name or a folder")
         if query_prompt is not None:
             prompts["query"] = query_prompt
         if document_prompt is not None:
@@ -270,14 +281,23 @@ class COCODR(SentenceTransformer):
         """Encode queries, by BEIR's name for ``encode_query``.
 
         Args:
-            queries: (Q,) texts.
+            queries: (Q,) texts; a single text is one query.
             batch_size: Texts at a time.
             **kwargs: Arguments of ``encode_query``.
 
         Returns:
             (Q, d) embeddings.
+
+        Raises:
+            InputError: A query is no text, or the batch size no integer from 1.
         """
-        return self.encode_query(list(queries), batch_size=batch_size, **kwargs)
+        check_integer("batch_size", batch_size)
+        texts = [queries] if isinstance(queries, str) else queries
+        check_type("queries", texts, Iterable, "a list of texts")
+        texts = list(texts)
+        for text in texts:
+            check_type("a query", text, str, "a text")
+        return self.encode_query(texts, batch_size=batch_size, **kwargs)
 
     def query_vectors(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
         """Encode queries as search needs them.
@@ -313,13 +333,23 @@ class COCODR(SentenceTransformer):
 
         Returns:
             (N, d) embeddings.
+
+        Raises:
+            InputError: A document is no mapping, or the batch size no integer from 1.
         """
         if isinstance(corpus, Mapping):
             names = [name for name in ("title", "text") if name in corpus]
             rows = zip(*(corpus[name] for name in names), strict=True)
             corpus = [dict(zip(names, row, strict=True)) for row in rows]
+        check_integer("batch_size", batch_size)
+        check_type("corpus", corpus, Iterable, "a list of documents")
         text_format = self.text_format
-        texts = [text_format.document(document) for document in corpus]
+        texts = []
+        for document in corpus:
+            check_type(
+                "a document of the corpus", document, Mapping, "a mapping with title and text"
+            )
+            texts.append(text_format.document(document))
         return self.encode_document(texts, batch_size=batch_size, **kwargs)
 
     def truncated_share(
@@ -470,6 +500,7 @@ def set_lengths(
     for attribute, length in lengths.items():
         if length is None:
             continue
+        check_type(attribute, length, Integral, "an integer")
         limit = positions(transformer)
         if not limit:
             limit = getattr(transformer.config, "max_position_embeddings", None)

@@ -6,6 +6,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from beir_cocodr.arrays import Doubles, Features
 from beir_cocodr.data.analyzers import Analyzer
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_type
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.checkpoints.hub import PLACES
 from beir_cocodr.models.cocodr import COCODR, TwoSidedEncoder, check_task
@@ -477,6 +478,7 @@ class HybridEncoder(TwoSidedEncoder):
             InputError: The model is not found, damaged, or no hybrid encoder.
         """
         super().__init__(model_name_or_path, **kwargs)
+        check_type("head", head, (HybridHead, NoneType), "a HybridHead, or leave it out")
         if head is not None:
             self.append(head.to(self.device))
             self.module_kwargs = None

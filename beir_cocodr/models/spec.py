@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from beir_cocodr.data.analyzers import ANALYZER_HELP, ANALYZERS
-from beir_cocodr.errors import SEED_MAX, InputError, check_name
+from beir_cocodr.errors import SEED_MAX, InputError, check_name, check_type
 from beir_cocodr.io import Keywords
 from beir_cocodr.models.option_fields import Options as Options
 from beir_cocodr.models.option_fields import check_options as check_options
@@ -378,6 +378,7 @@ class ModelSpec:
         """
         if isinstance(name, ModelSpec):
             return name
+        check_type("the model", name, str, "the name of a model")
         check_name("model name", name)
         if name.startswith(_RUN_PREFIX):
             return cls(name, RUN, name.removeprefix(_RUN_PREFIX))

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents, dataset_documents, hashed_documents
-from beir_cocodr.errors import InputError
-from beir_cocodr.io import json_sha256
+from beir_cocodr.errors import InputError, check_integer, check_type
+from beir_cocodr.io import json_sha256, output_path
 from beir_cocodr.models.encoding_methods import with_beir_methods
 from beir_cocodr.progress import in_place
 from beir_cocodr.retrieval.ranking import Ranking
@@ -93,11 +93,8 @@ class ExactSearch:
         **kwargs: object,
     ) -> None:
         """Load the model if it is a name."""
-        if batch_size < 1 or corpus_chunk_size < 1:
-            raise InputError(
-                f"batch_size {batch_size}, corpus_chunk_size {corpus_chunk_size}: "
-                "both must be 1 or more"
-            )
+        check_integer("batch_size", batch_size)
+        check_integer("corpus_chunk_size", corpus_chunk_size)
         if store == "":
             raise InputError("store is an empty string; name a folder, or leave it out")
         self.model = _loaded(model)
@@ -287,7 +284,7 @@ class ExactSearch:
                 f"corpus_filename {corpus_filename!r} is one file, of {parts} that it takes: "
                 "put a * in"
             )
-        folder = Path(encode_output_path)
+        folder = output_path(encode_output_path)
         encoder = self._encoder()
         query_file = EmbeddingFile(folder / query_filename, list(texts), encoder, 0, parts)
         self._write(query_file, list(texts.values()), "queries", overwrite)
@@ -481,6 +478,7 @@ class _PlainCorpus:
 def _plain_document(document: Mapping[str, str | None] | str) -> Mapping[str, str | None]:
     if isinstance(document, str):
         return {"title": "", "text": document}
+    check_type("a document of the corpus", document, Mapping, "a mapping with title and text")
     # None is common for titles in published corpora, and models concatenate strings.
     if None in document.values():
         return {name: "" if value is None else value for name, value in document.items()}
@@ -490,6 +488,7 @@ def _plain_document(document: Mapping[str, str | None] | str) -> Mapping[str, st
 def _source(corpus: Any) -> Documents | _PlainCorpus:
     if hasattr(corpus, "column_names"):
         return dataset_documents(corpus)
+    check_type("corpus", corpus, (Documents, Mapping), "a mapping of ids to documents")
     return corpus if isinstance(corpus, Documents) else _PlainCorpus(corpus)
 
 
@@ -497,6 +496,7 @@ def query_texts(queries: Any) -> Mapping[str, str]:
     """Return query id to text; queries may be a dataset of columns id and text."""
     if hasattr(queries, "column_names"):
         return {id: document["text"] for id, document in dataset_documents(queries).items()}
+    check_type("queries", queries, Mapping, "a mapping of ids to texts")
     texts: Mapping[str, str] = queries
     return texts
 
@@ -510,8 +510,7 @@ def _check_search(
         raise InputError("there are no queries to search for")
     if not documents:
         raise InputError("the corpus has no documents")
-    if top_k < 1:
-        raise InputError(f"top_k is {top_k}: ask for at least one document")
+    check_integer("top_k", top_k)
 
 
 def rank(

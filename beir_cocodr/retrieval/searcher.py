@@ -5,7 +5,6 @@ import tempfile
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,13 @@ from beir_cocodr.data.analyzers import SEARCHED, Analyzer, snippet
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.files.file_folder import ABOVE, TextFiles
 from beir_cocodr.data.memory import MemorySource
-from beir_cocodr.errors import InputError, check_count, kind_of
+from beir_cocodr.errors import (
+    InputError,
+    check_integer,
+    check_options_type,
+    check_type,
+    kind_of,
+)
 from beir_cocodr.io import cache_folder, text_sha256
 from beir_cocodr.models.spec import BM25, SearchOptions, check_device
 from beir_cocodr.records import Json
@@ -111,7 +116,8 @@ class Searcher:
         snippet_length: int = 240,
     ) -> None:
         """Load the corpus, and the encoder of the model if it has one."""
-        check_count("snippet_length", snippet_length)
+        check_integer("snippet_length", snippet_length)
+        check_options_type(options, SearchOptions)
         spec = resolve_model(model, argument="model")
         check_device(options.encoder.device, [spec])
         collection = load_collection(dataset, labels="none")
@@ -226,6 +232,7 @@ class Searcher:
             InputError: If the query is no text or empty, or ``top_k`` is no integer from 1.
         """
         _check_queries({"query": query}, top_k)
+        check_type("keeps", keeps, Callable, "a function of an id")
         depth = max(_FIRST_DEPTH, top_k)
         while True:
             ranking = self._ranker.search({"query": query}, min(depth, len(self.documents)))
@@ -255,12 +262,15 @@ class Searcher:
         Raises:
             InputError: If there is no such document.
         """
-        if id not in self.documents:
-            raise InputError(f"{self.dataset} has no document {id!r}; give the id of a hit")
+        self._check_id(id)
         if self._files is None or not self._files.corpus.is_dir() or self.file_of(id) is None:
             return self.documents[id]["text"]
         rows = self._rows_beside(id, self._files.begins(id))
         return "\n\n".join(document["text"] for document in self.documents.take(rows))
+
+    def _check_id(self, id: str) -> None:
+        if not isinstance(id, str) or id not in self.documents:
+            raise InputError(f"{self.dataset} has no document {id!r}; give the id of a hit")
 
     def _rows_beside(self, id: str, beginning: str) -> np.ndarray:
         """Return the rows of all documents whose ids begin alike, which follow each other."""
@@ -287,8 +297,7 @@ class Searcher:
             InputError: If there is no such document, its file is gone, or the file lies outside
                 the folder.
         """
-        if id not in self.documents:
-            raise InputError(f"{self.dataset} has no document {id!r}; give the id of a hit")
+        self._check_id(id)
         file = self.file_of(id)
         if self._files is None or file is None:
             return None
@@ -354,9 +363,8 @@ class Searcher:
 
 
 def _check_queries(queries: Mapping[str, str], top_k: int) -> None:
-    if not isinstance(top_k, Integral):
-        raise InputError(f"top_k is {kind_of(top_k)}; give an integer")
-    check_count("top_k", top_k)
+    check_integer("top_k", top_k)
+    check_type("queries", queries, Mapping, "a mapping of ids to texts")
     for id, text in queries.items():
         if not isinstance(text, str):
             raise InputError(f"query {id!r} is {kind_of(text)}; give a text")

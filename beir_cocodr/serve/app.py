@@ -10,6 +10,7 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -283,8 +284,8 @@ class _Answers:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        # Reports that wait for each other hold no threads, which searches need.
-        self.reporting = asyncio.Lock()
+        # Reports wait for each other here, and not in the threads, which searches need.
+        self.reporter = ThreadPoolExecutor(1)
 
     async def judge(self, request: Request) -> Response:
         judgement = _Judge.from_json(await _json(request), request.url.path)
@@ -306,8 +307,8 @@ class _Answers:
 
     async def make_report(self, request: Request) -> Response:
         await _json(request)  # a client that goes away before the end of its post wants no report
-        async with self.reporting:
-            await run_in_threadpool(self.session.report)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self.reporter, self.session.report)
         return JSONResponse({"path": str(self.session.report_file)})
 
     async def report(self, request: Request) -> Response:

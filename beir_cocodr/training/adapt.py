@@ -14,7 +14,7 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.deprecation import former_signature
-from beir_cocodr.errors import InputError, naming_full_disk
+from beir_cocodr.errors import InputError, check_options_type, naming_full_disk
 from beir_cocodr.evaluation.annotation import LABELS_FILE
 from beir_cocodr.evaluation.chains import ALONE, BASE, FEEDBACK, FUSED, RM3, Chain
 from beir_cocodr.evaluation.compare import (
@@ -125,6 +125,12 @@ class AdaptOptions(Options):
             InputError: No stage is named, or one is unknown.
         """
         names = [self.stages] if isinstance(self.stages, str) else list(self.stages)
+        for stage in self.stage_options:
+            if stage not in names:
+                raise InputError(
+                    f"stage_options has {stage!r}, which is not among the stages "
+                    f"{', '.join(map(str, names))}; name that stage in stages, or leave it out"
+                )
         chosen: dict[str, StageOptions] = {}
         for stage in chosen_stages(names):
             options = self.stage_options.get(stage) or adapt_options(stage)
@@ -196,6 +202,7 @@ def adapt(
     """
     if isinstance(options, Mapping):  # the former meaning of the name
         options = AdaptOptions(stage_options=options)
+    check_options_type(options, AdaptOptions)
     output = files.output_path(output)
     encoder = options.search.encoder
     check_device(encoder.device)

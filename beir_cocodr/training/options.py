@@ -82,7 +82,9 @@ class PretrainOptions(TrainingOptions):
 
     def __post_init__(self) -> None:
         """Fill in the objective's defaults, and check the options, also against each other."""
-        own_options = OBJECTIVES[self.objective].defaults if self.objective in OBJECTIVES else {}
+        own_options = (
+            OBJECTIVES[self.objective].defaults if self.objective in list(OBJECTIVES) else {}
+        )
         for name, value in (_DEFAULTS | dict(own_options)).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)

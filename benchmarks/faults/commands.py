@@ -435,7 +435,7 @@ LONG = {
         again="--resume",
     ),
     "gate": LongCommand(
-        "gate bm25 in/model --dataset in/beir --no-labels --samples 10 --output out",
+        "gate bm25 bm25 --dataset in/beir --no-labels --samples 10 --output out",
     ),
     "regimes": LongCommand(
         "study resample evaluate --folder in/sets --architecture bm25,dense --start in/bert "

@@ -126,7 +126,9 @@ class Disturbed:
         if ended.status == 2 and OVERWRITE in ended.stderr:
             ended = self.run([*self.arguments, OVERWRITE])
         outcome, message = judge_run(ended)
-        may_refuse = has_finished and outcome == "refused"
+        # A run may have been killed after its output was complete.
+        is_complete = has_finished or self.compare_files() == HARMLESS
+        may_refuse = is_complete and outcome == "refused"
         if outcome != "harmless" and not may_refuse:
             worse = "lost work" if outcome == "refused" else outcome
             return worse, f"the second run: {message}"

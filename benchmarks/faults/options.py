@@ -271,7 +271,7 @@ def names_option(line: str, broken: Broken) -> bool:
         bare,
         bare.replace("_", " "),
         value.strip("'\"")[:60],
-        repr(value)[1:60],
+        repr(value)[1:-1][:60],
         broken.file,
     ]
     if bare in _DATASETS:
@@ -281,7 +281,7 @@ def names_option(line: str, broken: Broken) -> bool:
     if bare.endswith("_split"):
         words.append("split")
     if not value:
-        words.append("error: .:")  # An empty path is the current folder.
+        words += ["error: .:", "error: . "]  # An empty path is the current folder.
     return any(word and word.lower() in line.lower() for word in words)
 
 

@@ -52,6 +52,8 @@ def parse_answer(content: bytes) -> Answer:
     digits = length.partition(b"\r\n")[0]
     # Another answer may follow, to what came after the request.
     body = rest[: int(digits)] if digits.isdigit() else rest
+    if b"transfer-encoding: chunked" in head.lower():
+        body = rest.partition(b"\r\n")[2].partition(b"\r\n")[0]
     words = head.split(b" ", 2)
     is_http = head.startswith(b"HTTP/") and len(words) > 1 and words[1].isdigit()
     return Answer(int(words[1]) if is_http else None, head.decode(errors="replace"), body)

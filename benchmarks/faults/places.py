@@ -38,6 +38,13 @@ def _close(*numbers: int) -> None:
 
 def _redirect(number: int, path: str) -> None:
     os.dup2(os.open(path, os.O_WRONLY), number)
+    _open_stream(number)
+
+
+def _open_stream(number: int) -> None:
+    """Open a standard stream anew; the old object takes it for the file that it was."""
+    stream = open(number, "w", buffering=1, closefd=False)  # noqa: SIM115
+    setattr(sys, "stdout" if number == 1 else "stderr", stream)
 
 
 def _leave_reader(number: int) -> None:
@@ -45,6 +52,7 @@ def _leave_reader(number: int) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     os.dup2(writing, number)
+    _open_stream(number)
 
 
 def _leave_folder() -> None:

@@ -342,7 +342,7 @@ def test_bad_input_is_named(corpus: Any, queries: Any, top_k: int, message: str)
 
 @pytest.mark.parametrize("sizes", [{"batch_size": 0}, {"corpus_chunk_size": 0}])
 def test_sizes_below_one_are_refused(sizes: dict[str, int]) -> None:
-    with pytest.raises(InputError, match="1 or more"):
+    with pytest.raises(InputError, match="must be at least 1"):
         ExactSearch(Words(), **sizes)
 
 

@@ -12,7 +12,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from beir_cocodr.data.text import read_literally
-from beir_cocodr.errors import InputError, kind_of
+from beir_cocodr.errors import InputError, check_options_type, kind_of
 from beir_cocodr.io import Keywords, json_sha256
 from beir_cocodr.models.checkpoints.hub import find_file, reachable
 from beir_cocodr.models.checkpoints.hub import model_source as model_source
@@ -56,6 +56,7 @@ def load_encoder(
         >>> int(model.similarity(queries, model.encode_document(texts)).argmax())
         1
     """
+    check_options_type(options, EncoderOptions)
     check_device(options.device)
     if isinstance(model, ModelSpec):
         model = model.encoder if model.loaded is None else model.loaded

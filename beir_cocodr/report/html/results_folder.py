@@ -422,6 +422,7 @@ def collection_texts(
     except InputError as error:
         if dataset is not None or split is not None:
             raise
+        log.warning("the report leaves out titles and texts: %s", error)
         return None, f"Titles and texts are left out: {error}."
     return collection, ""
 

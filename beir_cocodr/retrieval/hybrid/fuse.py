@@ -14,7 +14,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.languages import corpus_analyzer
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes, on_main, world_size
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_options_type, check_type
 from beir_cocodr.io import check_output_free, draft_folder, json_sha256, output_path
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder, model_source
@@ -103,7 +103,10 @@ def fuse(
         >>> width == 384 + record.details["numbers"]
         True
     """
-    held = HeldEmbeddings(stores)
+    check_options_type(options, FuseOptions)
+    check_options_type(encoder, EncoderOptions, "encoder")
+    check_type("stores", stores, (str, Path, list, tuple), "a list of folders")
+    held = HeldEmbeddings([stores] if isinstance(stores, str | Path) else stores)
     return fuse_over(
         model,
         dataset,
