@@ -84,6 +84,23 @@ def test_the_tables_of_fusions_are_what_the_benchmark_wrote():
         assert significant.format(better, len(tests)) in text
 
 
+def test_the_tables_of_adaptation_are_what_the_benchmark_wrote():
+    tables = import_module("gains_tables")
+    results = results_of("gains")
+    page = tables.PAGE.read_text()
+    for name, marks in tables.MARKS.items():
+        assert marks.read(page) == tables.markdown(name, results)
+    means = results["whole"]["nfcorpus"]["means"]
+    published = json.loads((ROOT / "benchmarks" / "published" / "cocodr.json").read_text())
+    large = published["table1"]["scores"]["nfcorpus"]["coco-dr-large"]
+    short = " ".join(README.split())
+    for figure in (means["dense"], means["fuse, feedback"], large):
+        assert f"{figure:.3f}" in short.split("NFCorpus of BEIR")[1].split(". ")[0]
+    new = results["encoders"]["minilm"]["groups"]["new"]
+    for label in ("dense", "fuse, feedback"):
+        assert f"{new[label]['mean']:.3f}" in short.split("nine collections that had no part")[1]
+
+
 def test_the_figures_of_another_encoder_are_in_a_results_file():
     script = import_module("adaptation_tables")
     results = results_of("adaptation_mpnet")

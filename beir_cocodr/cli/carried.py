@@ -13,6 +13,7 @@ CARRIED = frozenset(
         "bm25_analyzer",
         "query_length",
         "document_length",
+        "chunk_pooling",
         "title_separator",
         "identical_ids",
     }

@@ -9,7 +9,7 @@ from typer import Option
 
 from beir_cocodr import load_plugin
 from beir_cocodr.cli import parameters
-from beir_cocodr.cli.flags import plain, takes
+from beir_cocodr.cli.flags import ENCODING, plain, takes
 from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
@@ -21,7 +21,7 @@ from beir_cocodr.retrieval.store.record import EncodeOptions
 
 @names_models
 @takes("settings", "shard_size", "precision", "backend", "token_budget", "verify")
-@takes("encoder", "query_length", "document_length", "pooling", "title_separator", "device")
+@takes("encoder", *ENCODING)
 def encode(
     dataset: parameters.Dataset,
     model: Annotated[str, plain("Encode with minilm, a folder or a hub name.")],

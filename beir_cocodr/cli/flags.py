@@ -28,8 +28,19 @@ SEARCHING = (
     "query_length",
     "document_length",
     "pooling",
+    "chunk_pooling",
     "title_separator",
     "batch_size",
+    "device",
+)
+
+#: The fields of loading an encoder that commands of one encoder have flags for.
+ENCODING = (
+    "query_length",
+    "document_length",
+    "pooling",
+    "chunk_pooling",
+    "title_separator",
     "device",
 )
 

@@ -7,11 +7,11 @@ from typing import Annotated
 from typer import Option
 
 from beir_cocodr.cli import parameters
-from beir_cocodr.cli.flags import Preset, ShowConfig, gives, plain, takes, trains
+from beir_cocodr.cli.flags import ENCODING, Preset, ShowConfig, gives, plain, takes, trains
 from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.settings import GenerationOptions
-from beir_cocodr.models.spec import EncoderOptions, FuseOptions, SearchOptions
+from beir_cocodr.models.spec import BM25_WEIGHT, EncoderOptions, FuseOptions, SearchOptions
 from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json, print_record, print_training
 from beir_cocodr.training import presets
@@ -153,7 +153,7 @@ def distill(
         "seed",
     ),
 )
-@takes("encoder", "query_length", "document_length", "pooling", "title_separator", "device")
+@takes("encoder", *ENCODING)
 def fuse(
     *,
     dataset: parameters.Dataset,
@@ -167,6 +167,14 @@ def fuse(
             "instead of encoding; repeat for several."
         ),
     ] = None,
+    weight_by_estimate: Annotated[
+        bool,
+        Option(
+            "--weight-by-estimate",
+            help="Give BM25 the weight 0.2 where compare's estimate without labels expects the "
+            "fusion to lose, and 0.5 elsewhere. Some documents are encoded again for it.",
+        ),
+    ] = False,
     resume: parameters.Resume = False,
     encoder: EncoderOptions,
     as_json: parameters.Json = False,
@@ -179,6 +187,8 @@ def fuse(
     from beir_cocodr.report.evaluation_tables import fusion_table
     from beir_cocodr.retrieval.hybrid.fuse import fuse as run
 
+    if weight_by_estimate:
+        settings = _with_estimated_weight(settings, dataset, model, encoder, store or [])
     record = run(
         model,
         dataset,
@@ -190,6 +200,25 @@ def fuse(
     )
     if rank() == 0:
         print_record(record, as_json, lambda record: [fusion_table(record)])
+
+
+def _with_estimated_weight(
+    settings: FuseOptions,
+    dataset: str,
+    model: str,
+    encoder: EncoderOptions,
+    stores: list[Path],
+) -> FuseOptions:
+    """Return the options of a fusion with the weight that the estimate chooses."""
+    from beir_cocodr.evaluation.fusion_weight import choose_weight
+
+    if settings.weight_by_length or settings.bm25_weight != BM25_WEIGHT:
+        raise InputError(
+            "--weight-by-estimate chooses BM25's weight; leave --bm25-weight and "
+            "--weight-by-length out"
+        )
+    search = SearchOptions(encoder=encoder, analyzer=settings.analyzer, stores=tuple(stores))
+    return choose_weight(model, dataset, search, seed=settings.seed).applied_to(settings)
 
 
 @names_models

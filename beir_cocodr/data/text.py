@@ -33,6 +33,8 @@ class TextFormat:
         query_length: tokens that a query is cut to, with special tokens and prompt; None: the
             encoder's own maximum.
         document_length: the same for documents.
+        chunk_pooling: how a longer document becomes one vector, see
+            :mod:`~beir_cocodr.models.chunk_pooling`; "first" cuts it.
 
     Example:
         >>> from beir_cocodr.data.text import TextFormat
@@ -49,6 +51,7 @@ class TextFormat:
     document_prompt: str = ""
     query_length: int | None = None
     document_length: int | None = None
+    chunk_pooling: str = "first"
 
     def document(self, document: Mapping[str, str | None]) -> str:
         """Join title and text of a document, without the prompt.
@@ -62,8 +65,11 @@ class TextFormat:
         return title or text
 
     def as_dict(self) -> Json:
-        """Return the fields by name."""
-        return asdict(self)
+        """Return the fields by name, without those that stores from before do not have."""
+        content = asdict(self)
+        if self.chunk_pooling == "first":
+            del content["chunk_pooling"]
+        return content
 
 
 # Characters of a text that are tokenised for each token that is read, and at least of any text.

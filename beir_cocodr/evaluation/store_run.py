@@ -12,6 +12,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
 from beir_cocodr.io import atomic_output, output_folder, output_path, parse_json, write_text
 from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder
+from beir_cocodr.models.chunk_pooling import FIRST
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import EncoderOptions, Options, option
 from beir_cocodr.records import Json, versions
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 # The parts of a text format that an encoder may be loaded with.
 _FORMAT = ("query_length", "document_length", "query_prompt", "document_prompt", "title_separator")
+_POOLING = "chunk_pooling"
 
 
 @dataclass(frozen=True)
@@ -297,6 +299,9 @@ def query_encoder(
     differing: dict[str, Any] = {
         part: stored[part] for part in _FORMAT if stored[part] != text_format[part]
     }
+    chunk_pooling = stored.get(_POOLING, FIRST)
+    if chunk_pooling != text_format.get(_POOLING, FIRST):
+        differing[_POOLING] = chunk_pooling
     if differing:
         encoder = load_encoder(source, EncoderOptions(device=device, **differing))
     store.record.check_encoder(fingerprint(encoder), source, store.folder)

@@ -41,6 +41,7 @@ _MAIN_OPTIONS = (
     "lexical",
     "bm25_weight",
     "seed",
+    "weight_reason",
 )
 
 

@@ -39,6 +39,7 @@ from beir_cocodr.models.checkpoints.known_checkpoints import (
     released_form,
 )
 from beir_cocodr.models.checkpoints.score_projection import score_projection
+from beir_cocodr.models.chunk_pooling import CHUNK_POOLINGS, FIRST, Pieces
 from beir_cocodr.models.spec import suggestion
 
 #: A model's card.
@@ -63,6 +64,10 @@ _SMALLER = "; beir-cocodr encode --precision int8 stores 8 bits a number and a s
 # The file for what sentence-transformers' own files cannot store, and its only key.
 _FORMAT_FILE = "text_format.json"
 _FORMAT_KEY = "title_separator"
+_POOLING_KEY = "chunk_pooling"
+
+# Tokens of a piece where an encoder has no limit.
+_ANY_LENGTH = 1 << 30
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +93,8 @@ class COCODR(SentenceTransformer):
         title_separator: Text between title and text of a document. Default: the model's own, or a
             space.
         pooling: How a bare transformer pools its tokens, "cls" or "mean".
-        **kwargs: Arguments of ``SentenceTransformer`` (``device``, ``model_kwargs``, ``modules``,
-            ...).
+        **kwargs: ``chunk_pooling``, see :mod:`~beir_cocodr.models.chunk_pooling`, and arguments of
+            ``SentenceTransformer`` (``device``, ``model_kwargs``, ``modules``, ...).
 
     Raises:
         InputError: The model cannot be found or read, or a length is outside of what it can read.
@@ -110,6 +115,9 @@ class COCODR(SentenceTransformer):
     #: Its kind in the calibration of verdicts.
     calibration_kind = "dense"
 
+    #: True if a document's vector may be the mean of those of its pieces.
+    pools_chunks = True
+
     def __init__(
         self,
         model_name_or_path: str | Path | None = None,
@@ -124,6 +132,8 @@ class COCODR(SentenceTransformer):
     ) -> None:
         """Load or assemble the encoder."""
         self.texts_cut = 0
+        self.chunk_pooling = FIRST
+        chunk_pooling = kwargs.pop("chunk_pooling", None)
         prompts = dict(kwargs.pop("prompts", None) or {})
         settings = {
             "query_prompt": query_prompt,
@@ -140,11 +150,13 @@ class COCODR(SentenceTransformer):
             prompts["document"] = document_prompt
         if model_name_or_path is None:
             super().__init__(None, prompts=prompts, **kwargs)
-            self._set_format(" " if title_separator is None else title_separator)
+            self._set_format(title_separator)
         else:
             source = model_source(str(model_name_or_path))
             self._load(source, title_separator, {**kwargs, "prompts": prompts, "pooling": pooling})
         set_lengths(self[0], query_length, document_length)
+        if chunk_pooling is not None:
+            self.chunk_pooling = self._checked_pooling(chunk_pooling)
 
     def _load(
         self,
@@ -181,13 +193,29 @@ class COCODR(SentenceTransformer):
             else:
                 super().__init__(name, **kwargs)
             if title_separator is None:
-                title_separator = _saved_separator(name, places)
+                title_separator = _saved_format(name, places, _FORMAT_KEY)
             self._set_format(title_separator)
             check_loaded(self, self.tokenizer, name)
             self._check_encodes(name)
+            self.chunk_pooling = self._checked_pooling(_saved_format(name, places, _POOLING_KEY))
 
-    def _set_format(self, title_separator: str) -> None:
-        self.title_separator = title_separator
+    def _checked_pooling(self, chunk_pooling: str | None) -> str:
+        """Return how documents are read whole, if this encoder can be read so."""
+        if chunk_pooling in (None, FIRST):
+            return FIRST
+        if chunk_pooling not in CHUNK_POOLINGS:
+            raise InputError(
+                f"chunk_pooling is {chunk_pooling!r}; choose one of {', '.join(CHUNK_POOLINGS)}"
+            )
+        if not self.pools_chunks:
+            raise InputError(
+                f"vectors of {type(self).__name__} cannot be averaged over pieces of a document; "
+                "leave --chunk-pooling out"
+            )
+        return chunk_pooling
+
+    def _set_format(self, title_separator: str | None) -> None:
+        self.title_separator = " " if title_separator is None else title_separator
         self._literally = read_literally(self.tokenizer, self.prompts.values())
 
     def _check_encodes(self, name: str) -> None:
@@ -233,6 +261,7 @@ class COCODR(SentenceTransformer):
             document_prompt=self.prompts.get("document") or "",
             query_length=getattr(transformer, "query_length", None) or longest,
             document_length=getattr(transformer, "document_length", None) or longest,
+            chunk_pooling=self.chunk_pooling,
         )
 
     @property
@@ -352,6 +381,44 @@ class COCODR(SentenceTransformer):
             texts.append(text_format.document(document))
         return self.encode_document(texts, batch_size=batch_size, **kwargs)
 
+    def encode_document(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Encode texts of documents, those that are longer than the limit as a whole if asked to.
+
+        Args:
+            inputs: (N,) texts, or one.
+            *args: Arguments of the host.
+            **kwargs: Arguments of the host.
+
+        Returns:
+            (N, d) embeddings, or (d,) of one text.
+        """
+        if self.chunk_pooling == FIRST:
+            return super().encode_document(inputs, *args, **kwargs)
+        if isinstance(inputs, str):
+            return self.encode_document([inputs], *args, **kwargs)[0]
+        as_tensor = kwargs.pop("convert_to_tensor", False)
+        kwargs.pop("convert_to_numpy", None)
+        normalize = kwargs.pop("normalize_embeddings", False)
+        is_cosine = self.similarity_fn_name == "cosine"
+        pieces = self.pieces(inputs)
+        vectors = super().encode_document(
+            pieces.texts,
+            *args,
+            convert_to_tensor=True,
+            normalize_embeddings=is_cosine,
+            **kwargs,
+        )
+        pooled = pieces.pool(vectors.float(), self.chunk_pooling)
+        if normalize or is_cosine:
+            pooled = F.normalize(pooled, dim=-1)
+        return pooled if as_tensor else pooled.cpu().numpy()
+
+    def pieces(self, texts: Sequence[str]) -> Pieces:
+        """Return the pieces in which texts of documents are read."""
+        text_format = self.text_format
+        length = text_format.document_length or _ANY_LENGTH
+        return Pieces.of(texts, self.tokenizer, length, text_format.document_prompt)
+
     def truncated_share(
         self,
         texts: Sequence[str],
@@ -372,7 +439,8 @@ class COCODR(SentenceTransformer):
         else:
             limit = length or text_format.document_length
             prompt = text_format.document_prompt
-        if limit is None or not texts:
+        reads_whole = task == "document" and self.chunk_pooling != FIRST
+        if limit is None or not texts or reads_whole:
             return 0.0
         parts = [cut_text(text, limit) for text in texts]
         prompted = [prompt + text for text, _ in parts]
@@ -390,8 +458,10 @@ class COCODR(SentenceTransformer):
     ) -> None:
         """Save the encoder to a folder, with its title separator."""
         super().save(path, *args, **kwargs)
-        content = json.dumps({_FORMAT_KEY: self.title_separator})
-        (Path(path) / _FORMAT_FILE).write_text(f"{content}\n")
+        content = {_FORMAT_KEY: self.title_separator}
+        if self.chunk_pooling != FIRST:
+            content[_POOLING_KEY] = self.chunk_pooling
+        (Path(path) / _FORMAT_FILE).write_text(f"{json.dumps(content)}\n")
         card = Path(path) / CARD_FILE
         model_id = self.model_card_data.model_id
         # The host replaces the name in the cards of its own classes alone.
@@ -512,13 +582,13 @@ def set_lengths(
         setattr(transformer, attribute, length)
 
 
-def _saved_separator(name: str, places: Keywords) -> str:
-    """Return the title separator in a model's files, or a space."""
+def _saved_format(name: str, places: Keywords, key: str) -> str | None:
+    """Return a setting of the text format in a model's files, None if it is not there."""
     path = find_file(name, _FORMAT_FILE, places)
     if path is None:
-        return " "
-    content = json.loads(Path(path).read_text(encoding="utf-8"))
-    return str(content[_FORMAT_KEY])
+        return None
+    value = json.loads(Path(path).read_text(encoding="utf-8")).get(key)
+    return None if value is None else str(value)
 
 
 def _bare_encoder(name: str, pooling: str | None, kwargs: Keywords) -> Keywords:

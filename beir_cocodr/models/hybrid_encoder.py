@@ -20,6 +20,7 @@ from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.errors import InputError, check_type
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.checkpoints.hub import PLACES
+from beir_cocodr.models.chunk_pooling import FIRST
 from beir_cocodr.models.cocodr import COCODR, TwoSidedEncoder, check_task
 from beir_cocodr.models.saved_module import SavedModule
 from beir_cocodr.models.term_weights import length_norms
@@ -507,6 +508,7 @@ class HybridEncoder(TwoSidedEncoder):
             modules=[*dense],
             prompts=dense.prompts,
             title_separator=dense.title_separator,
+            chunk_pooling=dense.chunk_pooling,
             device=str(dense.device),
         )
 
@@ -517,6 +519,7 @@ class HybridEncoder(TwoSidedEncoder):
             prompts=self.prompts,
             similarity_fn_name="cosine" if self.head.normalize else "dot",
             title_separator=self.title_separator,
+            chunk_pooling=self.chunk_pooling,
             device=str(self.device),
         )
 
@@ -527,6 +530,22 @@ class HybridEncoder(TwoSidedEncoder):
             texts = [str(text) for text in inputs]
             features |= terms_by_row(self.head.features(texts))
         return features
+
+    def encode_document(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Encode texts of documents; BM25's part always reads them whole.
+
+        See :meth:`COCODR.encode_document`.
+        """
+        if self.chunk_pooling == FIRST:
+            return super().encode_document(inputs, *args, **kwargs)
+        if isinstance(inputs, str):
+            return self.encode_document([inputs], *args, **kwargs)[0]
+        as_tensor = kwargs.pop("convert_to_tensor", False)
+        kwargs.pop("convert_to_numpy", None)
+        dense = self.dense_part().encode_document(inputs, *args, convert_to_tensor=True, **kwargs)
+        lexical = self.head.document_part(list(inputs)).to(dense.device)
+        vectors = torch.cat([dense.float(), lexical], dim=1)
+        return vectors if as_tensor else vectors.cpu().numpy()
 
     def encode_query_parts(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
         """Return the (Q, d + r + hashed + 1) parts [e_q, y_q, w] of (Q,) queries, on the CPU."""

@@ -76,6 +76,7 @@ class MRL(TwoSidedEncoder):
     _module_classes = {HEAD_CLASS: MRLHead}  # noqa: RUF012
 
     kind = "an MRL"
+    pools_chunks = False
 
     def __init__(
         self,

@@ -517,6 +517,13 @@ class EncoderOptions:
         "authors do if it is known, else cls, with a warning.",
         choices=("cls", "mean"),
     )
+    chunk_pooling: str | None = option(
+        None,
+        "Make one vector of a document that is longer than the encoder reads from its beginning "
+        "(first), from all of its pieces (mean), or from both (first+mean). Default: the model's "
+        "own, which is first unless it was saved with another.",
+        choices=("first", "mean", "first+mean"),
+    )
     device: str | None = option(None, "Run the encoder on this device, such as cpu or cuda:0.")
 
     def __post_init__(self) -> None:
@@ -626,6 +633,7 @@ class FuseOptions(Options):
             frequencies and lengths are those of the whole corpus.
         max_terms: terms, which are the rows of the projection.
         probes: crops, and queries, that the agreement is averaged over.
+        weight_reason: why BM25 has its weight, if an estimate chose it; for the record.
     """
 
     bm25_weight: float = option(
@@ -665,6 +673,7 @@ class FuseOptions(Options):
         min=1,
     )
     probes: int = option(200, min=1)
+    weight_reason: str = ""
     seed: int = option(
         42, "Seed the crops and the truncated SVD with this number.", min=0, max=SEED_MAX
     )

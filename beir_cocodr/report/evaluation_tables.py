@@ -133,6 +133,9 @@ def fusion_table(record: TrainingRecord) -> Table:
             f"{details.terms_left_out:,} rarer terms are left out, which are "
             f"{details.unknown_share:.1%} of all occurrences"
         )
+    reason = record.options.get("weight_reason")
+    if reason:
+        notes.append(str(reason))
     return make_table("hybrid encoder", ["lexical part"], ["numbers", "agreement"], rows, notes)
 
 

@@ -64,11 +64,12 @@ _FILES: Mapping[str, _Types] = {
     },
     "text_format.json": {
         "title_separator": (str,),
+        "chunk_pooling": ("first", "mean", "first+mean"),
     },
 }
 
-# The file whose settings may not be missing from it.
-_COMPLETE = "text_format.json"
+# The setting that may not be missing from its file.
+_REQUIRED = ("text_format.json", "title_separator")
 
 _VECTOR_NAMES: _Types = {
     "module_input_name": (str,),
@@ -349,7 +350,7 @@ def _check_types(
             expected[name] = (bool,)
     for name, allowed in expected.items():
         value = content.get(name)
-        if value is None and file.name != _COMPLETE:
+        if value is None and (file.name, name) != _REQUIRED:
             continue
         if type(value) not in allowed and value not in allowed:
             words = [kind if isinstance(kind, str) else kind.__name__ for kind in allowed]

@@ -247,13 +247,16 @@ def _plan(
 ) -> TrainingPlan:
     parts = fingerprint(dense)
     weights = parts.pop("weights")
+    settings = asdict(options)
+    if not options.weight_reason:
+        del settings["weight_reason"]
     parts["text_format"] = json_sha256([dense.text_format.as_dict(), dense.similarity_fn_name])
     return TrainingPlan(
         stage="fuse",
         base=model,
         base_sha256=weights,
         encoder=encoder.describe(),
-        options=asdict(options),
+        options=settings,
         seen=(corpus,),
         base_parts=parts,
     )

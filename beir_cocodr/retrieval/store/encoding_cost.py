@@ -13,6 +13,7 @@ import torch
 
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.errors import InputError
+from beir_cocodr.models.chunk_pooling import FIRST
 from beir_cocodr.progress import describe_seconds, describe_size
 from beir_cocodr.retrieval.store.record import StoreRecord
 from beir_cocodr.retrieval.store.shard import bytes_per_vector
@@ -27,6 +28,9 @@ SAMPLE = 64
 
 # Documents that are encoded before the clock starts.
 _WARM_UP = 4
+
+# With a larger share of truncated documents, reading them whole is proposed.
+_MOSTLY_CUT = 0.5
 
 # Bytes on the disk for an id and its two tie orders.
 _BYTES_PER_ID = 24
@@ -45,6 +49,7 @@ class EncodingCost:
         seconds: Time, by a sample.
         sample_documents: Documents of the sample.
         truncated_share: Share of these that are truncated.
+        pieces: Pieces in which all are read, where long documents are read whole.
     """
 
     documents: int
@@ -53,6 +58,7 @@ class EncodingCost:
     seconds: float
     sample_documents: int
     truncated_share: float
+    pieces: int | None = None
 
     def __str__(self) -> str:
         """Return one line for people."""
@@ -61,9 +67,17 @@ class EncodingCost:
             f"{self.documents:,} documents to encode: about {disk} of disk, "
             f"{describe_size(self.memory_bytes)} of memory and "
             f"{describe_seconds(self.seconds)} (by a "
-            f"sample of {self.sample_documents}, and {self.truncated_share:.0%} of these are "
-            "cut to the document length)"
+            f"sample of {self.sample_documents}, and {self._reading()})"
         )
+
+    def _reading(self) -> str:
+        """Return how much of the documents is read."""
+        if self.pieces is not None:
+            return f"long documents are read whole, in about {self.pieces:,} pieces altogether"
+        cut = f"{self.truncated_share:.0%} of these are cut to the document length"
+        if self.truncated_share > _MOSTLY_CUT:
+            cut += "; --chunk-pooling first+mean reads all of each"
+        return cut
 
     def check_disk_space(self, folder: Path) -> None:
         """Raise an InputError if the disk of a folder has too little room."""
@@ -111,7 +125,16 @@ def estimate(
         seconds=round(count * seconds / _processes_at_once(devices), 1),
         sample_documents=len(rows),
         truncated_share=float(encoder.model.truncated_share(texts, "document")),
+        pieces=_pieces(encoder.model, texts, count),
     )
+
+
+def _pieces(model: COCODR, texts: list[str], count: int) -> int | None:
+    """Return in how many pieces documents are read, by a sample; None if only beginnings are."""
+    if model.chunk_pooling == FIRST:
+        return None
+    counts = model.pieces(texts).counts
+    return round(count * sum(counts) / len(counts))
 
 
 def _seconds_a_document(encoder: CorpusEncoder, rows: Any) -> float:

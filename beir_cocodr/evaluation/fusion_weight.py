@@ -1,0 +1,117 @@
+"""BM25's weight in a fusion by the label-free estimate of what the fusion gains."""
+
+import logging
+from dataclasses import dataclass, replace
+
+from beir_cocodr.data.collection import Dataset, load_collection
+from beir_cocodr.evaluation.evaluate import spaced
+from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
+from beir_cocodr.evaluation.label_free.verdict import MOST_QUERIES, decide, load_calibration
+from beir_cocodr.evaluation.results import Interval, PairVerdict
+from beir_cocodr.models.spec import BM25_WEIGHT, HYBRID, FuseOptions, ModelSpec, SearchOptions
+from beir_cocodr.retrieval.resolve import Model, resolve_model
+from beir_cocodr.retrieval.resources import Resources
+
+#: BM25's weight where the fusion is expected to lose: short queries over a much weaker BM25.
+LIGHT_WEIGHT = 0.2
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WeightChoice:
+    """BM25's weight in a fusion, and the estimate that chose it.
+
+    Attributes:
+        weight: The weight, 0.5 or 0.2.
+        estimate: The expected lead in nDCG@10 of the fusion with weight 0.5 over the encoder.
+        interval: Its 90% interval.
+        prior_share: The share of the estimate that is what usually wins.
+    """
+
+    weight: float
+    estimate: float
+    interval: Interval
+    prior_share: float
+
+    @classmethod
+    def of(cls, verdict: PairVerdict) -> "WeightChoice":
+        """Return the weight by the verdict on the fusion against the encoder."""
+        is_light = verdict.estimate < 0
+        return cls(
+            weight=LIGHT_WEIGHT if is_light else BM25_WEIGHT,
+            estimate=verdict.estimate,
+            interval=verdict.interval,
+            prior_share=verdict.prior_share,
+        )
+
+    def __str__(self) -> str:
+        """Return the choice and its reason in one sentence."""
+        low, high = self.interval
+        expected = "lose" if self.estimate < 0 else "gain"
+        return (
+            f"BM25 has the weight {self.weight:g}, because the fusion with weight {BM25_WEIGHT:g} "
+            f"is expected to {expected} {abs(self.estimate):.3f} nDCG@10 over the encoder alone "
+            f"({low:+.3f} to {high:+.3f}; {self.prior_share:.0%} of the estimate is what usually "
+            "wins)"
+        )
+
+    def applied_to(self, options: FuseOptions) -> FuseOptions:
+        """Return the options of a fusion with this weight, and with its reason for the record."""
+        return replace(options, bm25_weight=self.weight, weight_reason=str(self))
+
+
+def choose_weight(
+    model: Model,
+    dataset: Dataset,
+    search: SearchOptions = SearchOptions(),
+    samples: int = 150,
+    seed: int = 42,
+) -> WeightChoice:
+    """Choose BM25's weight in the fusion with an encoder by an estimate without labels.
+
+    The weight is 0.2 where the fusion with weight 0.5 is expected to lose against the encoder, and
+    0.5 elsewhere. The estimate is the one of ``compare``. It rests on the queries of the
+    collection, if it has some, and on crops and titles, for which some documents are encoded
+    again. On collections that had no part in the rule it always left 0.5, and so gained nothing.
+
+    Args:
+        model: A dense encoder: a name, a folder, or a loaded encoder.
+        dataset: The corpus, as for :func:`~beir_cocodr.data.collection.load_collection`.
+        search: How the corpus is searched.
+        samples: The most pseudo-queries of each kind.
+        seed: Seed of their drawing.
+
+    Raises:
+        InputError: The model or the corpus cannot be loaded.
+    """
+    collection = load_collection(dataset, labels="optional")
+    dense = resolve_model(model, argument="model")
+    fusion = _fusion(dense)
+    calibration = load_calibration()
+    with Resources.temporary(collection.documents, search) as resources:
+        resources.name_specs({spec.name: spec for spec in (dense, fusion)})
+        gatherer = Gatherer(
+            resources,
+            [dense.name, fusion.name],
+            samples=samples,
+            seed=seed,
+            collection=collection,
+        )
+        asked = spaced(collection.queries, MOST_QUERIES)
+        evidence = gatherer.gather({query: collection.queries[query] for query in asked})
+        figures = collection_figures(collection.documents, evidence)
+        likeness = compare_figures(figures, calibration.figures)
+        corpus = collection.documents.content_hash
+        verdict = decide(evidence, dense.name, fusion.name, calibration, likeness, corpus)
+    choice = WeightChoice.of(verdict)
+    log.info("%s", choice)
+    return choice
+
+
+def _fusion(dense: ModelSpec) -> ModelSpec:
+    """Return the fusion of an encoder with weight 0.5."""
+    if dense.loaded is not None:
+        return ModelSpec.of(HYBRID, dense.loaded, dense.name)
+    return ModelSpec.parse(f"{HYBRID}@{BM25_WEIGHT:g}:{dense.encoder}")

@@ -1,0 +1,123 @@
+"""Whole documents as one vector: a document that is cut is read in pieces, which are averaged.
+
+The first piece is what the encoder reads anyway, so a document that fits costs nothing more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from beir_cocodr.errors import InputError
+
+FIRST = "first"
+MEAN = "mean"
+FIRST_AND_MEAN = "first+mean"
+
+#: Ways to make one vector of a document that is longer than the encoder's limit.
+CHUNK_POOLINGS = (FIRST, MEAN, FIRST_AND_MEAN)
+
+# Tokens by which a piece may begin earlier, to begin with a word.
+_BACK = 16
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of (n,) texts, one after the other.
+
+    Attributes:
+        texts: The pieces; the first of each text is the whole text, which the encoder cuts.
+        tokens: How many tokens each piece has.
+        counts: How many pieces each text has.
+    """
+
+    texts: list[str]
+    tokens: list[int]
+    counts: list[int]
+
+    @classmethod
+    def of(cls, texts: Sequence[str], tokenizer: Any, length: int, prompt: str = "") -> "Pieces":
+        """Cut texts into pieces.
+
+        Args:
+            texts: (n,) texts without prompt.
+            tokenizer: The encoder's tokenizer, which has to know where tokens lie in a text.
+            length: Tokens that the encoder reads, with special tokens and prompt.
+            prompt: What is put before every piece.
+
+        Raises:
+            InputError: The tokenizer does not know where tokens lie, or the prompt is too long.
+        """
+        if not getattr(tokenizer, "is_fast", False):
+            raise InputError(
+                "chunk pooling needs a tokenizer that knows where its tokens lie in a text, and "
+                f"{type(tokenizer).__name__} does not; leave --chunk-pooling out"
+            )
+        before = tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]
+        step = length - tokenizer.num_special_tokens_to_add() - len(before)
+        if step < 1:
+            raise InputError(
+                f"a length of {length} tokens leaves no room for a text beside the prompt; raise "
+                "--document-length"
+            )
+        pieces: list[str] = []
+        tokens: list[int] = []
+        counts: list[int] = []
+        for text in texts:
+            ranges = _piece_ranges(text, tokenizer, step)
+            pieces.append(text)
+            pieces += [text[start:end] for start, end, _ in ranges[1:]]
+            tokens += [count for _, _, count in ranges]
+            counts.append(len(ranges))
+        return cls(pieces, tokens, counts)
+
+    def pool(self, vectors: Tensor, way: str) -> Tensor:
+        """Return one vector of each text, (n, d), from the (P, d) vectors of all pieces.
+
+        The mean weights pieces by their tokens. "first+mean" is the mean of both.
+        """
+        weights = torch.tensor(self.tokens, dtype=vectors.dtype, device=vectors.device)
+        counts = torch.tensor(self.counts, device=vectors.device)
+        rows = torch.repeat_interleave(torch.arange(len(counts), device=vectors.device), counts)
+        sums = vectors.new_zeros(len(counts), vectors.shape[1])
+        sums.index_add_(0, rows, vectors * weights[:, None])
+        totals = vectors.new_zeros(len(counts)).index_add_(0, rows, weights)
+        mean = sums / totals[:, None]
+        if way == MEAN:
+            return mean
+        first = vectors[counts.cumsum(0) - counts]
+        return (first + mean) / 2
+
+
+def _piece_ranges(text: str, tokenizer: Any, step: int) -> list[tuple[int, int, int]]:
+    """Return where the pieces of a text begin and end, and how many tokens they have."""
+    encoded = tokenizer(
+        text,
+        add_special_tokens=False,
+        return_offsets_mapping=True,
+        truncation=False,
+        verbose=False,
+    )
+    places = encoded["offset_mapping"]
+    if len(places) <= step:
+        return [(0, len(text), max(1, len(places)))]
+    ranges = []
+    begin = 0
+    while begin < len(places):
+        end = min(begin + step, len(places))
+        ranges.append((places[begin][0], places[end - 1][1], end - begin))
+        if end == len(places):
+            break
+        begin = _word_start(text, places, end, begin + 1)
+    return ranges
+
+
+def _word_start(text: str, places: Sequence[tuple[int, int]], token: int, least: int) -> int:
+    """Return the token at which the word of a token begins, no further back than is allowed."""
+    for candidate in range(token, max(least, token - _BACK) - 1, -1):
+        start = places[candidate][0]
+        if text[start - 1 : start].isspace():
+            return candidate
+    return token
