@@ -24,7 +24,7 @@ _BACK = 16
 
 
 @dataclass(frozen=True)
-class Pieces:
+class DocumentPieces:
     """The pieces of (n,) texts, one after the other.
 
     Attributes:
@@ -38,7 +38,9 @@ class Pieces:
     counts: list[int]
 
     @classmethod
-    def of(cls, texts: Sequence[str], tokenizer: Any, length: int, prompt: str = "") -> "Pieces":
+    def of(
+        cls, texts: Sequence[str], tokenizer: Any, length: int, prompt: str = ""
+    ) -> "DocumentPieces":
         """Cut texts into pieces.
 
         Args:

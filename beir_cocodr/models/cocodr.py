@@ -39,7 +39,7 @@ from beir_cocodr.models.checkpoints.known_checkpoints import (
     released_form,
 )
 from beir_cocodr.models.checkpoints.score_projection import score_projection
-from beir_cocodr.models.chunk_pooling import CHUNK_POOLINGS, FIRST, Pieces
+from beir_cocodr.models.chunk_pooling import CHUNK_POOLINGS, FIRST, DocumentPieces
 from beir_cocodr.models.spec import suggestion
 
 #: A model's card.
@@ -413,11 +413,11 @@ class COCODR(SentenceTransformer):
             pooled = F.normalize(pooled, dim=-1)
         return pooled if as_tensor else pooled.cpu().numpy()
 
-    def pieces(self, texts: Sequence[str]) -> Pieces:
+    def pieces(self, texts: Sequence[str]) -> DocumentPieces:
         """Return the pieces in which texts of documents are read."""
         text_format = self.text_format
         length = text_format.document_length or _ANY_LENGTH
-        return Pieces.of(texts, self.tokenizer, length, text_format.document_prompt)
+        return DocumentPieces.of(texts, self.tokenizer, length, text_format.document_prompt)
 
     def truncated_share(
         self,

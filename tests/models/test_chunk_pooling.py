@@ -21,7 +21,7 @@ from beir_cocodr import (
 )
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.models.chunk_pooling import Pieces
+from beir_cocodr.models.chunk_pooling import DocumentPieces
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 LENGTH = 16
@@ -103,7 +103,7 @@ def test_equal_pieces_give_their_own_vector(counts, way):
     """The mean of what is alike is the same, whatever the weights."""
     rows = [torch.full((count, 3), float(number)) for number, count in enumerate(counts)]
     tokens = list(range(1, sum(counts) + 1))
-    pooled = Pieces([""] * sum(counts), tokens, counts).pool(torch.cat(rows), way)
+    pooled = DocumentPieces([""] * sum(counts), tokens, counts).pool(torch.cat(rows), way)
     expected = torch.arange(len(counts)).float()[:, None].expand(-1, 3)
     torch.testing.assert_close(pooled, expected)
 
