@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,16 +20,26 @@ from conftest import write_beir
 from reproduce import pages, runner
 from reproduce.commands import command_line, options_of, unavailable
 from reproduce.costs import Cost, cost, throughputs
+from reproduce.lineage import Made, mismatch
 from reproduce.plans import describe_plan, plan
-from reproduce.scales import PaperScale, is_cached, is_distributed, resolve
+from reproduce.scales import (
+    HereScale,
+    PaperScale,
+    is_cached,
+    is_distributed,
+    resolve,
+    source_here,
+)
 from reproduce.settings import TABLES as SETTINGS_OF
 from reproduce.settings import settings_rows
 from reproduce.shared import BY_HAND, FORUMS, IRDS, TASKS
 from reproduce.specification import Cell, Step, figures, leaves, read
-from reproduce.tables import leave_out
+from reproduce.tables import leave_out, single_cells
 from reproduce.workshop import Workshop
 
 from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.provenance import TrainingRecord
+from beir_cocodr.records import CollectionProvenance
 
 ROOT = Path(__file__).parents[1]
 TABLES = {name: table for name, (_, table) in runner.TABLES.items()}
@@ -130,6 +141,130 @@ def test_a_plan_names_what_the_options_refuse():
     words = ["finetune", "--dataset", "d", "--model", "m", "--output", "o"]
     assert unavailable(words) == ""
     assert "negatives" in unavailable([*words, "--loss", "triplet", "--negatives", "0"])
+
+
+def test_table_5_correlates_over_the_dense_models_of_the_paper(tmp_path):
+    """Six pre-trained models, hard negatives and distillation, in three sizes; nothing else."""
+    place = shop("extrapolation", tmp_path)
+    [sets] = place.words("restrain")
+    assert [value for flag, value in pairwise(sets) if flag == "--size"] == [
+        "14000",
+        "45000",
+        "200000",
+    ]
+    [words] = place.words("alignment")
+    values = dict(pairwise(words))
+    assert values["--folder"] == str(place.folder("restrain"))
+    models = values["--architecture"].split(",")
+    assert all(model.startswith("dense") for model in models)
+    starts = dict(v.split("=", 1) for flag, v in pairwise(words) if flag == "--other-start")
+    assert {model.partition("@")[2] for model in models} == {"", *starts}
+    assert {values["--start"], *starts.values()} == {
+        "bert-base-uncased",
+        "roberta-base",
+        "nghuyong/ernie-2.0-base-en",
+        "Luyu/condenser",
+        "Luyu/co-condenser-wiki",
+        "Luyu/co-condenser-marco",
+    }
+    assert len(models) * 3 == 24
+
+
+FINETUNED = TrainingRecord(
+    stage="finetune",
+    base="runs/coco-base",
+    options={"loss": "triplet", "weighting": "idro", "weighting_options": {"clusters": 50}},
+    seen=(CollectionProvenance("irds:msmarco-passage/train/judged"),),
+    parent=TrainingRecord(stage="coco", base="Luyu/condenser"),
+)
+
+
+def finished_cell(place: Workshop, row: str, column: str, record: TrainingRecord) -> Cell:
+    """Pretend that the model of a cell was trained as a record says, and judged."""
+    cell = TABLES["coco-dr-table2"].cells[row, column]
+    model = place.folder(cell.model.removeprefix("{step:").removesuffix("}"))
+    model.mkdir(parents=True)
+    record.write(model / "training.json")
+    judged = place.folder(cell.step) / "judged"
+    judged.mkdir(parents=True)
+    content = {
+        "dataset": place.scale.data(row),
+        "models": {"m": {"measures": {"nDCG@10": 0.5}}},
+    }
+    (judged / "results.json").write_text(json.dumps(content))
+    commands = place.words(cell.step)
+    progress = {"finished": len(commands), "seconds": [], "commands": commands}
+    file = place.folder(cell.step).with_name(f"{place.folder(cell.step).name}.progress.json")
+    file.write_text(json.dumps(progress))
+    return cell
+
+
+def test_a_cell_has_a_figure_only_of_a_model_that_was_made_as_its_row_says(tmp_path):
+    place = shop("coco-dr", tmp_path)
+    cell = finished_cell(place, "scifact", "coco-dr-base", FINETUNED)
+    assert place.figure(cell) == (0.5, "")
+    assert not place.failed
+    record = place.folder("coco-dr-base") / "training.json"
+    for changed, problem in (
+        (replace(FINETUNED, options={"loss": "triplet", "weighting": "erm"}), "triplet\\+erm"),
+        (replace(FINETUNED, parent=None), "made by triplet\\+idro, not by coco, triplet\\+idro"),
+        (
+            replace(FINETUNED, parent=TrainingRecord(stage="coco", base="Luyu/other")),
+            "from Luyu/other, not from Luyu/condenser",
+        ),
+    ):
+        changed.write(record)
+        figure, why = place.figure(cell)
+        assert figure is None
+        assert re.search(f"wired wrongly: .*{problem}", why)
+        assert place.failed
+
+
+def test_a_cell_of_another_collection_fails(tmp_path):
+    place = shop("coco-dr", tmp_path)
+    cell = finished_cell(place, "scifact", "coco-dr-base", FINETUNED)
+    results = place.folder(cell.step) / "judged" / "results.json"
+    results.write_text(results.read_text().replace("irds:beir/scifact", "irds:beir/fiqa"))
+    assert "is irds:beir/fiqa, not {data:scifact}" in place.figure(cell)[1]
+
+
+def test_every_cell_of_a_trained_model_says_what_the_model_is_made_of():
+    """A model of an architecture's own training is checked by the start of its recipe."""
+    for name, table in TABLES.items():
+        for position, cell in table.cells.items():
+            for part in single_cells(cell):
+                is_judged = part.step.startswith("judged/") and part.model
+                assert not is_judged or part.made is not None, (name, position)
+
+
+def test_settings_of_a_training_are_compared(tmp_path):
+    options = {"student": "mrl", "loss": "lambdarank", "student_options": {"beta": 0.1}}
+    record = TrainingRecord(stage="distill", base="b", options=options)
+    record.write(tmp_path / "training.json")
+    made = Made("b", ("mrl+lambdarank",), settings=(("beta", 0.1),))
+    assert mismatch(tmp_path, made, str) == ""
+    other = replace(made, settings=(("beta", 10.0),))
+    assert "beta [0.1], not 10.0" in mismatch(tmp_path, other, str)
+    assert "no training.json" in mismatch(tmp_path / "nowhere", made, str)
+
+
+def test_small_collections_are_parts_of_real_ones_a_different_one_for_each_task(
+    tmp_path, monkeypatch
+):
+    root = tmp_path / "collections"
+    for number, name in enumerate(("scifact", "other")):
+        write_beir(root / name, seed=number)
+    monkeypatch.setenv("COCODR_COLLECTIONS", str(root))
+    assert source_here("scifact") == str(root / "scifact")
+    assert source_here("fiqa") in {str(root / "scifact"), str(root / "other")}
+    scale = HereScale(tmp_path / "work", documents=5, queries=4, train_queries=4)
+    folders = {scale.data(name) for name in ("scifact", "fiqa", "cqadupstack/tex")}
+    contents = {(Path(folder) / "queries.jsonl").read_text() for folder in folders}
+    assert len(folders) == len(contents) == 3
+    assert scale.data("cqadupstack/tex") == scale.data("cqadupstack/unix")
+    assert scale.data("trec-dl-2019") == scale.data("msmarco-train")
+    monkeypatch.delenv("COCODR_COLLECTIONS")
+    assert source_here("scifact").startswith("apidocs/")
 
 
 SIMILARITY = "query_intent_similarity"

@@ -108,7 +108,7 @@ def evaluate(
         list[str] | None,
         Option(
             help="Train these architectures on every set, separated by commas, or all: "
-            f"{architecture_forms()}."
+            f"{architecture_forms()}. ARCHITECTURE@NAME starts one from that --other-start alone."
         ),
     ] = None,
     model: Annotated[
@@ -122,8 +122,8 @@ def evaluate(
     other_start: Annotated[
         list[str] | None,
         Option(
-            help="Also start all architectures from this encoder, in rows ARCHITECTURE@NAME; "
-            "repeat for several.",
+            help="Also start all architectures from this encoder, in rows ARCHITECTURE@NAME, or "
+            "only those that --architecture names so; repeat for several.",
             metavar="NAME=PATH",
         ),
     ] = None,

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from reproduce.lineage import Made
 from reproduce.shared import COCODR, OTHERS, TASKS, TRAIN, Judgements, parts_of
-from reproduce.specification import Cell, Cells, Paper, Step, Table, difference, grid, mean, task_of
+from reproduce.specification import (
+    Cell,
+    Cells,
+    Comparison,
+    Paper,
+    Step,
+    Table,
+    difference,
+    grid,
+    mean,
+    task_of,
+)
 
 judgements = Judgements()
 
@@ -67,6 +79,30 @@ TRAINED = {
     "groupdro": finetune("{step:coco-base}", weighting="groupdro"),
     "ance-bert": finetune("{model:bert-base}", weighting="erm"),
     "dpr": finetune_dpr(),
+}
+
+_COCO_BASE = Made("{model:condenser-base}", ("coco",))
+_COCO_LARGE = Made("{model:condenser-large}", ("coco",))
+_COCONDENSER_BASE = Made("{model:cocondenser-base}")
+_COCONDENSER_LARGE = Made("{model:cocondenser-large}")
+_ERM = "triplet+erm"
+_IDRO = "triplet+idro"
+
+#: A trained model to what it must be made of.
+MADE = {
+    "coco-dr-base": _COCO_BASE.then(_IDRO),
+    "coco-dr-base-no-idro": _COCO_BASE.then(_ERM),
+    "coco-dr-base-no-coco": _COCONDENSER_BASE.then(_IDRO),
+    "coco-dr-large": _COCO_LARGE.then(_IDRO),
+    "coco-dr-large-no-idro": _COCO_LARGE.then(_ERM),
+    "coco-dr-large-no-coco": _COCONDENSER_LARGE.then(_IDRO),
+    "cocondenser-base": _COCONDENSER_BASE.then(_ERM),
+    "cocondenser-large": _COCONDENSER_LARGE.then(_ERM),
+    "condenser-base": Made("{model:condenser-base}", (_ERM,)),
+    "condenser-large": Made("{model:condenser-large}", (_ERM,)),
+    "groupdro": _COCO_BASE.then("triplet+groupdro"),
+    "ance-bert": Made("{model:bert-base}", (_ERM,)),
+    "dpr": Made("{model:bert-base}", ("infonce+erm",)),
 }
 
 #: Columns that nobody can run here, and why.
@@ -188,6 +224,7 @@ def judged(
             model,
             task,
             published=published,
+            made=made_on_target(method, task),
         )
     model = f"{{step:{method}}}" if method in TRAINED else f"{{model:{method}}}"
     return judgements.cell(
@@ -195,7 +232,26 @@ def judged(
         model,
         task,
         published=published,
+        made=MADE.get(method),
     )
+
+
+def made_on_target(objective: str, task: str) -> Made:
+    """Return what a model that is pre-trained on one target must be made of."""
+    start = "{model:condenser-base}" if objective == "condenser-ours" else "{model:distilbert}"
+    kind = "condenser" if objective.startswith("condenser") else objective
+    data = f"{{data:{parts_of(task)[0]}}}"
+    return Made(start, (kind, "dot+margin_mse"), data)
+
+
+def made_by_adaptation(kind: str, part: str) -> Made:
+    """Return what a model that is adapted to one collection must be made of."""
+    data = f"{{data:{part}}}"
+    if kind in _QUERY_TRAINED:
+        return Made(ADAPTED[kind], ("infonce+erm",), data)
+    if kind == "gpl-tsdae":
+        return made_on_target("tsdae", part).then("dot+margin_mse")
+    return Made(ADAPTED[kind], ("dot+margin_mse",), data)
 
 
 def judged_adapted(
@@ -212,7 +268,8 @@ def judged_adapted(
         model = adapted_model(adapt_to(kind, part))
         if is_reranked:
             model = "rerank:{model:reranker}@" + model
-        cells.append(judgements.cell(label, model, part))
+        made = made_by_adaptation(kind, part)
+        cells.append(judgements.cell(label, model, part, made=made))
     if len(cells) == 1:
         return replace(cells[0], published=published)
     return mean(cells, published)
@@ -244,8 +301,17 @@ def by_task(
     title: str,
     tasks: list[str],
     kinds: dict[str, list[str]],
+    comparison: Comparison | None = None,
 ) -> Table:
-    """Return a table of tasks by methods, with averages."""
+    """Return a table of tasks by methods, with averages.
+
+    Args:
+        number: The table's number.
+        title: Its title.
+        tasks: Its rows.
+        kinds: Rows of averages, each to the tasks that it averages.
+        comparison: The tests of significance.
+    """
     name = f"table{number}"
 
     def cell(task: str, method: str) -> Cell:
@@ -258,6 +324,7 @@ def by_task(
         "cocodr",
         cells | averages(name, cells, kinds),
         of=(f"{name}|scores", f"{name}|averages"),
+        comparison=comparison,
         judged=further,
     )
 
@@ -286,6 +353,15 @@ def table3() -> Table:
         "cocodr",
         cells,
         of=("table3|rows",),
+        comparison=Comparison(
+            {
+                "coco-dr-base-no-idro": {"gpl-tsdae": "†"},
+                "coco-dr-base": {"gpl-tsdae": "†"},
+                "coco-dr-large": {"gpl-tsdae": "†"},
+            },
+            level=0.01,
+            in_rows=True,
+        ),
     )
 
 
@@ -343,7 +419,14 @@ def episodes(figure: int, tasks: list[str]) -> Table:
         task, variant = row.split(", ")
         number = int(column.removeprefix("Epi-")) - 1
         step = _VARIANTS[variant]
-        return judgements.cell(f"{step}-{column}", f"{{step:{step}}}/episodes/{number}", task)
+        *earlier, last = MADE[step].trainings
+        trainings = (*earlier, *[last] * (number + 1))  # an episode is a training
+        return judgements.cell(
+            f"{step}-{column}",
+            f"{{step:{step}}}/episodes/{number}",
+            task,
+            made=replace(MADE[step], trainings=trainings),
+        )
 
     rows = [f"{task}, {variant}" for task in tasks for variant in _VARIANTS]
     cells = grid(rows, [f"Epi-{number}" for number in range(1, 5)], cell)
@@ -428,6 +511,24 @@ def of_spans(
 #: The tasks of Wang et al. (2022), as the text names them.
 _SIX = ["trec-covid", "scifact", "bioasq", "fiqa", "cqadupstack", "robust04"]
 
+#: The marks of Table 2; those of the large model are over large ones.
+_MARKS = {
+    "coco-dr-{size}-no-idro": "†",
+    "coco-dr-{size}-no-coco": "‡",
+    "cocondenser-{size}": "♭",
+    "condenser-{size}": "♮",
+}
+
+
+def over_ablations() -> Comparison:
+    """Return the tests of Table 2: each model against the ablations of its size."""
+    against = {}
+    for size in ("base", "large"):
+        others = {name.format(size=size): mark for name, mark in _MARKS.items()}
+        against[f"coco-dr-{size}"] = others
+    return Comparison(against, level=0.01)
+
+
 TABLES = [
     by_task(
         1,
@@ -440,6 +541,7 @@ TABLES = [
         "COCO and iDRO taken away, nDCG@10",
         TASKS,
         {"avg": TASKS},
+        over_ablations(),
     ),
     table3(),
     table6(),

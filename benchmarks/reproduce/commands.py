@@ -229,10 +229,7 @@ def _module(words: list[str], gpus: int) -> list[str]:
 def _run_inside(words: list[str], file: Any) -> int:
     from beir_cocodr.cli.__main__ import main
 
-    root = logging.getLogger()
-    for handler in root.handlers[:]:
-        if type(handler).__module__.startswith("beir_cocodr"):
-            root.removeHandler(handler)
+    _remove_handlers()
     try:
         with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
             if words[0] == "make":
@@ -241,4 +238,14 @@ def _run_inside(words: list[str], file: Any) -> int:
                 main(words)
     except SystemExit as end:
         return int(end.code or 0)
+    finally:
+        _remove_handlers()
     return 0
+
+
+def _remove_handlers() -> None:
+    """Remove the handlers of a command's log, whose file is closed when the command has ended."""
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        if type(handler).__module__.startswith("beir_cocodr"):
+            root.removeHandler(handler)

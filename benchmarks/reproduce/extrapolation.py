@@ -1,4 +1,4 @@
-"""Interpolation and extrapolation: Tables 3 to 9."""
+"""Interpolation and extrapolation: Tables 3 to 9, and Figure 2."""
 
 from __future__ import annotations
 
@@ -25,6 +25,19 @@ _MODELS = {
 }
 
 _ALL = "bm25,dense,splade,late-interaction,cross-encoder"
+
+#: The dense models that Table 5 correlates over: BERT with three ways to train it, and five further
+#: pre-trained models with random negatives, each on three sizes.
+POPULATION = (
+    "dense",
+    "dense-hard",
+    "dense-distilled",
+    "dense@roberta",
+    "dense@ernie2.0",
+    "dense@condenser",
+    "dense@cocon-wiki",
+    "dense@cocon-marco",
+)
 
 #: The paper's settings, with its hard negatives and its teacher.
 _BUDGET = "--preset extrapolation"
@@ -106,13 +119,18 @@ def regime_steps() -> dict[str, Step]:
     for name in _OOD:
         collections += [f"--ood {{data:{part}}}" for part in parts_of(name)]
     ood = f" {' '.join(collections)}"
-    every = f"{_ALL},dense-hard,dense-distilled"
+    others = ""
+    for name in POPULATION:
+        _, _, start = name.partition("@")
+        if start:
+            others += f" --other-start {start}={STARTS[start]}"
+    population = ",".join(POPULATION)
     steps = {
         "restrain-all": regimes(RESTRAIN, _ALL, _BERT, _DL),
         "resttest-all": regimes(RESTTEST, _ALL, _BERT, _MARCO),
         "strategies-restrain": regimes("restrain-45k", _STRATEGIES, _BERT, _DL),
         "strategies-resttest": regimes(RESTTEST, _STRATEGIES, _BERT, _MARCO),
-        "alignment": regimes("restrain-45k", every, _BERT, _DL, ood),
+        "alignment": regimes(RESTRAIN, population, _BERT, _DL, others + ood),
     }
     for start, weights in STARTS.items():
         steps[f"start-{start}-restrain"] = regimes("restrain-45k", "dense", weights, _DL)
@@ -141,6 +159,7 @@ def score(
     column: str,
     path: str,
     group: int = 0,
+    start: str = STARTS["bert"],
 ) -> Cell:
     """Return a score of a regime, or the gap between both.
 
@@ -150,6 +169,7 @@ def score(
         column: The measure and the kind of score, separated by a comma.
         path: The path of the paper's figure, without measure and kind.
         group: The size of the training set, counted from the smallest.
+        start: The weights that the step must have started from.
     """
     measure, kind = column.split(", ")
     name, factor = _REGIMES[kind]
@@ -160,6 +180,7 @@ def score(
         address,
         f"{path}|{measure}|{kind}",
         factor,
+        expects=(("regimes.json:recipe|start", start),),
     )
 
 
@@ -258,6 +279,26 @@ def table5() -> Table:
     return make_table(5, title, grid(_OOD, names, cell))
 
 
+def figure2() -> Table:
+    """Return the scores that Figure 2 plots: either regime beside TREC-COVID, of every model."""
+
+    def cell(row: str, column: str) -> Cell:
+        size, model = row.split(", ")
+        regime, collection = column.split(", ")
+        point = f"regimes.json:points[model={model}]#{list(SIZES).index(size)}"
+        if collection == "trec-dl":
+            return Cell("alignment", f"{point}|measures|nDCG@10|{regime}")
+        outside = f"ood|{{data:{collection}}}|nDCG@10|{regime}"
+        return Cell("alignment", f"{point}|{outside}")
+
+    names = []
+    for regime in ("interpolation", "extrapolation"):
+        names += [f"{regime}, {collection}" for collection in ("trec-dl", "trec-covid")]
+    rows = [f"{size}, {model}" for size in SIZES for model in POPULATION]
+    title = "Either regime beside TREC-COVID, nDCG@10 of every model of Table 5"
+    return Table("extrapolation-figure2", title, "extrapolation", grid(rows, names, cell))
+
+
 def table6() -> Table:
     """Return ReSTrain by size of the training set and model."""
 
@@ -300,8 +341,8 @@ _SETS = {
     "msmarco": "resttest",
 }
 
-#: A row to the name of a step without its set, and an architecture.
-Rows = dict[str, tuple[str, str]]
+#: A row to the name of a step without its set, an architecture, and its start.
+Rows = dict[str, tuple[str, str, str]]
 
 
 def by_sets(
@@ -321,13 +362,14 @@ def by_sets(
 
     def cell(row: str, column: str) -> Cell:
         data, _, kind = column.partition(", ")
-        step, architecture = rows[row]
+        step, architecture, start = rows[row]
         path = f"table{number}|rows|{row}|{data}"
         return score(
             f"{step}-{_SETS[data]}",
             architecture,
             kind,
             path,
+            start=STARTS[start],
         )
 
     names = []
@@ -346,10 +388,10 @@ TABLES = [
         8,
         "Strategies of training dense retrieval",
         {
-            "dr-base": ("strategies", "dense"),
-            "dr-hardneg": ("strategies", "dense-hard"),
-            "dr-distill": ("strategies", "dense-distilled"),
-            "dr-cocon-marco": ("start-cocon-marco", "dense"),
+            "dr-base": ("strategies", "dense", "bert"),
+            "dr-hardneg": ("strategies", "dense-hard", "bert"),
+            "dr-distill": ("strategies", "dense-distilled", "bert"),
+            "dr-cocon-marco": ("start-cocon-marco", "dense", "cocon-marco"),
         },
         {
             "trec-dl-2019+2020": ["ndcg@10", "recall@100"],
@@ -359,7 +401,7 @@ TABLES = [
     by_sets(
         9,
         "Starts of dense retrieval",
-        {name: (f"start-{name}", "dense") for name in STARTS},
+        {name: (f"start-{name}", "dense", name) for name in STARTS},
         {
             "trec-dl-2019+2020": ["recall@100"],
             "msmarco": ["recall@100"],

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from reproduce.lineage import Made
 from reproduce.shared import DEV, DL19, DL20, TASKS, TRAIN, Judgements
-from reproduce.specification import Cell, Paper, Step, Table, difference, grid, published
+from reproduce.specification import (
+    Cell,
+    Comparison,
+    Paper,
+    Step,
+    Table,
+    difference,
+    grid,
+    published,
+)
 
 QC = published("query_as_context")
 
@@ -105,6 +115,22 @@ def judged(
         path,
         100,
         _TOKENS,
+        made_of(name),
+    )
+
+
+def made_of(name: str) -> Made:
+    """Return what a trained model must be made of, by its name."""
+    kind, _, variant = name.partition("-")
+    count = 5.0
+    mix = {"": 1.0, "mixed": 0.5}.get(variant, 0.0)
+    if "-C" in name:
+        count = float(name.rpartition("-C")[2])
+    objective, start = ("cotmae", "bert-base") if kind == "cotmae" else ("qc", "condenser-base")
+    return Made(
+        f"{{model:{start}}}",
+        (objective, "infonce+erm"),
+        settings=(("mix", mix), ("per_passage", count)),
     )
 
 
@@ -125,7 +151,18 @@ def table1() -> Table:
         cells,
         of=("table1",),
         digits=1,
+        comparison=over_baselines(),
     )
+
+
+def over_baselines() -> Comparison:
+    """Return the tests of each model against the same one without queries, at p < 0.05."""
+    against = {}
+    for kind, steps in (("cocondenser", "120k"), ("cotmae", "50k")):
+        for retriever in ("retriever1", "retriever2"):
+            baseline = f"{kind}-{steps}-{retriever}"
+            against[f"{kind}-qc-{steps}-{retriever}"] = {baseline: "*"}
+    return Comparison(against, level=0.05, in_rows=True)
 
 
 def _cell_of_table1(
@@ -162,6 +199,7 @@ def table2() -> Table:
             f"{{step:{name}}}",
             task,
             factor=100,
+            made=made_of(name),
         )
 
     columns = []

@@ -154,8 +154,7 @@ def main(arguments: list[str] | None = None) -> None:
         shop = shops[paper.name]
         table = leave_out(shop, add_models(shop, table, options.model))
         if options.rows or options.columns:
-            table = choose(table, options.rows, options.columns)
-        table = read_no_more(shop, table)
+            table = read_no_more(shop, choose(table, options.rows, options.columns))
         if options.plan:
             print(describe_plan(shop, table, with_commands=not options.short), end="\n\n")
         elif not make_table(

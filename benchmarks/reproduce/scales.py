@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from reproduce.make import tiny, tiny_colbert
 from reproduce.shared import BY_HAND, IRDS, MODELS
@@ -139,11 +139,13 @@ def is_cached(identifier: str) -> bool:
     return (home / top / folder / "source.zip").is_file()
 
 
-#: Options of a training, with their values here.
+#: Options of a training, with their values here. The rate is so large that a few steps tell the
+#: models of a table apart.
 _FEW_STEPS = {
-    "--max-steps": "2",
+    "--max-steps": "3",
     "--batch-size": "8",
     "--mini-batch-size": "8",
+    "--learning-rate": "2e-2",
 }
 
 #: Options of commands, with their values here.
@@ -152,8 +154,9 @@ _OPTIONS = {
     "finetune": _FEW_STEPS,
     "distill": _FEW_STEPS,
     "resample evaluate": {
-        "--max-steps": "2",
+        "--max-steps": "3",
         "--batch-size": "8",
+        "--learning-rate": "2e-2",
     },
     "generate-queries": {
         "--passage-tokens": "32",
@@ -177,7 +180,6 @@ _SETTINGS = {
     "finetune": (
         "warmup=0",
         "clusters=2",
-        "gradient_layers=null",
         "negatives=1",
         "kmeans_restarts=1",
     ),
@@ -194,7 +196,10 @@ _SIZES = ("4", "8", "12")
 
 @dataclass(frozen=True)
 class HereScale:
-    """Parts of packaged documentation, tiny encoders with random weights, and a few steps.
+    """Parts of small real collections, tiny encoders with random weights, and a few steps.
+
+    Each task has a part of its own. The collections are those in the folder that the variable
+    COCODR_COLLECTIONS names, a task's own where it is there, and else packaged documentation.
 
     Attributes:
         work: The folder for collections and encoders.
@@ -204,26 +209,25 @@ class HereScale:
     """
 
     work: Path
-    documents: int = 120
-    queries: int = 12
-    train_queries: int = 48
+    documents: int = 60
+    queries: int = 24
+    train_queries: int = 32
     name: str = "here"
 
-    #: Domains of documentation, which take the place of collections in rotation.
-    DOMAINS = ("numpy", "scipy", "sklearn")
-
     def data(self, name: str) -> str:
-        # The tests of TREC DL search the corpus of MS MARCO, as in the papers.
-        kind = "msmarco" if name.startswith("trec-dl") else name.partition("-")[0]
-        domain = self.DOMAINS[zlib.crc32(kind.encode()) % len(self.DOMAINS)]
-        folder = self.work / "data" / domain
+        # The tests of TREC DL search the corpus of MS MARCO, as in the papers, and the forums of
+        # CQADupStack share one part.
+        task = task_of(name)
+        if name.startswith(("trec-dl", "msmarco")):
+            task = "msmarco"
+        folder = self.work / "data" / task
         if not folder.is_dir():
             queries = {
                 "train": self.train_queries,
                 "test": self.queries,
             }
             cut_collection(
-                f"apidocs/{domain}",
+                source_here(task),
                 folder,
                 self.documents,
                 queries,
@@ -235,8 +239,10 @@ class HereScale:
             return "lexical"
         folder = self.work / "models" / name.replace("/", "--")
         if not folder.is_dir():
-            corpus = Path(self.data(name)) / "corpus.jsonl"
-            texts = [json.loads(line)["text"] for line in corpus.read_text().splitlines()]
+            texts = []
+            for data in _VOCABULARY:
+                corpus = Path(self.data(data)) / "corpus.jsonl"
+                texts += [json.loads(line)["text"] for line in corpus.read_text().splitlines()]
             draft = folder.with_name(folder.name + ".draft")
             seed = zlib.crc32(name.encode())
             if name == "colbertv2":
@@ -270,7 +276,29 @@ class HereScale:
             changed += ["--set", "hard_negatives=bm25"]
         for setting in _SETTINGS.get(kind, ()):
             changed += ["--set", setting]
+        if kind == "finetune" and "idro" in words:
+            changed += ["--set", "gradient_layers=null"]
         return changed
+
+
+#: Domains of packaged documentation, which take the place of collections in rotation.
+_DOMAINS = ("numpy", "scipy", "sklearn", "pandas", "stdlib")
+
+#: The collections whose words the tiny encoders know.
+_VOCABULARY = ("msmarco", "scifact", "nfcorpus")
+
+
+def source_here(task: str) -> str:
+    """Return the small collection that a task's part is taken from."""
+    number = zlib.crc32(task.encode())
+    root = os.environ.get("COCODR_COLLECTIONS")
+    if root is None:
+        return f"apidocs/{_DOMAINS[number % len(_DOMAINS)]}"
+    folders = sorted(path.parent for path in Path(root).glob("*/corpus.jsonl"))
+    if not folders:
+        raise SystemExit(f"COCODR_COLLECTIONS={root} has no collections (NAME/corpus.jsonl)")
+    own_folder = Path(root) / task
+    return str(own_folder if own_folder in folders else folders[number % len(folders)])
 
 
 def _without(words: list[str], options: set[str]) -> list[str]:
@@ -293,6 +321,17 @@ def _without(words: list[str], options: set[str]) -> list[str]:
     return kept
 
 
+def _training_split(dataset: str) -> Any:
+    """Return a collection with its training queries; None if it has none."""
+    from beir_cocodr.data.collection import load_collection
+    from beir_cocodr.errors import InputError
+
+    try:
+        return load_collection(dataset, "train")
+    except InputError:
+        return None
+
+
 def cut_collection(
     dataset: str,
     folder: Path,
@@ -310,15 +349,18 @@ def cut_collection(
     from beir_cocodr.data.collection import load_collection
     from beir_cocodr.io import draft_folder, write_jsonl, write_qrels
 
-    chooser = random.Random(42)
+    chooser = random.Random(folder.name)
     qrels = {}
     texts = []
     judged = set()
-    splits = {split: load_collection(dataset, split) for split in ("train", "test")}
+    test = load_collection(dataset, "test")
+    splits = {"train": _training_split(dataset) or test, "test": test}
+    used: set[str] = set()
     for split, collection in splits.items():
-        count = min(queries[split], len(collection.qrels))
+        left = sorted(set(collection.qrels) - used)
         rows = []
-        for query in chooser.sample(sorted(collection.qrels), count):
+        for query in chooser.sample(left, min(queries[split], len(left))):
+            used.add(query)
             texts.append(
                 {
                     "_id": query,
@@ -329,7 +371,7 @@ def cut_collection(
                 rows.append((query, document, grade))
                 judged.add(document)
         qrels[split] = rows
-    corpus = splits["test"].documents
+    corpus = test.documents
     kept = judged | set(chooser.sample(sorted(corpus), min(documents, len(corpus))))
     folder.parent.mkdir(
         parents=True,

@@ -5,6 +5,9 @@ A judgement is a step that evaluates a model on a collection.
 
 from __future__ import annotations
 
+import re
+
+from reproduce.lineage import Made
 from reproduce.specification import Cell, Step, mean, published, task_of
 
 COCODR = published("cocodr")
@@ -44,10 +47,21 @@ IRDS = {
 
 #: Collections that only their owners distribute, so that a BEIR folder is made by hand.
 BY_HAND = {
-    "bioasq": "BEIR's wiki, from the BioASQ challenge (training set v.2020, task 8)",
-    "signal1m": "BEIR's wiki, from Signal Media",
-    "trec-news": "BEIR's wiki, from NIST (TREC Washington Post Corpus)",
-    "robust04": "BEIR's wiki, from NIST (TREC disks 4 and 5)",
+    "bioasq": (
+        "the BioASQ challenge's training set v.2020 and golden files of task 8b, by "
+        "benchmarks/reproduce/convert.py bioasq"
+    ),
+    "signal1m": (
+        "Signal Media's articles and judgements and the tweets, by "
+        "benchmarks/reproduce/convert.py signal1m"
+    ),
+    "trec-news": (
+        "NIST's Washington Post Corpus v2 and topics of 2019, by "
+        "benchmarks/reproduce/convert.py trec-news"
+    ),
+    "robust04": (
+        "NIST's disks 4 and 5 and topics of 2004, by benchmarks/reproduce/convert.py robust04"
+    ),
     "trec-covid-v2": (
         "GPL's repository (Wang et al., 2022): CORD-19 without documents that lack an abstract"
     ),
@@ -119,6 +133,7 @@ class Judgements:
         published: str = "",
         factor: float = 1.0,
         tokens: tuple[int, int] | None = None,
+        made: Made | None = None,
     ) -> Cell:
         """Make the cell of one model on one collection.
 
@@ -132,6 +147,7 @@ class Judgements:
             published: The path of the paper's figure.
             factor: A factor of the figure.
             tokens: The most tokens of queries and documents. Default: :func:`lengths`.
+            made: What the model must be made of, if a step trains it.
         """
         if data == "cqadupstack":
             forums = []
@@ -145,6 +161,7 @@ class Judgements:
                         "",
                         factor,
                         tokens,
+                        made,
                     )
                 )
             return mean(forums, published)
@@ -158,6 +175,9 @@ class Judgements:
             f"judged/results.json:models|*|measures|{measure}",
             published,
             factor,
+            model=trained_folder(model),
+            made=made,
+            expects=(("judged/results.json:dataset", f"{{data:{data}}}"),),
         )
 
     def _step(
@@ -173,6 +193,15 @@ class Judgements:
         encode = f"encode --dataset {{data:{data}}} --model {model} --output {{out}}/store"
         encode += f" --precision {self.precision} --backend bf16 --processes {{gpus}} {cut}"
         return Step((encode, f"{evaluate} --store {{out}}/store"), discard=("store",))
+
+
+_TRAINED_FOLDER = re.compile(r"\{step:[^{}]+\}[^@]*")
+
+
+def trained_folder(model: str) -> str:
+    """Return the folder of the trained model in a model's name; "" if it is published."""
+    match = _TRAINED_FOLDER.search(model)
+    return "" if match is None else match[0]
 
 
 def is_encoder(model: str) -> bool:

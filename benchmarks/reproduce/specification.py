@@ -17,6 +17,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from reproduce.lineage import Made
+
 PUBLISHED = Path(__file__).parents[1] / "published"
 
 PLACEHOLDER = re.compile(r"\{(step|data|model):([^{}]+)\}")
@@ -113,6 +115,9 @@ class Cell:
         combine: A key of :data:`COMBINATIONS`, which makes the figure of ``parts``.
         parts: The cells that it is made of.
         why: Why no command makes the figure.
+        model: The folder of the model that is judged, with placeholders; "" if none is trained.
+        made: What its training.json must say that it was made of.
+        expects: Further values that the step's files must have: FILE:PATH, and the value.
     """
 
     step: str = ""
@@ -122,6 +127,9 @@ class Cell:
     combine: str = ""
     parts: tuple[Cell, ...] = ()
     why: str = ""
+    model: str = ""
+    made: Made | None = None
+    expects: tuple[tuple[str, str], ...] = ()
 
     def reasons(self) -> list[str]:
         """Return why the cell, or its parts, have no command."""
@@ -143,6 +151,26 @@ Cells = dict[tuple[str, str], Cell]
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """Which models of a table are tested against which others, as its paper does.
+
+    A model that is significantly better gets the mark of the other one.
+
+    Attributes:
+        against: A model that is tested, to the other models, each to the mark of a gain over it.
+        level: The two-tailed p-value must be below it.
+        all_at_once: Whether the mark is given only for a gain over all others that have figures,
+            with Bonferroni's correction for their number.
+        in_rows: Whether the models are the rows of the table; else they are its columns.
+    """
+
+    against: Mapping[str, Mapping[str, str]]
+    level: float
+    all_at_once: bool = False
+    in_rows: bool = False
+
+
+@dataclass(frozen=True)
 class Table:
     """A table or figure of a paper.
 
@@ -153,6 +181,7 @@ class Table:
         cells: The cells by row and column.
         of: Keys of that file whose every figure the table must have; () for a plot.
         digits: The digits after the point.
+        comparison: The tests of significance that its paper makes; None if it makes none.
         judged: Makes the cell of a further model in a row; None if the table takes none.
     """
 
@@ -162,6 +191,7 @@ class Table:
     cells: Mapping[tuple[str, str], Cell]
     of: tuple[str, ...] = ()
     digits: int = 3
+    comparison: Comparison | None = None
     judged: Callable[[str, str], Cell] | None = field(
         default=None,
         compare=False,

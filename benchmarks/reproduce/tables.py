@@ -14,6 +14,7 @@ from reproduce import cocodr
 from reproduce.costs import size
 from reproduce.plans import steps_of
 from reproduce.shared import TRAIN
+from reproduce.significance import mark_significance
 from reproduce.specification import Cell, Cells, Table, mean, names_in, task_of
 from reproduce.workshop import Workshop
 
@@ -117,7 +118,7 @@ def read_no_more(shop: Workshop, table: Table) -> Table:
     """
     data: dict[str, set[str]] = {}
     for cell in table.cells.values():
-        for part in _single_cells(cell):
+        for part in single_cells(cell):
             data.setdefault(part.step, set()).update(names_in(part.read, "data"))
     renamed = {}
     for name, needed in data.items():
@@ -135,13 +136,13 @@ def read_no_more(shop: Workshop, table: Table) -> Table:
     return replace(table, cells=cells)
 
 
-def _single_cells(cell: Cell) -> list[Cell]:
+def single_cells(cell: Cell) -> list[Cell]:
     """Return the cells that a cell is made of, which are read from a step each."""
     if not cell.combine:
         return [cell] if cell.step else []
     cells: list[Cell] = []
     for part in cell.parts:
-        cells += _single_cells(part)
+        cells += single_cells(part)
     return cells
 
 
@@ -195,6 +196,7 @@ def read_results(shop: Workshop, table: Table) -> dict[str, Any]:
                 published="",
             )
         entries.setdefault(row, {})[column] = _entry(shop, table, cell)
+    mark_significance(shop, table, entries, averaged)
     seconds = {}
     for name in steps_of(shop, table.cells.values()):
         if shop.is_done(name):
@@ -216,8 +218,33 @@ def read_results(shop: Workshop, table: Table) -> dict[str, Any]:
         },
         "other_sizes": other_sizes(shop, table) if is_paper else {},
         "averages": shares,
+        "tests": _describe_tests(table),
         "cells": entries,
     }
+
+
+def _describe_tests(table: Table) -> str:
+    """Say what the marks of significance mean; "" if there are none."""
+    comparison = table.comparison
+    if comparison is None:
+        return ""
+    test = f"two-tailed paired t-test over queries, p < {comparison.level:g}"
+    marks: dict[str, list[str]] = {}
+    for others in comparison.against.values():
+        for other, mark in others.items():
+            marks.setdefault(mark, []).append(other)
+    if comparison.all_at_once:
+        [(mark, names)] = marks.items()
+        return (
+            f"{mark} better than each of {', '.join(names)} that has a figure: {test}, with "
+            "Bonferroni's correction"
+        )
+    listed = "; ".join(f"{mark} {' or '.join(_some_of(names))}" for mark, names in marks.items())
+    return f"significantly better than {listed}: {test}"
+
+
+def _some_of(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(names))
 
 
 def _entry(
@@ -288,6 +315,8 @@ def markdown(results: dict[str, Any], digits: int) -> str:
     table = markdown_table(["", *columns], rows).splitlines()
     table[1] = f"| --- {'| ---: ' * len(columns)}|"
     lines += [*table, ""]
+    if results.get("tests"):
+        lines += [f"Marks: {results['tests']}.", ""]
     lines += [f"- {data}: {text}" for data, text in results["other_sizes"].items()]
     reasons.pop(NOT_ASKED, None)
     for reason, names in reasons.items():
@@ -306,7 +335,7 @@ def _format(entry: dict[str, Any], digits: int) -> str:
     elif isinstance(ours, str):
         text = ours
     else:
-        text = f"{ours:.{digits}f}"
+        text = f"{ours:.{digits}f}{entry.get('marks', '')}"
     published = entry.get("published")
     if published is None:
         return text

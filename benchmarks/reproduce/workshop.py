@@ -14,6 +14,7 @@ from typing import Any
 
 from beir_cocodr.io import write_text
 from reproduce.commands import command_line, run, unavailable
+from reproduce.lineage import mismatch
 from reproduce.scales import Scale, resolve
 from reproduce.specification import COMBINATIONS, Cell, Paper, Step, read
 
@@ -190,6 +191,10 @@ class Workshop:
             return self._combine(cell)
         if not self.is_done(cell.step):
             return None, self.obstacle(cell.step) or "not run"
+        wrong = self.wrong_wiring(cell)
+        if wrong:
+            self.failed[cell.step] = wrong
+            return None, wrong
         address = resolve(cell.read, self.scale, self.folder)
         try:
             value = read(self.folder(cell.step), address)
@@ -200,6 +205,21 @@ class Workshop:
             return None, "not defined there"
         is_number = isinstance(value, (int, float))
         return (value * cell.factor if is_number else value), ""
+
+    def wrong_wiring(self, cell: Cell) -> str:
+        """Say in what the model or the data of a finished cell are not those of its row."""
+
+        def resolved(text: str) -> str:
+            return resolve(text, self.scale, self.folder)
+
+        for address, expected in cell.expects:
+            value = str(read(self.folder(cell.step), resolved(address)))
+            if value != resolved(expected):
+                return f"wired wrongly: {address} of {cell.step} is {value}, not {expected}"
+        if cell.made is None:
+            return ""
+        difference = mismatch(Path(resolved(cell.model)), cell.made, resolved)
+        return f"wired wrongly: {difference}" if difference else ""
 
     def _combine(self, cell: Cell) -> tuple[Any, str]:
         values = []

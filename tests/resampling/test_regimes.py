@@ -370,11 +370,11 @@ def test_several_starts_in_one_run(
 
     monkeypatch.setattr(DenseArchitecture, "train", noted)
 
-    def run(starts, **options):
+    def run(starts, names=("bm25", "dense"), **options):
         return evaluate_regimes(
             restrained,
             output=tmp_path / "o",
-            architectures=["bm25", "dense"],
+            architectures=names,
             starts=starts,
             recipe=recipe,
             options=RegimeOptions(seeds=(1,), **options),
@@ -387,6 +387,10 @@ def test_several_starts_in_one_run(
     assert own.interpolation != other.interpolation
     more = run([f"deep={deep_bert}"], keep_models=False)
     assert [row.model for row in more.rows] == ["bm25", "dense", "dense@deep"]
+    report = run({"deep": deep_bert}, names=["bm25", "dense@deep"])
+    assert [row.model for row in report.rows] == ["bm25", "dense@deep"]
+    with pytest.raises(InputError, match=r"dense@nowhere.*--other-start nowhere=PATH"):
+        run({"deep": deep_bert}, names=["dense@nowhere"])
     with pytest.raises(InputError, match=r"other .*start bert"):
         run(f"bert={deep_bert}")
     with pytest.raises(InputError, match="other-start 'bert'"):

@@ -7,12 +7,19 @@ from typing import TypeAlias
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.resampling.regimes.architectures import Architecture, load_architecture
+from beir_cocodr.resampling.regimes.architectures import (
+    Architecture,
+    find_architectures,
+    load_architecture,
+)
 from beir_cocodr.resampling.regimes.units import TrainingUnit
 
 #: Placeholders in the path of given models.
 SET = "{set}"
 SEED = "{seed}"
+
+#: Stands between an architecture and its start in the names of rows.
+START_MARK = "@"
 
 #: The architecture that can be the teacher of another on the same set.
 TEACHER = "cross-encoder"
@@ -57,7 +64,7 @@ def trained_row(
     """
     name = architecture.name
     if start:
-        name = f"{architecture.name}@{start}"
+        name = f"{architecture.name}{START_MARK}{start}"
     shared = output / "shared" / start
 
     def model(unit: TrainingUnit, seed: int) -> str:
@@ -116,6 +123,46 @@ def trained_rows(
                         name,
                     )
                 )
+    return rows
+
+
+def chosen_rows(
+    names: Sequence[str],
+    recipe: Recipe,
+    seeds: Sequence[int],
+    output: Path,
+    starts: Mapping[str, str],
+) -> list[ModelRow]:
+    """Return the rows of architectures by name, where ARCHITECTURE@START chooses one start.
+
+    A start that no name chooses starts all architectures that are named alone.
+
+    Args:
+        names: names of :data:`ARCHITECTURES`, or ARCHITECTURE@START.
+        recipe: of the training.
+        seeds: of the models.
+        output: folder of the evaluation.
+        starts: name to path of further starts.
+
+    Raises:
+        InputError: An architecture or a start is unknown, or a name occurs twice.
+    """
+    alone = [name for name in names if START_MARK not in name]
+    pairs = [name.split(START_MARK, 1) for name in names if START_MARK in name]
+    chosen_starts = {start for _, start in pairs}
+    free_starts = {name: path for name, path in starts.items() if name not in chosen_starts}
+    rows = trained_rows(find_architectures(alone), recipe, seeds, output, free_starts)
+    for name, start in pairs:
+        if start not in starts:
+            raise InputError(
+                f"--architecture {name}{START_MARK}{start} names no start; add --other-start "
+                f"{start}=PATH"
+            )
+        if names.count(f"{name}{START_MARK}{start}") > 1:
+            raise InputError(f"architecture {name}{START_MARK}{start} is named twice")
+        [architecture] = find_architectures([name])
+        own_recipe = replace(recipe, start=starts[start])
+        rows.append(trained_row(architecture, own_recipe, seeds, output, start))
     return rows
 
 

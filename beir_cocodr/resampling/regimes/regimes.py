@@ -28,15 +28,14 @@ from beir_cocodr.progress import steps
 from beir_cocodr.records import Json, Report, versions
 from beir_cocodr.resampling.manifest import MANIFEST_FILE, Manifest, SourceRecord, read_manifest
 from beir_cocodr.resampling.regimes import Recipe
-from beir_cocodr.resampling.regimes.architectures import find_architectures
 from beir_cocodr.resampling.regimes.cells import Cell, Cells, CellsByModel, cell_tasks
 from beir_cocodr.resampling.regimes.model_rows import (
     SET,
     ModelRow,
     NamedPaths,
+    chosen_rows,
     given_row,
     named_paths,
-    trained_rows,
 )
 from beir_cocodr.resampling.regimes.units import REGIMES, TrainingUnit, training_units
 from beir_cocodr.same_run import check_same_run
@@ -328,7 +327,7 @@ def evaluate_regimes(
         folder: output of ``resample restrain`` or ``resample resttest``.
         output: folder for cells and models.
         architectures: names, see
-            :func:`~beir_cocodr.resampling.regimes.architectures.find_architectures`.
+            :func:`~beir_cocodr.resampling.regimes.model_rows.chosen_rows`.
         models: given models as NAME=PATH or a mapping, see
             :func:`~beir_cocodr.resampling.regimes.model_rows.given_row`.
         starts: further starts as NAME=PATH or a mapping, which give rows ARCHITECTURE@NAME (the
@@ -348,10 +347,7 @@ def evaluate_regimes(
     other_starts = dict(named_paths("--other-start", starts))
 
     def make_rows() -> list[ModelRow]:
-        trained = find_architectures(architectures)
-        rows = trained_rows(
-            trained, recipe, seeds=options.seeds, output=output, starts=other_starts
-        )
+        rows = chosen_rows(architectures, recipe, options.seeds, output, other_starts)
         for name, path in named_paths("--model", models):
             rows.append(given_row(name, path, options.seeds))
         return rows

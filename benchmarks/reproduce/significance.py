@@ -1,0 +1,123 @@
+"""Paired tests between the models of a table, and the papers' marks of significance.
+
+The scores of every query stay in the folder of a judgement, so that a table can be tested at any
+time. A mean of forums is tested over the queries of all forums, and a row of averages over the
+scores of the rows that it averages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from beir_cocodr.evaluation.evaluate import read_per_query
+from reproduce.specification import Cell, Comparison, Table
+from reproduce.workshop import Workshop
+
+#: Query, with the step that judged it, to its score.
+Scores = dict[tuple[str, str], float]
+
+
+def p_value(first: Scores, second: Scores) -> float | None:
+    """Return the two-tailed p-value of a paired t-test; None if the pairs differ or are too few."""
+    if set(first) != set(second) or len(first) < 2:
+        return None
+    keys = list(first)
+    differences = np.array([first[key] - second[key] for key in keys])
+    if np.ptp(differences) == 0:
+        return 1.0 if differences[0] == 0 else 0.0
+    return float(stats.ttest_1samp(differences, 0).pvalue)
+
+
+def query_scores(shop: Workshop, cell: Cell) -> Scores:
+    """Return the scores of the queries of a judged cell, or of the forums that it averages."""
+    if cell.combine == "mean":
+        scores: Scores = {}
+        for part in cell.parts:
+            scores |= query_scores(shop, part)
+        return scores
+    if not cell.step.startswith("judged/") or not shop.is_done(cell.step):
+        return {}
+    measure = cell.read.rpartition("|")[2]
+    scores = {}
+    for file in sorted((shop.folder(cell.step) / "judged").glob("*.per_query.tsv")):
+        for query, [score] in read_per_query(file, [measure]).items():
+            scores[_collection(cell), query] = score
+    return scores
+
+
+def _collection(cell: Cell) -> str:
+    """Return the collection of a judged cell."""
+    return cell.step.removeprefix("judged/").split("/", 1)[1]
+
+
+#: Row to column to the entry of a cell in the results.
+Entries = dict[str, dict[str, dict[str, Any]]]
+
+
+def mark_significance(
+    shop: Workshop,
+    table: Table,
+    entries: Entries,
+    averages: Mapping[str, list[str]],
+) -> None:
+    """Add p-values and marks to the entries of a table, as its comparison asks.
+
+    Args:
+        shop: The finished steps.
+        table: The table.
+        entries: Row to column to an entry, which gets ``p_values`` and ``marks``.
+        averages: Rows of averages, each to the rows that have a figure.
+    """
+    comparison = table.comparison
+    if comparison is None:
+        return
+    for row, column in table.cells:
+        model, place = (row, column) if comparison.in_rows else (column, row)
+        entry = entries[row][column]
+        if model not in comparison.against or entry["ours"] is None:
+            continue
+        scores = {}
+        for name in (model, *comparison.against[model]):
+            position = (name, place) if comparison.in_rows else (place, name)
+            if place in averages:
+                scores[name] = _row_scores(entries, averages[place], name)
+            elif position in table.cells:
+                scores[name] = query_scores(shop, table.cells[position])
+        entry |= _tested(comparison, model, scores)
+
+
+def _row_scores(entries: Entries, rows: Sequence[str], column: str) -> Scores:
+    """Return the figures of a model in the rows of an average."""
+    scores: Scores = {}
+    for row in rows:
+        figure = entries[row].get(column, {}).get("ours")
+        if isinstance(figure, (int, float)):
+            scores[row, ""] = figure
+    return scores
+
+
+def _tested(comparison: Comparison, model: str, scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """Return the p-values of a model and its marks; nothing if no test can be made."""
+    p_values = {}
+    is_better = {}
+    ours = scores[model]
+    for other in comparison.against[model]:
+        theirs = scores.get(other, {})
+        value = p_value(ours, theirs)
+        if value is not None:
+            p_values[other] = value
+            is_better[other] = sum(ours.values()) > sum(theirs.values())
+    if not p_values:
+        return {}
+    tests = len(p_values) if comparison.all_at_once else 1
+    marks = []
+    for other, value in p_values.items():
+        if is_better[other] and value * tests < comparison.level:
+            marks.append(comparison.against[model][other])
+    if comparison.all_at_once:
+        marks = marks[:1] if len(marks) == len(p_values) else []
+    return {"p_values": p_values, "marks": "".join(marks)}
