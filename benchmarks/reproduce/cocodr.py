@@ -1,4 +1,4 @@
-"""COCO-DR: Tables 1, 2, 3, 6 and 7, and Figures 4 to 6."""
+"""COCO-DR: Tables 1, 2, 3, 6 and 7, and Figures 3 to 6."""
 
 from __future__ import annotations
 
@@ -48,11 +48,20 @@ def finetune(
     start: str,
     size: str = "base",
     weighting: str = "idro",
+    setting: str = "",
 ) -> Step:
-    """Return the BM25 warm-up and three episodes on MS MARCO, by iDRO or a rival."""
+    """Return the BM25 warm-up and three episodes on MS MARCO, by iDRO or a rival.
+
+    Args:
+        start: The pre-trained model.
+        size: "base" or "large".
+        weighting: The weighting.
+        setting: NAME=VALUE of another setting than the preset's.
+    """
     command = f"finetune --preset cocodr-{size} --weighting {weighting}"
     command += f" --dataset {{data:{TRAIN}}} --model {start}"
-    return Step((f"{command} --output {{out}} --resume",))
+    changed = f" --set {setting}" if setting else ""
+    return Step((f"{command} --output {{out}}{changed} --resume",))
 
 
 def finetune_dpr() -> Step:
@@ -438,6 +447,35 @@ def episodes(figure: int, tasks: list[str]) -> Table:
     )
 
 
+#: The numbers of clusters, and the temperatures, of Figure 3. The figure is a plot whose axes the
+#: text does not print. A temperature τ is K/ρ in the released code, with K = 50.
+CLUSTERS = (25, 50, 100, 250)
+TEMPERATURES = (200, 500, 1000, 2000)
+
+
+def figure3() -> Table:
+    """Return nDCG@10 by the number of clusters and by the temperature of iDRO."""
+    preset = MADE["coco-dr-base"]
+    rows: dict[str, tuple[str, Made]] = {}
+    for clusters in CLUSTERS:
+        step = f"coco-dr-base-K{clusters}"
+        per_task[step] = finetune("{step:coco-base}", setting=f"clusters={clusters}")
+        rows[f"K = {clusters}"] = (step, preset)
+    for temperature in TEMPERATURES:
+        step = f"coco-dr-base-tau{temperature}"
+        rho = 50 / temperature
+        per_task[step] = finetune("{step:coco-base}", setting=f"rho={rho:g}")
+        rows[f"τ = {temperature:,}"] = (step, replace(preset, settings=(("rho", rho),)))
+    cells: Cells = {}
+    for row, (step, made) in rows.items():
+        of_tasks = [judgements.cell(step, f"{{step:{step}}}", task, made=made) for task in TASKS]
+        for task, cell in zip(TASKS, of_tasks, strict=True):
+            cells[row, task] = cell
+        cells[row, "avg"] = mean(of_tasks)
+    title = "nDCG@10 on BEIR by the number of clusters and the temperature of iDRO"
+    return Table("coco-dr-figure3", title, "cocodr", cells)
+
+
 _SPANS = ("alignment", "uniformity")
 _LOSS_OF_COCO = "left: reduction of COCO's loss"
 _LOSS_OF_CLUSTER = "right: reduction of the nearest cluster's loss"
@@ -551,6 +589,7 @@ TABLES = [
         TASKS,
         {"avg": TASKS},
     ),
+    figure3(),
     episodes(4, ["trec-covid", "scifact"]),
     figure5(),
     episodes(6, _SIX),

@@ -382,6 +382,7 @@ TABLES = [
     table3(),
     table4(),
     table5(),
+    figure2(),
     table6(),
     table7(),
     by_sets(

@@ -1,21 +1,29 @@
-"""Encoders with random weights, made on the spot.
+"""Encoders with random weights, made on the spot, and the disk that vectors of tokens take.
 
 Table 9 of the extrapolation paper starts from a BERT with random weights. Tiny encoders with a
 vocabulary of their own show that a table's path runs:
 
     python benchmarks/reproduce/make.py random-bert FOLDER
+
+Table 3 of the MRL paper compares what indexes take of a disk. The vectors of all tokens and their
+index are written, measured in ``storage.json``, and can then be deleted:
+
+    python benchmarks/reproduce/make.py token-storage FOLDER --model MODEL --dataset CORPUS
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-KINDS = ("random-bert", "tiny", "tiny-cross")
+KINDS = ("random-bert", "tiny", "tiny-cross", "token-storage")
+#: The file in which token-storage writes what it measured.
+STORAGE_FILE = "storage.json"
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _SIGNS = ".,?!():_-'\"="
@@ -40,8 +48,12 @@ def main(arguments: list[str] | None = None) -> None:
         default="bert-base-uncased",
         help="Take shape and tokenizer of random-bert from this model.",
     )
+    parser.add_argument("--model", help="Measure the vectors of this ColBERT (token-storage).")
+    parser.add_argument("--dataset", help="Measure them over this corpus (token-storage).")
     options = parser.parse_args(arguments)
-    if options.kind == "random-bert":
+    if options.kind == "token-storage":
+        token_storage(options.output, options.model, options.dataset)
+    elif options.kind == "random-bert":
         random_bert(options.output, options.base, options.seed)
     else:
         is_cross = options.kind == "tiny-cross"
@@ -51,6 +63,35 @@ def main(arguments: list[str] | None = None) -> None:
             options.seed,
             cross=is_cross,
         )
+
+
+def token_storage(output: Path, model: str, dataset: str) -> None:
+    """Write the vectors of all tokens of a corpus with their index, and the bytes of both.
+
+    Args:
+        output: The folder; vectors and index go to its subfolder ``tokens``.
+        model: A multi-vector encoder.
+        dataset: The corpus.
+    """
+    from beir_cocodr.data.collection import load_collection
+    from beir_cocodr.io import write_text
+    from beir_cocodr.models.spec import SearchOptions
+    from beir_cocodr.retrieval.late_interaction import TokenSearch
+
+    folder = output / "tokens"
+    folder.mkdir(parents=True, exist_ok=True)
+    documents = load_collection(dataset, labels="none").documents
+    options = SearchOptions(bf16=True, progress=True)
+    indexed = TokenSearch(model, documents, options, folder=folder)
+    indexed.prepare()
+    sizes = {
+        "documents": len(documents),
+        "tokens": len(indexed.tokens.vectors),
+        "vectors_bytes": indexed.tokens.vectors.nbytes,
+    }
+    written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    sizes["bytes"] = written
+    write_text(output / STORAGE_FILE, json.dumps(sizes, indent=2) + "\n")
 
 
 def random_bert(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from reproduce.lineage import Made
 from reproduce.shared import DEV, DL19, DL20, TASKS, TRAIN, Judgements
 from reproduce.specification import (
     Cell,
+    Cells,
     Comparison,
     Paper,
     Step,
@@ -268,11 +271,46 @@ def rows_by_mix() -> dict[str, str]:
     return rows
 
 
+def speed() -> Table:
+    """Return the seconds of a step of pre-training, on passage pairs and on queries.
+
+    The paper says that queries speed pre-training up and prints no figure.
+    """
+    cells: Cells = {}
+    for kind in _BOTH:
+        seconds = {}
+        for row, name in (("passages", kind), ("queries", f"{kind}-qc")):
+            seconds[row] = seconds_a_step(name)
+            cells[f"{kind}, {row}", "seconds a step"] = seconds[row]
+        share = Cell(combine="ratio", parts=(seconds["queries"], seconds["passages"]))
+        cells[f"{kind}, queries / passages", "seconds a step"] = share
+    title = "Seconds of a step of pre-training"
+    return Table("query-as-context-speed", title, "query_as_context", cells)
+
+
+def seconds_a_step(name: str) -> Cell:
+    """Return the cell of a pre-training's seconds, in each of its steps."""
+    made = made_of(name)
+    pretrained = replace(made, trainings=made.trainings[:1])
+    cells = []
+    for value in ("seconds", "steps"):
+        cells.append(
+            Cell(
+                f"pretrained/{name}",
+                f"training.json:{value}",
+                model=f"{{step:pretrained/{name}}}",
+                made=pretrained,
+            )
+        )
+    return Cell(combine="ratio", parts=tuple(cells))
+
+
 TABLES = [
     table1(),
     table2(),
     variants(3, "Queries of a passage, percent", rows_by_count()),
     variants(4, "Passages that meet queries, passages or both, percent", rows_by_mix()),
+    speed(),
 ]
 
 PAPER = Paper(

@@ -72,7 +72,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--download",
         action="store_true",
-        help="Let ir_datasets download what is missing.",
+        help="Let ir_datasets and the hub download what is missing.",
     )
     parser.add_argument(
         "--gpus",

@@ -6,6 +6,7 @@ A scale says which collection, which weights and how many GPUs a placeholder mea
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import zlib
@@ -53,6 +54,10 @@ class Scale(Protocol):
         """Say why a collection is missing; "" if it is not."""
         ...
 
+    def missing_model(self, name: str) -> str:
+        """Say why published weights are missing; "" if they are not."""
+        ...
+
 
 def resolve(
     text: str,
@@ -85,7 +90,7 @@ class PaperScale:
     Attributes:
         folder: BEIR folders, named as BEIR names them.
         gpus: The processes of a training, and of encoding.
-        download: Whether ir_datasets may download what its cache lacks.
+        download: Whether ir_datasets and the hub may download what their caches lack.
     """
 
     folder: Path | None = None
@@ -123,6 +128,25 @@ class PaperScale:
             f"{name} is missing: there is no folder, and it is not in the cache of ir_datasets; "
             "download it with --download"
         )
+
+    def missing_model(self, name: str) -> str:
+        model = self.model(name)
+        if self.download or is_model_cached(model):
+            return ""
+        return (
+            f"the weights {model} are missing: they are not in the cache of the hub; download them "
+            "with --download"
+        )
+
+
+def is_model_cached(name: str) -> bool:
+    """Say whether published weights are a folder, or in the cache of the hub."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if Path(name).is_dir():
+        return True
+    cached = try_to_load_from_cache(name, "config.json", cache_dir=constants.HF_HUB_CACHE)
+    return isinstance(cached, str)
 
 
 def is_cached(identifier: str) -> bool:
@@ -179,7 +203,6 @@ _SETTINGS = {
     "pretrain": ("warmup=0",),
     "finetune": (
         "warmup=0",
-        "clusters=2",
         "negatives=1",
         "kmeans_restarts=1",
     ),
@@ -260,10 +283,13 @@ class HereScale:
     def missing(self, name: str) -> str:
         return ""
 
+    def missing_model(self, name: str) -> str:
+        return ""
+
     def words(self, words: list[str]) -> list[str]:
         kind = kind_of(words)
         if kind == "make":
-            return ["make", "tiny", *words[2:]]
+            return words if words[1] == "token-storage" else ["make", "tiny", *words[2:]]
         options = dict(_OPTIONS.get(kind, {}))
         changed = _without(words, {*_LEFT_OUT, *options})
         if kind == "resample restrain":
@@ -278,6 +304,8 @@ class HereScale:
             changed += ["--set", setting]
         if kind == "finetune" and "idro" in words:
             changed += ["--set", "gradient_layers=null"]
+        if kind == "finetune":
+            changed = _few_clusters(changed)
         return changed
 
 
@@ -299,6 +327,17 @@ def source_here(task: str) -> str:
         raise SystemExit(f"COCODR_COLLECTIONS={root} has no collections (NAME/corpus.jsonl)")
     own_folder = Path(root) / task
     return str(own_folder if own_folder in folders else folders[number % len(folders)])
+
+
+def _few_clusters(words: list[str]) -> list[str]:
+    """Divide few queries into few clusters, more where a table asks for more."""
+    chosen = [word for word in words if word.startswith("clusters=")]
+    count = 2
+    if chosen:
+        asked = int(chosen[0].removeprefix("clusters="))
+        count += round(math.log2(asked / 25))
+    kept = [word if word not in chosen else f"clusters={count}" for word in words]
+    return kept if chosen else [*kept, "--set", f"clusters={count}"]
 
 
 def _without(words: list[str], options: set[str]) -> list[str]:

@@ -99,6 +99,7 @@ COMBINATIONS: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": lambda values: sum(values) / len(values),
     "difference": lambda values: values[0] - values[1],
     "product": prod,
+    "ratio": lambda values: values[0] / values[1],
     "improved": lambda values: sum(value > 0 for value in values),
 }
 

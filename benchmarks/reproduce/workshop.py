@@ -118,7 +118,7 @@ class Workshop:
 
         Args:
             name: The step.
-            needs_data: Whether missing collections are an obstacle.
+            needs_data: Whether missing collections and weights are an obstacle.
         """
         for needed in self.order(name):
             for words in self.words(needed):
@@ -128,6 +128,10 @@ class Workshop:
             if needs_data and not self.is_done(needed):
                 for data in self.steps[needed].needs("data"):
                     reason = self.scale.missing(data)
+                    if reason:
+                        return reason
+                for model in self.steps[needed].needs("model"):
+                    reason = self.scale.missing_model(model)
                     if reason:
                         return reason
             failure = self.failed.get(self.first_equal(needed))
