@@ -20,7 +20,7 @@ from conftest import write_beir
 from reproduce import pages, runner
 from reproduce.commands import command_line, options_of, unavailable
 from reproduce.costs import Cost, cost, throughputs
-from reproduce.lineage import Made, mismatch
+from reproduce.lineage import Making, mismatch
 from reproduce.plans import describe_plan, plan
 from reproduce.scales import (
     HereScale,
@@ -235,18 +235,18 @@ def test_every_cell_of_a_trained_model_says_what_the_model_is_made_of():
         for position, cell in table.cells.items():
             for part in single_cells(cell):
                 is_judged = part.step.startswith("judged/") and part.model
-                assert not is_judged or part.made is not None, (name, position)
+                assert not is_judged or part.making is not None, (name, position)
 
 
 def test_settings_of_a_training_are_compared(tmp_path):
     options = {"student": "mrl", "loss": "lambdarank", "student_options": {"beta": 0.1}}
     record = TrainingRecord(stage="distill", base="b", options=options)
     record.write(tmp_path / "training.json")
-    made = Made("b", ("mrl+lambdarank",), settings=(("beta", 0.1),))
-    assert mismatch(tmp_path, made, str) == ""
-    other = replace(made, settings=(("beta", 10.0),))
+    making = Making("b", ("mrl+lambdarank",), settings=(("beta", 0.1),))
+    assert mismatch(tmp_path, making, str) == ""
+    other = replace(making, settings=(("beta", 10.0),))
     assert "beta [0.1], not 10.0" in mismatch(tmp_path, other, str)
-    assert "no training.json" in mismatch(tmp_path / "nowhere", made, str)
+    assert "no training.json" in mismatch(tmp_path / "nowhere", making, str)
 
 
 def test_small_collections_are_parts_of_real_ones_a_different_one_for_each_task(

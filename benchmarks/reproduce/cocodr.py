@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from reproduce.lineage import Made
+from reproduce.lineage import Making
 from reproduce.shared import COCODR, OTHERS, TASKS, TRAIN, Judgements, parts_of
 from reproduce.specification import (
     Cell,
@@ -90,10 +90,10 @@ TRAINED = {
     "dpr": finetune_dpr(),
 }
 
-_COCO_BASE = Made("{model:condenser-base}", ("coco",))
-_COCO_LARGE = Made("{model:condenser-large}", ("coco",))
-_COCONDENSER_BASE = Made("{model:cocondenser-base}")
-_COCONDENSER_LARGE = Made("{model:cocondenser-large}")
+_COCO_BASE = Making("{model:condenser-base}", ("coco",))
+_COCO_LARGE = Making("{model:condenser-large}", ("coco",))
+_COCONDENSER_BASE = Making("{model:cocondenser-base}")
+_COCONDENSER_LARGE = Making("{model:cocondenser-large}")
 _ERM = "triplet+erm"
 _IDRO = "triplet+idro"
 
@@ -107,11 +107,11 @@ MADE = {
     "coco-dr-large-no-coco": _COCONDENSER_LARGE.then(_IDRO),
     "cocondenser-base": _COCONDENSER_BASE.then(_ERM),
     "cocondenser-large": _COCONDENSER_LARGE.then(_ERM),
-    "condenser-base": Made("{model:condenser-base}", (_ERM,)),
-    "condenser-large": Made("{model:condenser-large}", (_ERM,)),
+    "condenser-base": Making("{model:condenser-base}", (_ERM,)),
+    "condenser-large": Making("{model:condenser-large}", (_ERM,)),
     "groupdro": _COCO_BASE.then("triplet+groupdro"),
-    "ance-bert": Made("{model:bert-base}", (_ERM,)),
-    "dpr": Made("{model:bert-base}", ("infonce+erm",)),
+    "ance-bert": Making("{model:bert-base}", (_ERM,)),
+    "dpr": Making("{model:bert-base}", ("infonce+erm",)),
 }
 
 #: Columns that nobody can run here, and why.
@@ -233,7 +233,7 @@ def judged(
             model,
             task,
             published=published,
-            made=made_on_target(method, task),
+            making=made_on_target(method, task),
         )
     model = f"{{step:{method}}}" if method in TRAINED else f"{{model:{method}}}"
     return judgements.cell(
@@ -241,26 +241,26 @@ def judged(
         model,
         task,
         published=published,
-        made=MADE.get(method),
+        making=MADE.get(method),
     )
 
 
-def made_on_target(objective: str, task: str) -> Made:
+def made_on_target(objective: str, task: str) -> Making:
     """Return what a model that is pre-trained on one target must be made of."""
     start = "{model:condenser-base}" if objective == "condenser-ours" else "{model:distilbert}"
     kind = "condenser" if objective.startswith("condenser") else objective
     data = f"{{data:{parts_of(task)[0]}}}"
-    return Made(start, (kind, "dot+margin_mse"), data)
+    return Making(start, (kind, "dot+margin_mse"), data)
 
 
-def made_by_adaptation(kind: str, part: str) -> Made:
+def made_by_adaptation(kind: str, part: str) -> Making:
     """Return what a model that is adapted to one collection must be made of."""
     data = f"{{data:{part}}}"
     if kind in _QUERY_TRAINED:
-        return Made(ADAPTED[kind], ("infonce+erm",), data)
+        return Making(ADAPTED[kind], ("infonce+erm",), data)
     if kind == "gpl-tsdae":
         return made_on_target("tsdae", part).then("dot+margin_mse")
-    return Made(ADAPTED[kind], ("dot+margin_mse",), data)
+    return Making(ADAPTED[kind], ("dot+margin_mse",), data)
 
 
 def judged_adapted(
@@ -277,8 +277,8 @@ def judged_adapted(
         model = adapted_model(adapt_to(kind, part))
         if is_reranked:
             model = "rerank:{model:reranker}@" + model
-        made = made_by_adaptation(kind, part)
-        cells.append(judgements.cell(label, model, part, made=made))
+        making = made_by_adaptation(kind, part)
+        cells.append(judgements.cell(label, model, part, making=making))
     if len(cells) == 1:
         return replace(cells[0], published=published)
     return mean(cells, published)
@@ -434,7 +434,7 @@ def episodes(figure: int, tasks: list[str]) -> Table:
             f"{step}-{column}",
             f"{{step:{step}}}/episodes/{number}",
             task,
-            made=replace(MADE[step], trainings=trainings),
+            making=replace(MADE[step], trainings=trainings),
         )
 
     rows = [f"{task}, {variant}" for task in tasks for variant in _VARIANTS]
@@ -456,7 +456,7 @@ TEMPERATURES = (200, 500, 1000, 2000)
 def figure3() -> Table:
     """Return nDCG@10 by the number of clusters and by the temperature of iDRO."""
     preset = MADE["coco-dr-base"]
-    rows: dict[str, tuple[str, Made]] = {}
+    rows: dict[str, tuple[str, Making]] = {}
     for clusters in CLUSTERS:
         step = f"coco-dr-base-K{clusters}"
         per_task[step] = finetune("{step:coco-base}", setting=f"clusters={clusters}")
@@ -467,8 +467,10 @@ def figure3() -> Table:
         per_task[step] = finetune("{step:coco-base}", setting=f"rho={rho:g}")
         rows[f"τ = {temperature:,}"] = (step, replace(preset, settings=(("rho", rho),)))
     cells: Cells = {}
-    for row, (step, made) in rows.items():
-        of_tasks = [judgements.cell(step, f"{{step:{step}}}", task, made=made) for task in TASKS]
+    for row, (step, making) in rows.items():
+        of_tasks = [
+            judgements.cell(step, f"{{step:{step}}}", task, making=making) for task in TASKS
+        ]
         for task, cell in zip(TASKS, of_tasks, strict=True):
             cells[row, task] = cell
         cells[row, "avg"] = mean(of_tasks)

@@ -17,7 +17,7 @@ from beir_cocodr.records import CollectionProvenance
 
 
 @dataclass(frozen=True)
-class Made:
+class Making:
     """The making of a model.
 
     Attributes:
@@ -33,7 +33,7 @@ class Made:
     data: str = ""
     settings: tuple[tuple[str, float], ...] = ()
 
-    def then(self, *trainings: str) -> Made:
+    def then(self, *trainings: str) -> Making:
         """Return the making of a model that is trained further."""
         return replace(self, trainings=(*self.trainings, *trainings))
 
@@ -51,12 +51,12 @@ def training_name(record: TrainingRecord) -> str:
     return record.stage
 
 
-def mismatch(folder: Path, made: Made, resolved: Callable[[str], str]) -> str:
+def mismatch(folder: Path, making: Making, resolved: Callable[[str], str]) -> str:
     """Say in what a model differs from its making; "" if in nothing.
 
     Args:
         folder: The model's folder.
-        made: Its making.
+        making: Its making.
         resolved: Fills placeholders.
     """
     record = read_record(folder)
@@ -64,16 +64,18 @@ def mismatch(folder: Path, made: Made, resolved: Callable[[str], str]) -> str:
         return f"{folder} has no training.json"
     lineage = record.lineage()
     names = tuple(training_name(one) for one in lineage)
-    if names != made.trainings:
-        return f"{folder} was made by {', '.join(names)}, not by {', '.join(made.trainings)}"
-    start = resolved(made.start)
+    if names != making.trainings:
+        return f"{folder} was made by {', '.join(names)}, not by {', '.join(making.trainings)}"
+    start = resolved(making.start)
     if str(lineage[0].base) != start:
         return f"{folder} was made from {lineage[0].base}, not from {start}"
-    for name, value in made.settings:
-        values = [found for one in lineage for found in _values(one.options, name)]
+    for name, value in making.settings:
+        values: list[Any] = []
+        for one in lineage:
+            values += _values(one.options, name)
         if value not in values:
             return f"{folder} was made with {name} {values}, not {value}"
-    data = resolved(made.data)
+    data = resolved(making.data)
     if data and data not in set(_data_names(lineage)):
         return f"{folder} was made of {', '.join(_data_names(lineage))}, not of {data}"
     return ""

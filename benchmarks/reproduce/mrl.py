@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from reproduce.lineage import Made
+from reproduce.lineage import Making
 from reproduce.shared import DEV, DL19, DL20, OTHERS, TRAIN, Judgements
 from reproduce.specification import Cell, Comparison, Paper, Step, Table, grid, published
 
@@ -43,7 +43,7 @@ BETAS = list(MRL["table4"]["rows"])
 
 TRAINED = {"mrl": distill()} | {f"mrl-beta-{beta}": distill(beta) for beta in BETAS}
 
-_MADE = Made("{model:tas-b}", ("mrl+lambdarank",))
+_MADE = Making("{model:tas-b}", ("mrl+lambdarank",))
 
 #: A trained model to what it must be made of.
 MADE = {"mrl": _MADE} | {
@@ -95,7 +95,7 @@ def judged(
         measure,
         path,
         tokens=_TOKENS,
-        made=MADE.get(method),
+        making=MADE.get(method),
     )
 
 
@@ -179,7 +179,7 @@ def table3() -> Table:
             f"{path}|single|milliseconds",
             _A_QUERY,
             model="{step:mrl}",
-            made=_MADE,
+            making=_MADE,
         ),
         ("multi", "gigabytes"): Cell(
             "token-storage",
@@ -256,7 +256,7 @@ def table6() -> Table:
             path,
             f"table6|rows|{row}|{data}|{kind}",
             model="{step:mrl}",
-            made=_MADE,
+            making=_MADE,
         )
 
     cells = grid(MRL["table6"]["rows"], columns, cell)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reproduce.lineage import Made
+from reproduce.lineage import Making
 from reproduce.shared import DEV, DL19, DL20, TASKS, TRAIN, Judgements
 from reproduce.specification import (
     Cell,
@@ -122,7 +122,7 @@ def judged(
     )
 
 
-def made_of(name: str) -> Made:
+def made_of(name: str) -> Making:
     """Return what a trained model must be made of, by its name."""
     kind, _, variant = name.partition("-")
     count = 5.0
@@ -130,7 +130,7 @@ def made_of(name: str) -> Made:
     if "-C" in name:
         count = float(name.rpartition("-C")[2])
     objective, start = ("cotmae", "bert-base") if kind == "cotmae" else ("qc", "condenser-base")
-    return Made(
+    return Making(
         f"{{model:{start}}}",
         (objective, "infonce+erm"),
         settings=(("mix", mix), ("per_passage", count)),
@@ -202,7 +202,7 @@ def table2() -> Table:
             f"{{step:{name}}}",
             task,
             factor=100,
-            made=made_of(name),
+            making=made_of(name),
         )
 
     columns = []
@@ -290,8 +290,8 @@ def speed() -> Table:
 
 def seconds_a_step(name: str) -> Cell:
     """Return the cell of a pre-training's seconds, in each of its steps."""
-    made = made_of(name)
-    pretrained = replace(made, trainings=made.trainings[:1])
+    making = made_of(name)
+    pretrained = replace(making, trainings=making.trainings[:1])
     cells = []
     for value in ("seconds", "steps"):
         cells.append(
@@ -299,7 +299,7 @@ def seconds_a_step(name: str) -> Cell:
                 f"pretrained/{name}",
                 f"training.json:{value}",
                 model=f"{{step:pretrained/{name}}}",
-                made=pretrained,
+                making=pretrained,
             )
         )
     return Cell(combine="ratio", parts=tuple(cells))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from reproduce.lineage import Made
+from reproduce.lineage import Making
 from reproduce.specification import Cell, Step, mean, published, task_of
 
 COCODR = published("cocodr")
@@ -133,7 +133,7 @@ class Judgements:
         published: str = "",
         factor: float = 1.0,
         tokens: tuple[int, int] | None = None,
-        made: Made | None = None,
+        making: Making | None = None,
     ) -> Cell:
         """Make the cell of one model on one collection.
 
@@ -147,7 +147,7 @@ class Judgements:
             published: The path of the paper's figure.
             factor: A factor of the figure.
             tokens: The most tokens of queries and documents. Default: :func:`lengths`.
-            made: What the model must be made of, if a step trains it.
+            making: What the model must be made of, if a step trains it.
         """
         if data == "cqadupstack":
             forums = []
@@ -161,7 +161,7 @@ class Judgements:
                         "",
                         factor,
                         tokens,
-                        made,
+                        making,
                     )
                 )
             return mean(forums, published)
@@ -176,7 +176,7 @@ class Judgements:
             published,
             factor,
             model=trained_folder(model),
-            made=made,
+            making=making,
             expects=(("judged/results.json:dataset", f"{{data:{data}}}"),),
         )
 

@@ -17,7 +17,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from reproduce.lineage import Made
+from reproduce.lineage import Making
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 
@@ -117,7 +117,7 @@ class Cell:
         parts: The cells that it is made of.
         why: Why no command makes the figure.
         model: The folder of the model that is judged, with placeholders; "" if none is trained.
-        made: What its training.json must say that it was made of.
+        making: What its training.json must say that it was made of.
         expects: Further values that the step's files must have: FILE:PATH, and the value.
     """
 
@@ -129,7 +129,7 @@ class Cell:
     parts: tuple[Cell, ...] = ()
     why: str = ""
     model: str = ""
-    made: Made | None = None
+    making: Making | None = None
     expects: tuple[tuple[str, str], ...] = ()
 
     def reasons(self) -> list[str]:

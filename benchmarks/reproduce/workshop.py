@@ -220,9 +220,9 @@ class Workshop:
             value = str(read(self.folder(cell.step), resolved(address)))
             if value != resolved(expected):
                 return f"wired wrongly: {address} of {cell.step} is {value}, not {expected}"
-        if cell.made is None:
+        if cell.making is None:
             return ""
-        difference = mismatch(Path(resolved(cell.model)), cell.made, resolved)
+        difference = mismatch(Path(resolved(cell.model)), cell.making, resolved)
         return f"wired wrongly: {difference}" if difference else ""
 
     def _combine(self, cell: Cell) -> tuple[Any, str]:
