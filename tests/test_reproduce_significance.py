@@ -10,7 +10,7 @@ from reproduce import cocodr, mrl, runner
 from reproduce.scales import PaperScale
 from reproduce.significance import mark_significance, p_value, query_scores
 from reproduce.specification import Cell, Comparison, Table, mean
-from reproduce.tables import markdown, read_results
+from reproduce.tables import averaged_rows, markdown, read_results
 from reproduce.workshop import Workshop
 from scipy import stats
 
@@ -120,6 +120,12 @@ def test_an_average_is_tested_over_the_rows_that_it_averages(place):
         "p_values": {"rival": pytest.approx(expected)},
         "marks": "†",
     }
+
+
+def test_a_ratio_of_rows_is_no_average():
+    table = TABLES["query-as-context-speed"]
+    assert averaged_rows(table) == {}
+    assert set(averaged_rows(TABLES["coco-dr-table2"])) == {"avg"}
 
 
 def test_the_tables_compare_what_their_papers_compare():

@@ -70,6 +70,8 @@ def averaged_rows(table: Table) -> dict[str, list[str]]:
     row_of = {id(cell): row for row, cell in cells.items()}
     averages = {}
     for row, cell in cells.items():
+        if cell.combine != "mean":
+            continue
         parts = [row_of.get(id(part)) for part in cell.parts]
         known = [part for part in parts if part is not None]
         if known and len(known) == len(parts):
