@@ -54,13 +54,13 @@ class GroupRow:
     rows: "Mapping[str, CommandRow | GroupRow]"
 
     def make(self, name: str) -> Any:
-        """Return the group, of which no command is made yet."""
+        """Return the group; its commands are made later, one by one."""
         commands: Any = Commands(self.rows)
         return TyperGroup(name=name, help=self.help, commands=commands, rich_markup_mode=None)
 
 
 class Commands(UserDict[str, Any]):
-    """Commands by their names, each of which is made when it is looked up."""
+    """Commands by their names; each is made when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         """Return a command, which is the same one each time."""

@@ -18,6 +18,25 @@ from beir_cocodr.report.terminal import print_json
 from beir_cocodr.retrieval.handover.engines import HandOverOptions
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
+_Output = Annotated[Path, plain("Write the store to this folder; an interrupted one is resumed.")]
+
+_Dense = Annotated[
+    Path | None,
+    plain(
+        "Take the dense part of a hybrid encoder from this store of the encoder that it was "
+        "fused from, instead of encoding the texts."
+    ),
+]
+
+_Update = Annotated[
+    bool,
+    Option(
+        "--update",
+        help="Update the store to the present corpus; texts that it already holds are not "
+        "encoded again.",
+    ),
+]
+
 
 @names_models
 @takes("settings", "shard_size", "precision", "backend", "token_budget", "verify")
@@ -25,29 +44,14 @@ from beir_cocodr.retrieval.store.record import EncodeOptions
 def encode(
     dataset: parameters.Dataset,
     model: Annotated[str, plain("Encode with minilm, a folder or a hub name.")],
-    output: Annotated[
-        Path, plain("Write the store to this folder; an interrupted one is resumed.")
-    ],
+    output: _Output,
     *,
     settings: EncodeOptions,
     processes: parameters.Processes = None,
     threads: parameters.Threads = None,
     ray: parameters.RayAddress = None,
-    dense: Annotated[
-        Path | None,
-        plain(
-            "Take the dense part of a hybrid encoder from this store of the encoder that it was "
-            "fused from, instead of encoding the texts."
-        ),
-    ] = None,
-    update: Annotated[
-        bool,
-        Option(
-            "--update",
-            help="Update the store to the present corpus; texts that it already holds are not "
-            "encoded again.",
-        ),
-    ] = False,
+    dense: _Dense = None,
+    update: _Update = False,
     encoder: EncoderOptions,
     as_json: parameters.Json = False,
 ) -> None:

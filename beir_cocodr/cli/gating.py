@@ -19,43 +19,56 @@ _SETTINGS_HELP = (
 )
 
 
+_Old = Annotated[
+    str,
+    Argument(
+        help="Compare with this: a store that encode wrote, the folder of an index in it, a "
+        "TREC run, or a model named as for evaluate.",
+        show_default=False,
+    ),
+]
+
+_Margin = Annotated[
+    float, Option(help="Fail if NEW is worse than OLD by more than this, in nDCG@10.")
+]
+
+_Labels = Annotated[
+    bool | None,
+    Option(
+        "--labels/--no-labels",
+        help="Take the labels of the split into account, or leave them aside. Default: take "
+        "them if the split has any.",
+    ),
+]
+
+_Samples = Annotated[
+    int, Option(help="Ask both for this many spans of documents and as many generated queries.")
+]
+
+_SetOld = Annotated[
+    list[str] | None, Option(help=_SETTINGS_HELP.format("OLD"), metavar="NAME=VALUE")
+]
+
+_SetNew = Annotated[
+    list[str] | None, Option(help=_SETTINGS_HELP.format("NEW"), metavar="NAME=VALUE")
+]
+
+
 @takes("search", *SEARCHING, "stores", "verify")
 def gate(
-    old: Annotated[
-        str,
-        Argument(
-            help="Compare with this: a store that encode wrote, the folder of an index in it, a "
-            "TREC run, or a model named as for evaluate.",
-            show_default=False,
-        ),
-    ],
+    old: _Old,
     new: Annotated[str, Argument(help="Judge this, named as OLD.", show_default=False)],
     dataset: parameters.Dataset,
-    margin: Annotated[
-        float, Option(help="Fail if NEW is worse than OLD by more than this, in nDCG@10.")
-    ] = 0.01,
+    margin: _Margin = 0.01,
     output: Annotated[Path | None, Option(help="Write gate.json to this folder.")] = None,
     split: parameters.Split = "test",
-    labels: Annotated[
-        bool | None,
-        Option(
-            "--labels/--no-labels",
-            help="Take the labels of the split into account, or leave them aside. Default: take "
-            "them if the split has any.",
-        ),
-    ] = None,
+    labels: _Labels = None,
     judgements: parameters.Judgements = None,
     identical_ids: parameters.Policy = "auto",
-    samples: Annotated[
-        int, Option(help="Ask both for this many spans of documents and as many generated queries.")
-    ] = 200,
+    samples: _Samples = 200,
     seed: Annotated[int, Option(help="Seed the drawing of the queries.")] = 42,
-    set_old: Annotated[
-        list[str] | None, Option(help=_SETTINGS_HELP.format("OLD"), metavar="NAME=VALUE")
-    ] = None,
-    set_new: Annotated[
-        list[str] | None, Option(help=_SETTINGS_HELP.format("NEW"), metavar="NAME=VALUE")
-    ] = None,
+    set_old: _SetOld = None,
+    set_new: _SetNew = None,
     *,
     search: SearchOptions,
     overwrite: parameters.Overwrite = False,

@@ -1,5 +1,6 @@
 """The commands that say which model is better: evaluate, compare and report."""
 
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -66,103 +67,128 @@ def evaluate(
     print_record(record, as_json, evaluation_tables)
 
 
+_ComparedModels = Annotated[
+    list[str] | None,
+    plain(
+        "Compare this model, named as for evaluate; repeat for several. With --judgements, "
+        "one encoder is enough: the command then compares all ways to use it."
+    ),
+]
+
+_Parity = Annotated[
+    Path | None,
+    Option(
+        metavar="RUN",
+        help="Score this TREC run by BEIR, ir-measures and pytrec_eval instead of comparing "
+        "models.",
+    ),
+]
+
+_Passages = Annotated[
+    str | None,
+    Option(
+        metavar="WORDS,WORDS",
+        help="Compare these sizes of passages, in words, for one or more models, instead of "
+        "comparing models.",
+    ),
+]
+
+_Measures = Annotated[
+    str | None,
+    Option(
+        help="Compute these measures, named as in ir-measures and separated by spaces. "
+        "Default: nDCG@10 R@100, or with --parity nDCG@10 AP@100 R@100 R_cap@100 RR@10."
+    ),
+]
+
+_Labels = Annotated[
+    bool | None,
+    Option(
+        "--labels/--no-labels",
+        help="Judge models with the labels of the split, or without labels. Default: with "
+        "labels if the split has any. The evidence without labels is: "
+        f"{', '.join(ESTIMATORS)}.",
+    ),
+]
+
+_Samples = Annotated[
+    int,
+    Option(help="Without labels, judge by at most this many queries of each kind."),
+]
+
+_Wanted = Annotated[int, Option(help="Propose this many query-document pairs for labelling.")]
+
+_Generator = Annotated[
+    str,
+    Option(
+        metavar="MODEL",
+        help="Without labels, also judge by questions that this language model writes: "
+        "hf:MODEL (a hub name, a folder or a GGUF file), or URL#MODEL of a server with "
+        "OpenAI's protocol. Default: only queries that need no model.",
+    ),
+]
+
+_Questions = Annotated[
+    int, Option(help="With --generator, let it write at most this many questions.")
+]
+
+_Asked = Annotated[
+    Path | None,
+    Option(
+        metavar="FOLDER",
+        help="Without labels, take the queries that were asked in this session of serve or "
+        "try, where they were kept, as queries of the collection.",
+    ),
+]
+
+_Calibration = Annotated[
+    Path | None,
+    Option(
+        metavar="FILE",
+        help="Without labels, judge by this calibration, fitted by "
+        "benchmarks/label_free_fitting.py. Default: the package's own.",
+    ),
+]
+
+_Judge = Annotated[
+    str | None,
+    Option(
+        metavar="URL#MODEL|hf:MODEL",
+        help="Let this language model grade the documents that the models rank best: one "
+        "behind an endpoint with OpenAI's protocol, or one of transformers that runs here. "
+        "Labels correct its grades; without labels its figures are an opinion and decide "
+        "nothing. A key is read from the environment variable BEIR_COCODR_API_KEY.",
+    ),
+]
+
+_JudgeQueries = Annotated[
+    int, Option(help="Let the judge judge at most this many queries, labelled ones first.")
+]
+
+
 @names_models
 @takes("search", *SEARCHING)
 def compare(
     context: Context,
     dataset: parameters.Dataset,
-    model: Annotated[
-        list[str] | None,
-        plain(
-            "Compare this model, named as for evaluate; repeat for several. With --judgements, "
-            "one encoder is enough: the command then compares all ways to use it."
-        ),
-    ] = None,
-    parity: Annotated[
-        Path | None,
-        Option(
-            metavar="RUN",
-            help="Score this TREC run by BEIR, ir-measures and pytrec_eval instead of comparing "
-            "models.",
-        ),
-    ] = None,
-    passages: Annotated[
-        str | None,
-        Option(
-            metavar="WORDS,WORDS",
-            help="Compare these sizes of passages, in words, for one or more models, instead of "
-            "comparing models.",
-        ),
-    ] = None,
+    model: _ComparedModels = None,
+    parity: _Parity = None,
+    passages: _Passages = None,
     output: Annotated[Path | None, Option(help="Write the results to this folder.")] = None,
-    measures: Annotated[
-        str | None,
-        Option(
-            help="Compute these measures, named as in ir-measures and separated by spaces. "
-            "Default: nDCG@10 R@100, or with --parity nDCG@10 AP@100 R@100 R_cap@100 RR@10."
-        ),
-    ] = None,
+    measures: _Measures = None,
     split: parameters.Split = "test",
-    labels: Annotated[
-        bool | None,
-        Option(
-            "--labels/--no-labels",
-            help="Judge models with the labels of the split, or without labels. Default: with "
-            "labels if the split has any. The evidence without labels is: "
-            f"{', '.join(ESTIMATORS)}.",
-        ),
-    ] = None,
+    labels: _Labels = None,
     identical_ids: parameters.Policy = "auto",
-    samples: Annotated[
-        int,
-        Option(help="Without labels, judge by at most this many queries of each kind."),
-    ] = 300,
+    samples: _Samples = 300,
     seed: Annotated[int, Option(help="Seed the samples with this number.")] = 42,
-    wanted: Annotated[
-        int, Option(help="Propose this many query-document pairs for labelling.")
-    ] = 50,
-    generator: Annotated[
-        str,
-        Option(
-            metavar="MODEL",
-            help="Without labels, also judge by questions that this language model writes: "
-            "hf:MODEL (a hub name, a folder or a GGUF file), or URL#MODEL of a server with "
-            "OpenAI's protocol. Default: only queries that need no model.",
-        ),
-    ] = LEXICAL_GENERATOR,
-    questions: Annotated[
-        int, Option(help="With --generator, let it write at most this many questions.")
-    ] = 100,
-    asked: Annotated[
-        Path | None,
-        Option(
-            metavar="FOLDER",
-            help="Without labels, take the queries that were asked in this session of serve or "
-            "try, where they were kept, as queries of the collection.",
-        ),
-    ] = None,
+    wanted: _Wanted = 50,
+    generator: _Generator = LEXICAL_GENERATOR,
+    questions: _Questions = 100,
+    asked: _Asked = None,
     judgements: parameters.Judgements = None,
-    calibration: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            help="Without labels, judge by this calibration, fitted by "
-            "benchmarks/label_free_fitting.py. Default: the package's own.",
-        ),
-    ] = None,
-    judge: Annotated[
-        str | None,
-        Option(
-            metavar="URL#MODEL|hf:MODEL",
-            help="Let this language model grade the documents that the models rank best: one "
-            "behind an endpoint with OpenAI's protocol, or one of transformers that runs here. "
-            "Labels correct its grades; without labels its figures are an opinion and decide "
-            "nothing. A key is read from the environment variable BEIR_COCODR_API_KEY.",
-        ),
-    ] = None,
-    judge_queries: Annotated[
-        int, Option(help="Let the judge judge at most this many queries, labelled ones first.")
-    ] = 300,
+    calibration: _Calibration = None,
+    judge: _Judge = None,
+    judge_queries: _JudgeQueries = 300,
     overwrite: parameters.Overwrite = False,
     *,
     search: SearchOptions,
@@ -175,8 +201,8 @@ def compare(
     if (parity is not None) == bool(model):
         raise InputError("name models to compare, or a run with --parity, but not both")
     if parity is not None:
-        with parameters.results(context, output, overwrite) as folder:
-            _parity(parity, dataset, folder, split, measures, as_json)
+        folder = parameters.results(context, output, overwrite)
+        _parity(parity, dataset, folder, split, measures, as_json)
         return
     if passages is not None:
         from beir_cocodr.evaluation.passage_sizes import PassageOptions
@@ -217,14 +243,21 @@ def compare(
 
 
 def _parity(
-    run: Path, dataset: str, output: Path | None, split: str, measures: str | None, as_json: bool
+    run: Path,
+    dataset: str,
+    results: AbstractContextManager[Path | None],
+    split: str,
+    measures: str | None,
+    as_json: bool,
 ) -> None:
+    """Score a run by three tools, and write the record to the folder of results, if any."""
     from beir_cocodr.evaluation.parity import PARITY_MEASURES, parity
     from beir_cocodr.report.evaluation_tables import parity_tables
 
-    record = parity(run, dataset, split, PARITY_MEASURES if measures is None else measures)
-    if output is not None:
-        record.write(output / "parity.json")
+    with results as folder:
+        record = parity(run, dataset, split, PARITY_MEASURES if measures is None else measures)
+        if folder is not None:
+            record.write(folder / "parity.json")
     print_record(record, as_json, parity_tables)
 
 

@@ -88,6 +88,53 @@ def _finish(manifest: Manifest, output: Path, drawn: bool, as_json: bool) -> Non
     print_record(manifest, as_json, resample_tables)
 
 
+_Output = Annotated[Path, plain("Write the results to this folder; an interrupted run is resumed.")]
+
+_Architecture = Annotated[
+    list[str] | None,
+    Option(
+        help="Train these architectures on every set, separated by commas, or all: "
+        f"{architecture_forms()}. ARCHITECTURE@NAME starts one from that --other-start alone."
+    ),
+]
+
+_Model = Annotated[
+    list[str] | None,
+    Option(
+        help="Also evaluate this model. In PATH, {set} is replaced by the training set and "
+        "{seed} by the seed; repeat for several.",
+        metavar="NAME=PATH",
+    ),
+]
+
+_OtherStart = Annotated[
+    list[str] | None,
+    Option(
+        help="Also start all architectures from this encoder, in rows ARCHITECTURE@NAME, or "
+        "only those that --architecture names so; repeat for several.",
+        metavar="NAME=PATH",
+    ),
+]
+
+_Seed = Annotated[
+    list[int] | None,
+    Option(help="Train with this seed; repeat for several. Default: 42."),
+]
+
+_Ood = Annotated[
+    list[str] | None,
+    Option(help="Also evaluate on this out-of-distribution collection; repeat for several."),
+]
+
+_KeepModels = Annotated[
+    bool,
+    Option(
+        "--keep-models/--drop-models",
+        help="Keep the trained models, or keep only their scores.",
+    ),
+]
+
+
 @trains(
     None,
     "start",
@@ -101,50 +148,16 @@ def _finish(manifest: Manifest, output: Path, drawn: bool, as_json: bool) -> Non
 )
 def evaluate(
     folder: Annotated[Path, plain("Read this output of restrain or resttest.")],
-    output: Annotated[
-        Path, plain("Write the results to this folder; an interrupted run is resumed.")
-    ],
-    architecture: Annotated[
-        list[str] | None,
-        Option(
-            help="Train these architectures on every set, separated by commas, or all: "
-            f"{architecture_forms()}. ARCHITECTURE@NAME starts one from that --other-start alone."
-        ),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        Option(
-            help="Also evaluate this model. In PATH, {set} is replaced by the training set and "
-            "{seed} by the seed; repeat for several.",
-            metavar="NAME=PATH",
-        ),
-    ] = None,
-    other_start: Annotated[
-        list[str] | None,
-        Option(
-            help="Also start all architectures from this encoder, in rows ARCHITECTURE@NAME, or "
-            "only those that --architecture names so; repeat for several.",
-            metavar="NAME=PATH",
-        ),
-    ] = None,
+    output: _Output,
+    architecture: _Architecture = None,
+    model: _Model = None,
+    other_start: _OtherStart = None,
     *,
     settings: Recipe,
-    seed: Annotated[
-        list[int] | None,
-        Option(help="Train with this seed; repeat for several. Default: 42."),
-    ] = None,
-    ood: Annotated[
-        list[str] | None,
-        Option(help="Also evaluate on this out-of-distribution collection; repeat for several."),
-    ] = None,
+    seed: _Seed = None,
+    ood: _Ood = None,
     measures: parameters.Measures = "nDCG@10 R@100",
-    keep_models: Annotated[
-        bool,
-        Option(
-            "--keep-models/--drop-models",
-            help="Keep the trained models, or keep only their scores.",
-        ),
-    ] = True,
+    keep_models: _KeepModels = True,
     picture: parameters.Picture = None,
     as_json: parameters.Json = False,
 ) -> None:

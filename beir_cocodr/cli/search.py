@@ -79,67 +79,79 @@ class _RunOfStore:
         )
 
 
+_Words = Annotated[list[str] | None, Argument(metavar="[QUERY]", help="Search for this text.")]
+
+_Model = Annotated[
+    str | None,
+    plain(
+        "Search with any model that evaluate takes. Default: the model that wrote the store, "
+        "else hybrid:minilm, and bm25 where minilm is not installed. With --output, give the "
+        "store's encoder here if it has moved."
+    ),
+]
+
+_Queries = Annotated[
+    Path | None,
+    plain(
+        "Read queries from this file: one per line (.txt), id<TAB>text (.tsv), or _id and "
+        "text (.jsonl)."
+    ),
+]
+
+_Store = Annotated[
+    Path | None,
+    plain(
+        "Search this store, which encode wrote for the corpus, instead of encoding the documents."
+    ),
+]
+
+_Learned = Annotated[
+    Path | None,
+    plain("Search with the document vectors that learn wrote to this folder, where it kept any."),
+]
+
+_Output = Annotated[
+    Path | None,
+    plain("Search the store for the collection's queries, and write the results to this TREC run."),
+]
+
+_TopK = Annotated[
+    int | None,
+    plain("Return this many documents for each query. Default: 10, or 100 with --output."),
+]
+
+_Split = Annotated[
+    str | None, plain("With --output, search for the queries of this split. Default: test.")
+]
+
+_Index = Annotated[
+    str | None,
+    Option(
+        help="Search a FAISS index of the store: flat, hnsw, ivfpq or sq8, which the first "
+        "search builds. Default: exact search without an index."
+    ),
+]
+
+_Overwrite = Annotated[bool, Option("--overwrite", help="Replace the run of another search.")]
+
+
 @takes("settings", *SEARCHING, "verify")
 def search(
     dataset: parameters.Dataset,
-    words: Annotated[
-        list[str] | None, Argument(metavar="[QUERY]", help="Search for this text.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        plain(
-            "Search with any model that evaluate takes. Default: the model that wrote the store, "
-            "else hybrid:minilm, and bm25 where minilm is not installed. With --output, give the "
-            "store's encoder here if it has moved."
-        ),
-    ] = None,
-    queries: Annotated[
-        Path | None,
-        plain(
-            "Read queries from this file: one per line (.txt), id<TAB>text (.tsv), or _id and "
-            "text (.jsonl)."
-        ),
-    ] = None,
-    store: Annotated[
-        Path | None,
-        plain(
-            "Search this store, which encode wrote for the corpus, instead of encoding the "
-            "documents."
-        ),
-    ] = None,
-    learned: Annotated[
-        Path | None,
-        plain(
-            "Search with the document vectors that learn wrote to this folder, where it kept any."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        plain(
-            "Search the store for the collection's queries, and write the results to this TREC run."
-        ),
-    ] = None,
-    top_k: Annotated[
-        int | None,
-        plain("Return this many documents for each query. Default: 10, or 100 with --output."),
-    ] = None,
-    split: Annotated[
-        str | None, plain("With --output, search for the queries of this split. Default: test.")
-    ] = None,
-    index: Annotated[
-        str | None,
-        Option(
-            help="Search a FAISS index of the store: flat, hnsw, ivfpq or sq8, which the first "
-            "search builds. Default: exact search without an index."
-        ),
-    ] = None,
+    words: _Words = None,
+    model: _Model = None,
+    queries: _Queries = None,
+    store: _Store = None,
+    learned: _Learned = None,
+    output: _Output = None,
+    top_k: _TopK = None,
+    split: _Split = None,
+    index: _Index = None,
     identical_ids: parameters.Policy = "auto",
     processes: parameters.Processes = None,
     threads: parameters.Threads = None,
     ray: parameters.RayAddress = None,
-    overwrite: Annotated[
-        bool, Option("--overwrite", help="Replace the run of another search.")
-    ] = False,
+    overwrite: _Overwrite = False,
     *,
     settings: SearchOptions,
     as_json: parameters.Json = False,
@@ -158,30 +170,38 @@ def search(
         None if identical_ids == "auto" else identical_ids,
         overwrite or None,
     )
-    if output is None:
-        if asked.options():
+    if output is not None:
+        if learned is not None:
             raise InputError(
-                f"{', '.join(asked.options())}: this applies only to a run; name its file with "
-                "--output, or leave the option out"
+                "--learned answers a query; leave --output out, or leave --learned out"
             )
-        if store is not None:
-            settings = replace(settings, stores=(store,))
-        if words and queries is not None:
-            raise InputError("a query and --queries exclude each other: give only one of them")
-        top_k = 10 if top_k is None else top_k
-        groups = _queries(words or [], queries)
-        _answer(dataset, model, settings, groups, top_k, as_json=as_json, learned=learned)
+        if store is None or words or queries is not None:
+            raise InputError(
+                "--output writes a run of the collection's queries: give --store and no query, or "
+                "leave --output out to search for a text"
+            )
+        _check_as_encoded(settings)
+        options = asked.search_options(model, 100 if top_k is None else top_k, settings)
+        _print_run(_search_store(store, dataset, output, options, asked), options, output, as_json)
         return
-    if learned is not None:
-        raise InputError("--learned answers a query; leave --output out, or leave --learned out")
-    if store is None or words or queries is not None:
+    if asked.options():
         raise InputError(
-            "--output writes a run of the collection's queries: give --store and no query, or "
-            "leave --output out to search for a text"
+            f"{', '.join(asked.options())}: this applies only to a run; name its file with "
+            "--output, or leave the option out"
         )
-    _check_as_encoded(settings)
-    options = asked.search_options(model, 100 if top_k is None else top_k, settings)
-    record = _search_store(store, dataset, output, options, asked)
+    if store is not None:
+        settings = replace(settings, stores=(store,))
+    if words and queries is not None:
+        raise InputError("a query and --queries exclude each other: give only one of them")
+    top_k = 10 if top_k is None else top_k
+    groups = _queries(words or [], queries)
+    _answer(dataset, model, settings, groups, top_k, as_json=as_json, learned=learned)
+
+
+def _print_run(
+    record: "StoreRun", options: "StoreSearchOptions", output: Path, as_json: bool
+) -> None:
+    """Print what a search of a store did, as JSON or in one line."""
     if as_json:
         print_json(record.to_json())
         return

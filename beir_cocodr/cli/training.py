@@ -221,6 +221,56 @@ def _with_estimated_weight(
     return choose_weight(model, dataset, search, seed=settings.seed).applied_to(settings)
 
 
+_DEFAULT_STAGES = ",".join(presets.DEFAULT_STAGES)
+
+_Stages = Annotated[
+    str,
+    Option(
+        help="Run these stages, separated by commas: any of "
+        f"{','.join(presets.ADAPT_STAGES)}. They run in the right order, each alone and "
+        "all in sequence, and every model is judged."
+    ),
+]
+
+_Queries = Annotated[
+    Path | None,
+    Option(
+        help="Read queries from this folder of generate-queries. Default: generate them if a "
+        "stage needs them."
+    ),
+]
+
+_Generator = Annotated[
+    str,
+    Option(
+        help="Generate queries with this generator: lexical, or a seq2seq or causal language model."
+    ),
+]
+
+_Teacher = Annotated[
+    str | None,
+    Option(
+        help="Score with this cross-encoder in the stage gpl. Default: the one that GPL "
+        "uses, from the hub."
+    ),
+]
+
+_Samples = Annotated[
+    int,
+    Option(
+        help="Judge a target without labels by this many held-out crops and as many "
+        "generated queries."
+    ),
+]
+
+_SourceSplit = Annotated[str, Option(help="Train on this split of the source's qrels.")]
+
+_Weighting = Annotated[
+    str | None,
+    Option(help=f"Weight the source's queries by {choices(WEIGHTINGS, 'default', 'or')}."),
+]
+
+
 @names_models
 @gives(
     "shared",
@@ -234,52 +284,16 @@ def adapt(
     model: _Start,
     output: parameters.Output,
     source: Annotated[str | None, Option(help="Fine-tune on this labelled collection.")] = None,
-    stages: Annotated[
-        str,
-        Option(
-            help="Run these stages, separated by commas: any of "
-            f"{','.join(presets.ADAPT_STAGES)}. They run in the right order, each alone and "
-            "all in sequence, and every model is judged."
-        ),
-    ] = ",".join(presets.DEFAULT_STAGES),
-    queries: Annotated[
-        Path | None,
-        Option(
-            help="Read queries from this folder of generate-queries. Default: generate them if a "
-            "stage needs them."
-        ),
-    ] = None,
-    generator: Annotated[
-        str,
-        Option(
-            help="Generate queries with this generator: lexical, or a seq2seq or causal language "
-            "model."
-        ),
-    ] = "lexical",
-    teacher: Annotated[
-        str | None,
-        Option(
-            help="Score with this cross-encoder in the stage gpl. Default: the one that GPL "
-            "uses, from the hub."
-        ),
-    ] = None,
+    stages: _Stages = _DEFAULT_STAGES,
+    queries: _Queries = None,
+    generator: _Generator = "lexical",
+    teacher: _Teacher = None,
     split: Annotated[str, Option(help="Judge by this split of the target's qrels.")] = "test",
-    samples: Annotated[
-        int,
-        Option(
-            help="Judge a target without labels by this many held-out crops and as many "
-            "generated queries."
-        ),
-    ] = 300,
-    source_split: Annotated[
-        str, Option(help="Train on this split of the source's qrels.")
-    ] = "train",
+    samples: _Samples = 300,
+    source_split: _SourceSplit = "train",
     measures: parameters.Measures = "nDCG@10 R@100",
     judgements: parameters.Judgements = None,
-    weighting: Annotated[
-        str | None,
-        Option(help=f"Weight the source's queries by {choices(WEIGHTINGS, 'default', 'or')}."),
-    ] = None,
+    weighting: _Weighting = None,
     shared: Json,
     preset: Preset = None,
     resume: parameters.Resume = False,

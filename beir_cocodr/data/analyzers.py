@@ -106,8 +106,8 @@ ANALYZER_HELP = (
     "Analyse texts for BM25 by the rules of english (stop words removed, words stemmed), german, "
     "french or another Snowball language; as english-pairs (english, and text without spaces such "
     "as Chinese as pairs of characters); as words (any language; where words are not spaced, as "
-    "pairs of characters); or as none (words unchanged). In a folder of files, english stands for "
-    "english-pairs, or for the analyzer of the language that was detected."
+    "pairs of characters); or as none (words unchanged). In a folder of files, english means "
+    "english-pairs, or the analyzer of the language that was detected."
 )
 
 # Words by bm25s's default; and for many texts at once: characters beyond ASCII that no word has,

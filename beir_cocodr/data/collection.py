@@ -46,7 +46,7 @@ _FORMAT = "3"
 # Judgements whose document ids are looked up at a time.
 _LOOKUP_SIZE = 65_536
 
-# Kinds of defects of which more is said than their number.
+# Kinds of defects that are described, and not only counted.
 _SAID = ("files left out", "encodings guessed")
 
 # A BEIR folder has at least one of these.

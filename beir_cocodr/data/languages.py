@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 #: Characters of a text that its language is detected from.
 SAMPLE = 1_000
 
-#: The code of a corpus in several languages, of which none has half of the text (ISO 639-2).
+#: The code of a corpus in several languages, none with half of the text (ISO 639-2).
 SEVERAL = "mul"
 
 #: The code where too little text shows its language.
@@ -30,7 +30,7 @@ _LEAST_PROBABILITY = 0.5
 # Shares of the text below this are not named.
 _NAMED_SHARE = 0.005
 
-# What the library calls text without a language, and text of which it is not sure.
+# The names that the library has for text without a language, and for text that it is unsure of.
 _NO_LANGUAGES = ("zxx", "und")
 
 
@@ -53,7 +53,7 @@ def detect_language(text: str) -> str | None:
     """Return the language of a text.
 
     Args:
-        text: the text, of which the first 1,000 characters count.
+        text: the text; only its first 1,000 characters count.
 
     Returns:
         Its ISO 639 code; None where the text is too short, or does not show its language.
@@ -111,12 +111,12 @@ def language_name(code: str) -> str:
 
 def describe_shares(shares: Mapping[str, float]) -> str:
     """Describe the languages of a corpus, such as "71% English, 29% German"."""
-    named = [
+    descriptions = [
         f"{share:.0%} {language_name(code)}"
         for code, share in shares.items()
         if share >= _NAMED_SHARE
     ]
-    return ", ".join(named)
+    return ", ".join(descriptions)
 
 
 def count_characters(samples: Iterable[tuple[str | None, int]]) -> dict[str, int]:

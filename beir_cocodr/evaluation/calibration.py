@@ -55,7 +55,7 @@ class KindPrior:
         mean: Expected difference, b − a.
         deviation: Its standard deviation over collections.
         features: Feature to its expected value.
-        deviations: Feature to the deviation of that expectation, for kinds of which little is
+        deviations: Feature to the deviation of that expectation, for kinds about which little is
             known; a feature that is missing has none.
         precedent: How often b was better on labelled collections.
     """

@@ -290,10 +290,11 @@ def compare_collection(
     calibration = _read_calibration(options)
     if not labelled:
         _check_label_free(specs, collection, task, judged)
+    task = replace(task, options=options)
     with ExitStack() as stack:
         folder = None
         if output is not None:
-            run = _settings(specs, collection, replace(task, options=options), search)
+            run = _settings(specs, collection, task, search)
             folder = stack.enter_context(
                 results_folder(output_path(output), run, options.overwrite)
             )
@@ -319,7 +320,6 @@ def compare_collection(
         findings, judge = _with_judge(findings, grader, searched, options, judged)
         proposed = _proposals(gatherer, collection)
         candidates = _candidates(findings.ranking, results, collection, options, judged, proposed)
-        task = replace(task, options=options)
         record = replace(_record(findings, specs, collection, task, candidates), judge=judge)
         if folder is not None:
             _write(folder, record, judged)

@@ -274,7 +274,7 @@ class LearnedVectors:
         # However far these rows move, only so many others can be among the ten best.
         ranking = dense.search_embeddings(numbers, queries, _DEPTH + len(positive))
         rows = np.union1d(ranking.rows[ranking.rows >= 0], sorted(positive)).astype(np.int64)
-        places = {row: place for place, row in enumerate(rows.tolist())}
+        places = {row: number for number, row in enumerate(rows.tolist())}
         candidates = JudgedCandidates(
             queries=queries.numpy(),
             grades=[_placed(of_query, places) for of_query in grades],

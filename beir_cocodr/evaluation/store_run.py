@@ -111,6 +111,11 @@ class StoreSearchOptions(Options):
     overwrite: bool = False
 
 
+def _depth(top_k: int, policy: str) -> int:
+    """Return how deep to search, one more where the query's own document may be dropped."""
+    return top_k + 1 if policy == "drop" else top_k
+
+
 def search(
     store: str | Path,
     dataset: Dataset,
@@ -152,10 +157,7 @@ def search(
     _check_run(output, settings, options.overwrite)
     _check_corpus(opened, collection.documents.content_hash, collection.name)
     texts = list(collection.queries.values())
-    # One document more than is kept: the query's own may be dropped.
-    depth = options.top_k
-    if policy == "drop":
-        depth = options.top_k + 1
+    depth = _depth(options.top_k, policy)
     with torch_threads(options.threads) as threads:
         warn_if_crowded(devices, threads)
         encoder = query_encoder(opened, options.model, devices[0])

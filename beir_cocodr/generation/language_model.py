@@ -136,11 +136,11 @@ class ModelGenerator:
         written: list[list[Query]] = [[] for _ in asked]
         size = self.options.batch_size
         for batch, start in enumerate(range(0, len(prompts), size)):
-            places = longest_first[start : start + size].tolist()
+            positions = longest_first[start : start + size].tolist()
             seed = (self.options.seed, shard, batch)
-            sampled = self._sampled([prompts[place][0] for place in places], seed)
-            for place in places:
-                written[place] = [next(sampled) for _ in range(self._samples)]
+            sampled = self._sampled([prompts[position][0] for position in positions], seed)
+            for position in positions:
+                written[position] = [next(sampled) for _ in range(self._samples)]
         queries: list[list[Query]] = [[] for _ in passages]
         for (row, _), texts in zip(asked, written, strict=True):
             queries[row] += texts

@@ -97,12 +97,12 @@ def build(
 class LexicalGenerator:
     """A generator that needs no model.
 
-    For each query one of three kinds is chosen at random, or in turn where the options name kinds:
-    the title of the document, a salient
-    sentence of the passage, or some of the passage's best terms by tf-idf, (1 + ln tf) ·
-    ln(1 + N/df). Sentences are taken in the order of their salience, the sum of their words' tf-idf
-    over the square root of the number of words. Two to five terms are drawn from the best ten in
-    proportion to their tf-idf, and keep the order of the passage.
+    For each query one of three kinds is chosen at random, or in rotation where the options name
+    kinds: the title of the document, a salient sentence of the passage, or some of the passage's
+    best terms by tf-idf, (1 + ln tf) · ln(1 + N/df). Sentences are taken in the order of their
+    salience, the sum of their words' tf-idf over the square root of the number of words. Two to
+    five terms are drawn from the best ten in proportion to their tf-idf, and keep the order of the
+    passage.
 
     A passage never gets the same query twice, nor one with exactly the words of the entire passage,
     so a short passage may get fewer queries than are asked for.
@@ -191,7 +191,7 @@ class LexicalGenerator:
     def _in_turn(
         self, passage: Passage, kinds: dict[str, Iterator[str]], used: set[tuple[str, ...]]
     ) -> list[tuple[str, str]]:
-        """Return one query of each kind in turn, "" where a kind has no other one left."""
+        """Return queries of the kinds in rotation, "" where a kind has no other one left."""
         turns = kinds_in_turn(
             self.options.kinds, passage.row, passage.number, self.options.per_passage
         )

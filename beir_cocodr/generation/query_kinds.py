@@ -16,7 +16,7 @@ class QueryKind:
     """A kind of query.
 
     Args:
-        instruction: What a language model is told to write.
+        instruction: What a language model is asked to write.
         label: The word before a query in a prompt that is continued.
         examples: A query of this kind for each passage of
             :data:`~beir_cocodr.generation.question_prompt.EXAMPLES`.

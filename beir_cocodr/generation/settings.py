@@ -73,7 +73,7 @@ class GenerationOptions:
     )
     query_kinds: str | None = option(
         None,
-        f"Write queries of these kinds in turn, separated by commas: any of "
+        f"Alternate between these kinds of queries, separated by commas: any of "
         f"{','.join(QUERY_KINDS)}. Default: one kind, the generator's own.",
     )
     max_length: int = option(64, "Generate at most this many tokens for each query.", min=1)
@@ -135,7 +135,7 @@ class GenerationOptions:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Return the kinds of queries that are written in turn, none for the generator's own."""
+        """Return the kinds of queries that alternate, none for the generator's own."""
         return parse_kinds(self.query_kinds)
 
     @property

@@ -192,8 +192,8 @@ class ClusterLoss(nn.Module):
         with nullcontext() if step is None else step.watch_forward():
             reps = [self.model(column)["sentence_embedding"] for column in sentence_features]
         triplets, examples = self._losses(reps)
-        # Means over the batch of all processes, of which DDP averages the parts, hence W; or with
-        # the scope "rank" over that of this process.
+        # Means over the batch of all processes, whose parts DDP averages, hence W; or with the
+        # scope "rank" over that of this process.
         parts = 1 if self._is_per_rank() else world_size()
         shares = parts / counts[present].clamp(min=1).to(examples)  # (P,)
         slots = torch.searchsorted(present, members)

@@ -293,7 +293,7 @@ class HybridHead(SavedModule):
         """Return the width of the vectors."""
         return self.dimension + self.components + self.hashed
 
-    # A private name of torch, by which ``half()``, ``to()`` and the like convert all tensors.
+    # A private name of torch, by which ``half()``, ``to()`` and others convert all tensors.
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the head to a device; it stays float32 whatever the precision of the encoder.
 
@@ -303,7 +303,8 @@ class HybridHead(SavedModule):
         def without_conversion(tensor: Tensor) -> Tensor:
             return tensor.to(fn(tensor).device)
 
-        return super()._apply(without_conversion, recurse)  # type: ignore[no-untyped-call, no-any-return]
+        move: Callable[..., Self] = super()._apply
+        return move(without_conversion, recurse)
 
     def save(
         self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object

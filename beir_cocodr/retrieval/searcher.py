@@ -238,7 +238,7 @@ class Searcher:
             ranking = self._ranker.search({"query": query}, min(depth, len(self.documents)))
             ranked = np.flatnonzero(ranking.rows[0] >= 0)
             ids = self.documents.ids(ranking.rows[0][ranked])
-            kept = [place for place, id in zip(ranked, ids, strict=True) if keeps(id)][:top_k]
+            kept = [column for column, id in zip(ranked, ids, strict=True) if keeps(id)][:top_k]
             is_whole = len(ranked) < depth
             if len(kept) == top_k or is_whole:
                 return self._hits(query, ranking.rows[0][kept], ranking.scores[0][kept])

@@ -188,15 +188,15 @@ class _PseudoSearch:
     """A model's results on the pseudo-queries.
 
     Attributes:
-        whole: Kind of queries that are searched for in the corpus as it is to its ranking; none for
-            a run.
+        over_corpus: Kind of queries that are searched for in the corpus as it is to its ranking;
+            none for a run.
         scores: Kind of pseudo-queries to its (S,) nDCG@10; those that are cut out of documents are
             missing if it cannot search a changed corpus.
         consistent: (S,) true for written questions whose document is among its best.
         cut: Kind of queries that were cut out of documents to its ranking.
     """
 
-    whole: dict[str, Ranking] = field(default_factory=dict)
+    over_corpus: dict[str, Ranking] = field(default_factory=dict)
     scores: dict[str, Doubles] = field(default_factory=dict)
     consistent: Bools = field(default_factory=lambda: np.zeros(0, bool))
     cut: dict[str, Ranking] = field(default_factory=dict)
@@ -316,7 +316,7 @@ class Gatherer:
         """Return the queries that are searched for in the corpus as it is."""
         terms_folder = folder / "terms"
         terms_folder.mkdir()
-        made = {
+        queries = {
             GENERATED: lexical_queries(
                 self.documents,
                 terms_folder,
@@ -326,13 +326,13 @@ class Gatherer:
             )
         }
         if questions is not None:
-            made[WRITTEN] = write_questions(
+            queries[WRITTEN] = write_questions(
                 self.documents,
                 questions,
                 self.seed,
                 self.contamination.has,
             )
-        return made
+        return queries
 
     def gather(self, queries: Mapping[str, str]) -> Evidence:
         """Search for real queries; without any, lists are compared on the generated ones."""
@@ -343,7 +343,7 @@ class Gatherer:
         with steps({name: None for name in self._rankers if name not in self._pseudo}):
             for name, ranker in self._rankers.items():
                 ranking = self._search(name, ranker, asked if real else {})
-                over_generated = self._pseudo[name].whole.get(GENERATED)
+                over_generated = self._pseudo[name].over_corpus.get(GENERATED)
                 rankings[name] = ranking if real or over_generated is None else over_generated
                 retrieval[name] = ranker.describe()
         lists = {name: self._list(ranking) for name, ranking in rankings.items()}
@@ -488,8 +488,8 @@ class Gatherer:
             ranking: Its ranking, in which those of the whole corpus begin at ``start``.
             start: The number of real queries.
         """
-        whole = _parts(ranking, self._whole, start)
-        scores = {kind: self._whole[kind].score(part.rows) for kind, part in whole.items()}
+        over_corpus = _parts(ranking, self._whole, start)
+        scores = {kind: self._whole[kind].score(part.rows) for kind, part in over_corpus.items()}
         cut = {}
         for corpus in self._corpora_for(name):
             over_rest = _ranked(corpus.resources.ranker(name), _numbered(corpus.queries), DEPTH)
@@ -498,9 +498,9 @@ class Gatherer:
                 cut[kind] = part
         consistent = np.zeros(0, bool)
         if WRITTEN in self._whole:
-            best = whole[WRITTEN].rows[:, :_CONSISTENT]
+            best = over_corpus[WRITTEN].rows[:, :_CONSISTENT]
             consistent = (best == self._whole[WRITTEN].rows[:, None]).any(axis=1)
-        return _PseudoSearch(whole, scores, consistent, cut)
+        return _PseudoSearch(over_corpus, scores, consistent, cut)
 
     def _corpora_for(self, name: str) -> tuple[_CutCorpus, ...]:
         """Return the cut copies of the corpus that a model searches.
@@ -525,7 +525,7 @@ class Gatherer:
         ids = {number: typed_id(text) for number, text in queries.items()}
         results = {}
         for name in self.models:
-            ranking = self._pseudo[name].whole.get(kind)
+            ranking = self._pseudo[name].over_corpus.get(kind)
             if ranking is not None:
                 by_number = ranking.results(self.documents, self.drop, LIST_DEPTH)
                 results[name] = {ids[number]: hits for number, hits in by_number.items()}
@@ -578,7 +578,7 @@ def held_words(
     """Return the mean share of a query's words that its three best documents hold.
 
     Args:
-        queries: Q queries, of which at most 100 are looked at, evenly spaced.
+        queries: Q queries; at most 100 of them are looked at, evenly spaced.
         rows: (Q, k) rows of the documents, best first, -1 for no result.
         documents: The corpus.
     """

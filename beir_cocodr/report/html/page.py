@@ -150,7 +150,7 @@ def _written(path: Path, headline: Headline, queries: DrillDown | None) -> Writt
     queries_shown = 0
     query_count = 0
     if queries is not None:
-        queries_shown = queries.shown
+        queries_shown = queries.included
         query_count = queries.queries
     return WrittenPage(
         str(path),

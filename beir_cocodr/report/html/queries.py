@@ -62,12 +62,12 @@ class DrillDown:
 
     Attributes:
         data: the input of the page's script.
-        shown: number of queries that are shown.
+        included: number of queries that are shown.
         queries: number of all queries.
     """
 
     data: Json
-    shown: int
+    included: int
     queries: int
 
 

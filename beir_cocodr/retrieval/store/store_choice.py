@@ -32,7 +32,7 @@ def check_still_same(
 
     Args:
         encoder: the encoder of the corpus.
-        stored: vectors of which the first is that of the first document.
+        stored: vectors; the first is that of the first document.
         folder: where they are stored.
         way_out: the end of the message.
 

@@ -40,8 +40,8 @@ def pulls_of(queries: Floats, grades: Sequence[Mapping[int, int]]) -> Pulls:
                 answered.setdefault(row, []).append(number)
     rows = np.array(sorted(answered), np.int64)
     sums = np.zeros((len(rows), queries.shape[1]), np.float32)
-    for place, row in enumerate(rows.tolist()):
-        sums[place] = queries[answered[row]].sum(axis=0)
+    for number, row in enumerate(rows.tolist()):
+        sums[number] = queries[answered[row]].sum(axis=0)
     return Pulls(rows, sums)
 
 
