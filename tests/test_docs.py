@@ -101,3 +101,9 @@ def test_what_a_page_loads_from_elsewhere_is_found(hooks, line, tmp_path):
 def test_fonts_and_what_counts_stars_stay_out():
     assert "\n  font: false" in CONFIG
     assert not re.search(r"^(repo_url|extra_javascript|extra_css):", CONFIG, flags=re.MULTILINE)
+
+
+def test_no_page_has_marks_of_an_unfinished_merge():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    marks = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+    assert [page.name for page in pages if marks.search(page.read_text())] == []
