@@ -58,7 +58,7 @@ def test_a_search_of_embeddings_that_are_there_needs_no_encoder_library():
 
 
 def test_this_check_can_fail():
-    assert loaded_after("import torch") == {"torch"}
+    assert loaded_after("import faiss") == {"faiss"}  # loads in a tenth of torch's time
 
 
 #: What `from beir_cocodr import ...` and `from beir_cocodr.losses import ...` promise.

@@ -13,6 +13,11 @@ from run_summary import WANTS, describe_counts, describe_skips
 
 TESTS = Path(__file__).parent
 
+#: The run has only the plugins that it needs, as loading all of them takes longer than its tests.
+PYTEST = [sys.executable, "-m", "pytest"]
+for plugin in ("run_summary", "xdist", "no:cacheprovider"):
+    PYTEST += ["-p", plugin]
+
 OUTCOMES = """
 import pytest
 
@@ -42,9 +47,9 @@ def test_cannot_be_set_up(broken):
 def run_pytest(folder: Path, *options: str) -> tuple[int, list[str]]:
     """Run the tests of a folder with the hooks of this module; return the status and the lines."""
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "run_summary", "-p", "no:cacheprovider", *options],
+        [*PYTEST, *options],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        env=os.environ | {"PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -60,7 +60,7 @@ class SourceClusterOptions(Options):
     )
     nearest: int = option(1, "Show this many source queries for each target query.", min=1)
     seed: int = option(
-        42, "Seed of the sample, the negatives and the clusters.", min=0, max=SEED_MAX
+        42, "Seed the sample, the negatives and the clusters with this number.", min=0, max=SEED_MAX
     )
     source_split: str = option("train", "Read this split of the source's judgements.")
     split: str = option("test", "Read this split of the targets' queries.")

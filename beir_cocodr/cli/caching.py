@@ -23,15 +23,15 @@ def cache(
     clear: Annotated[
         str | None,
         plain(
-            "Remove all, a kind such as vectors, or a corpus by its name or path; everything is "
-            "made again when it is needed."
+            "Remove all, one kind such as vectors, or one corpus by its name or path. What is "
+            "needed later is made again."
         ),
     ] = None,
     older_than: Annotated[
         float | None,
         Option(
-            help="Remove only what was not used for this many days; without --clear, of "
-            "everything.",
+            help="Remove only what was not used for this many days; without --clear, this applies "
+            "to everything.",
             min=0,
         ),
     ] = None,

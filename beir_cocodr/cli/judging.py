@@ -137,7 +137,7 @@ _Asked = Annotated[
     Option(
         metavar="FOLDER",
         help="Without labels, take the queries that were asked in this session of serve or "
-        "try, where they were kept, as queries of the collection.",
+        "try, if they were kept, as queries of the collection.",
     ),
 ]
 

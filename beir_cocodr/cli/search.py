@@ -107,7 +107,7 @@ _Store = Annotated[
 
 _Learned = Annotated[
     Path | None,
-    plain("Search with the document vectors that learn wrote to this folder, where it kept any."),
+    plain("Search with the document vectors that learn wrote to this folder, if it kept any."),
 ]
 
 _Output = Annotated[

@@ -141,7 +141,7 @@ def _naming_file(path: Path) -> Iterator[None]:
 
 def check_encodable(text: str) -> None:
     """Check that a text has no half of a character, which no file can hold."""
-    with explained("the judgement is no text", "write whole characters", UnicodeEncodeError):
+    with explained("the judgement is not text", "write whole characters", UnicodeEncodeError):
         text.encode()
 
 

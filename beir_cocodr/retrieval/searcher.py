@@ -214,7 +214,8 @@ class Searcher:
             top_k: documents to return; BM25 returns only those that share a term with the query.
 
         Raises:
-            InputError: If the query is no text or empty, or ``top_k`` is no integer from 1.
+            InputError: If the query is not text or is empty, or ``top_k`` is not an integer of at
+                least 1.
         """
         return self.search_all({"query": query}, top_k)["query"]
 
@@ -229,7 +230,8 @@ class Searcher:
             top_k: documents to return.
 
         Raises:
-            InputError: If the query is no text or empty, or ``top_k`` is no integer from 1.
+            InputError: If the query is not text or is empty, or ``top_k`` is not an integer of at
+                least 1.
         """
         _check_queries({"query": query}, top_k)
         check_type("keeps", keeps, Callable, "a function of an id")

@@ -49,7 +49,7 @@ def _shown(path: Path, media_type: str, policy: str) -> Response:
 
 
 def _encoding(head: bytes) -> str | None:
-    """Return the encoding of a text by its beginning, None for what is no text."""
+    """Return the encoding of a text by its beginning, None for what is not text."""
     for mark, encoding in _MARKS:
         if head.startswith(mark):
             return encoding

@@ -423,7 +423,7 @@ def _check_start(path: Path) -> None:
 NO_PERMISSION = "no permission to read it; make it readable"
 
 #: What is said of a file that is none of the formats.
-NO_TEXT = "it is no text; save it as text, Markdown, HTML, PDF, Word or a table to have it read"
+NO_TEXT = "it is not text; save it as text, Markdown, HTML, PDF, Word or a table to have it read"
 
 
 def guesses(path: PurePath, data: bytes) -> tuple[str, ...]:

@@ -184,7 +184,7 @@ def _table_encodings(path: Path) -> tuple[str, ...]:
     """Return the encodings that a table may have; none where it says its encoding itself.
 
     Raises:
-        Unreadable: it cannot be read, or is no text.
+        Unreadable: it cannot be read, or is not text.
     """
     try:
         sample = _undecodable_sample(path) if tables.is_separated(path) else b""

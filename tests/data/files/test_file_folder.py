@@ -62,7 +62,7 @@ def test_a_folder_of_files_is_a_corpus(folder):
     [left_out, *duplicates] = validate(folder)
     assert (left_out.kind, left_out.severity) == ("files left out", "warning")
     assert (left_out.file, left_out.times) == (str(folder / "picture.png"), 1)
-    assert "no text" in left_out.message
+    assert "not text" in left_out.message
     assert {defect.kind for defect in duplicates} == {"title null or absent", "duplicate texts"} - {
         "title null or absent"
     }
@@ -142,7 +142,7 @@ def test_one_file_is_a_corpus_and_keeps_the_ids_of_its_records(folder):
         ("{}?words=0", "words"),
         ("{}?language=klingon", "klingon"),
         ("{}/c.csv?text=z", "'z'"),
-        ("{}/picture.png", "no text"),
+        ("{}/picture.png", "not text"),
         ("{}?strict=yes", "strict"),
         ("{}?encoding=klingon", "klingon"),
         ("{}?encoding=base64", "base64"),

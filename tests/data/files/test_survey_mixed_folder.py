@@ -45,10 +45,10 @@ SUFFIXES = [".txt", ".md", ".log", ""]
 
 #: Files that cannot be read, with a word of the reason.
 BAD: dict[str, tuple[bytes, str]] = {
-    "photo.png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\1\0", "no text"),
-    "photo.jpg": (b"\xff\xd8\xff\xe0\0\x10JFIF\0\1" * 9, "no text"),
-    "program": (b"\x7fELF\x02\x01\x01" + bytes(90), "no text"),
-    "archive.tar.gz": (gzip.compress(b"a.txt" + bytes(507) + b"text\n" * 9), "no text"),
+    "photo.png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\1\0", "not text"),
+    "photo.jpg": (b"\xff\xd8\xff\xe0\0\x10JFIF\0\1" * 9, "not text"),
+    "program": (b"\x7fELF\x02\x01\x01" + bytes(90), "not text"),
+    "archive.tar.gz": (gzip.compress(b"a.txt" + bytes(507) + b"text\n" * 9), "not text"),
     "broken.gz": (b"\x1f\x8b\x08\0not gzip at all", "cannot be read"),
     "cut.txt.gz": (gzip.compress(random.Random(1).randbytes(900).hex().encode())[:-60], "end"),
     "scan.pdf": (b"%PDF-1.4 broken", "cannot be read"),
@@ -58,7 +58,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "columns.csv": (b"x,y\n1,2\n", "--text-column"),
     "cells.csv": (b"id,text\n1,2,3\n", "3 cells for 2 columns"),
     "quote.csv": (b'id,text\n1,"open\n', "cannot be read"),
-    "nul.csv": (b"id,text\n1,o\0ne\n", "no text"),
+    "nul.csv": (b"id,text\n1,o\0ne\n", "not text"),
     "twins.tsv": (b"id\ttext\ttext\n1\tone\ttwo\n", "rename"),
     "spaces.jsonl": (b'{"id": "a b", "text": "x"}\n', "white space"),
     "twice.jsonl": (b'{"id": "a", "text": "x"}\n{"id": "a", "text": "y"}\n', "occurs twice"),
@@ -210,7 +210,7 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_left_out(tmp_path, monkeypa
     (tmp_path / "note.txt").write_text("A note.")
     [bomb, zeros] = load_collection(tmp_path, labels="none").documents.facts.left_out
     assert (bomb.file, "more than 1 MiB" in bomb.reason) == ("bomb.txt.gz", True)
-    assert (zeros.file, "no text" in zeros.reason) == ("zeros.gz", True)
+    assert (zeros.file, "not text" in zeros.reason) == ("zeros.gz", True)
 
 
 def test_a_line_that_fills_the_memory_is_left_out(tmp_path, monkeypatch):
