@@ -101,7 +101,7 @@ def log_judgement(
     Raises:
         DiskFull: there is no room; the log is as it was before.
         InputError: the log cannot be written, another process holds the folder for ten seconds, or
-            half a character stands in the query or in the id.
+            the query or the id contains half a character.
     """
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
     judgement = LoggedJudgement(
