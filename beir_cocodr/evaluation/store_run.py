@@ -167,7 +167,7 @@ def search(
         searching = time.perf_counter()
         ids = list(collection.queries)
         workers = Workers(len(devices), threads, share)
-        ranking = _ranking(opened, ids, vectors, depth, options.index, devices, workers)
+        ranking = _ranking(opened, ids, vectors, depth, options, devices, workers)
         searched = time.perf_counter()
     hits = ranking.hits(opened.ids, policy == "drop", options.top_k)
     _write_run(output, hits, opened.record.model.name or options.model or "store")
@@ -198,14 +198,15 @@ def _ranking(
     ids: list[str],
     vectors: "Tensor",
     depth: int,
-    index: str | None,
+    options: StoreSearchOptions,
     devices: list[str],
     workers: Workers,
 ) -> Ranking:
     """Search a store exactly, or by one of its indexes."""
-    if index is None:
+    if options.index is None:
         return search_store(store, ids, vectors, depth, devices, workers)
-    return search_index(store, cast(Kind, index), ids, vectors, depth)
+    kind = cast(Kind, options.index)
+    return search_index(store, kind, ids, vectors, depth, options.device)
 
 
 def _write_run(output: Path, hits: Iterator[tuple[str, Hits]], name: str) -> None:

@@ -97,13 +97,37 @@ def import_faiss() -> Any:
     return faiss
 
 
-def on_gpu(index: Any, kind: str) -> Any:
-    """Return a copy on the first GPU, or the index itself where FAISS cannot search it there."""
+def on_device(index: Any, kind: str, device: str | None) -> Any:
+    """Return a copy of an index on GPUs, or the index itself where the CPU searches it.
+
+    A line of the log says so when the CPU searches although GPUs were meant.
+
+    Args:
+        index: FAISS's index.
+        kind: its kind.
+        device: "cpu"; "cuda" or None for all GPUs, over which the vectors are divided; or one of
+            them, such as "cuda:1".
+
+    Raises:
+        InputError: There is no GPU of the number.
+    """
     faiss = import_faiss()
-    if kind not in ("flat", "ivfpq") or faiss.get_num_gpus() == 0:
+    gpus: int = faiss.get_num_gpus()
+    if device is not None and not device.startswith("cuda"):
+        return index
+    if not gpus:
+        _log_missing_gpu(device)
+        return index
+    number = _gpu_number(device, gpus)
+    if kind not in ("flat", "ivfpq"):
+        logger.info("FAISS has no GPU code for %s indexes, so the CPU searches this one", kind)
         return index
     try:
-        return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+        if number is None and gpus > 1:
+            options = faiss.GpuMultipleClonerOptions()
+            options.shard = True
+            return faiss.index_cpu_to_all_gpus(index, co=options)
+        return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), number or 0, index)
     except RuntimeError as error:  # FAISS's GPU code knows few widths and numbers of codes
         logger.warning(
             "the %s index stays on the CPU, because FAISS's GPU code does not take it: %s",
@@ -111,6 +135,37 @@ def on_gpu(index: Any, kind: str) -> Any:
             first_line(error),
         )
         return index
+
+
+def _gpu_number(device: str | None, gpus: int) -> int | None:
+    """Return the number of a named GPU, or None for all."""
+    if device is None or ":" not in device:
+        return None
+    number = int(device.split(":")[1])
+    if number >= gpus:
+        raise InputError(f"FAISS finds {gpus} GPUs, so there is no {device}; name a lower number")
+    return number
+
+
+def _log_missing_gpu(device: str | None) -> None:
+    """Say that FAISS has no GPU, where there is one."""
+    import torch
+
+    if device is not None or torch.cuda.is_available():
+        logger.warning(
+            "the CPU searches the index, because this FAISS finds no GPU; for one, "
+            "pip install 'beir-cocodr[faiss-gpu]'"
+        )
+
+
+def warn_of_depth(depth: int) -> None:
+    """Say that a search is too deep for FAISS's GPU code."""
+    logger.warning(
+        "the CPU searches the index for %d candidates of each query, as FAISS's GPU code takes at "
+        "most %d; lower top_k or over_fetch",
+        depth,
+        GPU_DEPTH,
+    )
 
 
 def as_embeddings(vectors: Vectors) -> Embeddings:

@@ -75,8 +75,9 @@ class FaissIndex:
     that is given the ``vectors`` scores its candidates exactly. Normalise the vectors of cosine
     models: their cosine is then the inner product.
 
-    Make an index with :meth:`build` or :meth:`load`. Where FAISS finds a GPU, it searches "flat"
-    and "ivfpq" there.
+    Make an index with :meth:`build` or :meth:`load`. Where FAISS finds GPUs, it searches "flat" and
+    "ivfpq" on all of them, each with a part of the vectors; ``device`` names "cpu" or one of them,
+    such as "cuda:1". A line of the log says when the CPU searches although there is a GPU.
 
     Attributes:
         options: the settings, with all numbers chosen.
@@ -85,14 +86,14 @@ class FaissIndex:
         record: ``key``, ``recall`` of exact search (None if not measured) and the version of FAISS.
     """
 
-    def __init__(self, parts: building.IndexParts) -> None:
-        """Wrap the parts of a built index."""
+    def __init__(self, parts: building.IndexParts, device: str | None = None) -> None:
+        """Wrap the parts of a built index, and copy it to the device."""
         self._parts = parts
         self.options = parts.options
         self.record = parts.record
         self.count = int(parts.index.ntotal)
         self.width = parts.layout.dimensions
-        self._searched = building.on_gpu(parts.index, parts.options.kind)
+        self._searched = building.on_device(parts.index, parts.options.kind, device)
 
     @classmethod
     def build(
@@ -101,6 +102,7 @@ class FaissIndex:
         options: FaissOptions | None = None,
         queries: Array | None = None,
         key: Mapping[str, object] | None = None,
+        device: str | None = None,
     ) -> Self:
         """Index a corpus block by block, and measure its recall of exact search.
 
@@ -113,15 +115,16 @@ class FaissIndex:
                 that of queries that resemble documents.
             key: what identifies the vectors (model, corpus and so on), as JSON. It is saved, and
                 :meth:`load` checks it.
+            device: where FAISS searches. Default: all GPUs that it finds, else the CPU.
 
         Raises:
-            InputError: If there are no vectors, queries do not fit them, or
-                :meth:`FaissOptions.fitted` refuses the settings.
+            InputError: If there are no vectors, queries do not fit them,
+                :meth:`FaissOptions.fitted` refuses the settings, or there is no such device.
             NonFiniteScores: If vectors are NaN or infinite. It names their rows.
         """
         embeddings = building.as_embeddings(vectors)
         parts, sample = building.build_parts(embeddings, options or FaissOptions(), queries, key)
-        index = cls(parts)
+        index = cls(parts, device)
         if parts.options.recall_queries:
             index._measure(embeddings, sample, "documents" if queries is None else "given")
         return index
@@ -194,7 +197,11 @@ class FaissIndex:
 
     @classmethod
     def load(
-        cls, folder: str | Path, key: Mapping[str, object] | None = None, verify: bool = True
+        cls,
+        folder: str | Path,
+        key: Mapping[str, object] | None = None,
+        verify: bool = True,
+        device: str | None = None,
     ) -> Self:
         """Read an index that :meth:`save` wrote.
 
@@ -202,11 +209,13 @@ class FaissIndex:
             folder: the folder of the index.
             key: values that the saved key must have.
             verify: compare the files with their checksums.
+            device: where FAISS searches. Default: all GPUs that it finds, else the CPU.
 
         Raises:
-            InputError: If there is no index, it is damaged, or its key differs.
+            InputError: If there is no index, it is damaged, its key differs, or there is no such
+                device.
         """
-        return cls(building.read_parts(Path(folder), key, verify))
+        return cls(building.read_parts(Path(folder), key, verify), device)
 
     def _checked_ties(self, tie_ranks: Array | None) -> Array | None:
         if tie_ranks is None:
@@ -238,7 +247,8 @@ class FaissIndex:
         wanted = self.options.over_fetch * k if kind in QUANTISED else k + _TIES
         depth = min(self.count, wanted)
         index = self._searched
-        if depth > building.GPU_DEPTH:
+        if depth > building.GPU_DEPTH and index is not parts.index:
+            building.warn_of_depth(depth)
             index = parts.index
         scores, rows = index.search(placed, depth, params=self._parameters())
         if kind == "hnsw":

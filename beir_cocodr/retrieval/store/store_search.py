@@ -164,6 +164,7 @@ def search_index(
     ids: list[str],
     vectors: torch.Tensor,
     top_k: int,
+    device: str | None = None,
 ) -> Ranking:
     """Search a store by a FAISS index, which is built the first time and then loaded.
 
@@ -178,16 +179,18 @@ def search_index(
         ids: Ids of the Q queries.
         vectors: (Q, w) queries, as the model gave them.
         top_k: Documents wanted.
+        device: Where FAISS searches, see :class:`~beir_cocodr.retrieval.faiss.index.FaissIndex`.
 
     Raises:
         NonFiniteScores: As for :func:`search_store`.
-        InputError: As for :func:`search_store`, or FAISS is not installed.
+        InputError: As for :func:`search_store`, FAISS is not installed, or there is no such
+            device.
     """
     queries, offsets = store.queries(vectors)
     ties = store.table.tie_ranks()
     rescored = store if kind in QUANTISED else None
     try:
-        index = _load_or_build(store, kind, queries.numpy())
+        index = _load_or_build(store, kind, queries.numpy(), device)
         scores, rows = index.search(queries.numpy(), top_k, ties, rescored)
     except NonFiniteScores as error:
         raise error.named(store.ids, ids) from None
@@ -205,11 +208,12 @@ def _load_or_build(
     store: EmbeddingStore,
     kind: Kind,
     queries: Floats,
+    device: str | None,
 ) -> FaissIndex:
     folder = store.folder / f"index-{kind}"
     key = {"store": store.record.key}
     if folder.exists():
-        index = FaissIndex.load(folder, key, store.verify)
+        index = FaissIndex.load(folder, key, store.verify, device)
         log.info(
             "%s is loaded; its recall against exact search, when it was built: %s",
             folder,
@@ -224,6 +228,7 @@ def _load_or_build(
         FaissOptions(kind, transform),
         queries=queries,
         key=key,
+        device=device,
     )
     index.save(folder)
     return index

@@ -306,8 +306,10 @@ class Dense:
         return rank(self.documents, ids, queries, self.embeddings.chunks(), top_k)
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
-        """Rank the corpus for query id to text."""
+        """Rank the corpus for query id to text, on the model's device, or the CPU beside Metal."""
         vectors = self.encode_queries(list(queries.values()))
+        if self.model.device.type != "mps":
+            vectors = vectors.to(self.model.device)
         return self.search_embeddings(list(queries), vectors, top_k)
 
     def parts(

@@ -196,8 +196,8 @@ def search_keys(
             continue
         # An autocast region around the search must not turn the product into half precision.
         with torch.autocast(queries.device.type, enabled=False):
-            prepared = _prepared(documents.to(queries.device), similarity)
-            search.add(prepared, ranks.to(queries.device), excluded)
+            prepared = _prepared(_moved(documents, queries.device), similarity)
+            search.add(prepared, _moved(ranks, queries.device), excluded)
     return search.result()
 
 
@@ -216,6 +216,13 @@ def _with_ranks(chunks: Iterable[Array], ranks: Tensor | None) -> Iterator[tuple
             yield matrix, ranks[start:stop]
     if ranks is not None and len(ranks) != stop:
         raise InputError(f"there are {len(ranks)} tie ranks for {stop} documents")
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device; to a GPU from pinned memory, while it works on what it has."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def _tiles(chunks: Iterable[tuple[Array, Array]]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mrl_vectors import exact_top, mrl_like, overlap
 
+from beir_cocodr.errors import InputError
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.retrieval.faiss import build as corpus_vectors
 from beir_cocodr.retrieval.faiss.index import FaissIndex, recall_against_exact
@@ -284,6 +285,69 @@ def test_the_gpu_is_used_where_there_is_one_and_the_index_stays_where_it_cannot(
         FaissIndex.build(documents, FaissOptions(**QUIET)).search(queries, 5)[1], expected[1]
     )
     assert "stays on the CPU" in caplog.text
+
+
+@pytest.fixture
+def three_gpus(monkeypatch) -> list[tuple[str, object]]:
+    """A FAISS that finds three GPUs, and a list of what it copies to them."""
+    copies: list[tuple[str, object]] = []
+
+    class Sharding:
+        shard = False
+
+    def to_all(index, co):
+        copies.append(("all", co.shard))
+        return index
+
+    def to_one(resources, number, index):
+        copies.append(("one", number))
+        return index
+
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 3)
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "GpuMultipleClonerOptions", Sharding, raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_all_gpus", to_all)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", to_one, raising=False)
+    return copies
+
+
+@pytest.mark.parametrize(
+    ("device", "copies"),
+    [
+        (None, [("all", True)]),
+        ("cuda", [("all", True)]),
+        ("cuda:2", [("one", 2)]),
+        ("cpu", []),
+    ],
+)
+def test_all_gpus_share_an_index_or_the_named_one_has_it(three_gpus, device, copies):
+    queries, documents = mrl_like(200, 5, k=8)
+    expected = FaissIndex.build(documents, FaissOptions(**QUIET), device="cpu").search(queries, 5)
+    index = FaissIndex.build(documents, FaissOptions(**QUIET), device=device)
+    assert three_gpus == copies
+    np.testing.assert_array_equal(index.search(queries, 5)[1], expected[1])
+
+
+def test_a_gpu_that_there_is_not_is_refused(three_gpus):
+    _, documents = mrl_like(200, 5, k=8)
+    with pytest.raises(InputError, match=r"3 GPUs.*cuda:3"):
+        FaissIndex.build(documents, FaissOptions(**QUIET), device="cuda:3")
+
+
+def test_a_line_says_when_the_cpu_searches_beside_a_gpu(three_gpus, monkeypatch, caplog):
+    queries, documents = mrl_like(200, 5, k=8)
+    caplog.set_level("INFO")
+    FaissIndex.build(documents, FaissOptions(kind="hnsw", **QUIET))
+    assert "no GPU code for hnsw" in caplog.text
+    index = FaissIndex.build(documents, FaissOptions(**QUIET))
+    index._searched = object()  # a copy on a GPU
+    monkeypatch.setattr(corpus_vectors, "GPU_DEPTH", 3)
+    index.search(queries, 5)
+    assert "at most 3" in caplog.text
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    FaissIndex.build(documents, FaissOptions(**QUIET))
+    assert "this FAISS finds no GPU" in caplog.text
 
 
 def test_tensors_are_arrays_too(encoded):

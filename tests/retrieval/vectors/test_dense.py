@@ -157,3 +157,18 @@ def test_a_corpus_is_encoded_once(both, monkeypatch):
     )
     memory.prepare()
     assert len(memory.search({"q": "wing"}, 3).rows[0]) == 3
+
+
+def test_queries_are_searched_on_the_device_of_the_model(both, beir_folder, monkeypatch):
+    """The device without values takes the place of a GPU."""
+    memory, _ = both
+    queries = load_collection(beir_folder).queries
+    memory.search(queries, 3)  # the queries are encoded
+    devices: list[str] = []
+    monkeypatch.setattr(
+        memory, "search_embeddings", lambda ids, vectors, k: devices.append(vectors.device.type)
+    )
+    for device in ("cpu", "meta", "mps"):
+        monkeypatch.setattr(type(memory.model), "device", torch.device(device))
+        memory.search(queries, 3)
+    assert devices == ["cpu", "meta", "cpu"]  # Metal has no 64-bit keys of scores and ranks

@@ -362,3 +362,21 @@ def test_a_gpu_finds_the_same() -> None:
     assert rows.is_cuda
     np.testing.assert_array_equal(rows.cpu().numpy(), expected_rows)
     np.testing.assert_array_equal(scores.cpu().numpy(), expected_scores)
+
+
+def test_a_gpu_gets_copies_from_pinned_memory():
+    class Recorded:
+        device = torch.device("cpu")
+
+        def pin_memory(self) -> Recorded:
+            calls.append("pinned")
+            return self
+
+        def to(self, device: torch.device, non_blocking: bool = False) -> Recorded:
+            calls.append((device.type, non_blocking))
+            return self
+
+    calls: list[object] = []
+    topk._moved(Recorded(), torch.device("cuda"))
+    topk._moved(Recorded(), torch.device("cpu"))
+    assert calls == ["pinned", ("cuda", True), ("cpu", False)]
