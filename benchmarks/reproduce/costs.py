@@ -1,8 +1,10 @@
 """Estimates of the cost of a step before it starts: hours, memory of a GPU, and disk.
 
 A pass over a text costs 2 P FLOPs a token for P weights, training three times that, and gradient
-caching one pass more. ``throughputs.json`` says what a GPU sustains, with machine and date if it
-was measured, otherwise as an assumption.
+caching one pass more. iDRO also multiplies gradients, in float32. A training takes as long as the
+slowest of three that work at the same time: the GPU, the processes that prepare its batches, and
+the thread that samples them. ``throughputs.json`` says what each sustains, with machine and date if
+it was measured, otherwise as an assumption.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -25,6 +27,7 @@ from reproduce.specification import Step, names_in, task_of
 HERE = Path(__file__).parent
 GPU_RESULTS = HERE.parent / "results" / "gpu.json"
 BM25_RESULTS = HERE.parent / "results" / "negatives.json"
+INPUT_RESULTS = HERE.parent / "results" / "input.json"
 
 GIB = 2**30
 
@@ -82,6 +85,14 @@ _CHECKPOINT_BYTES = 12
 _ACTIVATIONS = 34
 #: Cores that read BM25's lists.
 _CORES = 16
+#: Passages whose queries a generator writes at a time by default.
+_PASSAGES_AT_ONCE = 32
+#: Bytes of a document as it is downloaded, and again unpacked for memory mapping.
+_DOCUMENT_BYTES = 2 * 700
+#: Bytes of the place of a token, which stays in the cache.
+_PLACES_BYTES = 8
+#: Bytes of the vector of a token in the index of late interaction, 128 numbers of float32.
+_TOKEN_BYTES = 512
 
 
 def size(data: str) -> tuple[int, int]:
@@ -129,7 +140,22 @@ def throughputs() -> Any:
         assumed["bm25_queries_per_second_and_core"] = _measured_bm25()
     if GPU_RESULTS.is_file():
         assumed["gpu"] |= _measured_gpu()
+    if INPUT_RESULTS.is_file():
+        assumed["pairs_per_second_and_core"] |= _measured_input()
     return assumed
+
+
+def _measured_input() -> dict[str, Any]:
+    results = json.loads(INPUT_RESULTS.read_text())
+    slowest = 0.0
+    for texts in results["texts"].values():
+        for figures in texts["workers"].values():
+            slowest = max(slowest, figures["cpu_ms_per_pair"])
+    why = f"the slower kind of texts, measured {results['date'][:10]}"
+    return {
+        "value": round(1000 / slowest),
+        "why": why,
+    }
 
 
 def _measured_bm25() -> dict[str, Any]:
@@ -172,6 +198,12 @@ def cost(
     return total
 
 
+def corpora_gib(names: Iterable[str]) -> float:
+    """Return the disk of the collections of a table, downloaded and unpacked."""
+    documents = {task_of(name): size(name)[0] for name in names}
+    return sum(documents.values()) * _DOCUMENT_BYTES / GIB
+
+
 def _bm25_rate() -> float:
     """Return the queries a second that one core searches over MS MARCO."""
     rate: float = throughputs()["bm25_queries_per_second_and_core"]["value"]
@@ -180,6 +212,23 @@ def _bm25_rate() -> float:
 
 def _hours(flops: float, gpus: int) -> float:
     return flops / (throughputs()["gpu"]["sustained_tflops"] * 1e12) / gpus / 3600
+
+
+def _value(name: str) -> float:
+    """Return a throughput, or an assumption, of throughputs.json."""
+    value: float = throughputs()[name]["value"]
+    return value
+
+
+def _input_hours(texts: float, gpus: int) -> float:
+    """Return the hours in which loader workers prepare texts; a pair is two of them."""
+    workers = gpus * (_value("cores_per_gpu") - 1)
+    return texts / 2 / _value("pairs_per_second_and_core") / workers / 3600
+
+
+def _sampler_hours(rows: float) -> float:
+    """Return the hours in which one thread samples rows; each process samples all of them."""
+    return rows * _value("sampler_ms_per_row") / 1000 / 3600
 
 
 def _decoding_hours(flops: float) -> float:
@@ -249,6 +298,41 @@ class Command:
         held = at_once * length * self.shape.layers * self.shape.width * _ACTIVATIONS
         return (self.weights * _TRAINING_BYTES + held) / GIB
 
+    def generating_gib(self, per_passage: int) -> float:
+        """Return the memory of a GPU that generates the queries of a batch of passages.
+
+        Each query keeps keys and values of its tokens and of its passage's in each layer of the
+        decoder, half of the layers, in float32, and they are copied when a token is added. A token
+        is drawn by its logits, which are sorted.
+        """
+        sequences = int(self.values.get("--batch-size", _PASSAGES_AT_ONCE)) * per_passage
+        tokens = 144 + 64
+        kept = sequences * tokens * 2 * (self.shape.layers // 2) * self.shape.width * 4
+        drawn = 4 * sequences * 32_128 * 4
+        return (self.weights * 4 + 2 * kept + drawn) / GIB
+
+    def gram_hours(
+        self,
+        options: Any,
+        texts: int,
+        length: float,
+        count: int,
+    ) -> float:
+        """Return the hours in which iDRO compares the gradients of clusters; 0 for others.
+
+        For each token an outer product, of each example's gradient a sum over its cluster, and of
+        each pair of clusters a product.
+        """
+        if options.weighting != "idro":
+            return 0.0
+        layers = 3 if self.shape.layers == 12 else 2
+        compared = layers * 12 * self.shape.width**2
+        clusters = options.clustering.clusters
+        at_once = options.batch_size / self.gpus
+        products = texts / self.gpus * length + clusters * at_once + clusters**2
+        flops = 2 * compared * products * count
+        return flops / (_value("gram_tflops") * 1e12) / 3600
+
 
 def _step_count(options: Any, examples: int) -> int:
     """Return the steps of a training."""
@@ -290,10 +374,12 @@ def _generate(command: Command) -> Cost:
     data = command.data[0]
     documents = min(size(data)[0], int(command.values.get("--max-passages", 10**12)))
     passages = documents * (8 if data == "msmarco-documents" else 1)
-    tokens = passages * int(command.values["--per-passage"]) * 20
+    per_passage = int(command.values["--per-passage"])
+    tokens = passages * per_passage * 20
     read = 2 * command.weights * passages * 144 * command.share
-    decoding = _decoding_hours(2 * command.weights * tokens) / command.gpus
-    return Cost(_hours(read, command.gpus) + decoding, 16, passages * 1_500 / GIB)
+    # The command takes one GPU.
+    hours = _hours(read, 1) + _decoding_hours(2 * command.weights * tokens)
+    return Cost(hours, command.generating_gib(per_passage), passages * 1_500 / GIB)
 
 
 def _pretrain(command: Command) -> Cost:
@@ -310,10 +396,17 @@ def _pretrain(command: Command) -> Cost:
         count,
         options.mini_batch_size,
     )
-    return Cost(
+    rows = options.batch_size * count
+    sampled = rows if options.objective in ("qc", "cotmae") else 0
+    hours = max(
         _hours(flops, command.gpus),
+        _input_hours(texts * count, command.gpus),
+        _sampler_hours(sampled),
+    )
+    return Cost(
+        hours,
         command.training_gib(texts, length, options.mini_batch_size),
-        2 * command.checkpoint + documents * 600 / GIB,
+        2 * command.checkpoint + documents * _PLACES_BYTES * 128 * command.share / GIB,
         count,
     )
 
@@ -343,8 +436,15 @@ def _finetune(command: Command) -> Cost:
     )
     mining = (rounds - 1) * 2 * command.weights * documents * length
     lexical = queries / _bm25_rate() / _CORES / 3600
+    # Triplets are not compared over the batch, and any may come together.
+    sampled = 0 if options.weighted else options.batch_size * count
+    training = max(
+        _hours(flops, command.gpus) + command.gram_hours(options, texts, length, count),
+        _input_hours(texts * count, command.gpus),
+        _sampler_hours(sampled),
+    )
     return Cost(
-        _hours(rounds * flops + mining, command.gpus) + lexical,
+        rounds * training + _hours(mining, command.gpus) + lexical,
         command.training_gib(texts, length, options.mini_batch_size),
         rounds * 2 * command.checkpoint + 14,
         rounds * count,
@@ -366,8 +466,9 @@ def _distill(command: Command) -> Cost:
     pairs = queries * 2 * options.list_size
     teacher = 2 * BASE.millions * 1e6 * 192 * command.share * pairs
     refresh = count // options.refresh_steps * 2 * command.weights * length * documents
+    training = max(_hours(flops, command.gpus), _input_hours(texts * count, command.gpus))
     return Cost(
-        _hours(flops + teacher + refresh, command.gpus),
+        training + _hours(teacher + refresh, command.gpus),
         command.training_gib(texts, length, options.mini_batch_size),
         2 * command.checkpoint + 14,
         count,
@@ -399,10 +500,14 @@ def _regimes(command: Command) -> Cost:
     # Each model searches on one GPU.
     searching_gpus = max(1, min(command.gpus, len(trained)))
     hours = _hours(flops, command.gpus) + _hours(search, searching_gpus)
+    disk = models * 1.3
+    if "late-interaction" in architectures:
+        # One index of all tokens at a time.
+        disk += documents * 128 * command.share * _TOKEN_BYTES / GIB
     return Cost(
         hours,
         20,
-        models * 1.3,
+        disk,
         count,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from reproduce.commands import command_line
-from reproduce.costs import Cost, cost, throughputs
+from reproduce.costs import Cost, corpora_gib, cost, throughputs
 from reproduce.shared import BY_HAND
 from reproduce.specification import Cell, Table, task_of
 from reproduce.workshop import Workshop
@@ -48,6 +48,7 @@ def plan(shop: Workshop, table: Table) -> dict[str, Any]:
         "without": list(shop.without),
         "steps": steps,
         "data": sorted(data),
+        "corpora_gib": corpora_gib(data) if shop.scale.name == "paper" else 0.0,
         "reasons": reasons,
         "total": vars(total),
     }
@@ -110,10 +111,12 @@ def _describe_total(planned: dict[str, Any], gpus: int) -> str:
     total = planned["total"]
     kept = sum(step["kept_gib"] for step in planned["steps"])
     most = max((step["disk_gib"] for step in planned["steps"]), default=0)
+    disk = kept + most + planned["corpora_gib"]
     known = "measured on" if gpu["measured"] else "none was measured; assumed for"
     return (
         f"About {total['hours']:,.0f} hours on {gpus} GPUs, {total['steps']:,} steps of training, "
-        f"at most {total['gpu_gib']:,.0f} GiB of a GPU, {kept + most:,.0f} GiB of disk: a guess "
+        f"at most {total['gpu_gib']:,.0f} GiB of a GPU, {disk:,.0f} GiB of disk, of "
+        f"which {planned['corpora_gib']:,.0f} for corpora: a guess "
         f"from {gpu['sustained_tflops']:g} TFLOP/s a GPU ({known} {gpu['device']}: {gpu['why']})"
     )
 
