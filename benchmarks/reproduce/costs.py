@@ -436,8 +436,8 @@ def _finetune(command: Command) -> Cost:
     )
     mining = (rounds - 1) * 2 * command.weights * documents * length
     lexical = queries / _bm25_rate() / _CORES / 3600
-    # Triplets are not compared over the batch, and any may come together.
-    sampled = 0 if options.weighted else options.batch_size * count
+    # Any triplets may come together, as they are not compared over the batch.
+    sampled = options.batch_size * count if options.row("loss").in_batch else 0
     training = max(
         _hours(flops, command.gpus) + command.gram_hours(options, texts, length, count),
         _input_hours(texts * count, command.gpus),
