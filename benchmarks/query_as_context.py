@@ -302,7 +302,7 @@ class Study(TargetStudy):
         name = f"{DISTILLED}-{target.replace('/', '-')}"
         steps = self.options.distill_steps
         options = adapt_options(
-            "hybrid-distill",
+            "distill",
             seed=seed,
             max_steps=steps,
         )

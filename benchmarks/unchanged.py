@@ -124,7 +124,7 @@ def list_training() -> dict[str, str]:
         "distill-kl": "distill --teacher hybrid --loss kl --set positives=1",
         "distill-margin-mse": "distill --teacher bm25 --loss margin_mse --set positives=1",
         "distill-rounds": "distill --teacher bm25 --set refresh_steps=2 --mini-batch-size 8",
-        "adapt": "adapt --corpus {piece} --source {piece} --stages coco,finetune,hybrid-distill",
+        "adapt": "adapt --corpus {piece} --source {piece} --stages coco,finetune,distill",
         "adapt-unlabelled": "adapt --corpus {piece}/corpus.jsonl --stages qgen --samples 30",
         "sets": "resample restrain --train {piece} --test {piece} --encoder minilm --size 30",
         "architectures": "resample evaluate --folder {train}/sets --max-steps 2 --batch-size 4 "

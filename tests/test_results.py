@@ -296,6 +296,35 @@ def test_the_figures_of_few_labels_are_in_a_results_file():
     assert f"50 settle it in {results['50']['held-out gain above 0']:.0%} of draws" in text
 
 
+def test_the_table_of_learning_from_judgements_is_in_a_results_file():
+    results = results_of("thumbs")
+    text = section("thumbs")
+    assert f"Queries of {len(results['collections'])} labelled collections" in text
+    for name, collection in results["collections"].items():
+        cells = [f"| `{name}` | {collection['judged']['10']['dense']['before']:.3f} |"]
+        for count in ("10", "25", "50"):
+            row = collection["judged"].get(count)
+            if row is not None:
+                gain = row["dense"]["80%"]
+                low, high = gain["range"]
+                cells.append(f"{gain['mean']:+.3f} ({low:+.3f} to {high:+.3f})")
+        assert all(cell in text for cell in cells)
+    for count in ("10", "25", "50"):
+        mean = results["means"][count]["dense, 80%"]
+        low, high = mean["interval"]
+        assert f"{mean['mean']:+.4f} ({low:+.4f} to {high:+.4f})" in text
+    assert f"after 50 is {results['means']['50']['dense, 95%']['mean']:+.4f}" in text
+
+
+def test_the_figures_of_sharpening_are_in_a_results_file():
+    collections = results_of("sharpening")["collections"].values()
+    text = section("sharpening")
+    for choice in ("all, 0.1", "contrastive, 0.1"):
+        rows = [collection["dense"][choice] for collection in collections]
+        assert ", ".join(f"{row['difference']:+.3f}" for row in rows) in text
+        assert all(row["interval"][0] <= 0 <= row["interval"][1] for row in rows)
+
+
 def test_the_figures_of_judges_are_in_a_results_file():
     results = results_of("judge")
     simulated = results["simulated"]

@@ -19,8 +19,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "search --dataset my-folder/ --model bm25 --queries questions.txt --json",
     ),
     "learn": (
-        "learn minilm --dataset my-folder/ --judgements judged.tsv --output runs/learned",
-        "learn hybrid:minilm --dataset my-folder/ --judgements judged.tsv --output taught --json",
+        "learn minilm --dataset my-folder/ --judgements judged.tsv --output learned",
+        "learn hybrid:minilm --dataset my-folder/ --judgements judged.tsv --output taught",
     ),
     "compare": (
         "compare bm25 minilm hybrid:minilm --dataset my-folder/",

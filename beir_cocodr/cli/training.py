@@ -10,6 +10,7 @@ from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import ENCODING, Preset, ShowConfig, gives, plain, takes, trains
 from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.errors import InputError
+from beir_cocodr.generation.query_kinds import QUERY_KINDS
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.spec import BM25_WEIGHT, EncoderOptions, FuseOptions, SearchOptions
 from beir_cocodr.records import Json
@@ -250,8 +251,16 @@ _Generator = Annotated[
 _Teacher = Annotated[
     str | None,
     Option(
-        help="Score with this cross-encoder in the stage gpl. Default: the one that GPL "
-        "uses, from the hub."
+        help="Score with this cross-encoder in the stages gpl and distill. Default: for gpl the "
+        "one that GPL uses, from the hub; for distill the best ranking without labels."
+    ),
+]
+
+_QueryKinds = Annotated[
+    str | None,
+    Option(
+        help="Generate queries of these kinds in turn, separated by commas: any of "
+        f"{','.join(QUERY_KINDS)}. Default: with the stage distill, all that the generator has."
     ),
 ]
 
@@ -287,6 +296,7 @@ def adapt(
     stages: _Stages = _DEFAULT_STAGES,
     queries: _Queries = None,
     generator: _Generator = "lexical",
+    query_kinds: _QueryKinds = None,
     teacher: _Teacher = None,
     split: Annotated[str, Option(help="Judge by this split of the target's qrels.")] = "test",
     samples: _Samples = 300,
@@ -334,6 +344,7 @@ def adapt(
         judgements=judgements,
         generated=queries,
         generator=generator,
+        generation=GenerationOptions(query_kinds=query_kinds),
         teacher=teacher or presets.GPL_TEACHER,
         search=search,
     )

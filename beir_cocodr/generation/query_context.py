@@ -140,7 +140,8 @@ def _queries(file: Path) -> Iterator[tuple[_Position, str]]:
         problem = f"{file}:{line}: the query lacks a text, or metadata with {fields}"
         with explained(problem, "generate the queries again", KeyError, TypeError):
             assert record is not None  # StrictReport has raised by then
-            position = _Position(**record["metadata"])
+            metadata = record["metadata"]
+            position = _Position(*(metadata[name] for name in _Position._fields))
             text = record["text"]
         yield position, text
 

@@ -263,12 +263,12 @@ def write_queries(
             if not is_kept.any():
                 counts["passages_without_query"] += 1
             for number in np.flatnonzero(is_kept).tolist():
-                query = _query_record(passage, document, number)
+                kind = None
                 if kinds:
                     count = len(passage.queries)
-                    turns = kinds_in_turn(kinds, passage.row, passage.number, count)
-                    query["metadata"]["kind"] = turns[number]
-                    counts[turns[number]] += 1
+                    kind = kinds_in_turn(kinds, passage.row, passage.number, count)[number]
+                    counts[kind] += 1
+                query = _query_record(passage, document, number, kind)
                 queries.write(json.dumps(query, ensure_ascii=False) + "\n")
                 qrels.write(f"{query['_id']}\t{document}\t1\n")
                 counts["queries"] += 1
@@ -281,17 +281,21 @@ def _query_record(
     passage: PassageQueries,
     document: str,
     number: int,
+    kind: str | None,
 ) -> Json:
     """Return one query of a passage as a line of ``queries.jsonl``."""
+    metadata: Json = {
+        "document": document,
+        "number": passage.number,
+        "start": passage.start,
+        "end": passage.end,
+    }
+    if kind is not None:
+        metadata["kind"] = kind
     return {
         "_id": f"genQ{passage.row}-{passage.number}-{number}",
         "text": passage.queries[number],
-        "metadata": {
-            "document": document,
-            "number": passage.number,
-            "start": passage.start,
-            "end": passage.end,
-        },
+        "metadata": metadata,
     }
 
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:  # the same for type checkers
     from beir_cocodr.losses.lambdarank import (
         lambda_rank_distillation_loss as lambda_rank_distillation_loss,
     )
+    from beir_cocodr.losses.list_distillation import ListDistillationLoss as ListDistillationLoss
+    from beir_cocodr.losses.list_distillation import (
+        list_distillation_loss as list_distillation_loss,
+    )
     from beir_cocodr.losses.tsdae import TSDAELoss as TSDAELoss
 
 _NAMES = {
@@ -35,6 +39,7 @@ _NAMES = {
     "dro": "ClusterLoss CVaRLoss GroupDROLoss IDROLoss"
     " cvar_weights group_dro_weights idro_weights idro_weights_in_closed_form",
     "lambdarank": "LambdaRankDistillationLoss lambda_rank_distillation_loss",
+    "list_distillation": "ListDistillationLoss list_distillation_loss",
     "tsdae": "TSDAELoss",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -199,7 +199,7 @@ class Searcher:
     @property
     def dense(self) -> "Dense | None":
         """Return the search by document vectors that the model has; None for one without."""
-        dense = getattr(self._ranker, "dense", self._ranker)
+        dense: Any = getattr(self._ranker, "dense", self._ranker)
         return dense if hasattr(dense, "search_embeddings") else None
 
     def prepare(self) -> None:

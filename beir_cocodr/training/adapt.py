@@ -31,6 +31,8 @@ from beir_cocodr.evaluation.recommendation import ablation_families, recommend
 from beir_cocodr.evaluation.results import AdaptationRecord, ComparisonRecord, EvaluationRecord
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.generation_record import read_generation
+from beir_cocodr.generation.generators import LEXICAL_GENERATOR
+from beir_cocodr.generation.query_kinds import QUERY_KINDS
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.spec import (
@@ -59,6 +61,7 @@ from beir_cocodr.training.output_folder import empty
 from beir_cocodr.training.presets import (
     ADAPT_STAGES,
     DEFAULT_STAGES,
+    FORMER_STAGES,
     GPL_TEACHER,
     AdaptStage,
     adapt_options,
@@ -99,8 +102,10 @@ class AdaptOptions(Options):
         generated: a folder of ``generate-queries`` for the corpus. None makes ``output/queries``
             if a stage needs it.
         generator: how queries are generated, as for ``generate-queries``.
-        generation: options of the generation (5 queries a passage).
-        teacher: the cross-encoder of the stage ``gpl``.
+        generation: options of the generation (5 queries a passage). The stage ``distill`` asks for
+            all kinds that the generator has, unless ``query_kinds`` says which.
+        teacher: the cross-encoder of the stages ``gpl`` and, if it is another one than the default,
+            ``distill``, whose teacher is otherwise the best ranking without labels.
         search: how models search; ``search.encoder`` also loads encoders to be trained.
     """
 
@@ -125,15 +130,19 @@ class AdaptOptions(Options):
             InputError: No stage is named, or one is unknown.
         """
         names = [self.stages] if isinstance(self.stages, str) else list(self.stages)
-        for stage in self.stage_options:
-            if stage not in names:
+        stages = chosen_stages(names)
+        by_stage = {
+            FORMER_STAGES.get(name, name): options for name, options in self.stage_options.items()
+        }
+        for stage in by_stage:
+            if stage not in stages:
                 raise InputError(
                     f"stage_options has {stage!r}, which is not among the stages "
                     f"{', '.join(map(str, names))}; name that stage in stages, or leave it out"
                 )
         chosen: dict[str, StageOptions] = {}
-        for stage in chosen_stages(names):
-            options = self.stage_options.get(stage) or adapt_options(stage)
+        for stage in stages:
+            options = by_stage.get(stage) or adapt_options(stage)
             if isinstance(options, TrainingOptions):
                 options = replace(options, encoder=self.search.encoder)
             chosen[stage] = options
@@ -323,6 +332,8 @@ def _planned(
 ) -> AdaptationPlan:
     """Return the plan, once everything that can be checked before training is."""
     settings = options.chosen()
+    if any(ADAPT_STAGES[stage].needs_kinds for stage in settings):
+        options = _with_kinds(options)
     needs_source = any(ADAPT_STAGES[stage].needs_source for stage in settings)
     if needs_source and source is None:
         raise InputError(
@@ -339,6 +350,16 @@ def _planned(
         check_judgements_kept(output / LABELS_FILE, judgements)
     labelled = load_collection(source, options.source_split) if needs_source else None
     return AdaptationPlan(target, labelled, settings, options, output)
+
+
+def _with_kinds(options: AdaptOptions) -> AdaptOptions:
+    """Return the options with all kinds of queries that the generator has, where none is named."""
+    if options.generation.query_kinds is not None or options.generation.prompt is not None:
+        return options
+    is_lexical = options.generator == LEXICAL_GENERATOR
+    kinds = [kind for kind, row in QUERY_KINDS.items() if row.lexical or not is_lexical]
+    generation = replace(options.generation, query_kinds=",".join(kinds))
+    return replace(options, generation=generation)
 
 
 def _complete_models(output: Path) -> str:
@@ -378,7 +399,7 @@ def _settings(plan: AdaptationPlan) -> Json:
     }
     if plan.source is not None:
         settings["source"] = collection_provenance(plan.source, queries=True).hashes
-    if "gpl" in plan.settings:
+    if "gpl" in plan.settings or "distill" in plan.settings:
         settings["teacher"] = files.content_sha256(options.teacher) or options.teacher
     if not plan.needs_queries:
         return settings

@@ -292,15 +292,18 @@ class CheckpointSelection(TrainerCallback):
         mode = self.model.training
         self.model.eval()
         # An exact sum, whatever the order of the processes.
-        total = fsum(chain(*do_each(self._reciprocal_ranks)))
+        total = fsum(chain(*do_each(self._own_ranks)))
         value = total / len(self.candidates)
         self.model.train(mode)
         on_main(lambda: self._keep(step, value))
         self._measured.add(step)
 
-    def _reciprocal_ranks(self) -> list[float]:
-        """Return those of this process's share of the queries."""
-        queries = list(self.candidates)[rank() :: world_size()]
+    def _own_ranks(self) -> list[float]:
+        """Return the reciprocal ranks of this process's share of the queries."""
+        return self.reciprocal_ranks(list(self.candidates)[rank() :: world_size()])
+
+    def reciprocal_ranks(self, queries: Sequence[str]) -> list[float]:
+        """Return the reciprocal ranks at 10 of some held-out queries, in their order."""
         if not queries:
             return []
         scored: list[tuple[Ints, Floats]] = []

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from beir_cocodr.errors import SEED_MAX, InputError
+from beir_cocodr.generation.query_kinds import QUERY_KINDS
 from beir_cocodr.models.spec import Options, option
 from beir_cocodr.records import Json
 from beir_cocodr.training.distillation.teacher_rows import STUDENTS, TEACHERS
@@ -472,6 +473,9 @@ class DistillOptions(HeldOut, TrainingOptions):
         positives: most anchors in a query's list; if there are more, they are drawn at random.
         m_bm25: documents of BM25's best ``candidates`` in a list (the paper does not say).
         m_hard: documents of the student's own best ``candidates`` in a list.
+        m_easy: documents in a list that are drawn from the whole corpus.
+        merge_on: kind of generated queries that is not trained on, and on which the share of the
+            distilled weights in a mean with those of the start is chosen; None merges nothing.
         candidates: documents that each of the two finds.
         refresh_steps: steps after which the student's own candidates are searched again.
         held_out: share of the queries that are not trained on, at most ``most_held_out``.
@@ -505,6 +509,8 @@ class DistillOptions(HeldOut, TrainingOptions):
     positives: int = option(4, min=1)
     m_bm25: int = option(4, min=0)
     m_hard: int = option(4, min=0)
+    m_easy: int = option(0, min=0)
+    merge_on: str | None = option(None, choices=QUERY_KINDS)
     candidates: int = option(100, min=1)
     refresh_steps: int = option(5_000, min=1)
     held_out: float = 0.1
@@ -524,7 +530,7 @@ class DistillOptions(HeldOut, TrainingOptions):
     @property
     def list_size(self) -> int:
         """Return n, the documents in a query's list."""
-        return self.positives + self.m_bm25 + self.m_hard
+        return self.positives + self.m_bm25 + self.m_hard + self.m_easy
 
     def workload(self, examples: int) -> Workload:
         """Return what a training over so many queries reads."""

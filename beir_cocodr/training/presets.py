@@ -141,7 +141,7 @@ _MRL: Json = {
 
 # Wang et al., 2022 (GPL), section 4.1: one mined negative a query, 50 of each miner, 140,000 steps.
 # Held-out generated queries must not end this training or choose among its weights, nor those of
-# hybrid-distill: they tell how well a query finds the passage that it was made from, and not
+# distill: they tell how well a query finds the passage that it was made from, and not
 # whether the retriever got better.
 _GPL: Json = {
     "loss": "margin_mse",
@@ -181,7 +181,7 @@ _SMALL_IDRO: Json = {"clusters": 8, "episodes": 1, "batch_size": 16, "gradient_l
 
 #: Preset to stage to settings; what a preset does not name keeps its default. Stages are the
 #: commands "pretrain", "finetune" and "distill", those of ``adapt`` that are not one of these as
-#: it is, and "resample evaluate".
+#: it is ("adapt distill" for its ``distill``), and "resample evaluate".
 PRESETS: dict[str, dict[str, Json]] = {
     "cocodr-base": {"pretrain": _COCODR_COCO, "finetune": _COCODR_IDRO},
     "cocodr-large": {
@@ -209,7 +209,7 @@ PRESETS: dict[str, dict[str, Json]] = {
         "qc": _SMALL_PASSAGES,
         "qgen": _SMALL | {"batch_size": 16},
         "gpl": _SMALL | {"batch_size": 16, "refresh_steps": 40},
-        "hybrid-distill": _SMALL | {"refresh_steps": 40},
+        "adapt distill": _SMALL | {"refresh_steps": 40},
     },
 }
 
@@ -301,6 +301,8 @@ class AdaptStage(Row):
         settings: settings that differ from that class's defaults.
         needs_queries: whether it needs generated queries.
         needs_source: whether it trains on the labelled collection.
+        needs_kinds: whether it learns from generated queries of several kinds.
+        preset: what presets call it, if not by its name.
     """
 
     folder: str
@@ -309,6 +311,8 @@ class AdaptStage(Row):
     settings: Mapping[str, object] = field(default_factory=dict)
     needs_queries: bool = False
     needs_source: bool = False
+    needs_kinds: bool = False
+    preset: str = ""
 
     @property
     def trains(self) -> bool:
@@ -321,17 +325,20 @@ _STAGES = "beir_cocodr.training.stages"
 # Ma et al., 2021 (QGen): in-batch negatives alone.
 _QGEN: Json = {"loss": "infonce", "negatives": 0}
 
-_HYBRID: Json = {
-    "loss": "kl",
+# Lists of 16: the best of the teacher's ranking, hard negatives of BM25 and the student, easy ones.
+_DISTILL: Json = {
+    "loss": "kl_margin",
     "anchors": "fused",
-    "positives": 5,
+    "positives": 6,
     "m_bm25": 3,
-    "m_hard": 3,
-    "candidates": 20,
+    "m_hard": 4,
+    "m_easy": 3,
+    "candidates": 30,
     "held_out": 0.0,
     "batch_size": 8,
-    "learning_rate": 3e-5,
+    "learning_rate": 2e-5,
     "warmup": 0.1,
+    "most_held_out": 100,
 }
 
 #: Name to stage, in the right order: unsupervised before supervised, as pre-training on a small
@@ -382,13 +389,15 @@ ADAPT_STAGES: dict[str, AdaptStage] = {
         needs_queries=True,
         citations=("wang2022gpl",),
     ),
-    "hybrid-distill": AdaptStage(
-        build=f"{_STAGES}:hybrid_stage",
-        folder="hybrid-distill",
-        title="hybrid-distill",
+    "distill": AdaptStage(
+        build=f"{_STAGES}:distill_stage",
+        folder="distill",
+        title="distill",
         options=DistillOptions,
-        settings=_HYBRID,
+        settings=_DISTILL,
         needs_queries=True,
+        needs_kinds=True,
+        preset="adapt distill",
     ),
     "fuse": AdaptStage(
         build=f"{_STAGES}:fuse_stage",
@@ -408,6 +417,7 @@ def adapt_options(stage: str, preset: str | None = None, **overrides: Any) -> An
         preset: a name of :data:`PRESETS`; one of other stages of the chain changes nothing here.
         **overrides: settings by name; None keeps what the layers below say.
     """
+    stage = FORMER_STAGES.get(stage, stage)
     row = ADAPT_STAGES[stage]
     settings = {name: value for name, value in overrides.items() if value is not None}
     if not row.trains:  # no steps and no batches
@@ -423,8 +433,9 @@ def _preset_key(preset: str | None, stage: str) -> str | None:
     """Return what a preset calls a stage of ``adapt``; None if it has nothing for the stage."""
     row = ADAPT_STAGES[stage]
     settings = PRESETS.get(preset or "", {})
-    if stage in settings:
-        return stage
+    key = row.preset or stage
+    if key in settings:
+        return key
     if row.options is not PretrainOptions or "pretrain" not in settings:
         return None
     # The settings for "pretrain" are of one objective.
@@ -446,6 +457,12 @@ def check_preset(preset: str | None, stages: Sequence[str]) -> None:
         )
 
 
+#: Former names of stages, which go on working without being shown.
+FORMER_STAGES = {"hybrid-distill": "distill"}
+
+#: The teacher of the stage ``distill`` that needs no labels and no other model.
+BEST_RANKING = "rm3"
+
 #: The stages of an adaptation that names none.
 DEFAULT_STAGES = ("coco", "finetune")
 
@@ -459,6 +476,7 @@ def chosen_stages(stages: Sequence[str]) -> list[str]:
     Raises:
         InputError: No stage is named, or one is unknown.
     """
+    stages = [FORMER_STAGES.get(stage, stage) for stage in stages]
     unknown = [stage for stage in stages if stage not in ADAPT_STAGES]
     known = ", ".join(ADAPT_STAGES)
     if unknown:

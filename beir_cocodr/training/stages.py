@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import logging
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.retrieval.hybrid.fuse import HeldEmbeddings, fuse_over
 from beir_cocodr.training.distillation.distill import distill
+from beir_cocodr.training.distillation.merging import generated_kinds, kind_to_hold_out
 from beir_cocodr.training.finetuning.finetune import finetune
-from beir_cocodr.training.presets import GPL_TEACHER
+from beir_cocodr.training.presets import BEST_RANKING, GPL_TEACHER
 from beir_cocodr.training.pretraining.pretrain import pretrain
 from beir_cocodr.training.start import Start
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ class StageData:
         source: the labelled collection of the stage ``finetune``.
         queries: the collection of generated queries, for stages that need it.
         queries_folder: its folder.
-        teacher: the cross-encoder of the stage ``gpl``.
+        teacher: the cross-encoder of the stage ``gpl``; another one than GPL's is that of
+            ``distill``, too.
     """
 
     target: Collection
@@ -91,9 +96,28 @@ def gpl_stage(run: StageRun) -> TrainingRecord:
     return _distill(run, run.data.teacher)
 
 
-def hybrid_stage(run: StageRun) -> TrainingRecord:
-    """Distil the fusion of BM25 and the encoder itself on generated queries."""
-    return _distill(run, "feedback")
+def distill_stage(run: StageRun) -> TrainingRecord:
+    """Distil a ranking on generated queries of several kinds, and merge with the start.
+
+    The teacher is the cross-encoder that was named, or else the best ranking without labels: RM3 of
+    BM25 and the encoder itself. One kind of queries is not trained on; it chooses the share of the
+    distilled weights in the mean with those of the start.
+    """
+    kind = kind_to_hold_out(generated_kinds(_queries_folder(run)))
+    options = run.options
+    if options.merge_on is None and kind is not None:
+        options = replace(options, merge_on=kind)
+    if options.merge_on is None:
+        log.warning(
+            "%s has queries of one kind, so that nothing can choose how the distilled weights are "
+            "merged with the base: they are taken as they are; generate-queries --query-kinds "
+            "makes several",
+            run.data.queries_folder,
+        )
+    teacher = run.data.teacher
+    if teacher == GPL_TEACHER:
+        teacher = BEST_RANKING
+    return _distill(replace(run, options=options), teacher)
 
 
 def fuse_stage(run: StageRun) -> TrainingRecord:

@@ -21,6 +21,7 @@ from beir_cocodr.evaluation.judged_vectors import (
     LearnedVectors,
     LearnOptions,
     forget,
+    gain_confidence,
     learn_bound,
     paired_interval,
 )
@@ -140,7 +141,7 @@ def test_a_query_is_never_moved_by_its_own_judgement(searcher):
     candidates = JudgedCandidates(
         queries, [{number: 1} for number in range(12)], vectors, np.arange(40), True
     )
-    own = candidates.after(np.arange(12), np.arange(12), 0.8)
+    [own] = candidates.after(np.arange(12), np.arange(12), [0.8])
     before, after = candidates.cross_validate(LearnOptions())
     assert own.mean() > before.mean() + 0.2
     assert after.mean() <= before.mean() + 1e-9
@@ -160,6 +161,9 @@ def test_the_interval_is_students():
     values = np.random.default_rng(0).normal(0.1, 0.3, 17)
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.9)
     assert paired_interval(values) == pytest.approx(tuple(expected))
+    one_sided = stats.ttest_1samp(values, 0, alternative="greater").pvalue
+    assert gain_confidence(values) == pytest.approx(1 - one_sided)
+    assert gain_confidence(np.zeros(10)) == 0.5
 
 
 def test_too_few_queries_are_refused(searcher):
@@ -218,7 +222,7 @@ def test_the_commands_learn_and_search(beir_folder, tiny_cosine, tmp_path, capsy
         main([*learning, "--json"])
     record = json.loads(capsys.readouterr().out)
     assert record["queries"] == 24
-    assert record["kept"] == (record["interval"][0] > 0)
+    assert record["kept"] == (record["confidence"] >= 0.8)
     search = ["search", *base, "--model", model, "--learned", str(tmp_path / "l"), "--json"]
     with pytest.raises(SystemExit, match="0"):
         main([*search, lines[0]["query"]])

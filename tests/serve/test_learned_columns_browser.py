@@ -39,7 +39,10 @@ def test_one_click_learns_and_one_click_forgets(browser, page):
     until(lambda: len(page.hits(page.model)) == 10)
 
     def ids():
-        return [hit.get_attribute("data-id") for hit in page.hits(page.model)]
+        # In one step, as the page may replace its results at any time.
+        selector = f".column[data-model='{page.model}'] .hit"
+        script = "return [...document.querySelectorAll(arguments[0])].map((hit) => hit.dataset.id)"
+        return driver.execute_script(script, selector)
 
     before = ids()
     driver.set_script_timeout(60)
@@ -49,7 +52,7 @@ def test_one_click_learns_and_one_click_forgets(browser, page):
     until(lambda: browser.one("#learned").is_displayed())
     assert "12 judged queries moved the vectors of 1 document" in page.text("#learned")
     assert "90% interval" in page.text("#learned")
-    until(lambda: ids()[:1] == before[-1:])
+    until(lambda: before[-1] in ids()[:-1])
     assert browser.probe("small") == []
     browser.one("#forget").click()
     until(lambda: ids() == before)

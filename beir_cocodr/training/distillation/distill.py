@@ -13,6 +13,7 @@ from datasets import Dataset
 
 from beir_cocodr.arrays import Ints
 from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.documents import open_corpus
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes, on_main
@@ -24,6 +25,13 @@ from beir_cocodr.training.batches import drawn_dataset
 from beir_cocodr.training.checkpoints import CHECKPOINTS
 from beir_cocodr.training.distillation.distill_lists import fused_anchors, round_queries
 from beir_cocodr.training.distillation.distill_rounds import DistillTask, Rounds
+from beir_cocodr.training.distillation.merging import (
+    Merging,
+    drawn,
+    practised_spans,
+    without_kind,
+    write_without_texts,
+)
 from beir_cocodr.training.distillation.teacher_rows import TEACHERS, teacher_kind
 from beir_cocodr.training.distillation.teacher_scores import EMPTY, TeacherScores
 from beir_cocodr.training.distillation.teachers import (
@@ -115,7 +123,7 @@ def distill(
     output = output_path(output)
     _check_teacher_options(teacher, options)
     collection = load_collection(dataset, split)
-    for name in ("positives", "m_bm25", "m_hard"):
+    for name in ("positives", "m_bm25", "m_hard", "m_easy"):
         check_negatives(name, getattr(options, name), collection)
     selecting = selecting_collection(collection, options)
     student: Start = options.row("student").load()(model, options)
@@ -134,11 +142,17 @@ def distill(
             output / CHECKPOINTS,
             options.teacher_options,
         )
-        rest, held = hold_out(collection, selecting, options, options.seed)
+        rest = collection
+        of_kind = None
+        if options.merge_on is not None:
+            rest, of_kind = without_kind(collection, options.merge_on)
+        rest, held = hold_out(rest, selecting, options, options.seed)
         with started(output, plan):
             preparation = _Preparation(collection, rest, held, setting, options)
             rounds = preparation.rounds(student.model)
             stage = _stage(plan, student.model, rounds)
+            if of_kind is not None:
+                stage = _with_merging(stage, of_kind, student.model, options, output)
             if held is not None and not preparation.stops_early:
                 examples = len(rounds.task.train)
                 stage = CheckpointSelection(
@@ -147,6 +161,17 @@ def distill(
         # An epoch of the trainer is a round, so passes over the queries become steps.
         steps = options.steps_for(len(rounds.task.train))
         return run_stage(stage, replace(options, max_steps=steps), output, resume)
+
+
+def _with_merging(
+    stage: Stage, of_kind: Collection, model: COCODR, options: DistillOptions, output: Path
+) -> Stage:
+    """Return the stage whose weights are merged with those of now, as queries of a kind choose."""
+    asked = drawn(of_kind, options.most_held_out, options.seed)
+    file = output / CHECKPOINTS / "held-out-kind.arrow"
+    on_main(lambda: write_without_texts(asked, file))
+    held = replace(asked, documents=open_corpus(file))
+    return Merging.of(held, model, model.text_format, options, output).added_to(stage)
 
 
 def _check_teacher_options(teacher: str, options: DistillOptions) -> None:
@@ -182,7 +207,10 @@ def _stage(plan: TrainingPlan, model: COCODR, rounds: Rounds) -> Stage:
             "training_queries": len(rounds.task.train),
             "held_out_queries": len(rounds.task.held_out),
         },
-        rehearsed=tuple(fact for row in rows for fact in row.rehearses),
+        rehearsed=(
+            *(fact for row in rows for fact in row.rehearses),
+            *practised_spans(rounds.task.collection),
+        ),
         citations=joined_citations(rows),
     )
 
@@ -311,11 +339,14 @@ class _Preparation:
         self, teacher: Teacher, used: dict[str, str], relevant: Mapping[str, Ints]
     ) -> tuple[Mapping[str, Ints], Mapping[str, Ints]]:
         """Return the best fused documents of each query, and these with the relevant ones."""
-        if not isinstance(teacher, HybridTeacher):
-            raise InputError("lists around fused documents need the teacher hybrid or feedback")
-        anchors = fused_anchors(teacher.fusion, used, relevant, self.options.positives)
+        ranker = teacher if isinstance(teacher, HybridTeacher) else self._ranking_teacher()
+        anchors = fused_anchors(ranker.fusion, used, relevant, self.options.positives)
         known = {name: np.union1d(rows, relevant[name]) for name, rows in anchors.items()}
         return anchors, known
+
+    def _ranking_teacher(self) -> HybridTeacher:
+        """Return the best ranking without labels, for the lists of a teacher that cannot search."""
+        return HybridTeacher.of_rm3(replace(self.setting, options=None))
 
     def _pools(
         self, model: COCODR, used: dict[str, str], known: Mapping[str, Ints]

@@ -20,6 +20,8 @@ from beir_cocodr.training.options import DistillOptions
 LIST_COUNTS = ("drawn", "of_one_document", "all_tied")
 log = logging.getLogger(__name__)
 
+_NO_ROWS = np.empty(0, np.int64)
+
 # Queries searched for at a time; their results are all of a search that is held.
 _QUERY_BLOCK = 10_000
 
@@ -39,7 +41,12 @@ def round_queries(seed: int, number: int, size: int, queries: int) -> Ints:
 
 
 def draw_list(
-    anchors: Ints, bm25: Ints, hard: Ints, options: DistillOptions, rng: np.random.Generator
+    anchors: Ints,
+    bm25: Ints,
+    hard: Ints,
+    options: DistillOptions,
+    rng: np.random.Generator,
+    easy: Ints = _NO_ROWS,
 ) -> Ints:
     """Draw a query's D_q: its anchors (relevant documents), and documents of BM25 and the student.
 
@@ -52,6 +59,7 @@ def draw_list(
         hard: candidates of the student, without anchors.
         options: how many of each.
         rng: draws them.
+        easy: rows that were drawn from the whole corpus, for the last ``m_easy`` places.
 
     Returns:
         (n,) rows, no row twice, :data:`EMPTY` in places that nothing is left for.
@@ -76,7 +84,26 @@ def draw_list(
     drawn = np.full(options.list_size, EMPTY, np.int64)
     drawn[: len(kept)] = kept
     drawn[options.positives : options.positives + len(others)] = others
+    if options.m_easy:
+        last = easy[~np.isin(easy, drawn)][: options.m_easy]
+        drawn[-options.m_easy :][: len(last)] = last
     return drawn
+
+
+def draw_easy(
+    known: Ints, documents: int, options: DistillOptions, rng: np.random.Generator
+) -> Ints:
+    """Draw different rows from the whole corpus, more than ``m_easy`` as lists may have some.
+
+    Args:
+        known: rows that are not drawn.
+        documents: documents of the corpus.
+        options: how many are needed.
+        rng: draws them.
+    """
+    count = min(documents, 2 * options.list_size + len(known))
+    rows: Ints = rng.choice(documents, count, replace=False)
+    return rows[~np.isin(rows, known)]
 
 
 @dataclass(frozen=True)

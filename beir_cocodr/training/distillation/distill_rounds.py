@@ -22,6 +22,7 @@ from beir_cocodr.training.distillation.distill_lists import (
     LIST_COUNTS,
     best_others,
     count_lists,
+    draw_easy,
     draw_list,
     round_queries,
 )
@@ -288,5 +289,9 @@ class Rounds(TrainerCallback):
             anchors = self.task.anchors[name]
             bm25 = self.task.bm25[name]
             own_candidates = hard.get(name, nothing)
-            lists.append(draw_list(anchors, bm25, own_candidates, self.options, rng))
+            easy = nothing
+            if self.options.m_easy:
+                documents = len(self.task.collection.documents)
+                easy = draw_easy(self.task.known[name], documents, self.options, rng)
+            lists.append(draw_list(anchors, bm25, own_candidates, self.options, rng, easy))
         return np.stack(lists)

@@ -82,6 +82,13 @@ TEACHERS: dict[str, TeacherKind] = {
         means="feedback".__eq__,
         citations=("robertson2009bm25",),
     ),
+    "rm3": TeacherKind(
+        build=f"{_TEACHERS}:HybridTeacher.of_rm3",
+        help="rm3 (hybrid with BM25's query expanded)",
+        options=HybridTeacherOptions,
+        means="rm3".__eq__,
+        citations=("robertson2009bm25", "lavrenko2001relevance"),
+    ),
     "file": TeacherKind(
         build=f"{_TEACHERS}:FileTeacher.of",
         help="a file of scores",

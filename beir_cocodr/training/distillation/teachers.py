@@ -21,7 +21,13 @@ from beir_cocodr.models.checkpoints.loading import load_cross_encoder, model_sou
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import BM25_WEIGHT, EncoderOptions, Options
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.hybrid.fusion import FusedFeedback, Hybrid, weighted_mean, z_normalize
+from beir_cocodr.retrieval.hybrid.fusion import (
+    RM3,
+    FusedFeedback,
+    Hybrid,
+    weighted_mean,
+    z_normalize,
+)
 from beir_cocodr.retrieval.vectors.dense import Dense
 from beir_cocodr.training.distillation.teacher_rows import (
     HybridTeacherOptions,
@@ -210,24 +216,28 @@ class HybridTeacher:
         dense: the encoder over the corpus; it stays as it is while the student moves.
         bm25: BM25 over the same corpus.
         bm25_weight: weight of BM25, against 1 of the encoder.
-        feedback: move the query, as :class:`~beir_cocodr.retrieval.hybrid.fusion.Feedback` does.
+        kind: the fusion; :class:`~beir_cocodr.retrieval.hybrid.fusion.FusedFeedback` moves the
+            query, and :class:`~beir_cocodr.retrieval.hybrid.fusion.RM3` expands BM25's.
 
     Attributes:
         fusion: searches as the teacher scores.
     """
 
     def __init__(
-        self, dense: Dense, bm25: BM25, bm25_weight: float = BM25_WEIGHT, feedback: bool = False
+        self,
+        dense: Dense,
+        bm25: BM25,
+        bm25_weight: float = BM25_WEIGHT,
+        kind: type[Hybrid] = Hybrid,
     ) -> None:
         """Build the fusion."""
         self.dense = dense
         self.bm25 = bm25
         self.bm25_weight = bm25_weight
-        kind = FusedFeedback if feedback else Hybrid
         self.fusion: Hybrid = kind(dense, bm25, bm25_weight=bm25_weight)
 
     @classmethod
-    def of(cls, setting: TeacherSetting, feedback: bool = False) -> Self:
+    def of(cls, setting: TeacherSetting, kind: type[Hybrid] = Hybrid) -> Self:
         """Return the teacher of a setting."""
         setting.folder.mkdir(parents=True, exist_ok=True)
         options = setting.options or HybridTeacherOptions()
@@ -237,12 +247,17 @@ class HybridTeacher:
         dense = Dense(encoder, setting.documents, corpus, progress=True, shared=True)
         dense.pool = setting.start.pool if isinstance(setting.start, Start) else None
         dense.prepare()  # by all processes of a run together
-        return cls(dense, setting.bm25(), options.bm25_weight, feedback)
+        return cls(dense, setting.bm25(), options.bm25_weight, kind)
 
     @classmethod
     def of_feedback(cls, setting: TeacherSetting) -> Self:
         """Return the teacher of a setting, with feedback."""
-        return cls.of(setting, feedback=True)
+        return cls.of(setting, FusedFeedback)
+
+    @classmethod
+    def of_rm3(cls, setting: TeacherSetting) -> Self:
+        """Return the teacher of a setting, with BM25's query expanded."""
+        return cls.of(setting, RM3)
 
     def score(self, query_id: str, query: str, rows: Ints) -> np.ndarray:
         """Return (m,) scores of (m,) rows."""
@@ -254,8 +269,17 @@ class HybridTeacher:
         # What rounding leaves of equal scores is no deviation.
         varies = deviation > _ROUNDING * np.sqrt(square)
         dense = dense / deviation if varies else np.zeros(len(rows))
-        lexical = z_normalize(self.bm25.scores(query)[None])[0, rows]
+        lexical = z_normalize(self._lexical_scores(query)[None])[0, rows]
         return weighted_mean(dense, lexical, self.bm25_weight).astype(np.float32)
+
+    def _lexical_scores(self, query: str) -> np.ndarray:
+        """Return BM25's (N,) scores of all documents, for the expanded query if it is expanded."""
+        if not isinstance(self.fusion, RM3):
+            return self.bm25.scores(query)
+        vectors = self.dense.encode_queries([query])
+        lexical = self.fusion.lexical([query], vectors)
+        scores: np.ndarray = lexical.block(0, len(self.dense.documents))[0]
+        return scores
 
     def _query_vector(self, query_id: str, query: str) -> np.ndarray:
         """Return the (d,) float64 vector of a query, moved if there is feedback."""

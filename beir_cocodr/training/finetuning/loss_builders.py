@@ -16,9 +16,14 @@ from beir_cocodr.losses.coco import infonce as infonce_loss
 from beir_cocodr.losses.cotmae import CoTMAELoss
 from beir_cocodr.losses.dro import ClusterLoss
 from beir_cocodr.losses.lambdarank import LambdaRankDistillationLoss
+from beir_cocodr.losses.list_distillation import ListDistillationLoss
 from beir_cocodr.losses.tsdae import TSDAELoss
 from beir_cocodr.models.mrl import MRL
-from beir_cocodr.training.finetuning.loss_rows import LambdaRankOptions, ScaleOptions
+from beir_cocodr.training.finetuning.loss_rows import (
+    KLMarginOptions,
+    LambdaRankOptions,
+    ScaleOptions,
+)
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
 
 if TYPE_CHECKING:
@@ -127,6 +132,15 @@ def kl_divergence(model: COCODR, options: DistillOptions) -> nn.Module:
 def margin_mse(model: COCODR, options: DistillOptions) -> nn.Module:
     """Build sentence-transformers' squared error of the margins to the teacher's."""
     return losses.MarginMSELoss(model, similarity_fct=_similarity(model))
+
+
+def kl_margin(model: COCODR, options: DistillOptions) -> nn.Module:
+    """Build the divergence of a list with margins to its best document."""
+    own_options = options.loss_options
+    assert isinstance(own_options, KLMarginOptions)
+    return ListDistillationLoss(
+        model, _similarity(model), own_options.margin_weight, own_options.temperature
+    )
 
 
 def _similarity(model: COCODR) -> Callable[[Tensor, Tensor], Tensor]:

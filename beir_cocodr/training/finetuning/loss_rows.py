@@ -30,6 +30,19 @@ class LambdaRankOptions(Options):
     reduction: str = option("sum", choices=("sum", "mean"))
 
 
+@dataclass(frozen=True)
+class KLMarginOptions(Options):
+    """Options of :class:`~beir_cocodr.losses.list_distillation.ListDistillationLoss`.
+
+    Args:
+        margin_weight: weight of the margins, against 1 of the divergence.
+        temperature: divides the teacher's scores.
+    """
+
+    margin_weight: float = option(0.05, min=0)
+    temperature: float = option(1.0, above=0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class FinetuneLoss(Row):
     """A loss of fine-tuning.
@@ -100,6 +113,14 @@ DISTILLATION_LOSSES: dict[str, DistillationLoss] = {
         help="KL divergence of two distributions over a list",
         columns=_LISTS,
         equal_lists=True,
+    ),
+    "kl_margin": DistillationLoss(
+        build=f"{_BUILDERS}:kl_margin",
+        help="KL divergence over a list, and the margins to its best document",
+        options=KLMarginOptions,
+        columns=_LISTS,
+        equal_lists=True,
+        citations=("hofstatter2020marginmse",),
     ),
     "margin_mse": DistillationLoss(
         build=f"{_BUILDERS}:margin_mse",

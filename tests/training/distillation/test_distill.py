@@ -13,10 +13,10 @@ from beir_cocodr import MRL, load_encoder
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.hybrid.fusion import Hybrid
+from beir_cocodr.retrieval.hybrid.fusion import RM3, Hybrid
 from beir_cocodr.retrieval.vectors.dense import Dense
 from beir_cocodr.training.distillation.distill import distill
-from beir_cocodr.training.distillation.distill_lists import draw_list
+from beir_cocodr.training.distillation.distill_lists import draw_easy, draw_list
 from beir_cocodr.training.distillation.distill_rounds import Rounds
 from beir_cocodr.training.distillation.teacher_scores import EMPTY
 from beir_cocodr.training.options import DistillOptions
@@ -173,10 +173,30 @@ def test_lists_around_fused_documents_leave_the_own_passage_out(
         assert documents[:2].tolist() in (order[:2], order[1::-1])
         assert not set(documents.tolist()) & set(own.tolist())
         assert len(set(documents.tolist())) == options.list_size
-    with pytest.raises(InputError, match="teacher hybrid"):
-        distill(
-            str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "n", options=options
+    # A teacher that cannot search scores the lists of the best ranking without labels.
+    distill(str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "n", options=options)
+    ranking = RM3(dense, BM25(collection.documents, TextFormat())).search(rounds.task.train, 48)
+    last = seen[-1]
+    for slot, number in enumerate(last.current.queries.tolist()):
+        name = list(last.task.train)[number]
+        ranked = ranking.rows[ranking.queries.index(name)].tolist()
+        relevant = collection.documents.rows(
+            [document for document, grade in collection.qrels[name].items() if grade > 0]
         )
+        order = [row for row in ranked if row not in relevant]
+        assert set(last.current.lists[slot][:2].tolist()) == set(order[:2])
+
+
+def test_easy_negatives_fill_the_last_places():
+    options = SMALL.with_overrides(m_easy=3)
+    assert options.list_size == 9
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        easy = draw_easy(np.arange(6), 30, options, rng)
+        drawn = draw_list(np.arange(2), np.arange(6, 16), np.arange(16, 20), options, rng, easy)
+        assert len(set(drawn.tolist())) == 9
+        assert set(drawn[-3:].tolist()) <= set(easy.tolist())
+        assert not set(easy.tolist()) & set(range(6))
 
 
 def test_what_can_never_happen_is_warned_of(beir_folder, tiny_mlm, tmp_path, caplog):

@@ -14,7 +14,7 @@ from beir_cocodr import load_collection, load_encoder
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
-from beir_cocodr.retrieval.hybrid.fusion import Hybrid
+from beir_cocodr.retrieval.hybrid.fusion import RM3, FusedFeedback, Hybrid
 from beir_cocodr.retrieval.vectors.dense import Dense
 from beir_cocodr.training.distillation import teacher_scores
 from beir_cocodr.training.distillation.distill import distill
@@ -166,12 +166,25 @@ def test_the_hybrid_teacher_scores_as_the_fusion_of_the_whole_corpus(
         np.testing.assert_allclose(found, ranking.scores[i], atol=2e-5)
 
 
+def test_the_teacher_rm3_scores_as_the_fusion_with_the_expanded_query(
+    collection, bm25, tiny_bert, tmp_path
+):
+    dense = Dense(load_encoder(str(tiny_bert)), collection.documents, tmp_path / "corpus")
+    teacher = HybridTeacher(dense, bm25, kind=RM3)
+    ranking = RM3(dense, bm25).search(collection.queries, len(collection.documents))
+    plain = Hybrid(dense, bm25).search(collection.queries, len(collection.documents))
+    assert (ranking.rows != plain.rows).any()
+    for i, (name, text) in enumerate(collection.queries.items()):
+        scores = teacher.score(name, text, ranking.rows[i])
+        np.testing.assert_allclose(scores, ranking.scores[i], atol=2e-5)
+
+
 @pytest.mark.parametrize("weight", [0.5, 1.5])
 def test_the_teacher_feedback_scores_as_the_fusion_of_the_moved_query(
     collection, bm25, tiny_bert, tmp_path, weight
 ):
     dense = Dense(load_encoder(str(tiny_bert)), collection.documents, tmp_path / "corpus")
-    teacher = HybridTeacher(dense, bm25, weight, feedback=True)
+    teacher = HybridTeacher(dense, bm25, weight, FusedFeedback)
     documents = dense.embeddings.load().double().numpy()
     for name, text in list(collection.queries.items())[:4]:
         lexical = bm25.scores(text).astype(np.float64)

@@ -1,0 +1,266 @@
+"""Merging of a distilled encoder with the one that it started from, on another kind of queries.
+
+Averaged weights keep what was general in the base. How much of each is taken is chosen on
+generated queries of a kind that was not trained on, and confirmed on others of the kind: if these
+do not gain, the base stays as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from beir_cocodr.arrays import Doubles
+from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.documents import Documents, write_arrow
+from beir_cocodr.data.text import TextFormat
+from beir_cocodr.errors import InputError, explained
+from beir_cocodr.evaluation.judged_vectors import CONFIDENCE, gain_confidence
+from beir_cocodr.generation.generation_record import GENERATION_FILE, read_generation
+from beir_cocodr.io import parse_json
+from beir_cocodr.provenance import SPANS
+from beir_cocodr.records import Json
+from beir_cocodr.training.hard_negatives.bm25_negatives import relevant_rows
+from beir_cocodr.training.held_out import MEASURE, CheckpointSelection
+from beir_cocodr.training.options import DistillOptions
+from beir_cocodr.training.trainer import Stage
+
+log = logging.getLogger(__name__)
+
+#: Shares of the distilled weights that are tried, against the rest of 1 of the base.
+SHARES = (0.25, 0.5, 0.75, 1.0)
+
+#: The kind of generated queries that is held out where there are several: of those that are made
+#: without a model, titles judge with the least bias.
+_PREFERRED = "titles"
+
+# Queries that choose the share and confirm it, at least in all.
+_FEWEST = 8
+
+Weights = dict[str, torch.Tensor]
+
+
+def generated_kinds(folder: Path) -> dict[str, str]:
+    """Return query id to kind of a folder of ``generate-queries``, empty without kinds.
+
+    Raises:
+        InputError: A line of queries.jsonl is damaged.
+    """
+    kinds: dict[str, str] = {}
+    file = folder / "queries.jsonl"
+    if not (folder / GENERATION_FILE).is_file():
+        return kinds
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            problem = f"{file}:{number} is not a query"
+            with explained(problem, "generate them again", ValueError, KeyError, TypeError):
+                query = parse_json(line)
+                kind = query["metadata"].get("kind")
+                if kind is not None:
+                    kinds[query["_id"]] = kind
+    return kinds
+
+
+def kind_to_hold_out(kinds: Mapping[str, str]) -> str | None:
+    """Return the kind that merging is chosen on; None if there are not two kinds."""
+    names = list(dict.fromkeys(kinds.values()))
+    if len(names) < 2:
+        return None
+    return _PREFERRED if _PREFERRED in names else names[-1]
+
+
+def practised_spans(collection: Collection) -> tuple[str, ...]:
+    """Return what training on a collection's queries practises beside generated queries.
+
+    Claims and titles that are made without a model are spans of their documents.
+    """
+    folder = Path(collection.name)
+    if not (folder / GENERATION_FILE).is_file():
+        return ()
+    record = read_generation(folder)
+    is_lexical = record.generator.get("kind") == "lexical"
+    return (SPANS,) if is_lexical and record.settings.get("query_kinds") else ()
+
+
+def without_kind(collection: Collection, kind: str) -> tuple[Collection, Collection]:
+    """Split a collection of generated queries into the others and those of a kind.
+
+    Raises:
+        InputError: There are too few queries of the kind, or no others.
+    """
+    kinds = generated_kinds(Path(collection.name))
+    relevant = relevant_rows(collection)
+    of_kind = [query for query in collection.queries if kinds.get(query) == kind]
+    held = [query for query in of_kind if query in relevant]
+    others = [query for query in collection.queries if kinds.get(query) != kind]
+    if len(held) < _FEWEST or not others:
+        raise InputError(
+            f"{collection.name}: merge_on {kind} needs {_FEWEST} generated queries of this kind "
+            f"and some of others; there are {len(held)} and {len(others)}; name another kind, or "
+            "generate more"
+        )
+    return _only(collection, others), _only(collection, held)
+
+
+def _only(collection: Collection, names: Sequence[str]) -> Collection:
+    queries = {name: collection.queries[name] for name in names}
+    qrels = {name: collection.qrels[name] for name in names if name in collection.qrels}
+    return replace(collection, queries=queries, qrels=qrels)
+
+
+def drawn(collection: Collection, count: int, seed: int) -> Collection:
+    """Return a collection with at most so many of its queries, drawn at random."""
+    names = np.random.default_rng(seed).permutation(sorted(collection.queries)).tolist()
+    return _only(collection, names[:count])
+
+
+def write_without_texts(collection: Collection, file: Path) -> None:
+    """Write a corpus in which the texts of queries are cut out of the documents they ask for.
+
+    A query that was copied from its document would lead to it whatever the weights are.
+
+    Args:
+        collection: Held-out queries.
+        file: Where the changed corpus is written.
+    """
+    of_row: dict[int, list[str]] = {}
+    for query, rows in relevant_rows(collection).items():
+        for row in rows.tolist():
+            of_row.setdefault(row, []).append(collection.queries[query])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_arrow(file, _cut_documents(collection.documents, of_row))
+
+
+def _cut_documents(
+    documents: Documents, of_row: Mapping[int, Sequence[str]]
+) -> Iterator[tuple[int, str, str, str]]:
+    for row, (name, document) in enumerate(documents.items()):
+        title = document["title"]
+        text = document["text"]
+        for query in of_row.get(row, ()):
+            title = title.replace(query, " ")
+            text = text.replace(query, " ")
+        # A document of nothing but its queries stays as it is.
+        if not (title + text).strip():
+            title = document["title"]
+            text = document["text"]
+        yield row, name, title, text
+
+
+@dataclass(frozen=True)
+class Merging:
+    """The end of a distillation: the share of the distilled weights is chosen and confirmed.
+
+    Attributes:
+        selection: Measures the held-out queries of another kind.
+        model: The encoder that is trained.
+        base: Its weights before.
+        kind: The kind of the held-out queries.
+    """
+
+    selection: CheckpointSelection
+    model: Any
+    base: Weights
+    kind: str
+
+    @classmethod
+    def of(
+        cls,
+        held: Collection,
+        model: Any,
+        text_format: TextFormat,
+        options: DistillOptions,
+        output: Path,
+    ) -> Merging:
+        """Keep the weights of the encoder as it is, and search for the candidates."""
+        selection = CheckpointSelection(held, model, text_format, options, output, 1)
+        return cls(selection, model, copy_of(model.state_dict()), str(options.merge_on))
+
+    def added_to(self, stage: Stage) -> Stage:
+        """Return the stage with merging after its own end."""
+
+        def finish(folder: Path) -> Json:
+            return stage.finish(folder) | self.finish()
+
+        return replace(stage, finish=finish)
+
+    def finish(self) -> Json:
+        """Put merged weights into the model after training, on the first process.
+
+        Returns:
+            What chose them, for the record.
+        """
+        tuned = copy_of(self.model.state_dict())
+        names = list(self.selection.candidates)
+        half = len(names) // 2
+        values = {share: self._measure(tuned, share, names) for share in (0.0, *SHARES)}
+        means = {share: float(of_share[:half].mean()) for share, of_share in values.items()}
+        chosen = max(SHARES, key=lambda share: (round(means[share], 9), -share))
+        differences = values[chosen][half:] - values[0.0][half:]
+        confidence = gain_confidence(differences)
+        is_kept = confidence >= CONFIDENCE
+        share = chosen if is_kept else 0.0
+        self.model.load_state_dict(merged(self.base, tuned, share))
+        log.info(
+            "merging on %d %s: share %g of the distilled weights, %s %.4f to %.4f on the half that "
+            "did not choose it, a gain with %.0f%% confidence: %s",
+            len(names),
+            self.kind,
+            chosen,
+            MEASURE,
+            float(values[0.0][half:].mean()),
+            float(values[chosen][half:].mean()),
+            100 * confidence,
+            "merged" if is_kept else "the base stays as it was",
+        )
+        return {
+            "merging": {
+                "kind": self.kind,
+                "measure": MEASURE,
+                "queries": len(names),
+                "means": {str(one): round(mean, 6) for one, mean in means.items()},
+                "chosen": chosen,
+                "gain": round(float(differences.mean()), 6),
+                "confidence": round(confidence, 4),
+                "share": share,
+            }
+        }
+
+    def _measure(self, tuned: Weights, share: float, names: Sequence[str]) -> Doubles:
+        self.model.load_state_dict(merged(self.base, tuned, share))
+        self.model.eval()
+        ranks = self.selection.reciprocal_ranks(names)
+        return np.array(ranks, np.float64)
+
+
+def merged(base: Weights, tuned: Weights, share: float) -> Weights:
+    """Return the weighted mean of two sets of weights; what is no float is taken from ``tuned``.
+
+    Args:
+        base: Name to weights.
+        tuned: The same names.
+        share: Weight of ``tuned``, from 0 to 1.
+
+    References:
+        Wortsman et al., Robust fine-tuning of zero-shot models, 2022 (WiSE-FT).
+    """
+    weights: Weights = {}
+    for name, value in tuned.items():
+        if not value.is_floating_point() or share == 1:
+            weights[name] = value
+        elif share == 0:
+            weights[name] = base[name]
+        else:
+            weights[name] = torch.lerp(base[name], value, share)
+    return weights
+
+
+def copy_of(weights: Mapping[str, torch.Tensor]) -> Weights:
+    """Return a copy of weights, on the CPU."""
+    return {name: value.detach().cpu().clone() for name, value in weights.items()}

@@ -1,0 +1,181 @@
+"""Merging a distilled encoder with its base: what is held out, what chooses, what is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from beir_cocodr import AdaptOptions, adapt, load_collection, load_encoder
+from beir_cocodr.data.documents import open_corpus
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.label_free.contamination import find_contamination
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.training.distillation.distill_rounds import Rounds
+from beir_cocodr.training.distillation.merging import (
+    Merging,
+    copy_of,
+    generated_kinds,
+    kind_to_hold_out,
+    merged,
+    without_kind,
+    write_without_texts,
+)
+from beir_cocodr.training.presets import adapt_options
+
+
+@pytest.fixture(scope="module")
+def queries(beir_folder, tmp_path_factory):
+    """Claims, keywords and titles of the corpus."""
+    folder = tmp_path_factory.mktemp("kinds") / "queries"
+    options = GenerationOptions(query_kinds="claims,keywords,titles", per_passage=3)
+    generate_queries(str(beir_folder), "lexical", folder, options)
+    return folder
+
+
+def test_weights_are_averaged_and_counters_are_not():
+    base = {"a": torch.tensor([0.0, 2.0]), "n": torch.tensor([3])}
+    tuned = {"a": torch.tensor([4.0, 0.0]), "n": torch.tensor([5])}
+    half = merged(base, tuned, 0.25)
+    assert half["a"].tolist() == [1.0, 1.5]
+    assert half["n"].tolist() == [5]
+    assert merged(base, tuned, 0)["a"].tolist() == [0.0, 2.0]
+    assert merged(base, tuned, 1)["a"].tolist() == [4.0, 0.0]
+
+
+def test_one_kind_is_held_out_where_there_are_several(queries):
+    kinds = generated_kinds(queries)
+    assert set(kinds.values()) == {"claims", "keywords", "titles"}
+    assert kind_to_hold_out(kinds) == "titles"
+    assert kind_to_hold_out({"a": "claims", "b": "questions"}) == "questions"
+    assert kind_to_hold_out({"a": "claims"}) is None
+    assert generated_kinds(queries.parent) == {}
+    collection = load_collection(str(queries), "train")
+    others, held = without_kind(collection, "titles")
+    assert {kinds[query] for query in held.queries} == {"titles"}
+    assert {kinds[query] for query in others.queries} == {"claims", "keywords"}
+    assert set(held.queries) | set(others.queries) == set(collection.queries)
+    with pytest.raises(InputError, match="merge_on questions needs 8"):
+        without_kind(collection, "questions")
+
+
+def test_a_held_out_query_is_cut_out_of_its_document_alone(queries, tmp_path):
+    collection = load_collection(str(queries), "train")
+    _, held = without_kind(collection, "titles")
+    write_without_texts(held, tmp_path / "new" / "corpus.arrow")
+    changed = open_corpus(tmp_path / "new" / "corpus.arrow")
+    asked = {
+        document: held.queries[query] for query, grades in held.qrels.items() for document in grades
+    }
+    assert len(changed) == len(collection.documents)
+    for name, document in collection.documents.items():
+        after = changed[name]
+        if name in asked:
+            assert asked[name] not in after["title"] + after["text"]
+        else:
+            assert after == document
+
+
+def selection(model, gains):
+    """Return what measures: a query's reciprocal rank grows with the weight by its gain."""
+
+    def ranks(names):
+        return [0.5 + gains[int(name)] * float(model.weight.detach()[0, 0]) for name in names]
+
+    names = [str(number) for number in range(len(gains))]
+    return SimpleNamespace(candidates=dict.fromkeys(names), reciprocal_ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "share"),
+    [(0.1, 0.1, 1.0), (0.1, -0.1, 0.0), (-0.1, -0.1, 0.0), (0.0, 0.0, 0.0)],
+)
+def test_the_base_stays_unless_queries_that_did_not_choose_gain(first, second, share):
+    model = torch.nn.Linear(1, 1)
+    model.load_state_dict({"weight": torch.zeros(1, 1), "bias": torch.zeros(1)})
+    noise = np.random.default_rng(0).uniform(0.9, 1.1, 40)
+    gains = np.repeat([first, second], 20) * noise
+    merging = Merging(selection(model, gains), model, copy_of(model.state_dict()), "titles")
+    model.load_state_dict({"weight": torch.ones(1, 1), "bias": torch.ones(1)})
+    details = merging.finish()["merging"]
+    assert details["share"] == share
+    assert float(model.weight.detach()) == share
+    assert (details["queries"], details["kind"]) == (40, "titles")
+    assert (details["confidence"] >= 0.8) == (share > 0)
+
+
+def test_of_equal_shares_the_smallest_is_chosen():
+    model = torch.nn.Linear(1, 1)
+    model.load_state_dict({"weight": torch.zeros(1, 1), "bias": torch.zeros(1)})
+    steps = SimpleNamespace(
+        candidates=dict.fromkeys("abcdefgh"),
+        reciprocal_ranks=lambda names: [
+            0.1 * (place % 3) + 0.3 * float(model.weight[0, 0] >= 0.5)
+            for place in range(len(names))
+        ],
+    )
+    merging = Merging(steps, model, copy_of(model.state_dict()), "titles")
+    model.load_state_dict({"weight": torch.ones(1, 1), "bias": torch.ones(1)})
+    assert merging.finish()["merging"]["share"] == 0.5
+
+
+def test_the_stage_trains_on_other_kinds_and_says_what_it_has_seen(
+    beir_folder, tiny_mlm, tmp_path, monkeypatch
+):
+    trained_on = []
+    original = Rounds._read
+
+    def read(rounds, number):
+        trained_on.append(set(rounds.task.train))
+        return original(rounds, number)
+
+    monkeypatch.setattr(Rounds, "_read", read)
+    settings = adapt_options("distill", max_steps=2, batch_size=4, learning_rate=1e-3)
+    assert settings.list_size == 16
+    report = adapt(
+        str(tiny_mlm),
+        str(beir_folder),
+        output=tmp_path / "o",
+        options=AdaptOptions(stages="hybrid-distill", stage_options={"distill": settings}),
+    )
+    assert report.stages == ["distill"]
+    folder = tmp_path / "o" / "models" / "distill"
+    record = json.loads((folder / "training.json").read_text())
+    assert record["teacher"] == "rm3"
+    assert record["options"]["merge_on"] == "titles"
+    kinds = generated_kinds(tmp_path / "o" / "queries")
+    assert {kinds[query] for query in set.union(*trained_on)} == {"claims", "keywords"}
+    merging = record["merging"]
+    assert merging["kind"] == "titles"
+    base = load_encoder(str(tiny_mlm)).state_dict()
+    after = load_encoder(str(folder)).state_dict()
+    moved = any(not torch.equal(base[name], after[name]) for name in base)
+    assert moved == (merging["share"] > 0)
+    # Claims are sentences of the corpus: it practised spans, beside generated queries.
+    documents = load_collection(str(beir_folder)).documents
+    seen = find_contamination({"m": str(folder)}, documents.content_hash)
+    assert seen.spans == {"m"}
+    assert seen.generated == {"m"}
+
+
+def test_queries_of_one_kind_are_not_merged_on_and_that_is_said(
+    beir_folder, tiny_mlm, tmp_path, caplog
+):
+    generation = GenerationOptions(query_kinds="keywords", per_passage=1)
+    settings = adapt_options("distill", max_steps=1, batch_size=4)
+    adapt(
+        str(tiny_mlm),
+        str(beir_folder),
+        output=tmp_path / "o",
+        options=AdaptOptions(
+            stages="distill", stage_options={"distill": settings}, generation=generation
+        ),
+    )
+    assert "queries of one kind" in caplog.text
+    record = json.loads(Path(tmp_path / "o/models/distill/training.json").read_text())
+    assert "merging" not in record
