@@ -46,7 +46,7 @@ class LAMB(torch.optim.Optimizer):
         )
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Move all parameters that have a gradient, and return the closure's loss, if any."""
         loss = None
         if closure is not None:
