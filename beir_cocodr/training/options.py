@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.generation.query_kinds import QUERY_KINDS
+from beir_cocodr.io import Keywords
 from beir_cocodr.models.spec import Options, option
 from beir_cocodr.records import Json
 from beir_cocodr.training.distillation.teacher_rows import STUDENTS, TEACHERS
@@ -258,7 +259,7 @@ class EpisodeOptions(Options):
     bm25_warmup: float | None = option(None, min=0)
     peak_steps: int | None = option(None, min=1)
 
-    def warm_up_budget(self) -> Json:
+    def warm_up_budget(self) -> Keywords:
         """Return the options of length and rate that the warm-up sets for itself, by name."""
         changed = {
             "learning_rate": self.bm25_learning_rate,
