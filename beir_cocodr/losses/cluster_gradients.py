@@ -23,7 +23,7 @@ _BLOCK = 256 << 20
 
 # Set where torch returns the products of 16-bit matrices in float32, from 2.8 on; its CPU never
 # does.
-_HAS_WIDE_PRODUCT = "dtype" in torch.ops.aten.bmm.overloads()
+_HAS_WIDE_PRODUCT = hasattr(torch.ops.aten.bmm, "dtype")
 
 # Layers whose gradients are compared by default: as published for a base model of 12 layers, and as
 # published for a large one.

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The types of the fields of a class, which take long to evaluate.
-type_hints = cache(get_type_hints)
+
+@cache
+def type_hints(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields of a class, which take long to evaluate."""
+    return get_type_hints(kind)
 
 
 class LimitValues(TypedDict, total=False):

@@ -234,7 +234,8 @@ class Searcher:
                 least 1.
         """
         _check_queries({"query": query}, top_k)
-        check_type("keeps", keeps, Callable, "a function of an id")
+        if not callable(keeps):
+            raise InputError(f"keeps is {kind_of(keeps)}; give a function of an id")
         depth = max(_FIRST_DEPTH, top_k)
         while True:
             ranking = self._ranker.search({"query": query}, min(depth, len(self.documents)))
