@@ -175,16 +175,24 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> None:
         np.save(file, array)
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, *, finite: bool = False) -> Any:
     """Parse JSON.
+
+    Args:
+        text: the text.
+        finite: refuse NaN and Infinity, which Python reads and JSON does not have.
 
     Raises:
         ValueError: the text is no JSON, or is nested too deeply to be read.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse_constant if finite else None)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def output_path(output: object) -> Path:
@@ -448,6 +456,8 @@ def cache_root() -> Path:
     override = os.environ.get("BEIR_COCODR_CACHE")
     if not override:
         return Path(user_cache_dir("beir-cocodr"))
+    # Libraries that write to it take no other paths.
+    check_name("BEIR_COCODR_CACHE", override, utf8=True)
     with explained(f"BEIR_COCODR_CACHE is {override}", "name another folder", RuntimeError):
         return Path(override).expanduser()  # there may be no such user
 

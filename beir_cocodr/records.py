@@ -104,7 +104,7 @@ class Record:
             InputError: there is no such file, or its content is no such record.
         """
         try:
-            content = parse_json(path.read_text(encoding="utf-8"))
+            content = parse_json(path.read_text(encoding="utf-8"), finite=True)
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror})") from error
         except ValueError as error:

@@ -7,12 +7,17 @@ import time
 from pathlib import Path
 
 import pytest
+from faults.calls import CALLS, METHODS, OPTIONS
 from faults.commands import HOSTS, PAGES, SCENARIOS
 from faults.inputs import Attempt, judge
 from faults.ordinary import become_ordinary
+from faults.page_server import parse_answer
 from faults.parts import Broken, break_part
 from faults.runner import Ended
+from faults.settings import break_settings
 from faults.world import write_collection
+
+import beir_cocodr
 
 REFERENCE = {"results": {"out/x.run": "1"}, "stderr": ""}
 
@@ -132,3 +137,34 @@ def test_every_kind_has_a_number_of_cases():
 
     assert KINDS.keys() == CASES.keys() == SAMPLE.keys()
     assert min(SAMPLE.values()) > 0
+
+
+def test_an_answer_ends_where_its_length_says():
+    """What follows is the answer to the rest of a malformed request."""
+    answer = parse_answer(
+        b'HTTP/1.1 403 Forbidden\r\ncontent-length: 14\r\n\r\n{"error": "a"}HTTP/1.1 400 Bad\r\n'
+    )
+    assert (answer.status, answer.error) == (403, "a")
+    assert parse_answer(b"").status is None
+    chunked = b"HTTP/1.1 400 Bad\r\ntransfer-encoding: chunked\r\n\r\n4\r\nAway\r\n0\r\n\r\n"
+    assert parse_answer(chunked).error == "Away"
+
+
+def test_hostile_settings_are_drawn_from_the_seed(tmp_path):
+    """Each setting that is drawn is written, and two generators of one seed write the same."""
+    before = '{"hidden_size": 8, "model_type": "bert"}'
+    for seed in range(30):
+        contents = []
+        for copy in ("a", "b"):
+            part = tmp_path / f"{seed}-{copy}" / "in" / "model"
+            part.mkdir(parents=True)
+            (part / "config.json").write_text(before)
+            broken = break_settings(part, random.Random(seed))
+            contents.append((broken.damage, (part / "config.json").read_text()))
+            assert contents[-1][1] != before
+        assert contents[0] == contents[1]
+
+
+def test_every_public_function_has_cases_of_wrong_types():
+    names = {name.partition(".")[0] for name in [*CALLS, *METHODS, *OPTIONS]}
+    assert names == {*beir_cocodr.__all__} - {"__version__", "Retriever"}

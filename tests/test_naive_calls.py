@@ -252,6 +252,9 @@ def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
             lambda: AdaptOptions(stages="coco", stage_options={"other": 1}).chosen(),
             "stage_options has 'other', which is not among the stages coco",
         ),
+        (lambda: FinetuneOptions(mining=3), "mining is an int; .* MiningOptions"),
+        (lambda: FinetuneOptions(warmup=1.5), "warmup is 1.5; give a share .* or a whole number"),
+        (lambda: gate("bm25", "bm25", TRIPLE, output=[]), "output is a list; give the path"),
         (lambda: PretrainOptions(objective=[None]), "objective.* is|unknown objective"),
         (lambda: Searcher(CORPUS, options=1), "options is an int; .* SearchOptions"),
         (lambda: Searcher(CORPUS, snippet_length=1.5), "snippet_length is a float; give an int"),
@@ -317,12 +320,13 @@ def test_one_text_is_one_query(tiny_cosine):
     ("setting", "message"),
     [
         ({"query_length": "8"}, "query_length is a str; give an integer"),
+        ({"model_name_or_path": None}, "the model is None; give a name or a folder"),
         ({"title_separator": 3}, "title_separator is an int; give a text"),
     ],
 )
 def test_an_encoder_names_settings_of_a_wrong_type(tiny_cosine, setting, message):
     with pytest.raises(InputError, match=message):
-        COCODR(str(tiny_cosine), **setting)
+        COCODR(**{"model_name_or_path": str(tiny_cosine)} | setting)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,10 @@ def test_a_missing_and_a_broken_file_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"deep\.json.*nested too deeply"):
         Whole.read(tmp_path / "deep.json")
     (tmp_path / "broken.json").write_text('{"schema": 2,')
-    for name in ("missing.json", "broken.json"):
+    (tmp_path / "nan.json").write_text(
+        '{"schema": 2, "parts": [], "size": 1, "interval": [0, NaN]}'
+    )
+    for name in ("missing.json", "broken.json", "nan.json"):
         with pytest.raises(InputError, match=name):
             Whole.read(tmp_path / name)
     with pytest.raises(InputError, match="object"):

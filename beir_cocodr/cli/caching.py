@@ -13,6 +13,7 @@ from beir_cocodr import cache as contents
 from beir_cocodr.cache import KINDS, Entry
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import plain
+from beir_cocodr.errors import Limits
 from beir_cocodr.io import cache_root
 from beir_cocodr.progress import describe_size
 from beir_cocodr.records import Json
@@ -43,6 +44,8 @@ def cache(
     makes it twice. BEIR_COCODR_CACHE names its folder, and BEIR_COCODR_VECTORS that of the vectors,
     or turns them off with the value off. Nothing outside these folders is ever removed.
     """
+    if older_than is not None:
+        Limits(min=0).check("--older-than", older_than)
     held = contents.entries()
     removed: list[Entry] = []
     if clear is not None or older_than is not None:

@@ -54,7 +54,7 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
 )
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.evaluation.runs import identical_ids
-from beir_cocodr.io import file_sha256
+from beir_cocodr.io import file_sha256, output_path
 from beir_cocodr.models.spec import EncoderOptions, Options, SearchOptions, check_device, option
 from beir_cocodr.records import Json, Record, versions
 from beir_cocodr.retrieval.ranking import Results
@@ -220,7 +220,9 @@ def gate(
         folder = None
         if output is not None:
             run = _settings(old, new, collection, options, search)
-            folder = stack.enter_context(results_folder(Path(output), run, options.overwrite))
+            folder = stack.enter_context(
+                results_folder(output_path(output), run, options.overwrite)
+            )
         sides = _open_sides(old, new, collection.documents, options, search, stack)
         record = _decide(sides, collection, options)
         if folder is not None:

@@ -148,6 +148,8 @@ class COCODR(SentenceTransformer):
             prompts["query"] = query_prompt
         if document_prompt is not None:
             prompts["document"] = document_prompt
+        if model_name_or_path is None and not kwargs.get("modules"):
+            raise InputError("the model is None; give a name or a folder, or its modules")
         if model_name_or_path is None:
             super().__init__(None, prompts=prompts, **kwargs)
             self._set_format(title_separator)

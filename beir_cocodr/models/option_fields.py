@@ -20,7 +20,7 @@ from typing import (
     get_type_hints,
 )
 
-from beir_cocodr.errors import InputError, Limits
+from beir_cocodr.errors import InputError, Limits, check_options_type
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -108,12 +108,15 @@ def _allowed_types(kind: type) -> dict[str, tuple[object, ...]]:
 
 
 def check_options(options: DataclassInstance) -> None:
-    """Check type and limits of every field of :func:`option`.
+    """Check type and limits of every field of :func:`option`, and the type of options in options.
 
     Raises:
         InputError: For the first wrong value; says which are right.
     """
     kind = type(options)
+    for known in fields(kind):
+        if isinstance(known.default, Options):
+            check_options_type(getattr(options, known.name), type(known.default), known.name)
     for name, allowed in _allowed_types(kind).items():
         value = getattr(options, name)
         flag = described(kind, name, "flag")

@@ -112,6 +112,11 @@ class Budget(Options):
             raise InputError(
                 f"max_steps must be positive, or -1 for whole epochs, not {self.max_steps}"
             )
+        if self.warmup >= 1 and self.warmup != int(self.warmup):
+            raise InputError(
+                f"warmup is {self.warmup}; give a share of the steps below 1, or a whole number of "
+                "steps"
+            )
 
     def steps_for(self, examples: int) -> int:
         """Return the optimiser steps over so many examples."""

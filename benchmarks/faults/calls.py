@@ -35,7 +35,7 @@ _VALUES: dict[str, Any] = {
     "a list of None": [None],
     "a set": {1},
     "an object": object(),
-    "a class": dict,
+    "a class": type,
     "a function": len,
     "a nested dict": {"a": {"b": {"c": 1}}},
     "a dict of None": {"a": None},
@@ -50,7 +50,7 @@ _QUERIES = {"q1": "the wing", "q2": "a plate"}
 _FROM = {"dataset": "in/beir", "output": "out/new"}
 
 #: Functions and classes of the package, and arguments that they take.
-_CALLS: dict[str, dict[str, Any]] = {
+CALLS: dict[str, dict[str, Any]] = {
     "load_collection": {"dataset": "in/beir", "split": "test", "labels": "required"},
     "load_encoder": {"model": "in/model", "options": None},
     "evaluate": _FROM | {"models": ["bm25"], "measures": "nDCG@10", "split": "test"},
@@ -71,7 +71,7 @@ _CALLS: dict[str, dict[str, Any]] = {
 }
 
 #: Classes of options: each of their fields is an argument.
-_OPTIONS = [
+OPTIONS = [
     "AdaptOptions",
     "CompareOptions",
     "DistillOptions",
@@ -85,7 +85,7 @@ _OPTIONS = [
 ]
 
 #: Methods of objects, and arguments that they take.
-_METHODS: dict[str, dict[str, Any]] = {
+METHODS: dict[str, dict[str, Any]] = {
     "Searcher.search": {"query": "wing", "top_k": 3},
     "Searcher.search_all": {"queries": _QUERIES, "top_k": 3},
     "Searcher.search_within": {"query": "wing", "keeps": bool, "top_k": 3},
@@ -146,14 +146,14 @@ def _option_fields() -> dict[str, list[str]]:
     import beir_cocodr
 
     fields = {}
-    for name in _OPTIONS:
+    for name in OPTIONS:
         fields[name] = [field.name for field in dataclasses.fields(getattr(beir_cocodr, name))]
     return fields
 
 
 def _draw_call(rng: random.Random) -> tuple[str, str]:
     """Return the name of a function, class or method, and one of its arguments."""
-    table = rng.choice([_CALLS, _METHODS, _option_fields()])
+    table = rng.choice([CALLS, METHODS, _option_fields()])
     function = rng.choice(list(table))
     argument = rng.choice(list(table[function]))
     if function in ("adapt", "pretrain", "finetune", "distill", "gate") and rng.random() < 0.2:
@@ -164,14 +164,14 @@ def _draw_call(rng: random.Random) -> tuple[str, str]:
 def _call(function: str, argument: str, value: object) -> None:
     import beir_cocodr
 
-    if function in _METHODS:
+    if function in METHODS:
         owner, _, method = function.partition(".")
-        getattr(_receiver(owner), method)(**_METHODS[function] | {argument: value})
+        getattr(_receiver(owner), method)(**METHODS[function] | {argument: value})
         return
-    if function in _OPTIONS:
+    if function in OPTIONS:
         getattr(beir_cocodr, function)(**{argument: value})
         return
-    arguments = _quick_options(function) | _CALLS[function] | {argument: value}
+    arguments = _quick_options(function) | CALLS[function] | {argument: value}
     if function == "load_encoder" and argument != "options":
         del arguments["options"]
     target: Any = beir_cocodr

@@ -197,6 +197,10 @@ def break_option(
         if scenario.options:
             value = rng.choice(_CLOSED)
         shows = False
+    elif scenario.options and option.kind in NEVER:
+        # With a possible value it would run to its end, which may take minutes.
+        value = rng.choice(NEVER[option.kind])
+        shows = True
     else:
         value, shows = bad_value(option.name, option.kind, rng)
     arguments = _with_value(arguments, option.flag, value)
@@ -297,15 +301,15 @@ def _kind_of(value: object) -> type:
 @cache
 def _options_of(command: str) -> list[Option]:
     """List the options and arguments of a command that take a value."""
-    from beir_cocodr.cli.__main__ import app, resample_app, study_app
+    from beir_cocodr import load_object
+    from beir_cocodr.cli import commands
+    from beir_cocodr.cli.reading import reads_files
 
     *groups, name = command.split()
-    group = {"study": study_app, "resample": resample_app}[groups[-1]] if groups else app
-    [function] = [
-        registered.callback
-        for registered in group.registered_commands
-        if registered.callback.__name__.replace("_", "-") == name
-    ]
+    rows = {name: row for group in commands.GROUPS.values() for name, row in group.items()}
+    for group in groups:
+        rows = rows[group].rows
+    function = reads_files(load_object(f"beir_cocodr.cli.{rows[name].function}"))
     options = []
     for name, parameter in signature(function, eval_str=True).parameters.items():
         option = _read_option(name, parameter)

@@ -157,7 +157,9 @@ def run_place(case: str, campaign: Campaign) -> Outcome:
         outcome = "refused" if is_clear else "refused unclearly"
         message = lines[-1][-300:] if lines else ""
     elif is_compared and results != reference["results"] and kind != "a huge width":
-        outcome, message = "silent difference", "other results"
+        named = [line for line in lines if "BEIR_COCODR_CACHE" in line]
+        outcome = "warned" if named else "silent difference"
+        message = named[0][-300:] if named else "other results"
     else:
         outcome, message = "harmless", ""
     outcome, message = find_lost_work(work, ()) or (outcome, message)

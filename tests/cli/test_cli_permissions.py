@@ -126,3 +126,10 @@ def test_a_cache_of_nobody(world, monkeypatch):
     monkeypatch.setenv("BEIR_COCODR_CACHE", "~nobody-at-all/cache")
     done = completed(main, EVALUATE.split())
     assert (done.returncode, "~nobody-at-all" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["a\udcff", "x" * 300])
+def test_a_cache_whose_name_no_library_takes(world, monkeypatch, name):
+    monkeypatch.setenv("BEIR_COCODR_CACHE", name)
+    done = completed(main, EVALUATE.split())
+    assert (done.returncode, "error: BEIR_COCODR_CACHE" in done.stderr) == (2, True)

@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 MOST_BYTES = 1 << 28
 
 #: The most bytes of one line of a table or a collection, uncompressed.
-MOST_LINE = 1 << 29
+MOST_LINE = MOST_BYTES
 
 
 class TooLarge(ValueError):

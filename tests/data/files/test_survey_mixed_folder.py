@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from beir_cocodr import Searcher, load_collection
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.data.files.bounded import MOST_BYTES, MOST_LINE
 from beir_cocodr.data.validation import validate
 from beir_cocodr.errors import InputError
 
@@ -211,6 +212,10 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_left_out(tmp_path, monkeypa
     [bomb, zeros] = load_collection(tmp_path, labels="none").documents.facts.left_out
     assert (bomb.file, "more than 1 MiB" in bomb.reason) == ("bomb.txt.gz", True)
     assert (zeros.file, "not text" in zeros.reason) == ("zeros.gz", True)
+
+
+def test_a_record_may_have_no_more_than_a_document():
+    assert MOST_LINE == MOST_BYTES
 
 
 def test_a_line_that_fills_the_memory_is_left_out(tmp_path, monkeypatch):
