@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from pathlib import Path
 
 import pytest
 from faults.calls import CALLS, METHODS, OPTIONS
+from faults.campaign import keep_record, merge
 from faults.commands import HOSTS, PAGES, SCENARIOS
 from faults.inputs import Attempt, judge
 from faults.ordinary import become_ordinary
@@ -168,3 +170,27 @@ def test_hostile_settings_are_drawn_from_the_seed(tmp_path):
 def test_every_public_function_has_cases_of_wrong_types():
     names = {name.partition(".")[0] for name in [*CALLS, *METHODS, *OPTIONS]}
     assert names == {*beir_cocodr.__all__} - {"__version__", "Retriever"}
+
+
+def test_campaigns_of_several_seeds_are_summed_up(tmp_path):
+    for seed in (1, 2):
+        record = {
+            "case": "api-00000",
+            "seed": seed,
+            "code": "c",
+            "command": "fuse",
+            "scenario": "fuse",
+            "broken": "model",
+            "what": "NaN",
+            "outcome": "traceback" if seed == 1 else "refused",
+            "message": "",
+            "seconds": 1.0,
+            "arguments": [],
+        }
+        (tmp_path / str(seed)).mkdir()
+        keep_record(tmp_path / str(seed), record)
+    assert merge([tmp_path / "1", tmp_path / "2"], tmp_path / "r.json") == 1
+    summary = json.loads((tmp_path / "r.json").read_text())
+    assert (summary["seeds"], summary["cases"]) == ([1, 2], 2)
+    [failure] = summary["failures"]
+    assert failure["again"] == "python benchmarks/faults --seed 1 --only api-00000"

@@ -328,6 +328,8 @@ class COCODR(SentenceTransformer):
         texts = list(texts)
         for text in texts:
             check_type("a query", text, str, "a text")
+            with explained(f"query {text[:80]!r}", "write whole characters", UnicodeEncodeError):
+                text.encode()
         return self.encode_query(texts, batch_size=batch_size, **kwargs)
 
     def query_vectors(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:

@@ -6,7 +6,8 @@ says how). Every case is drawn from the seed and its own name: ``--only input-00
 again and prints everything. The sample that CI runs has another seed every day of the year, and
 prints it. All cases run with the permissions of an ordinary user, in forks of a warm process;
 ``--commands`` start the installed command. A worker that dies or hangs is replaced. ``--resume``
-continues in a ``--work`` folder. The campaign needs Linux, and root for full disks.
+continues in a ``--work`` folder, and ``--merge`` sums up several, each with its own seed. The
+campaign needs Linux, and root for full disks.
 
 It prints tables of outcomes by part, command and kind, and writes all figures and every failing
 case to ``benchmarks/results/faults.json``. ``--sample``, which CI runs, records nothing:
@@ -87,7 +88,7 @@ CASES = {
     "session": 30,
 }
 SAMPLE = {
-    "input": 40,
+    "input": 32,
     "command": 2,
     "kill": 5,
     "disk": 2,
@@ -96,7 +97,7 @@ SAMPLE = {
     "cache": 3,
     "inside": 4,
     "api": 6,
-    "client": 12,
+    "client": 8,
     "copy": 2,
     "model": 4,
     "place": 6,
@@ -253,7 +254,7 @@ def run_cases(
         worker = Worker(folder, number, seed)
         try:
             while True:
-                record = worker.run(waiting.get_nowait()) | {"code": code}
+                record = worker.run(waiting.get_nowait()) | {"code": code, "seed": seed}
                 keep_record(folder, record)
                 if record["outcome"] in FAILURES:
                     print(
@@ -308,11 +309,7 @@ def read_records(folder: Path) -> dict[str, list[Record]]:
     return cases
 
 
-def summarize(
-    cases: list[list[Record]],
-    seed: int,
-    can_mount_disks: bool,
-) -> dict[str, Any]:
+def summarize(cases: list[list[Record]], can_mount_disks: bool) -> dict[str, Any]:
     """Return counts, every failing case, and those that failed before and were mended."""
     latest = [records[-1] for records in cases]
     failures = []
@@ -320,7 +317,7 @@ def summarize(
     for records in cases:
         record = records[-1]
         if record["outcome"] in FAILURES:
-            again = f"python benchmarks/faults --seed {seed} --only {record['case']}"
+            again = f"python benchmarks/faults --seed {record['seed']} --only {record['case']}"
             failures.append({key: record[key] for key in _KEYS} | {"again": again})
             continue
         failed = [one for one in records if one["outcome"] in FAILURES]
@@ -332,7 +329,7 @@ def summarize(
             mended.append({key: failed[0][key] for key in (*_KEYS, "code")} | now)
     return origin() | {
         "code": dict(Counter(record["code"] for record in latest)),
-        "seed": seed,
+        "seeds": sorted({record["seed"] for record in latest}),
         "cases": len(latest),
         "seconds": round(sum(record["seconds"] for record in latest)),
         "small_disks": can_mount_disks,
@@ -417,6 +414,13 @@ def parse_options() -> argparse.Namespace:
         help="Run only this case, and print everything; record it with --resume.",
     )
     parser.add_argument(
+        "--merge",
+        type=Path,
+        nargs="+",
+        metavar="FOLDER",
+        help="Summarise the campaigns in these folders, of several seeds, and run nothing.",
+    )
+    parser.add_argument(
         "--results",
         type=Path,
         default=results_file("faults"),
@@ -442,6 +446,8 @@ def main() -> int:
     if options.worker is not None:
         work_off(options.work, options.worker, options.seed)
         return 0
+    if options.merge:
+        return merge(options.merge, options.results)
     with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
         folder = (options.work or Path(temporary)).resolve()
         is_begun = (folder / "cases.jsonl").exists()
@@ -484,7 +490,7 @@ def run_only(folder: Path, options: argparse.Namespace) -> int:
     worker = Worker(folder, 0, options.seed)
     has_failed = False
     for case in options.only:
-        record = worker.run(case) | {"code": describe_code()}
+        record = worker.run(case) | {"code": describe_code(), "seed": options.seed}
         has_failed = has_failed or record["outcome"] in FAILURES
         if options.resume:
             keep_record(folder, record)
@@ -513,11 +519,25 @@ def run_campaign(folder: Path, options: argparse.Namespace) -> int:
         options.workers,
     )
     done = read_records(folder)
-    summary = summarize([done[case] for case in cases], options.seed, can_mount_disks)
+    summary = summarize([done[case] for case in cases], can_mount_disks)
     if world_digest(folder) != before:
         raise SystemExit("a case changed the world, which it shares with others: no figure holds")
-    if options.results is not None:
-        write_results(options.results, summary)
+    return report(summary, options.results)
+
+
+def merge(folders: list[Path], results: Path | None) -> int:
+    """Summarise campaigns of several seeds that lie in folders, and run nothing."""
+    cases = []
+    for folder in folders:
+        cases += read_records(folder).values()
+    has_disks = any(records[-1]["case"].startswith("disk") for records in cases)
+    return report(summarize(cases, has_disks), results)
+
+
+def report(summary: dict[str, Any], results: Path | None) -> int:
+    """Write and print a summary, and return the exit status."""
+    if results is not None:
+        write_results(results, summary)
     for by in ("part", "command", "kind"):
         print(table(summary, by), end="\n\n")
     return int(bool(summary["failures"]))

@@ -349,6 +349,11 @@ SCENARIOS = {
         light=True,
         options=True,
     ),
+    "learn": Scenario(
+        "learn in/model --dataset in/beir --judgements in/beir/qrels/train.tsv --output out",
+        weight=2,
+        options=True,
+    ),
     "doctor": Scenario(
         "doctor --hub-timeout 0.1",
         weight=2,

@@ -122,6 +122,17 @@ def test_a_working_folder_that_is_gone(tmp_path, monkeypatch, capsys):
     assert "working folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("output", ["file", "file/below"])
+def test_quickstart_refuses_an_output_before_it_works(tmp_path, monkeypatch, capsys, output):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("a file")
+    with pytest.raises(SystemExit) as end:
+        main(["quickstart", "--fast", "--output", output])
+    assert end.value.code == 2
+    assert f"error: {output}" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_cache_of_nobody(world, monkeypatch):
     monkeypatch.setenv("BEIR_COCODR_CACHE", "~nobody-at-all/cache")
     done = completed(main, EVALUATE.split())

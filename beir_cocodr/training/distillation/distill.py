@@ -17,7 +17,7 @@ from beir_cocodr.data.documents import open_corpus
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes, on_main
-from beir_cocodr.errors import InputError, check_options_type
+from beir_cocodr.errors import InputError, check_name, check_options_type
 from beir_cocodr.io import content_sha256, output_path
 from beir_cocodr.models.spec import check_device
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord
@@ -120,6 +120,7 @@ def distill(
     check_device(options.encoder.device)
     join_processes(options.encoder.device)
     teacher = str(teacher)
+    check_name("teacher", teacher)
     output = output_path(output)
     _check_teacher_options(teacher, options)
     collection = load_collection(dataset, split)
