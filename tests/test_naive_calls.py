@@ -240,6 +240,7 @@ def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
         (lambda: load_encoder("minilm", 7), "options is an int; .* EncoderOptions"),
         (lambda: fuse("minilm", TRIPLE, output="o", options=0), "options is an int; .* FuseOpt"),
         (lambda: fuse("minilm", TRIPLE, output="o", stores=-3), "stores is an int; give a list"),
+        (lambda: fuse("minilm", TRIPLE, output="o", stores=[None]), "a folder of stores is None"),
         (lambda: pretrain("m", TRIPLE, output="o", options=1), "options is an int; .* PretrainO"),
         (lambda: pretrain("m", TRIPLE, output="o", queries=dict), "queries is a type; give a fol"),
         (lambda: finetune("m", TRIPLE, output="o", options=1), "options is an int; .* FinetuneO"),

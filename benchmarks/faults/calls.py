@@ -222,7 +222,8 @@ def run_api(case: str, campaign: Campaign) -> Outcome:
 def _is_named(line: str, function: str, argument: str, value: object) -> bool:
     """Say whether a line names the argument, its type or its value."""
     words = [argument, argument.rstrip("s"), argument.replace("_", " "), type(value).__name__]
-    words += [repr(value)[:15], function.rpartition(".")[2]]
+    words += [argument.replace("ies", "y"), repr(value).strip("'")[:15]]
+    words.append(function.rpartition(".")[2])
     if argument == "model_name_or_path":
         words.append("model")
     if isinstance(value, (list, tuple, set, dict)):

@@ -106,7 +106,10 @@ def fuse(
     check_options_type(options, FuseOptions)
     check_options_type(encoder, EncoderOptions, "encoder")
     check_type("stores", stores, (str, Path, list, tuple), "a list of folders")
-    held = HeldEmbeddings([stores] if isinstance(stores, str | Path) else stores)
+    folders = [stores] if isinstance(stores, str | Path) else stores
+    for folder in folders:
+        check_type("a folder of stores", folder, (str, Path), "the path of a folder")
+    held = HeldEmbeddings(folders)
     return fuse_over(
         model,
         dataset,
