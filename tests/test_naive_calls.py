@@ -255,6 +255,7 @@ def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
         ),
         (lambda: FinetuneOptions(mining=3), "mining is an int; .* MiningOptions"),
         (lambda: FinetuneOptions(warmup=1.5), "warmup is 1.5; give a share .* or a whole number"),
+        (lambda: gate("a" * 5000, "bm25", TRIPLE), "old 'aaa.*is too long"),
         (lambda: gate("bm25", "bm25", TRIPLE, output=[]), "output is a list; give the path"),
         (lambda: PretrainOptions(objective=[None]), "objective.* is|unknown objective"),
         (lambda: Searcher(CORPUS, options=1), "options is an int; .* SearchOptions"),

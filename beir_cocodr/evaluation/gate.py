@@ -18,7 +18,7 @@ from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.judgements import Judgements, judgements_file, load_judgements
 from beir_cocodr.data.sources import Labels
-from beir_cocodr.errors import SEED_MAX, InputError, check_options_type
+from beir_cocodr.errors import SEED_MAX, InputError, check_name, check_options_type
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.few_labels import judged_scores, query_weights
 from beir_cocodr.evaluation.gate_rule import (
@@ -208,6 +208,9 @@ def gate(
     """
     check_options_type(options, GateOptions)
     check_options_type(search, SearchOptions, "search")
+    for name, model in {"old": old, "new": new}.items():
+        if isinstance(model, str | Path):
+            check_name(name, model)
     if options.judgements is not None and options.labels:
         raise InputError(
             "a gate takes the labels of the split or the judgements of a file, not both: leave "

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
-from beir_cocodr.errors import SEED_MAX, InputError
+from beir_cocodr.errors import SEED_MAX, InputError, check_options_type
 from beir_cocodr.generation.query_kinds import QUERY_KINDS
 from beir_cocodr.io import Keywords
 from beir_cocodr.models.spec import Options, option
@@ -371,6 +371,7 @@ class FinetuneOptions(HeldOut, TrainingOptions):
 
     def __post_init__(self) -> None:
         """Fill in the loss, and check the options, also against each other."""
+        check_options_type(self.mining, MiningOptions, "mining")
         if not isinstance(self.targets, list | tuple):
             object.__setattr__(self, "targets", (self.targets,))
         if self.loss is None:
