@@ -568,6 +568,22 @@ def test_the_figures_of_many_clients_are_in_a_results_file():
     assert "took {} MiB before, {} MiB after and at most {} MiB".format(*mebibytes) in text
 
 
+def test_large_inputs_are_read_or_left_out_in_the_memory_that_the_page_states():
+    results = results_of("large_inputs")
+    text = section("large_inputs")
+    large = results["large_files"].values()
+    assert {figures["status"] for figures in large} == {0}
+    assert all(figures["said"] and figures["answers"] for figures in large)
+    most = (max(figures[name] for figures in large) for name in ("processor_seconds", "seconds"))
+    assert "at most {} processor seconds ({} seconds) and ".format(*most) in text
+    assert f"and {max(figures['peak_mib'] for figures in large)} MiB, and the search" in text
+    first, again, page = (results[name] for name in ("search", "search_again", "page"))
+    assert f"took {first['processor_seconds']} processor seconds" in text
+    assert f"at most {first['peak_mib']} MiB; the second took" in text
+    assert f"({again['seconds']} seconds) and {again['peak_mib']} MiB" in text
+    assert f"after {page['first_answer']} seconds, with at most {page['peak_mib']} MiB" in text
+
+
 def test_the_figures_of_searching_by_fusion_are_in_a_results_file():
     text = section("fusion")
     small, large = results_of("fusion")["runs"]
