@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@cache
+_cached_type_hints = cache(get_type_hints)
+
+
 def type_hints(kind: Any) -> dict[str, Any]:
-    """Return the types of the fields of a class, which take long to evaluate."""
-    return get_type_hints(kind)
+    """Return the types of the fields of a class, which are evaluated only once."""
+    return _cached_type_hints(kind)
 
 
 class LimitValues(TypedDict, total=False):
