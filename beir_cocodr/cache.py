@@ -38,6 +38,7 @@ KINDS = {
     "embeddings": "indexes of hosted models",
     "bm25": "indexes of BM25",
     "token-counts": "lengths of documents",
+    "token-places": "places of tokens in documents",
     "query-context": "views of generated queries",
     "query_embeddings": "vectors of queries",
     "questions": "written questions",

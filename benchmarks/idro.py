@@ -10,25 +10,32 @@ The script prints the seconds and the peak memory of every step, and writes
 ``benchmarks/results/idro.json``:
 
     python benchmarks/idro.py [--shapes bert-base minilm] [--device cpu]
+
+With ``--before`` a step whose gradients an earlier version of ``cluster_gradients.py`` compares
+takes turns with one of today, and with plain fine-tuning:
+
+    python benchmarks/idro.py --before FILE --results benchmarks/results/idro_before.json
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib.util
 import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from harness.launches import Launches
-from harness.measure import MIB, peak_memory, seconds
+from harness.measure import MIB, peak_memory, seconds, timed
 from harness.script import option_parser, origin, write_results
 
-from beir_cocodr.losses import cluster_gradients
+from beir_cocodr.losses import cluster_gradients, dro
 from beir_cocodr.losses.dro import ClusterLoss, IDROLoss
 from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
@@ -135,6 +142,56 @@ def count_launches(
     cluster_gradients._can_read = can_read
     added = {way: counts[way] - counts["erm"] for way in ("one_backward", "sketch")}
     return {"erm": counts["erm"]} | {f"{way}_adds": number for way, number in added.items()}
+
+
+def compare_before(
+    shape: str,
+    triplets: int,
+    repeats: int,
+    device: str,
+    file: Path,
+) -> dict[str, Any]:
+    """Measure processor seconds of plain steps, of an earlier version's and of today's in turns."""
+    model = load_shape(shape, device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    losses = {way: loss_of(model, way, shape) for way in ("erm", "one_backward")}
+    batch = draw_batch(triplets, device)
+    versions = {"before": _version(file), "now": cluster_gradients}
+    train_step(losses["erm"], optimizer, batch)
+    ratios: dict[str, list[float]] = {name: [] for name in versions}
+    for _ in range(repeats):
+        _, plain = timed(lambda: train_step(losses["erm"], optimizer, batch))
+        for name, version in versions.items():
+            dro.ClusterStep = version.ClusterStep
+            _, taken = timed(lambda: train_step(losses["one_backward"], optimizer, batch))
+            ratios[name].append(taken.processor / plain.processor)
+        print(shape, {name: round(values[-1], 2) for name, values in ratios.items()}, flush=True)
+    launches = {}
+    for name, version in versions.items():
+        dro.ClusterStep = version.ClusterStep
+        launches[name] = count_launches(model, optimizer, shape)
+    return {
+        "triplets": triplets,
+        "clusters_present": int(batch.labels.unique().numel()),
+        "to_erm": {
+            name: {
+                "median": float(np.median(values)),
+                "all": values,
+            }
+            for name, values in ratios.items()
+        },
+        "launches": launches,
+    }
+
+
+def _version(file: Path) -> ModuleType:
+    """Import an earlier version of a module from its file."""
+    spec = importlib.util.spec_from_file_location("before", file)
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"--before: {file} is no Python module")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def train_step(
@@ -251,20 +308,25 @@ def parse_options() -> argparse.Namespace:
         default=5,
         help="Rounds of all ways. Default: 5.",
     )
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="FILE",
+        help="Compare with an earlier version of cluster_gradients.py alone.",
+    )
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse_options()
-    shapes = {}
+    shapes: dict[str, Any] = {}
     for shape in options.shapes:
         triplets = options.base_batch if shape == "bert-base" else options.batch
-        shapes[shape] = measure(
-            shape,
-            triplets,
-            options.repeats,
-            options.device,
-        )
+        settings = (shape, triplets, options.repeats, options.device)
+        if options.before is not None:
+            shapes[shape] = compare_before(*settings, options.before)
+        else:
+            shapes[shape] = measure(*settings)
     details = {}
     if options.device.startswith("cuda"):
         details["gpu"] = torch.cuda.get_device_name()

@@ -1,16 +1,17 @@
-"""Claim: a few cores feed a GPU with COCO's pairs: spans drawn, tokenised and masked.
+"""Claim: 64 cores feed eight GPUs with COCO's pairs: spans drawn, tokenised and masked.
 
 The rows of COCO's training set are two spans of a document. They are read as the trainer reads
 them, without loader workers and with some, from the documentation of packages: whole documents, and
-passages of 56 words, as MS MARCO's are on average. The script measures pairs a second by the clock,
-and processor seconds a pair, which depend less on what else the machine does. Then it measures
-counting the tokens of a corpus once and reading them from the cache. The appetite of a GPU is a
-guess, as none was measured: the operations of a step with gradient caching, over what
-``benchmarks/reproduce/throughputs.json`` assumes that a GPU sustains.
+passages of 56 words, as MS MARCO's are on average. Two ways take turns: with the places of tokens
+that are kept since the corpus was tokenised once, and with documents tokenised again each time.
+The script measures pairs a second by the clock, and processor seconds a pair, which depend less on
+what else the machine does. Then it measures tokenising a corpus once and reading what is kept. The
+appetite of a GPU is a guess, as none was measured: the operations of a step with gradient caching,
+over what ``benchmarks/reproduce/throughputs.json`` assumes that a GPU sustains.
 
 The script prints the figures of both kinds of texts, and writes ``benchmarks/results/input.json``:
 
-    OMP_NUM_THREADS=1 python benchmarks/input.py [--batches 20] [--workers 0 1 2]
+    OMP_NUM_THREADS=1 python benchmarks/input.py [--batches 20] [--workers 0 1 2] [--turns 3]
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,18 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import open_corpus, write_arrow
+from beir_cocodr.data.text import MOST_CHARACTERS
 from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretraining.document_views import DocumentViews, token_counts
+from beir_cocodr.training.pretraining.views import BARE_TOKENS
 
 BATCH = 256
 SEED = 42
+#: The machine that is to be fed.
+CORES = 64
+GPUS = 8
 #: Words of a passage.
 WORDS = 56
 
@@ -53,6 +59,28 @@ MASKED = 0.15
 #: Operations of each weight and token: forward for the cache, forward again, and backward. A
 #: product and an addition count as two.
 OPERATIONS = 2 + 2 + 4
+
+
+class TokenisingViews(DocumentViews):
+    """Views that tokenise documents each time they draw from them, a batch at a time."""
+
+    def _documents(self, rows: Sequence[int]) -> list[dict[str, str]]:
+        documents = super()._documents(rows)
+        texts = [self.model.text_format.document(document) for document in documents]
+        read = [text[:MOST_CHARACTERS] for text in texts]
+        tokens = self.model.tokenizer(read, return_offsets_mapping=True, **BARE_TOKENS)
+        self.drawn = dict(zip(rows, tokens["offset_mapping"], strict=True))
+        return documents
+
+    def _places(self, row: int) -> Any:
+        return self.drawn[row]
+
+
+#: A way of reading to its views.
+WAYS = {
+    "kept": DocumentViews,
+    "tokenised_again": TokenisingViews,
+}
 
 
 def load_passages(folder: Path) -> Collection:
@@ -105,6 +133,25 @@ def read_batches(
     }
 
 
+def read_in_turns(
+    views: dict[str, DocumentViews],
+    options: argparse.Namespace,
+) -> dict[str, dict[str, Any]]:
+    """Read by all ways in turns, and return the medians for each number of workers."""
+    figures: dict[str, dict[str, Any]] = {way: {} for way in views}
+    for workers in options.workers:
+        turns: dict[str, list[dict[str, float]]] = {way: [] for way in views}
+        for _ in range(options.turns):
+            for way, of_way in views.items():
+                turns[way].append(read_batches(of_way, workers, options.batches))
+        for way, measured in turns.items():
+            figures[way][str(workers)] = {
+                name: round(float(np.median([turn[name] for turn in measured])), 3)
+                for name in measured[0]
+            }
+    return figures
+
+
 def count_tokens(views: DocumentViews) -> dict[str, float]:
     """Count the tokens of the corpora, the first time and from the cache."""
     counts = [token_counts(one.documents, views.model)[:, 0] for one in views.collections]
@@ -143,17 +190,21 @@ def measure(
 ) -> dict[str, Any]:
     """Measure one kind of texts."""
     model = load_encoder("minilm", EncoderOptions(device="cpu"))
-    views = DocumentViews(collections, model, PretrainOptions(seed=SEED))
-    by_workers = {}
-    for workers in options.workers:
-        by_workers[str(workers)] = read_batches(views, workers, options.batches)
-    slowest = max(figures["cpu_ms_per_pair"] for figures in by_workers.values())
-    cores = round(gpu["pairs_per_second"] * slowest / 1000, 1)
+    pretrain = PretrainOptions(seed=SEED)
+    views = {way: kind(collections, model, pretrain) for way, kind in WAYS.items()}
+    figures = read_in_turns(views, options)
+    slowest = {way: _slowest(by_workers) for way, by_workers in figures.items()}
     return {
-        "counting": count_tokens(views),
-        "workers": by_workers,
-        "cores_per_gpu": cores,
+        "counting": count_tokens(views["kept"]),
+        "workers": figures["kept"],
+        "tokenised_again": figures["tokenised_again"],
+        "pairs_per_second_and_core": {way: round(1000 / ms) for way, ms in slowest.items()},
+        "cores_per_gpu": round(gpu["pairs_per_second"] * slowest["kept"] / 1000, 1),
     }
+
+
+def _slowest(by_workers: dict[str, dict[str, float]]) -> float:
+    return max(figures["cpu_ms_per_pair"] for figures in by_workers.values())
 
 
 def parse_options() -> argparse.Namespace:
@@ -169,6 +220,12 @@ def parse_options() -> argparse.Namespace:
         type=int,
         nargs="+",
         default=[0, 1, 2],
+    )
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=3,
+        help="Rounds of both ways. Default: 3.",
     )
     return parser.parse_args()
 
@@ -191,11 +248,13 @@ def main() -> None:
         "settings": {
             "batch": BATCH,
             "batches": options.batches,
+            "turns": options.turns,
             "seed": SEED,
             "passage_words": WORDS,
         },
         "texts": texts,
         "gpu": gpu,
+        "pairs_per_second_and_core_needed": round(GPUS * gpu["pairs_per_second"] / CORES),
     }
     write_results(options.results, results)
 

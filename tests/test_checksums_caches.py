@@ -21,6 +21,7 @@ from beir_cocodr.training.hard_negatives.bm25_negatives import bm25_negatives
 from beir_cocodr.training.hard_negatives.mined_negatives import mine_negatives
 from beir_cocodr.training.options import MiningOptions
 from beir_cocodr.training.pretraining.document_views import token_counts
+from beir_cocodr.training.pretraining.token_places import TokenPlaces
 
 
 def flipped(file: Path, rng: np.random.Generator) -> None:
@@ -128,6 +129,18 @@ def test_counts_of_tokens(cache, beir_folder, tiny_cosine, caplog):
     documents = load_collection(beir_folder).documents
     model = load_encoder(tiny_cosine)
     assert_survives(cache / "token-counts", lambda: token_counts(documents, model).tolist(), caplog)
+
+
+def test_places_of_tokens(cache, beir_folder, tiny_cosine, caplog):
+    documents = load_collection(beir_folder).documents
+    model = load_encoder(tiny_cosine)
+
+    def work() -> object:
+        places = TokenPlaces(documents, model)
+        places.complete(token_counts(documents, model)[:, 0])
+        return [places.of(row).tolist() for row in range(len(documents))]
+
+    assert_survives(cache / "token-places", work, caplog)
 
 
 def test_embeddings_of_queries(cache, beir_folder, tiny_cosine, caplog):

@@ -4,23 +4,26 @@ A span is some sentences, grouped up to a number of tokens. A damaged copy has l
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from operator import itemgetter
 
 import numpy as np
+
+from beir_cocodr.arrays import Ints
 
 #: A sentence ends at a terminal mark followed by white space, at a CJK mark, or at a blank line.
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|(?<=[。！？；])|\n\s*\n")
 
 Range = tuple[int, int]
 
+#: The character ranges of tokens, as pairs or as an (n, 2) array.
+Places = Sequence[Range] | Ints
+
 
 def span_ranges(
     text: str,
-    offsets: Sequence[Range],
+    offsets: Places,
     span_tokens: int = 30,
     flush_probability: float = 0.0,
     rng: np.random.Generator | None = None,
@@ -79,11 +82,12 @@ def count_sentences(text: str) -> int:
     return sum(bool(part.strip()) for part in _SENTENCE_END.split(text))
 
 
-def _sentences(text: str, offsets: Sequence[Range]) -> Iterator[Range]:
+def _sentences(text: str, offsets: Places) -> Iterator[Range]:
     """Stream the token ranges of the sentences, which cover all tokens."""
+    ends = [match.start() for match in _SENTENCE_END.finditer(text)]
+    first_characters = np.asarray(offsets).reshape(-1, 2)[:, 0]
     start = 0
-    for match in _SENTENCE_END.finditer(text):
-        end = bisect_left(offsets, match.start(), start, key=itemgetter(0))
+    for end in np.searchsorted(first_characters, ends).tolist():
         if end > start:
             yield start, end
             start = end
@@ -92,7 +96,7 @@ def _sentences(text: str, offsets: Sequence[Range]) -> Iterator[Range]:
 
 
 def _windows(
-    offsets: Sequence[Range],
+    offsets: Places,
     start: int,
     end: int,
     span_tokens: int,
@@ -181,7 +185,7 @@ class SpannedText:
     """
 
     text: str
-    offsets: Sequence[Range]
+    offsets: Places
     ranges: Sequence[Range]
     max_tokens: int
 

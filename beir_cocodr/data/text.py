@@ -423,10 +423,12 @@ class WholeWordMasker:
         budget = max(1, round(self.probability * len(positions)))
         # A word starts at a token that continues nothing, or after a special token. The first token
         # always starts a word.
-        is_after_gap = np.diff(positions, prepend=-2) > 1
-        starts = np.flatnonzero(~self.continues[ids[positions]] | is_after_gap)
-        lengths = np.diff(starts, append=len(positions))
-        sizes = lengths.tolist()
+        begins = ~self.continues[ids[positions]]
+        begins[0] = True
+        begins[1:] |= positions[1:] - positions[:-1] > 1
+        starts = begins.nonzero()[0]
+        ends = np.append(starts[1:], len(positions))
+        sizes = (ends - starts).tolist()
         words: list[int] = []
         taken = 0
         for word in rng.permutation(len(starts)).tolist():
@@ -436,7 +438,7 @@ class WholeWordMasker:
             if taken == budget:
                 break
         if not words:
-            words = [int(lengths.argmin())]
+            words = [sizes.index(min(sizes))]
         parts = []
         for word in words:
             start = starts[word]

@@ -136,7 +136,7 @@ class TrainingOptions(Budget):
         save_steps: steps between checkpoints. None means a tenth of the run, at most 500.
         report_to: services that log the training, separated by commas: wandb, tensorboard, trackio.
         loader_workers: processes that prepare the batches of each training process. None means
-            none on a CPU, and on a GPU the free cores, at most 4. They change no result.
+            none on a CPU, and on a GPU the free cores, at most 8. They change no result.
         encoder: how the encoder is loaded: lengths, prompts, separator and device.
     """
 
@@ -162,7 +162,7 @@ class TrainingOptions(Budget):
     save_steps: int | None = option(None, min=1)
     loader_workers: int | None = option(
         None,
-        "Prepare batches in this many processes. Default: up to 4 on a GPU, none on a CPU.",
+        "Prepare batches in this many processes. Default: up to 8 on a GPU, none on a CPU.",
         min=0,
     )
     report_to: str = option(

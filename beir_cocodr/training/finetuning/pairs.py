@@ -15,7 +15,13 @@ from beir_cocodr.arrays import Ints
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
-from beir_cocodr.training.batches import BatchKeys, EpochClock, drawn_dataset
+from beir_cocodr.training.batches import (
+    BatchKeys,
+    EpochClock,
+    TextKeys,
+    drawn_dataset,
+    text_key,
+)
 from beir_cocodr.training.options import FinetuneOptions
 
 if TYPE_CHECKING:
@@ -54,6 +60,7 @@ class TrainingPairs:
         self.unknown = int((~is_known).sum())
         self.without_negative = int((is_known & ~has_pool).sum())
         kept = np.flatnonzero(is_known & has_pool)
+        self._document_keys = TextKeys(len(self.collection.documents), self._texts)
         self.queries = [labelled[pair][0] for pair in kept]
         self.positives = rows[kept]
         self.relevant: dict[str, list[int]] = {}
@@ -128,10 +135,10 @@ class TrainingPairs:
         """
         return BatchKeys(len(self.positives), self._keys)
 
-    def _keys(self, pair: int) -> list[str]:
+    def _keys(self, pair: int) -> list[int]:
         relevant = self.relevant[self.queries[pair]]
         rows = np.union1d(self.rows(pair), relevant).astype(np.int64)
-        return [self._query(pair), *self._texts(rows)]
+        return [text_key(self._query(pair)), *self._document_keys.of(rows)]
 
     def _query(self, pair: int) -> str:
         """Return the text of the query of a pair."""

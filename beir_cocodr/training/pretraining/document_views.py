@@ -21,13 +21,13 @@ from beir_cocodr.data.text import MOST_CHARACTERS
 from beir_cocodr.distributed import on_main
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import cache_folder, filling_cache, json_sha256
-from beir_cocodr.models.checkpoints.loading import tokenizer_sha256
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.vectors.pool import share_over_ranks
 from beir_cocodr.training.batches import EpochClock, drawn_dataset
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretraining.objectives import SpanPairOptions
-from beir_cocodr.training.pretraining.views import BARE_TOKENS, Views, content_tokens
+from beir_cocodr.training.pretraining.token_places import TokenPlaces
+from beir_cocodr.training.pretraining.views import Views, content_tokens
 
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
@@ -42,19 +42,15 @@ def token_counts(documents: Documents, model: COCODR) -> Ints:
     """Return (N, 2) int32: the tokens of each document, without special ones, and its characters.
 
     Only the first :data:`~beir_cocodr.data.text.MOST_CHARACTERS` are tokenised. A corpus is counted
-    once for a tokenizer, by all processes of a run together, and the counts are kept in the cache;
-    what a killed run counted is not counted again. All processes call this.
+    once for a tokenizer, by all processes of a run together, and the counts are kept in the cache,
+    as are the places of the tokens; what a killed run counted is not counted again. All processes
+    call this.
     """
-    identity = [
-        documents.content_hash,
-        model.text_format.title_separator,
-        tokenizer_sha256(model.tokenizer),
-        MOST_CHARACTERS,
-    ]
+    places = TokenPlaces(documents, model)
     root = cache_folder("token-counts")
-    file = root / f"{json_sha256(identity)[:32]}.npy"
+    file = root / f"{json_sha256(places.identity)[:32]}.npy"
     if on_main(lambda: not is_kept(file)):
-        counting = _TokenCounting(documents, model, file)
+        counting = _TokenCounting(places, file)
         with filling_cache(root):
             counting.parts.mkdir(exist_ok=True)
             # A tokenizer takes all cores by itself.
@@ -103,27 +99,18 @@ def sentence_counts(documents: Documents, model: COCODR) -> Ints:
 class _TokenCounting:
     """The counting of a corpus, part by part."""
 
-    documents: Documents
-    model: COCODR
+    places: TokenPlaces
     file: Path
 
     def __post_init__(self) -> None:
         self.parts = self.file.with_suffix(".parts")
-        self.starts = range(0, max(1, len(self.documents)), _COUNTED)
+        self.starts = self.places.starts
 
     def part(self, start: int) -> Path:
         return self.parts / f"{start:010}.npy"
 
     def count(self, start: int) -> None:
-        rows = np.arange(start, min(start + _COUNTED, len(self.documents)))
-        text_format = self.model.text_format
-        texts = [text_format.document(document) for document in self.documents.take(rows)]
-        read = [text[:MOST_CHARACTERS] for text in texts]
-        tokens = []
-        if read:
-            tokens = self.model.tokenizer(read, **BARE_TOKENS)["input_ids"]
-        counts = [(len(ids), len(text)) for ids, text in zip(tokens, texts, strict=True)]
-        save_array(self.part(start), np.array(counts, np.int32).reshape(-1, 2))
+        save_array(self.part(start), self.places.write(start))
 
     def merge(self) -> None:
         save_array(self.file, np.concatenate([np.load(self.part(s)) for s in self.starts]))
@@ -159,6 +146,9 @@ class DocumentViews(Views):
         self.bounds = np.cumsum([0, *sizes])
         self.max_tokens = content_tokens(self.model, self.options.max_length)
         counts = [token_counts(corpus.documents, self.model) for corpus in self.collections]
+        self.places = [TokenPlaces(corpus.documents, self.model) for corpus in self.collections]
+        for places, of_corpus in zip(self.places, counts, strict=True):
+            places.complete(of_corpus[:, 0])
         tokens, characters = np.concatenate(counts).T
         own_options = self.options.objective_options
         single_spans = isinstance(own_options, SpanPairOptions) and own_options.single_spans
@@ -227,13 +217,10 @@ class DocumentViews(Views):
     def texts_of(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
         """Return what this epoch sees of documents, a text per column."""
         options = self.options
-        texts = [
-            self.model.text_format.document(document)[:MOST_CHARACTERS]
-            for document in self._documents(rows)
-        ]
-        tokens = self.model.tokenizer(texts, return_offsets_mapping=True, **BARE_TOKENS)
         views = []
-        for row, text, offsets in zip(rows, texts, tokens["offset_mapping"], strict=True):
+        for row, document in zip(rows, self._documents(rows), strict=True):
+            text = self.model.text_format.document(document)[:MOST_CHARACTERS]
+            offsets = self._places(row)
             seed = (options.seed, self.clock.epoch, row)
             rng = np.random.default_rng(seed)
             ranges = span_ranges(
@@ -244,9 +231,14 @@ class DocumentViews(Views):
                 rng,
                 whole_sentences=options.whole_sentences,
             )
-            document = SpannedText(text, offsets, ranges, self.max_tokens)
-            views.append(self.view.texts(options.objective_options, document, rng))
+            spanned = SpannedText(text, offsets, ranges, self.max_tokens)
+            views.append(self.view.texts(options.objective_options, spanned, rng))
         return views
+
+    def _places(self, row: int) -> Ints:
+        """Return the (n, 2) character ranges of the tokens of a document."""
+        corpus = int(np.searchsorted(self.bounds, row, side="right")) - 1
+        return self.places[corpus].of(row - int(self.bounds[corpus]))
 
     def _documents(self, rows: Sequence[int]) -> list[dict[str, str]]:
         """Return documents in the order of the rows; each corpus is read once."""

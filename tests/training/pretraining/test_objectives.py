@@ -21,7 +21,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.models.heads.condenser import HEAD_FOLDER
 from beir_cocodr.training import checkpoints
 from beir_cocodr.training.options import PretrainOptions
-from beir_cocodr.training.pretraining import document_views
+from beir_cocodr.training.pretraining import token_places
 from beir_cocodr.training.pretraining.document_views import DocumentViews, token_counts
 from beir_cocodr.training.pretraining.objectives import OBJECTIVES
 from beir_cocodr.training.pretraining.pretrain import pretrain
@@ -175,7 +175,7 @@ def test_one_span_is_enough_without_pairs(tiny_mlm, tmp_path):
 
 def test_a_corpus_is_tokenised_once_for_a_tokenizer(beir_folder, tiny_mlm, tmp_path, monkeypatch):
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(document_views, "_COUNTED", 20)
+    monkeypatch.setattr(token_places, "_PART", 20)
     documents, model = (
         load_collection(str(beir_folder), labels="none").documents,
         COCODR(str(tiny_mlm)),
