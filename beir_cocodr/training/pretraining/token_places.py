@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from beir_cocodr.arrays import Ints
+from beir_cocodr.arrays import Array, Ints
 from beir_cocodr.checksums import is_kept, save_array
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.spans import Range
@@ -80,7 +80,7 @@ class TokenPlaces:
             # A tokenizer takes all cores by itself.
             share_over_ranks(self.starts, lambda device: self.write, self._is_kept, seconds=0)
 
-    def write(self, start: int) -> Ints:
+    def write(self, start: int) -> Array:
         """Tokenise the documents of a file, and write it.
 
         Returns:
