@@ -89,10 +89,11 @@ PUBLIC = {
             "ClusterLoss",
             "TSDAELoss",
             "CoTMAELoss",
+            "ListDistillationLoss",
         ),
         *("LambdaRankDistillationLoss", "infonce", "coco_contrastive_loss", "triplet_losses"),
         *("in_batch_losses", "idro_weights", "idro_weights_in_closed_form", "group_dro_weights"),
-        *("cvar_weights", "lambda_rank_distillation_loss"),
+        *("cvar_weights", "lambda_rank_distillation_loss", "list_distillation_loss"),
     ],
 }
 

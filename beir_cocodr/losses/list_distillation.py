@@ -52,13 +52,15 @@ def list_distillation_loss(
 class ListDistillationLoss(nn.Module):
     """Train an encoder by :func:`list_distillation_loss`.
 
-    The columns are a query and n documents; the labels are the teacher's (B, n) scores.
-
     Args:
         model: The encoder.
         similarity: Scores of pairs, scaled.
         margin_weight: Weight of the margin term.
         temperature: Divides the teacher's scores.
+
+    Inputs:
+        Columns of texts, (query, document 1, ..., document n), and as labels the teacher's (B, n)
+        scores.
     """
 
     def __init__(

@@ -123,7 +123,10 @@ class StoredEncoder:
         vectors: Floats,
     ) -> None:
         """Take the vectors of queries."""
+        import torch
+
         self.similarity_fn_name = similarity
+        self.device = torch.device("cpu")
         self.texts_cut = 0
         self._vectors = dict(zip(texts, vectors, strict=True))
 

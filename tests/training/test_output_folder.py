@@ -98,6 +98,10 @@ VALUES += [
     "keep",
     "reset",
     "tokens",
+    "lamb",
+    "rank",
+    "titles",
+    "claims,titles",
 ]
 
 
@@ -125,6 +129,8 @@ def with_option(kind: type, name: str) -> Any:
     for table, rows in kind.TABLES.items():
         for row in rows_with_option(rows, name):
             return kind(**{table: row})
+    if name == "consecutive":
+        return kind(loss="triplet")  # a loss within the batch takes no query several times
     return kind()
 
 
