@@ -190,7 +190,11 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(
         str(tiny_mlm),
         data,
         output=tmp_path / "p",
-        options=AdaptOptions(stages=["qgen"], generated=output / "queries", stage_options=settings),
+        options=AdaptOptions(
+            stages=["qgen"],
+            generated=output / "queries",
+            stage_options={"qgen": settings["qgen"]},
+        ),
     )
     assert again.generated_queries == str(output / "queries")
     other = write_beir(tmp_path / "other", seed=5)
