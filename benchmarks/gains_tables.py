@@ -79,8 +79,8 @@ PUBLISHED = {
     "coco-dr-large": ("COCO-DR Large", "published; 335M, pre-trained on the corpora of BEIR"),
 }
 
-#: The distilled SPLADE v2 on SciFact and NFCorpus (Formal et al., 2021, arXiv 2109.10086).
-SPLADE = (0.693, 0.334)
+#: SPLADE-distil CoCondenser Medium on SciFact and NFCorpus, as Anserini's regressions measure it.
+SPLADE = (0.699, 0.345)
 
 #: MiniLM on all of SciFact, measured before this script, which lacks the vectors to repeat it.
 ON_SCIFACT = {DENSE: 0.645, HYBRID: 0.741, RM3_LABEL: 0.731}
@@ -255,7 +255,7 @@ def _beir(results: Mapping[str, Any]) -> str:
         scifact = _figure(scores["scifact"][method])
         rows.append([shown, scifact, _figure(scores["nfcorpus"][method]), what])
     scifact, nfcorpus = map(_figure, SPLADE)
-    rows.append(["SPLADE v2", scifact, nfcorpus, "published; 66M, a sparse vector, distilled"])
+    rows.append(["SPLADE", scifact, nfcorpus, "measured by Anserini; a sparse vector, distilled"])
     return markdown_table(["", "SciFact", "NFCorpus", "what it is"], rows)
 
 
