@@ -73,7 +73,7 @@ def text_key(text: str) -> int:
 
 
 class TextKeys:
-    """The keys of the documents of a corpus, each of which is read once.
+    """The keys of the documents of a corpus; each document is read once.
 
     Args:
         count: N, the number of documents.
