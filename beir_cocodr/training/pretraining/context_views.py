@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -69,6 +70,9 @@ class ContextViews(Views):
         assert isinstance(own_options, ContextOptions)
         self.own = own_options
         content_tokens(self.model, self.options.max_length)
+        # A tokenizer keeps the padding and truncation of its last call. Rows are also drawn in a
+        # thread that makes batches ahead, so that they must not share one with the collator.
+        self._drawing_tokenizer = copy.deepcopy(self.model.tokenizer)
         tables = [self._load(folder) for folder in self.folders]
         sizes = [len(table) for table in tables]
         self.passages = concatenate_datasets(tables)
@@ -200,7 +204,7 @@ class ContextViews(Views):
         if neighbours:
             drawn = neighbours[int(rng.integers(len(neighbours)))]
             return text, self.passages[drawn]["text"]
-        tokens = self.model.tokenizer(text, return_offsets_mapping=True, **BARE_TOKENS)
+        tokens = self._drawing_tokenizer(text, return_offsets_mapping=True, **BARE_TOKENS)
         offsets = tokens["offset_mapping"]
         ranges = span_ranges(text, offsets, self.options.span_tokens)
         spanned = SpannedText(text, offsets, ranges, len(offsets))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,36 @@ def test_cached_and_uncached_contrastive_gradients_agree(context, tiny_mlm):
     whole, cached = gradients
     assert cached.keys() == whole.keys()
     assert max(float((cached[name] - whole[name]).abs().max()) for name in whole) < 1e-5
+
+
+def test_rows_are_drawn_in_a_thread_while_others_are_collated(context, tiny_mlm):
+    """A tokenizer keeps its padding from one call to the next, for all threads that share it."""
+    found = views(context, tiny_mlm, settings("qc", mix=1.0))
+    rows, collate = found.dataset(), found.collator()
+    is_alone = np.bincount(found.document)[found.document] == 1
+    alone = np.flatnonzero(is_alone).tolist()  # these are cut into spans, which needs a tokenizer
+    stopped = threading.Event()
+
+    def draw() -> None:
+        while not stopped.is_set():
+            found.texts_of(alone)
+
+    batch = [rows[row] for row in range(16)]
+    columns = [f"{column}_input_ids" for column in found.columns]
+    expected = collate(batch)
+    thread = threading.Thread(target=draw)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that the threads meet at every place
+    thread.start()
+    try:
+        for _ in range(300):
+            collated = collate(batch)
+            for column in columns:
+                assert torch.equal(collated[column], expected[column])
+    finally:
+        stopped.set()
+        thread.join()
+        sys.setswitchinterval(interval)
 
 
 @pytest.fixture(scope="module", params=KINDS)
