@@ -248,11 +248,11 @@ class DenseSearch(Search):
 
     def _ranker(self, documents: Documents, options: SearchOptions) -> Ranker:
         return Dense(
-            self.encoder,
-            documents,
-            Path(self._folder.name),
-            options.batch_size,
-            options.shows_progress,
+            model=self.encoder,
+            documents=documents,
+            folder=Path(self._folder.name),
+            batch_size=options.batch_size,
+            progress=options.shows_progress,
         )
 
 
@@ -447,7 +447,11 @@ def task(
     name = f"{_ORGANISATION}-{file_names([dataset])[dataset]}"
     content = [collection.documents.content_hash, collection.queries, collection.qrels]
     task_metadata = _task_metadata(
-        name, dataset, json_sha256(content)[:_REVISION], split, list(languages)
+        name=name,
+        dataset=dataset,
+        revision=json_sha256(content)[:_REVISION],
+        split=split,
+        languages=list(languages),
     )
 
     class LocalRetrieval(AbsTaskRetrieval):

@@ -441,7 +441,14 @@ def load_collection(
     if isinstance(dataset, Collection):
         return _checked_collection(dataset, labels)
     if isinstance(dataset, Documents) and dataset.content_hash and labels != "required":
-        return Collection(repr(dataset), dataset, {}, {}, None, dataset.counts)
+        return Collection(
+            name=repr(dataset),
+            documents=dataset,
+            queries={},
+            qrels={},
+            split=None,
+            counts=dataset.counts,
+        )
     return _load(resolve_source(dataset, split), labels)
 
 
@@ -483,7 +490,15 @@ def _load(
     if documents is None:
         documents = converted_corpus(source)
     report.counts.update(documents.counts)
-    collection = Collection(source.name, documents, {}, {}, None, report.counts, source)
+    collection = Collection(
+        name=source.name,
+        documents=documents,
+        queries={},
+        qrels={},
+        split=None,
+        counts=report.counts,
+        source=source,
+    )
     if labels != "none":
         queries, qrels = join_labels(source, labels, lambda ids: documents.rows(ids) >= 0, report)
         equal_ids = int(np.count_nonzero(documents.rows(queries) >= 0))
@@ -571,4 +586,11 @@ def load_queries(dataset: Dataset, split: str = "test") -> Collection:
         raise InputError(f"{source.name} has no queries of split {split!r} to search for")
     if source.judgements_file is None:
         log.info("%s has no judgements: all %d queries are used", source.name, len(queries))
-    return Collection(source.name, documents, queries, qrels, source.split, source=source)
+    return Collection(
+        name=source.name,
+        documents=documents,
+        queries=queries,
+        qrels=qrels,
+        split=source.split,
+        source=source,
+    )

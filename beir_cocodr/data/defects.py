@@ -170,14 +170,22 @@ class Repeats:
                 yield Duplicate(line, id, first_line)
 
 
-def report_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report) -> None:
+def report_duplicates(
+    duplicates: Iterable[Duplicate],
+    file: str,
+    report: Report,
+) -> None:
     """Report every duplicate id as a separate error."""
     for line, id, first_line in duplicates:
         message = f"id {id!r} is already on line {first_line}; give every record a unique id"
         report(error("duplicate ids", file, message, line, id))
 
 
-def check_duplicates(duplicates: Iterable[Duplicate], file: str, report: Report) -> None:
+def check_duplicates(
+    duplicates: Iterable[Duplicate],
+    file: str,
+    report: Report,
+) -> None:
     """Report duplicate ids as one error that names the first three; the caller stops there."""
     first = list(islice(duplicates, _NAMED_DUPLICATES + 1))
     if not first:
@@ -210,7 +218,13 @@ class LineTally:
         if self.first is None:
             self.first = line
 
-    def report(self, report: Report, kind: str, file: str, message: str) -> None:
+    def report(
+        self,
+        report: Report,
+        kind: str,
+        file: str,
+        message: str,
+    ) -> None:
         """Report the count if it is above 0; it replaces ``{}`` in the message."""
         if self.times:
             report(warning(kind, file, message.format(self.times), self.first, times=self.times))

@@ -71,8 +71,10 @@ class IdIndex:
         """
         self._ids = ids
         self._hash_of = hash_of
-        parts = [hashes_of(chunk.to_pylist(), hash_of) for chunk in ids.chunks]
-        hashes = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        parts = [np.empty(0, dtype=np.int64)]
+        for chunk in ids.chunks:
+            parts.append(hashes_of(chunk.to_pylist(), hash_of))
+        hashes = np.concatenate(parts)
         self._order = np.argsort(hashes, kind="stable")  # (N,)
         self._sorted = hashes[self._order]  # (N,)
 
@@ -161,7 +163,9 @@ class Documents(Mapping[str, dict[str, str]]):
 
     def __getitem__(self, id: str) -> dict[str, str]:
         """Return the title and text of a document."""
-        row = self._index.row(id) if isinstance(id, str) else -1
+        row = -1
+        if isinstance(id, str):
+            row = self._index.row(id)
         if row < 0:
             raise KeyError(id)
         return {
@@ -189,7 +193,8 @@ class Documents(Mapping[str, dict[str, str]]):
         """
         if rows is None:
             return list(self)
-        return gather(self.table.column("id"), self._check_rows(rows))
+        checked = self._check_rows(rows)
+        return gather(self.table.column("id"), checked)
 
     def rows(self, ids: Iterable[str]) -> Ints:
         """Return the rows of ids, int64 (M,), -1 where an id is unknown."""
@@ -218,9 +223,13 @@ class Documents(Mapping[str, dict[str, str]]):
         checked = self._check_rows(rows)
         # Neighbours are a slice, which takes a third of the time.
         if len(checked) > 1 and (np.diff(checked) == 1).all():
-            return _as_dicts(self.table.slice(int(checked[0]), len(checked)))
-        columns = [gather(self.table.column(name), checked) for name in _SCHEMA.names]
-        return _join_columns(*columns)
+            first = int(checked[0])
+            return _as_dicts(self.table.slice(first, len(checked)))
+        return _join_columns(
+            ids=gather(self.table.column("id"), checked),
+            titles=gather(self.table.column("title"), checked),
+            texts=gather(self.table.column("text"), checked),
+        )
 
     def tie_ranks(self) -> Ints:
         """Return each row's position when ids are sorted descending by UTF-8 bytes, int64 (N,).
@@ -238,7 +247,8 @@ class Documents(Mapping[str, dict[str, str]]):
 
     def __repr__(self) -> str:
         """Return the number of documents and the beginning of the content's hash."""
-        return f"Documents({len(self)} documents, content {self.content_hash[:12]})"
+        content = self.content_hash[:12]
+        return f"Documents({len(self)} documents, content {content})"
 
     @cached_property
     def _index(self) -> IdIndex:
@@ -258,11 +268,13 @@ class Documents(Mapping[str, dict[str, str]]):
 
     def _check_rows(self, rows: Rows) -> Ints:
         checked = np.asarray(rows, dtype=np.int64)
+        if not len(checked):
+            return checked
+        least = checked.min()
+        largest = checked.max()
         # A negative row is what `rows` returns for an unknown id; wrapping around would hide it.
-        if len(checked) and (checked.min() < 0 or checked.max() >= len(self)):
-            raise IndexError(
-                f"rows run from 0 to {len(self) - 1}, not {checked.min()} to {checked.max()}"
-            )
+        if least < 0 or largest >= len(self):
+            raise IndexError(f"rows run from 0 to {len(self) - 1}, not {least} to {largest}")
         return checked
 
 
@@ -283,7 +295,11 @@ class _Values(ValuesView[dict[str, str]]):
 
 
 def _as_dicts(table: pa.Table) -> list[dict[str, str]]:
-    return _join_columns(*(table.column(name).to_pylist() for name in _SCHEMA.names))
+    return _join_columns(
+        ids=table.column("id").to_pylist(),
+        titles=table.column("title").to_pylist(),
+        texts=table.column("text").to_pylist(),
+    )
 
 
 def _join_columns(
@@ -369,7 +385,8 @@ def _framed(
     rows = zip(ids, titles, texts, strict=True)
     framed = []
     for id, title, text in rows:
-        framed.append(f"{len(id)} {len(title)} {len(text)}\n")
+        lengths = f"{len(id)} {len(title)} {len(text)}\n"
+        framed.append(lengths)
         framed.append(id)
         framed.append(title)
         framed.append(text)
@@ -439,15 +456,21 @@ def dataset_documents(dataset: Any) -> Documents:
             stream.
     """
     names = list(dataset.column_names or [])
-    id = next((name for name in ("id", "_id") if name in names), None)
-    if id is None or "text" not in names or not hasattr(dataset, "__len__"):
+    id = None
+    if "id" in names:
+        id = "id"
+    elif "_id" in names:
+        id = "_id"
+    is_stream = not hasattr(dataset, "__len__")
+    if id is None or "text" not in names or is_stream:
         raise InputError(
             f"a dataset with the columns {names} is not a corpus; load it with id (or _id) and "
             "text, not as a stream"
         )
     table = dataset.with_format("arrow")[:]
     ids = table.column(id)
-    is_text = pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type)
+    is_string = pa.types.is_string(ids.type)
+    is_text = is_string or pa.types.is_large_string(ids.type)
     if ids.null_count or not is_text:
         raise InputError(
             f"column {id!r} of the dataset holds {ids.type}, some of it null; cast it to strings"
@@ -456,13 +479,16 @@ def dataset_documents(dataset: Any) -> Documents:
         raise InputError(f"column {id!r} of the dataset repeats ids; keep one document of each")
     columns = [ids]
     for name in ("title", "text"):
-        column = table.column(name) if name in names else pa.nulls(len(ids))
-        columns.append(column)
+        if name in names:
+            columns.append(table.column(name))
+        else:
+            columns.append(pa.nulls(len(ids)))
     texts = []
     for column in columns:
         text = column.cast(pa.large_string())
         texts.append(pc.fill_null(text, ""))
-    return Documents(pa.table(texts, _SCHEMA), "")
+    converted = pa.table(texts, _SCHEMA)
+    return Documents(converted, content_hash="")
 
 
 @contextmanager
@@ -474,11 +500,14 @@ def hashed_documents(corpus: Mapping[str, Mapping[str, str | None]]) -> Iterator
     if isinstance(corpus, Documents) and corpus.content_hash:
         yield corpus
         return
-    rows = (
-        (0, id, fields.get("title") or "", fields.get("text") or "")
-        for id, fields in corpus.items()
-    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "corpus.arrow"
-        write_arrow(path, rows)
+        write_arrow(path, _rows_of_corpus(corpus))
         yield open_corpus(path)
+
+
+def _rows_of_corpus(corpus: Mapping[str, Mapping[str, str | None]]) -> Iterator[Document]:
+    for id, fields in corpus.items():
+        title = fields.get("title") or ""
+        text = fields.get("text") or ""
+        yield 0, id, title, text

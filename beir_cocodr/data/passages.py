@@ -416,11 +416,11 @@ class PassageReader:
         titles = [document["title"].strip() for document in documents]
         lengths = [len(title) for title in titles]
         ranges = split_passages(
-            texts,
-            self.count,
-            self.limit,
-            self.language,
-            lengths,
+            texts=texts,
+            count=self.count,
+            limit=self.limit,
+            language=self.language,
+            titles=lengths,
         )
         passages = []
         for row, text, title, parts in zip(rows, texts, titles, ranges, strict=True):

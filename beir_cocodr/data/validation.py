@@ -58,7 +58,13 @@ def validate(
     source.missing(defects.append, labels)
     corpus = _CorpusHashes(source, defects.append)
     if labels != "none":
-        join_labels(source, labels, corpus.known, defects.append, report_duplicates)
+        join_labels(
+            source=source,
+            labels=labels,
+            known=corpus.known,
+            report=defects.append,
+            report_duplicates=report_duplicates,
+        )
         corpus.report_queries(defects.append)
     return defects
 

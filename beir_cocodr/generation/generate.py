@@ -121,10 +121,10 @@ def generate_queries(
         counter = named_counter(options.tokenizer)
     consistency = _consistency_filter(documents, options, device, progress)
     plan = GenerationPlan(
-        GeneratedFrom(documents.content_hash, collection.name, len(documents), collection.counts),
-        options.generation(),
-        writer.describe(),
-        counter.sha256,
+        dataset=_generated_from(collection),
+        settings=options.generation(),
+        generator=writer.describe(),
+        tokenizer_sha256=counter.sha256,
         selection=options.selection(),
     )
     record = _lock_generation(output, plan)
@@ -132,19 +132,18 @@ def generate_queries(
         return record
     shards = QueryShards(output, len(documents), options.shard_documents)
     reader = PassageReader(
-        documents, options.text_format, counter.count, options.passage_tokens, options.language
+        documents=documents,
+        text_format=options.text_format,
+        count=counter.count,
+        limit=options.passage_tokens,
+        language=options.language,
     )
     if kind.writes and shards.missing():
         log.info("%s", describe_costs(generator, reader, writer, options))
     with naming_full_disk(output, shards.describe):
         with _unless_finished(output):
             own_shards = [shard for shard in shards.missing() if shard % parts == number - 1]
-            bar = Bar(
-                own_shards,
-                desc="Queries",
-                unit=" shards",
-                disable=not progress,
-            )
+            bar = Bar(own_shards, desc="Queries", unit=" shards", disable=not progress)
             _write_shards(output, shards, bar, reader, writer, options)
         missing = len(shards.missing())
         if missing and not _is_finished(output):
@@ -154,6 +153,16 @@ def generate_queries(
             return UnfinishedGeneration(shards.count, missing)
         citations = list(kind.citations)
         return _finish(output, shards, collection, plan, options, consistency, citations)
+
+
+def _generated_from(collection: Collection) -> GeneratedFrom:
+    """Return what the record says of the corpus."""
+    return GeneratedFrom(
+        corpus_sha256=collection.documents.content_hash,
+        name=collection.name,
+        documents=len(collection.documents),
+        counts=collection.counts,
+    )
 
 
 def named_counter(name: str) -> TokenCounter:
@@ -330,7 +339,13 @@ def _finish(
                 "or filter with another retriever"
             )
         link_corpus(collection, output)
-        written = write_queries(shards, kept, collection.documents, output, options.kinds)
+        written = write_queries(
+            shards=shards,
+            kept=kept,
+            documents=collection.documents,
+            output=output,
+            kinds=options.kinds,
+        )
         record = GenerationRecord(
             **vars(plan),
             counts=dict(counts) | selected | written,

@@ -96,7 +96,12 @@ def parse_kinds(names: str | None) -> tuple[str, ...]:
     return kinds
 
 
-def kinds_in_turn(kinds: Sequence[str], row: int, number: int, count: int) -> list[str]:
+def kinds_in_turn(
+    kinds: Sequence[str],
+    row: int,
+    number: int,
+    count: int,
+) -> list[str]:
     """Return the kind of each query of a passage.
 
     Every kind comes as often; the rest goes round from passage to passage, so that all kinds are as

@@ -92,11 +92,11 @@ class QueryShards:
             file.write(json.dumps(head) + "\n")
             for passage, texts in zip(passages, queries, strict=True):
                 record = PassageQueries(
-                    passage.row,
-                    passage.number,
-                    passage.start,
-                    passage.end,
-                    texts,
+                    row=passage.row,
+                    number=passage.number,
+                    start=passage.start,
+                    end=passage.end,
+                    queries=texts,
                 )
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
 

@@ -90,7 +90,9 @@ def _check_covered(
     selected: dict[str, Any],
 ) -> None:
     """Check that the selected modules hold all parameters of some layers."""
-    covered = {id(weight) for module in selected.values() for weight in module.parameters()}
+    covered: set[int] = set()
+    for module in selected.values():
+        covered.update(id(weight) for weight in module.parameters())
     if any(id(weight) not in covered for weight in layers.parameters()):
         raise InputError(
             f"{type(backbone).__name__} has parameters outside of Linear and LayerNorm modules in "
@@ -155,7 +157,8 @@ class ClusterStep:
         """Watch the forwards in this block."""
         handles: list[RemovableHandle] = []
         for index, module in enumerate(self.modules):
-            handles.append(module.register_forward_hook(partial(self._keep, index)))
+            hook = partial(self._keep, index)
+            handles.append(module.register_forward_hook(hook))
         try:
             yield
         finally:
@@ -189,8 +192,10 @@ class ClusterStep:
                 outputs.append(output)
         self._forwards.clear()
         gradients = torch.autograd.grad(loss, outputs, retain_graph=True)
-        for index, module_inputs, gradient in zip(indexes, inputs, gradients, strict=True):
-            self._arrived[index].append(_tokens(module_inputs, gradient))
+        forwards_of_modules = zip(indexes, inputs, gradients, strict=True)
+        for index, module_inputs, gradient in forwards_of_modules:
+            tokens = _tokens(module_inputs, gradient)
+            self._arrived[index].append(tokens)
         for index, arrived in enumerate(self._arrived):
             if arrived:
                 self._compare(index)
@@ -198,8 +203,11 @@ class ClusterStep:
     def differentiate_each(self, cluster_losses: Tensor) -> None:
         """Differentiate each of the (P,) losses W ℓ_k by a call of its own."""
         self._forwards.clear()
-        parameters = [weight for module in self.modules for weight in module.parameters()]
-        self._grams.append(gram_by_calls(cluster_losses, parameters))
+        parameters: list[Tensor] = []
+        for module in self.modules:
+            parameters += module.parameters()
+        gram = gram_by_calls(cluster_losses, parameters)
+        self._grams.append(gram)
 
     def gram(self) -> Tensor:
         """Return the (K, K) products ∇ℓ_i·∇ℓ_j in float64, 0 where a cluster is absent.
@@ -211,22 +219,28 @@ class ClusterStep:
         factors = self._factors * self._loss_scale * world_size()
         # A factor of 0 leaves nothing of a gradient.
         inverse = torch.where(factors > 0, 1 / factors, 0.0)
-        gram = products.new_zeros(len(self.counts), len(self.counts))
+        clusters = len(self.counts)
+        gram = products.new_zeros(clusters, clusters)
         rows = self.present[:, None]
-        gram[rows, self.present] = products * inverse[:, None] * inverse
+        columns = self.present
+        gram[rows, columns] = products * inverse[:, None] * inverse
         return gram
 
     def _sum_products(self) -> Tensor:
         """Return the (P, P) products over all parameters, of gradients as they were watched."""
         for index in sorted(self._waiting):
-            self._grams += weight_grams(self._waiting[index], self._membership)
+            tokens = self._waiting[index]
+            self._grams += weight_grams(tokens, self._membership)
         self._waiting.clear()
         vectors: list[Tensor] = []
         for index in sorted(self._vectors):
             vectors += self._vectors[index]
         if vectors:
-            self._grams.append(gram_of(cluster_sums(torch.cat(vectors, dim=1), self._membership)))
-        return torch.stack(self._grams).sum(dim=0, dtype=torch.float64)
+            of_examples = torch.cat(vectors, dim=1)  # (B, s)
+            of_clusters = cluster_sums(of_examples, self._membership)  # (P, s)
+            self._grams.append(gram_of(of_clusters))
+        grams = torch.stack(self._grams)
+        return grams.sum(dim=0, dtype=torch.float64)
 
     def _keep(
         self,
@@ -243,7 +257,8 @@ class ClusterStep:
                 " cluster gradients need a model whose first dimension is the batch"
             )
         if output.requires_grad:
-            self._forwards[index].append((inputs[0].detach(), output))
+            forward = (inputs[0].detach(), output)
+            self._forwards[index].append(forward)
 
     def _take(
         self,
@@ -253,8 +268,9 @@ class ClusterStep:
         gradient: Tensor,
     ) -> None:
         """Take the gradient of one of the module's ``forwards`` outputs; a backward hook."""
-        self._arrived[index].append(_tokens(inputs, gradient.detach()))
-        if len(self._arrived[index]) == forwards:
+        arrived = self._arrived[index]
+        arrived.append(_tokens(inputs, gradient.detach()))
+        if len(arrived) == forwards:
             self._compare(index)
 
     def _compare(self, index: int) -> None:
@@ -267,15 +283,22 @@ class ClusterStep:
                 inputs=torch.cat([tokens.inputs for tokens in forwards], dim=1),
                 gradients=torch.cat([tokens.gradients for tokens in forwards], dim=1),
             )
-            vectors = vector_gradients(self.modules[index], tokens)
-            if isinstance(self.modules[index], nn.Linear):
+            module = self.modules[index]
+            vectors = vector_gradients(module, tokens)
+            if isinstance(module, nn.Linear):
                 vectors += self._compare_weights(index, tokens)
             self._vectors[index] = vectors
 
     def _compare_weights(self, index: int, tokens: Tokens) -> list[Tensor]:
         """Use the weight gradients of a Linear, and return their sketch if one is wanted."""
         if self.sketch is not None:
-            return [sketched_gradients(tokens, self.sketch.size, self.sketch.seed, index)]
+            sketched = sketched_gradients(
+                tokens,
+                size=self.sketch.size,
+                seed=self.sketch.seed,
+                module=index,
+            )
+            return [sketched]
         if world_size() > 1:
             self._waiting[index] = tokens
         else:
@@ -320,7 +343,9 @@ def _tokens(inputs: Tensor, gradient: Tensor) -> Tokens:
     if _can_read(gradient.device):
         largest = torch.linalg.vector_norm(gradient, ord=torch.inf, dim=(0, 2))  # (L,)
         used = largest.nonzero()
-        length = int(used[-1]) + 1 if len(used) else 0
+        length = 0
+        if len(used):
+            length = int(used[-1]) + 1
         inputs = inputs[:, :length]
         gradient = gradient[:, :length]
     return Tokens(inputs, gradient)
@@ -351,7 +376,9 @@ def weight_grams(tokens: Tokens, members: Tensor) -> list[Tensor]:
     grams: list[Tensor] = []
     for block in torch.split(gradients, outputs, dim=2):
         of_examples = _outer_sums(block, inputs.to(gradients.dtype))  # (B, outputs, in)
-        grams.append(gram_of(cluster_sums(of_examples.flatten(1), members)))
+        of_clusters = cluster_sums(of_examples.flatten(1), members)
+        grams.append(gram_of(of_clusters))
+        del of_examples, of_clusters  # before those of the next block are made
     return grams
 
 
@@ -378,7 +405,11 @@ def vector_gradients(module: nn.Module, tokens: Tokens) -> list[Tensor]:
     wide = _wide_type(gradients)
     vectors: list[Tensor] = []
     if isinstance(module, nn.LayerNorm):
-        normal = nn.functional.layer_norm(inputs.to(wide), module.normalized_shape, eps=module.eps)
+        normal = nn.functional.layer_norm(
+            inputs.to(wide),
+            module.normalized_shape,
+            eps=module.eps,
+        )
         vectors.append((gradients * normal).sum(dim=1))
     if module.bias is not None:
         vectors.append(gradients.sum(dim=1, dtype=wide))
@@ -408,8 +439,18 @@ def sketched_gradients(
     inputs, gradients = tokens
     wide = _wide_type(gradients)
     device = gradients.device
-    left_projection = _projection(gradients.shape[2], size, (seed, module, 0), device)
-    right_projection = _projection(inputs.shape[2], size, (seed, module, 1), device)
+    left_projection = _projection(
+        gradients.shape[2],
+        size,
+        seed=(seed, module, 0),
+        device=device,
+    )
+    right_projection = _projection(
+        inputs.shape[2],
+        size,
+        seed=(seed, module, 1),
+        device=device,
+    )
     left = gradients.to(wide) @ left_projection.to(wide)
     right = inputs.to(wide) @ right_projection.to(wide)
     return _outer_sums(left, right).flatten(1)
@@ -432,7 +473,12 @@ def gram_by_calls(cluster_losses: Tensor, parameters: Sequence[Tensor]) -> Tenso
     """
     rows: list[Tensor] = []
     for loss in cluster_losses:
-        gradients = torch.autograd.grad(loss, parameters, retain_graph=True, materialize_grads=True)
+        gradients = torch.autograd.grad(
+            loss,
+            parameters,
+            retain_graph=True,
+            materialize_grads=True,
+        )
         rows.append(torch.cat([gradient.flatten() for gradient in gradients]))
     return gram_of(_widened(torch.stack(rows)))
 
@@ -447,7 +493,8 @@ def _projection(
     number, module, side = seed
     number_of_matrix = (number * 1_000_003 + module) * 2 + side
     generator = torch.Generator().manual_seed(number_of_matrix)
-    matrix: Tensor = torch.randn(width, size, generator=generator) / size**0.5
+    normal = torch.randn(width, size, generator=generator)
+    matrix: Tensor = normal / size**0.5
     return matrix.to(device)
 
 

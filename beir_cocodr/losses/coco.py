@@ -255,7 +255,13 @@ class COCOLoss(CachedLossMixin, nn.Module):
             spans = util.all_gather_with_grad(spans)  # (2BW, d)
             if candidates is not None:
                 candidates = util.all_gather_with_grad(candidates)
-        return coco_contrastive_loss(spans, self.scale, self.normalize, candidates, rows)
+        return coco_contrastive_loss(
+            embeddings=spans,
+            scale=self.scale,
+            normalize=self.normalize,
+            negatives=candidates,
+            rows=rows,
+        )
 
     def _count_masked(self, columns: list[dict[str, Tensor]]) -> None:
         """Note which columns have a language-model loss, and count masked tokens of all ranks."""

@@ -373,7 +373,12 @@ class GroupDROLoss(ClusterLoss):
         return torch.where(counts > 0, self.weights, 0.0)
 
 
-def cvar_weights(losses: Tensor, sizes: Tensor, alpha: float = 0.5, eps: float = 0.01) -> Tensor:
+def cvar_weights(
+    losses: Tensor,
+    sizes: Tensor,
+    alpha: float = 0.5,
+    eps: float = 0.01,
+) -> Tensor:
     """Return 1/α for the clusters with the largest losses, until they hold a share α of all.
 
     Args:
@@ -666,7 +671,14 @@ class IDROLoss(ClusterLoss):
                 "ema": self.ema,
                 "eps": self.eps,
             }
-            moved = idro_weights(self.weights, losses, counts, gram, self.absent, **rates)
+            moved = idro_weights(
+                weights=self.weights,
+                losses=losses,
+                counts=counts,
+                gram=gram,
+                absent=self.absent,
+                **rates,
+            )
         self.weights.copy_(moved)
 
 

@@ -70,7 +70,8 @@ class DocumentPieces:
         for text in texts:
             ranges = _piece_ranges(text, tokenizer, step)
             pieces.append(text)
-            pieces += [text[start:end] for start, end, _ in ranges[1:]]
+            for start, end, _ in ranges[1:]:
+                pieces.append(text[start:end])
             tokens += [count for _, _, count in ranges]
             counts.append(len(ranges))
         return cls(pieces, tokens, counts)
@@ -82,14 +83,17 @@ class DocumentPieces:
         """
         weights = torch.tensor(self.tokens, dtype=vectors.dtype, device=vectors.device)
         counts = torch.tensor(self.counts, device=vectors.device)
-        rows = torch.repeat_interleave(torch.arange(len(counts), device=vectors.device), counts)
+        text_rows = torch.arange(len(counts), device=vectors.device)
+        rows = torch.repeat_interleave(text_rows, counts)
         sums = vectors.new_zeros(len(counts), vectors.shape[1])
         sums.index_add_(0, rows, vectors * weights[:, None])
-        totals = vectors.new_zeros(len(counts)).index_add_(0, rows, weights)
+        totals = vectors.new_zeros(len(counts))
+        totals.index_add_(0, rows, weights)
         mean = sums / totals[:, None]
         if way == MEAN:
             return mean
-        first = vectors[counts.cumsum(0) - counts]
+        first_rows = counts.cumsum(0) - counts
+        first = vectors[first_rows]
         return (first + mean) / 2
 
 
@@ -109,17 +113,26 @@ def _piece_ranges(text: str, tokenizer: Any, step: int) -> list[tuple[int, int, 
     begin = 0
     while begin < len(places):
         end = min(begin + step, len(places))
-        ranges.append((places[begin][0], places[end - 1][1], end - begin))
+        first_character = places[begin][0]
+        last_character = places[end - 1][1]
+        ranges.append((first_character, last_character, end - begin))
         if end == len(places):
             break
         begin = _word_start(text, places, end, begin + 1)
     return ranges
 
 
-def _word_start(text: str, places: Sequence[tuple[int, int]], token: int, least: int) -> int:
+def _word_start(
+    text: str,
+    places: Sequence[tuple[int, int]],
+    token: int,
+    least: int,
+) -> int:
     """Return the token at which the word of a token begins, no further back than is allowed."""
-    for candidate in range(token, max(least, token - _BACK) - 1, -1):
+    first = max(least, token - _BACK)
+    for candidate in range(token, first - 1, -1):
         start = places[candidate][0]
-        if text[start - 1 : start].isspace():
+        character_before = text[start - 1 : start]
+        if character_before.isspace():
             return candidate
     return token

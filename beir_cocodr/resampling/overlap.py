@@ -536,7 +536,11 @@ def _repeated_queries(pairs: Pairs, pair: TrainTest) -> RepeatedQueries:
     return RepeatedQueries(len(pairs), len(pairs) / len(pair.test.queries), pairs)
 
 
-def _nearest_queries(pair: TrainTest, model: Model | None, search: SearchOptions) -> NearestQueries:
+def _nearest_queries(
+    pair: TrainTest,
+    model: Model | None,
+    search: SearchOptions,
+) -> NearestQueries:
     scores, rows, encoder = _nearest(pair, model, search)
     return NearestQueries(
         **asdict(similarity_summary(scores)),

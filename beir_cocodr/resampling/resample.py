@@ -231,11 +231,11 @@ class _Writer:
         splits: Mapping[str, Qrels],
     ) -> None:
         write_beir_folder(
-            self._draft / folder,
-            corpus,
-            queries,
-            dict(splits),
-            self._draft,
+            folder=self._draft / folder,
+            corpus=corpus,
+            queries=queries,
+            splits=dict(splits),
+            root=self._draft,
         )
 
 

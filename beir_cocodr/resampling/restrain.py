@@ -163,7 +163,11 @@ def _k_for(size: int, unions: Ints) -> int:
     return k
 
 
-def ranks_for_targets(train: Embeddings, test: Array, options: RestrainOptions) -> tuple[Ints, int]:
+def ranks_for_targets(
+    train: Embeddings,
+    test: Array,
+    options: RestrainOptions,
+) -> tuple[Ints, int]:
     """Find the best ranks of training queries for test queries, deep enough for :func:`restrain`.
 
     The depth is only known to be enough once the ranks are there; until it is, it is doubled.
@@ -276,7 +280,11 @@ def _folder(sets: TrainingSets) -> str:
     return f"size-{sets.size}/"
 
 
-def _resampled_sets(sets: TrainingSets, folder: str, test_rows: Ints) -> list[ResampledSet]:
+def _resampled_sets(
+    sets: TrainingSets,
+    folder: str,
+    test_rows: Ints,
+) -> list[ResampledSet]:
     label = f"k-{sets.k}" if sets.size is None else f"size-{short_size(sets.size)}"
     rows = {"interpolation": sets.interpolation, "extrapolation": sets.extrapolation}
     resampled = []

@@ -66,7 +66,11 @@ def query_buckets(
     return clusters.labels[: len(train)], clusters.labels[len(train) :]
 
 
-def resttest(train_buckets: Ints, test_buckets: Ints, buckets: int) -> list[ResampledSet]:
+def resttest(
+    train_buckets: Ints,
+    test_buckets: Ints,
+    buckets: int,
+) -> list[ResampledSet]:
     """Hold out every bucket once.
 
     A test query is extrapolation in exactly one of the results, and interpolation in the others.

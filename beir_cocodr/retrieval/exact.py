@@ -199,7 +199,13 @@ class ExactSearch:
                     f"{declared}: leave one of them out"
                 )
             documents = source if isinstance(source, Documents) else corpus
-            return source, self._search_stored(documents, texts, top_k, self.store, excluded)
+            return source, self._search_stored(
+                corpus=documents,
+                queries=texts,
+                top_k=top_k,
+                folder=self.store,
+                excluded=excluded,
+            )
         vectors = self.vectors(list(texts.values()), "queries")
         chunks = (
             self.vectors(chunk, "documents") for chunk in source.chunks(self.corpus_chunk_size)
@@ -286,7 +292,13 @@ class ExactSearch:
             )
         folder = output_path(encode_output_path)
         encoder = self._encoder()
-        query_file = EmbeddingFile(folder / query_filename, list(texts), encoder, 0, parts)
+        query_file = EmbeddingFile(
+            path=folder / query_filename,
+            ids=list(texts),
+            encoder=encoder,
+            number=0,
+            parts=parts,
+        )
         self._write(query_file, list(texts.values()), "queries", overwrite)
         chunks: Iterator[Sequence[object]] = source.chunks(size)
         for number, chunk in enumerate(chunks):

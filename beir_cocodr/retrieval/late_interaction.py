@@ -84,8 +84,14 @@ class TokenVectors:
             settings = parse_json((folder / _SETTINGS).read_text())
             self.corpus = str(settings["corpus"])
             self.starts: Ints = np.load(folder / _STARTS)
-            shape = (int(self.starts[-1]), int(settings["dimensions"]))
-            self.vectors: Array = np.memmap(folder / _VECTORS, settings["dtype"], "r", shape=shape)
+            tokens = int(self.starts[-1])
+            dimensions = int(settings["dimensions"])
+            self.vectors: Array = np.memmap(
+                folder / _VECTORS,
+                settings["dtype"],
+                mode="r",
+                shape=(tokens, dimensions),
+            )
 
     @classmethod
     def write(
@@ -113,7 +119,8 @@ class TokenVectors:
             with (draft / _VECTORS).open("wb") as file:
                 for part in documents:
                     for vectors in part:
-                        file.write(vectors.float().cpu().numpy().astype(dtype).tobytes())
+                        numbers = vectors.float().cpu().numpy()
+                        file.write(numbers.astype(dtype).tobytes())
                         lengths.append(len(vectors))
                         width = vectors.shape[1]
             if not sum(lengths):
@@ -121,8 +128,13 @@ class TokenVectors:
                     "no document has a token that the model encodes, so there is nothing to "
                     "search; check the texts of the corpus"
                 )
-            np.save(draft / _STARTS, np.cumsum(lengths, dtype=np.int64))
-            settings = {"dimensions": width, "dtype": dtype.name, "corpus": corpus}
+            starts = np.cumsum(lengths, dtype=np.int64)
+            np.save(draft / _STARTS, starts)
+            settings = {
+                "dimensions": width,
+                "dtype": dtype.name,
+                "corpus": corpus,
+            }
             (draft / _SETTINGS).write_text(json.dumps(settings) + "\n")
             checksums.add_checksums(draft, [_VECTORS, _STARTS, _SETTINGS])
         tokens = cls(folder, verify=False)
@@ -142,8 +154,11 @@ class TokenVectors:
     def take(self, rows: Ints) -> list[torch.Tensor]:
         """Return the (n, d) float32 vectors of each of some documents."""
         documents = []
-        for start, end in zip(self.starts[rows], self.starts[rows + 1], strict=True):
-            documents.append(torch.from_numpy(self.vectors[start:end].astype(np.float32)))
+        starts = self.starts[rows]
+        ends = self.starts[rows + 1]
+        for start, end in zip(starts, ends, strict=True):
+            vectors = self.vectors[start:end].astype(np.float32)
+            documents.append(torch.from_numpy(vectors))
         return documents
 
 
@@ -191,15 +206,22 @@ class TokenIndex:
     def _document_scores(self, scores: Floats, tokens: Ints) -> tuple[Ints, Doubles]:
         """Return the documents of the tokens, and their scores above those that were not found."""
         is_token = tokens >= 0
-        lowest = scores.min(axis=1, where=is_token, initial=np.inf, keepdims=True)
+        lowest = scores.min(
+            axis=1,
+            where=is_token,
+            initial=np.inf,
+            keepdims=True,
+        )
         above = np.where(is_token, scores - lowest, 0)
         documents = np.searchsorted(self.tokens.starts, tokens, side="right") - 1
         rows, columns = np.unique(documents, return_inverse=True)
         best = np.zeros((len(tokens), len(rows)))
         query_tokens = np.arange(len(tokens))[:, None]
-        np.maximum.at(best, (query_tokens, columns.reshape(tokens.shape)), above)
+        places = (query_tokens, columns.reshape(tokens.shape))
+        np.maximum.at(best, places, above)
+        totals = best.sum(axis=0)
         known = rows >= 0
-        return rows[known], best.sum(axis=0)[known]
+        return rows[known], totals[known]
 
 
 def _index_options(tokens: TokenVectors) -> FaissOptions:
@@ -250,13 +272,19 @@ class LateInteraction(HostRetriever):
     @cached_property
     def tokens(self) -> TokenVectors:
         """Return the vectors of the corpus, read if this model encoded this corpus before."""
-        folder = self.folder / f"tokens-{self._identity()[:16]}"
+        identity = self._identity()
+        folder = self.folder / f"tokens-{identity[:16]}"
         corpus = self.documents.content_hash
         if folder.is_dir() and corpus:
             tokens = TokenVectors(folder, self.options.verify)
             if tokens.corpus == corpus:
                 return tokens
-        return TokenVectors.write(folder, self._encoded_corpus(), corpus, self.options.bf16)
+        return TokenVectors.write(
+            folder,
+            documents=self._encoded_corpus(),
+            corpus=corpus,
+            half=self.options.bf16,
+        )
 
     def _identity(self) -> str:
         """Return a hash of what vectors depend on beside the texts."""
@@ -272,13 +300,21 @@ class LateInteraction(HostRetriever):
         return json_sha256([model, self.options.bf16])
 
     def _encoded_corpus(self) -> Iterator[list[torch.Tensor]]:
-        starts = range(0, len(self.documents), CHUNK)
-        for start in Bar(starts, "Tokens", unit=" blocks", disable=not self.options.shows_progress):
-            yield self._checked(np.arange(start, min(start + CHUNK, len(self.documents))))
+        count = len(self.documents)
+        bar = Bar(
+            range(0, count, CHUNK),
+            "Tokens",
+            unit=" blocks",
+            disable=not self.options.shows_progress,
+        )
+        for start in bar:
+            stop = min(start + CHUNK, count)
+            yield self._checked(np.arange(start, stop))
 
     def _checked(self, rows: Ints) -> list[torch.Tensor]:
         """Return the vectors of documents, all of them finite."""
-        documents = self.vectors(self.texts(self.documents.take(rows)))
+        texts = self.texts(self.documents.take(rows))
+        documents = self.vectors(texts)
         wrong = []
         for row, vectors in zip(rows, documents, strict=True):
             if not vectors.isfinite().all():
@@ -305,7 +341,8 @@ class LateInteraction(HostRetriever):
         encoded = self.encode(self.model.encode_query, texts)
         if not self.indexed:
             return self._search_all(queries, encoded, top_k)
-        if self.recall.get("queries", 0) < min(len(queries), _MEASURED):
+        measured = self.recall.get("queries", 0)
+        if measured < min(len(queries), _MEASURED):
             self._measure(list(queries), encoded)
         return self._search_index(list(queries), encoded, top_k)
 
@@ -316,7 +353,8 @@ class LateInteraction(HostRetriever):
         scored = []
         for query, vectors in zip(queries, encoded, strict=True):
             rows = self.index.candidates(vectors, max(self.depth, top_k))
-            [scores] = self._scores([query], [vectors], rows, self.tokens.take(rows))
+            documents = self.tokens.take(rows)
+            [scores] = self._scores([query], [vectors], rows, documents)
             scored.append((rows, scores))
         return Ranking.of_best(queries, scored, self.documents.tie_ranks(), top_k)
 
@@ -336,7 +374,8 @@ class LateInteraction(HostRetriever):
             if candidates is None:
                 vectors = self.tokens.take(rows)
             else:
-                vectors = self.vectors(self.texts(self.documents.take(rows)))
+                texts = self.texts(self.documents.take(rows))
+                vectors = self.vectors(texts)
             scores = self._scores(list(queries), encoded, rows, vectors)
             if candidates is not None:
                 is_candidate = np.stack([np.isin(rows, row) for row in candidates])
@@ -344,10 +383,13 @@ class LateInteraction(HostRetriever):
             ranks = torch.from_numpy(tie_ranks[rows]).expand(scores.shape)
             best = merge_keys([best, to_keys(torch.from_numpy(scores), ranks)], top_k)
         values = scores_of(best).numpy()
-        documents = np.argsort(tie_ranks)[ranks_of(best).numpy()]
+        row_of_rank = np.argsort(tie_ranks)
+        documents = row_of_rank[ranks_of(best).numpy()]
         is_ranked = np.isfinite(values)
         return Ranking(
-            list(queries), np.where(is_ranked, values, 0), np.where(is_ranked, documents, -1)
+            list(queries),
+            scores=np.where(is_ranked, values, 0),
+            rows=np.where(is_ranked, documents, -1),
         )
 
     def _scores(
@@ -381,7 +423,8 @@ class LateInteraction(HostRetriever):
         exact_rows = self._search_all(sample, vectors, max(_DEPTHS)).rows
         recall: dict[str, float] = {}
         for k in _DEPTHS:
-            recall[f"recall@{k}"] = float(overlap(index_rows, exact_rows, k).mean())
+            shares = overlap(index_rows, exact_rows, k)
+            recall[f"recall@{k}"] = float(shares.mean())
         recall["queries"] = len(sample)
         write_text(self.tokens.folder / _RECALL, json.dumps(recall) + "\n")
         log.info("the index of tokens finds of exact MaxSim's best: %s", recall)

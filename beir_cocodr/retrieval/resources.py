@@ -213,12 +213,12 @@ class Resources:
         store = self._stores.of(model) if options.stores else None
         folder = self.folder / text_sha256(key)[:16]
         dense = Dense(
-            model,
-            self.documents,
-            folder,
-            options.batch_size,
-            options.shows_progress,
-            store,
+            model=model,
+            documents=self.documents,
+            folder=folder,
+            batch_size=options.batch_size,
+            progress=options.shows_progress,
+            given=store,
         )
         dense.pool = self.pool
         dense.watcher = self.watcher

@@ -129,7 +129,9 @@ class Searcher:
         self.options = options
         self.snippet_length = snippet_length
         self.documents = collection.documents
-        self._files = collection.source if isinstance(collection.source, TextFiles) else None
+        self._files: TextFiles | None = None
+        if isinstance(collection.source, TextFiles):
+            self._files = collection.source
         self.kept = self._kept_folder(collection)
         work = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
         self._resources = Resources(self.documents, Path(work.name), options, self.kept)
@@ -148,7 +150,8 @@ class Searcher:
             file = Path(collection.source.documents_file)
             corpus_name = str(file.resolve()) if file.exists() else str(file)
         reading = self._files and self._files.reading
-        folder = cache_folder("embeddings") / text_sha256(corpus_name, repr(reading))[:32]
+        key = text_sha256(corpus_name, repr(reading))
+        folder = cache_folder("embeddings") / key[:32]
         if folder.exists():
             note_corpus(folder, collection.documents.name)
         return folder
@@ -219,7 +222,12 @@ class Searcher:
         """
         return self.search_all({"query": query}, top_k)["query"]
 
-    def search_within(self, query: str, keeps: Callable[[str], bool], top_k: int = 10) -> list[Hit]:
+    def search_within(
+        self,
+        query: str,
+        keeps: Callable[[str], bool],
+        top_k: int = 10,
+    ) -> list[Hit]:
         """Return the best documents among those whose ids are kept, best first.
 
         The ranking is made deeper until it has enough of them, or ends.
@@ -239,12 +247,15 @@ class Searcher:
         depth = max(_FIRST_DEPTH, top_k)
         while True:
             ranking = self._ranker.search({"query": query}, min(depth, len(self.documents)))
-            ranked = np.flatnonzero(ranking.rows[0] >= 0)
-            ids = self.documents.ids(ranking.rows[0][ranked])
-            kept = [column for column, id in zip(ranked, ids, strict=True) if keeps(id)][:top_k]
+            [rows] = ranking.rows
+            [scores] = ranking.scores
+            ranked = np.flatnonzero(rows >= 0)
+            ids = self.documents.ids(rows[ranked])
+            kept = [column for column, id in zip(ranked, ids, strict=True) if keeps(id)]
+            kept = kept[:top_k]
             is_whole = len(ranked) < depth
             if len(kept) == top_k or is_whole:
-                return self._hits(query, ranking.rows[0][kept], ranking.scores[0][kept])
+                return self._hits(query, rows[kept], scores[kept])
             depth *= 10
 
     def search_all(self, queries: Mapping[str, str], top_k: int = 10) -> dict[str, list[Hit]]:
@@ -252,9 +263,10 @@ class Searcher:
         _check_queries(queries, top_k)
         ranking = self._ranker.search(dict(queries), top_k)
         answers = {}
-        for i, (id, text) in enumerate(queries.items()):
-            is_result = ranking.rows[i] >= 0
-            answers[id] = self._hits(text, ranking.rows[i][is_result], ranking.scores[i][is_result])
+        ranked = zip(queries.items(), ranking.rows, ranking.scores, strict=True)
+        for (id, text), rows, scores in ranked:
+            is_result = rows >= 0
+            answers[id] = self._hits(text, rows[is_result], scores[is_result])
         return answers
 
     def full_text(self, id: str) -> str:
@@ -266,10 +278,12 @@ class Searcher:
             InputError: If there is no such document.
         """
         self._check_id(id)
-        if self._files is None or not self._files.corpus.is_dir() or self.file_of(id) is None:
+        is_of_folder = self._files is not None and self._files.corpus.is_dir()
+        if self._files is None or not is_of_folder or self.file_of(id) is None:
             return self.documents[id]["text"]
-        rows = self._rows_beside(id, self._files.begins(id))
-        return "\n\n".join(document["text"] for document in self.documents.take(rows))
+        beginning = self._files.begins(id)
+        passages = self.documents.take(self._rows_beside(id, beginning))
+        return "\n\n".join(passage["text"] for passage in passages)
 
     def _check_id(self, id: str) -> None:
         if not isinstance(id, str) or id not in self.documents:
@@ -281,10 +295,10 @@ class Searcher:
         first = row
         while first and self._id(first - 1).startswith(beginning):
             first -= 1
-        last = row
-        while last + 1 < len(self.documents) and self._id(last + 1).startswith(beginning):
-            last += 1
-        return np.arange(first, last + 1)
+        end = row + 1
+        while end < len(self.documents) and self._id(end).startswith(beginning):
+            end += 1
+        return np.arange(first, end)
 
     def _id(self, row: int) -> str:
         return self.documents.ids([row])[0]
@@ -327,7 +341,11 @@ class Searcher:
         terms = frozenset(self.analyzer(query))
         hits = []
         for i, document in enumerate(self.documents.take(rows)):
-            hit = replace(self._hit(document, query, terms), rank=i + 1, score=float(scores[i]))
+            hit = replace(
+                self._hit(document, query, terms),
+                rank=i + 1,
+                score=float(scores[i]),
+            )
             if dense is not None:
                 hit = replace(hit, dense=float(dense[i]))
             if lexical is not None:
@@ -346,8 +364,10 @@ class Searcher:
         text = document["text"]
         excerpt = snippet(text or title, query, self.analyzer, self.snippet_length)
         searched = f"{title}\n{text}"[:SEARCHED]
-        matches = self.analyzer.matches(searched, terms)
-        words = dict.fromkeys(searched[start:end].lower() for start, end, _ in matches)
+        words: dict[str, None] = {}
+        for start, end, _ in self.analyzer.matches(searched, terms):
+            word = searched[start:end]
+            words[word.lower()] = None
         section = ""
         if self._files is not None:
             title, _, section = title.partition(ABOVE)

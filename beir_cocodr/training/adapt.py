@@ -504,7 +504,13 @@ def train_models(
     queries = None
     if plan.queries_folder is not None:
         queries = load_collection(str(plan.queries_folder), "train")
-    data = StageData(plan.target, plan.source, queries, plan.queries_folder, plan.options.teacher)
+    data = StageData(
+        target=plan.target,
+        source=plan.source,
+        queries=queries,
+        queries_folder=plan.queries_folder,
+        teacher=plan.options.teacher,
+    )
     models = []
     for stages in plan.chains():
         chain = plan.chain(stages)
@@ -516,13 +522,24 @@ def train_models(
         row = ADAPT_STAGES[stages[-1]]
         step(chain.label)
         options = plan.settings[stages[-1]]
-        run = StageRun(data, start, folder, options, resume, plan.options.search.encoder)
+        run = StageRun(
+            data=data,
+            start=start,
+            output=folder,
+            options=options,
+            resume=resume,
+            encoder=plan.options.search.encoder,
+        )
         record = complete_record(folder, row, row.load()(run))
         models.append(AdaptedModel(chain, str(folder), record.seconds))
     return models
 
 
-def complete_record(folder: Path, row: AdaptStage, record: TrainingRecord) -> TrainingRecord:
+def complete_record(
+    folder: Path,
+    row: AdaptStage,
+    record: TrainingRecord,
+) -> TrainingRecord:
     """Add the facts of a stage's row to the record of its training."""
     rehearsed = tuple(dict.fromkeys((*record.rehearsed, *row.rehearses)))
     citations = tuple(dict.fromkeys((*record.citations, *row.citations)))

@@ -188,7 +188,11 @@ def training_bytes(model: COCODR, options: TrainingOptions | FuseOptions) -> int
     return int(tokens * config.num_hidden_layers * (hidden + attention))
 
 
-def training_seconds(training: PlannedTraining, rate: float, corpus_seconds: float) -> float:
+def training_seconds(
+    training: PlannedTraining,
+    rate: float,
+    corpus_seconds: float,
+) -> float:
     """Return the seconds of a training.
 
     Args:

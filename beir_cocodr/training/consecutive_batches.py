@@ -30,9 +30,12 @@ class ConsecutiveBatches(DefaultBatchSampler):
     def __iter__(self) -> Iterator[list[int]]:
         """Yield batches of row numbers, in an order that the seed and the epoch decide."""
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        groups = torch.randperm(self.rows // self.consecutive, generator=generator)
+        group_count = self.rows // self.consecutive
+        groups = torch.randperm(group_count, generator=generator)
+        first_rows = groups[:, None] * self.consecutive
         members = torch.arange(self.consecutive)
-        rows = (groups[:, None] * self.consecutive + members).flatten().tolist()
+        rows_of_groups = first_rows + members  # (groups, consecutive)
+        rows = rows_of_groups.flatten().tolist()
         for start in range(0, len(rows), self.batch_size):
             batch = rows[start : start + self.batch_size]
             if len(batch) == self.batch_size or not self.drop_last:

@@ -324,7 +324,12 @@ class CheckpointSelection(TrainerCallback):
         if value > max(before.values, default=-1.0):
             best = step
             digest = keep_weights(self.model, self._weights(step))
-        record = SelectionRecord([*before.steps, step], [*before.values, value], best, digest)
+        record = SelectionRecord(
+            steps=[*before.steps, step],
+            values=[*before.values, value],
+            best=best,
+            weights_sha256=digest,
+        )
         record.write(self.folder / _RECORD)
         # After the record, which names the file that counts.
         for file in self.folder.glob("best-*.safetensors"):

@@ -46,12 +46,12 @@ def training_plan(
         [model.text_format.as_dict(), model.similarity_fn_name]
     )
     return TrainingPlan(
-        stage,
-        start.name,
-        weights,
-        options.encoder.describe(),
-        options.recorded(),
-        tuple(seen),
+        stage=stage,
+        base=start.name,
+        base_sha256=weights,
+        encoder=options.encoder.describe(),
+        options=options.recorded(),
+        seen=tuple(seen),
         base_parts=parts,
         precision=training_precision(model.device),
     )
@@ -70,7 +70,11 @@ def training_precision(device: torch.device) -> str:
 
 
 @contextmanager
-def lock_output(output: Path, resume: bool, plan: TrainingPlan) -> Iterator[TrainingRecord | None]:
+def lock_output(
+    output: Path,
+    resume: bool,
+    plan: TrainingPlan,
+) -> Iterator[TrainingRecord | None]:
     """Hold ``output`` for a plan, by all processes of a run.
 
     Gives None if there is something to train, else the record of the model that is already there.

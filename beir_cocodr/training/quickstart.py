@@ -92,13 +92,30 @@ class QuickstartPlan:
 #: The quickstart in full, whose figures the results have, and on a machine that is slower.
 PLANS = (
     QuickstartPlan(
-        "apidocs/scipy+sklearn", "apidocs/stdlib+numpy+pandas+torch", 20, 32, 300, fewest=20
+        corpus="apidocs/scipy+sklearn",
+        source="apidocs/stdlib+numpy+pandas+torch",
+        steps=20,
+        batch_size=32,
+        queries=300,
+        fewest=20,
     ),
-    QuickstartPlan("apidocs/sklearn", "apidocs/stdlib+numpy+pandas+torch", 20, 16, 300),
+    QuickstartPlan(
+        corpus="apidocs/sklearn",
+        source="apidocs/stdlib+numpy+pandas+torch",
+        steps=20,
+        batch_size=16,
+        queries=300,
+    ),
 )
 
 #: The quickstart with --fast.
-FAST = QuickstartPlan("apidocs/sklearn", "apidocs/pandas", 5, 16, 100)
+FAST = QuickstartPlan(
+    corpus="apidocs/sklearn",
+    source="apidocs/pandas",
+    steps=5,
+    batch_size=16,
+    queries=100,
+)
 
 
 def fitting_plan(

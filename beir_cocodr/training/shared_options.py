@@ -71,7 +71,12 @@ def report_services(names: str) -> list[str]:
     return services
 
 
-def planned_steps(max_steps: int, epochs: float, examples: int, batch_size: int) -> int:
+def planned_steps(
+    max_steps: int,
+    epochs: float,
+    examples: int,
+    batch_size: int,
+) -> int:
     """Return the optimiser steps of a training.
 
     Args:

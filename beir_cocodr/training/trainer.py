@@ -244,7 +244,12 @@ class _Trainer(GuardedTrainer, SentenceTransformerTrainer):
     pass
 
 
-def run_stage(stage: Stage, options: TrainingOptions, output: Path, resume: bool) -> TrainingRecord:
+def run_stage(
+    stage: Stage,
+    options: TrainingOptions,
+    output: Path,
+    resume: bool,
+) -> TrainingRecord:
     """Train, save the encoder to ``output``, and write its training.json last.
 
     Args:
@@ -324,7 +329,12 @@ def _build_trainer(
     return trainer
 
 
-def _check_steps(stage: Stage, options: TrainingOptions, output: Path, steps: int) -> None:
+def _check_steps(
+    stage: Stage,
+    options: TrainingOptions,
+    output: Path,
+    steps: int,
+) -> None:
     """Refuse a training without any step, and warn of one with fewer steps than wanted."""
     if steps == 0:
         on_main(lambda: shutil.rmtree(output / CHECKPOINTS))

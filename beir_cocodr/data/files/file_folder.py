@@ -95,24 +95,35 @@ class Reading:
             return name, None
         settings = dict(parse_qsl(query, keep_blank_values=True))
         known = [field.name for field in fields(cls)]
-        unknown = [key for key in settings if key not in known] if settings else [query]
+        unknown = [key for key in settings if key not in known]
+        if not settings:
+            unknown = [query]
         if unknown:
             names = ", ".join(repr(key) for key in unknown)
-            raise InputError(f"{name}: unknown {names}; choose from {', '.join(known)}")
+            choices = ", ".join(known)
+            raise InputError(f"{name}: unknown {names}; choose from {choices}")
         words = settings.pop("words", str(PASSAGE_WORDS))
         if not words.isdecimal():
             raise InputError(f"{name}: words is {words!r}, not a number; correct it")
         strict = settings.pop("strict", "false").lower()
         if strict not in ("true", "false"):
             raise InputError(f"{name}: strict is {strict!r}; write strict=true, or leave it out")
-        return bare, cls(**settings, words=int(words), strict=strict == "true")
+        reading = cls(
+            **settings,
+            words=int(words),
+            strict=strict == "true",
+        )
+        return bare, reading
 
     @staticmethod
     def extend(name: str, **settings: str) -> str:
         """Return a dataset's name with further settings."""
         bare, _, query = name.partition("?")
-        settings = dict(parse_qsl(query, keep_blank_values=True)) | settings
-        return f"{bare}?{urlencode(settings)}" if settings else name
+        before = dict(parse_qsl(query, keep_blank_values=True))
+        together = before | settings
+        if not together:
+            return name
+        return f"{bare}?{urlencode(together)}"
 
     @property
     def columns(self) -> tables.Columns:
@@ -164,7 +175,8 @@ class TextFiles(FileSource):
     @staticmethod
     def reads(path: Path) -> bool:
         """Return whether the suffix of a file is that of a document or a table."""
-        return bool(formats.document_suffix(path)) or tables.is_table(path)
+        is_document = bool(formats.document_suffix(path))
+        return is_document or tables.is_table(path)
 
     @classmethod
     def in_folder(cls, folder: Path) -> bool:
@@ -180,10 +192,12 @@ class TextFiles(FileSource):
         Raises:
             InputError: it would be read as documents, or documents would be taken for an output.
         """
-        output, folder = output.resolve(), folder.resolve()
+        output = output.resolve()
+        folder = folder.resolve()
         if not output.is_relative_to(folder):
             return
-        is_hidden = any(part.startswith(".") for part in output.relative_to(folder).parts)
+        parts = output.relative_to(folder).parts
+        is_hidden = any(part.startswith(".") for part in parts)
         if is_hidden or is_within_output(output, folder):
             return
         if output.is_dir() and cls.in_folder(output):
@@ -199,8 +213,13 @@ class TextFiles(FileSource):
 
     def key(self) -> tuple[str, ...] | None:
         """Return the key of the converted corpus in the cache: settings and state of the files."""
-        installed = [suffix for suffix, package in formats.PACKAGES.items() if find_spec(package)]
-        states = [part for path in self.files() for part in _state(path)]
+        installed = []
+        for suffix, package in formats.PACKAGES.items():
+            if find_spec(package):
+                installed.append(suffix)
+        states: list[str] = []
+        for path in self.files():
+            states += _state(path)
         return (
             "files",
             str(self.corpus.resolve()),
@@ -245,7 +264,8 @@ class TextFiles(FileSource):
         """
         surveyed = self._survey(report)
         language = surveyed.facts.language or DEFAULT
-        return self._passages(self._items(surveyed, report), language, report), surveyed.facts
+        items = self._items(surveyed, report)
+        return self._passages(items, language, report), surveyed.facts
 
     def _passages(
         self,
@@ -260,16 +280,14 @@ class TextFiles(FileSource):
             batch = list(islice(items, _BATCH))
             if not batch:
                 break
-            for item, parts in zip(
-                batch,
-                _split(batch, language, self.reading.words),
-                strict=True,
-            ):
+            passages = _split(batch, language, self.reading.words)
+            for item, parts in zip(batch, passages, strict=True):
                 if item.file != checker.file:
                     checker.finish()
                     checker = RecordChecker(item.file, report)
+                is_whole = len(parts) == 1
                 for part in parts:
-                    keeps_id = item.id is not None and len(parts) == 1
+                    keeps_id = is_whole and item.id is not None
                     id = item.id if keeps_id else _new_id(item, part, ids)
                     document = checker.document(
                         item.line,
@@ -289,37 +307,48 @@ class TextFiles(FileSource):
         not_read = NotRead()
         files = self.files(not_read)
         self._report_not_read(not_read, report)
-        language = self.reading.language
-        settings = Settings(
-            self.reading.columns,
-            self.reading.encoding,
-            None if language is None else Language.parse(language).code,
-        )
+        code = None
+        if self.reading.language is not None:
+            code = Language.parse(self.reading.language).code
+        settings = Settings(self.reading.columns, self.reading.encoding, code)
         surveyed = survey(self.corpus, files, settings, self._closed(not_read))
+        self._report_left_out(surveyed, report)
+        self._report_encodings(surveyed, report)
+        return surveyed
+
+    def _report_left_out(self, surveyed: Survey, report: Report) -> None:
         severity = error if self.is_strict else warning
         kind = "unreadable file" if self.is_strict else "files left out"
         for entry in surveyed.facts.left_out:
-            path = self.corpus if self.corpus.is_file() else self.corpus / entry.file
+            path = self.corpus
+            if not self.corpus.is_file():
+                path = self.corpus / entry.file
             # The records of a table are reported one by one where the first error counts.
-            if not (self.is_strict and tables.is_table(path) and path.is_file()):
+            has_records = tables.is_table(path) and path.is_file()
+            if not (self.is_strict and has_records):
                 report(severity(kind, str(path), entry.reason))
-        self._report_encodings(surveyed, report)
-        return surveyed
 
     def _closed(self, not_read: NotRead) -> list[LeftOut]:
         closed = [(path, formats.NO_PERMISSION) for path in not_read.closed]
         special = [(path, "no file: a pipe, a socket or a device") for path in not_read.special]
-        paths = sorted([*closed, *special])
-        return [LeftOut(name_in(self.corpus, path), reason) for path, reason in paths]
+        left_out = []
+        for path, reason in sorted([*closed, *special]):
+            name = name_in(self.corpus, path)
+            left_out.append(LeftOut(name, reason))
+        return left_out
 
     def _report_encodings(self, surveyed: Survey, report: Report) -> None:
         guessed = surveyed.facts.encodings
         if self.reading.encoding is not None or not guessed:
             return
         if not self.is_strict:
-            message = surveyed.facts.describe_encodings()
-            kind = "encodings guessed"
-            report(warning(kind, str(self.corpus), message, times=sum(guessed.values())))
+            defect = warning(
+                "encodings guessed",
+                str(self.corpus),
+                surveyed.facts.describe_encodings(),
+                times=sum(guessed.values()),
+            )
+            report(defect)
             return
         for path, examined in surveyed.files.items():
             if examined.encoding is not None and examined.reason is None:
@@ -334,8 +363,14 @@ class TextFiles(FileSource):
         """Stream the sections and records of all files, in order."""
         for path, examined in surveyed.files.items():
             prefix = self._id_prefix(path, report)
-            if tables.is_table(path) and (examined.reason is None or self.is_strict):
-                rows = tables.read_table(path, self.reading.columns, report, examined.encoding)
+            is_read = examined.reason is None or self.is_strict
+            if tables.is_table(path) and is_read:
+                rows = tables.read_table(
+                    path,
+                    self.reading.columns,
+                    report,
+                    examined.encoding,
+                )
                 file_prefix = "" if self.corpus.is_file() else prefix
                 yield from _records(rows, file_prefix, prefix, str(path))
             elif examined.content is not None:
@@ -384,7 +419,8 @@ class TextFiles(FileSource):
             names = sorted(path.relative_to(self.corpus).as_posix() for path in paths)
             message = f"not read as documents, because {reason}: {listed(names, 3)}"
             log.info("%s: %s", self.corpus, message)
-            report(warning(kind, str(self.corpus), message, times=len(paths)))
+            defect = warning(kind, str(self.corpus), message, times=len(paths))
+            report(defect)
 
 
 @dataclass(frozen=True)
@@ -398,9 +434,13 @@ class HubDataset(TextFiles):
 
     def key(self) -> tuple[str, ...] | None:
         """Return the key of the converted corpus in the cache; None where no file is its source."""
-        files = [Path(file["filename"]) for file in self._load().cache_files]
-        states = [part for path in files for part in file_state(path)]
-        return ("data set", repr(self.reading), *states) if states else None
+        states: list[str] = []
+        for file in self._load().cache_files:
+            path = Path(file["filename"])
+            states += file_state(path)
+        if not states:
+            return None
+        return ("data set", repr(self.reading), *states)
 
     def documents_and_facts(self, report: Report) -> tuple[Iterator[Document], FolderFacts]:
         """Return the stream of the records in order, and the language by which they are read."""
@@ -409,9 +449,15 @@ class HubDataset(TextFiles):
         names = [name for name in (*columns.texts, columns.title, columns.id) if name]
         rows = tables.record_rows(dataset.select_columns(names), columns)
         bare = self.name.partition("?")[0]
-        items = _records(rows, "", _UNSAFE.sub("_", bare), bare)
+        items = _records(
+            rows,
+            file_prefix="",
+            prefix=_UNSAFE.sub("_", bare),
+            file=bare,
+        )
         language = Language.parse(self.reading.language or DEFAULT).code
-        return self._passages(items, language, report), FolderFacts(language=language)
+        facts = FolderFacts(language=language)
+        return self._passages(items, language, report), facts
 
     def file_of(self, id: str) -> str | None:
         """Return None: the passages come from no file of the user's."""
@@ -469,7 +515,14 @@ def _sections(
     for number, (headings, text) in enumerate(content.sections, 1):
         parts = [part.replace(ABOVE, " - ") for part in (title, *headings)]
         above = ABOVE.join(parts)
-        yield _Item(prefix, None, above, text, str(path), number)
+        yield _Item(
+            prefix=prefix,
+            id=None,
+            title=above,
+            text=text,
+            file=str(path),
+            line=number,
+        )
 
 
 def _records(
@@ -493,7 +546,14 @@ def _records(
             record_id = f"{file_prefix}#{id}"
         else:
             record_id = id
-        yield _Item(prefix, record_id, title, text, file, line)
+        yield _Item(
+            prefix=prefix,
+            id=record_id,
+            title=title,
+            text=text,
+            file=file,
+            line=line,
+        )
 
 
 def _split(
@@ -529,12 +589,17 @@ def _new_id(
     The same passage again gets a number. ``ids`` counts the ids so far, by their hashes.
     """
     content = f"{item.title}\0{part}".encode("utf-8", "surrogatepass")
+    content_hash = hashlib.sha256(content).hexdigest()
     prefix = item.prefix if item.id is None else item.id
-    id = f"{prefix}#{hashlib.sha256(content).hexdigest()[:12]}"
-    digest = hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    id = f"{prefix}#{content_hash[:12]}"
+    encoded = id.encode("utf-8", "surrogatepass")
+    digest = hashlib.blake2b(encoded, digest_size=8).digest()
     key = int.from_bytes(digest)
     ids[key] += 1
-    return id if ids[key] == 1 else f"{id}-{ids[key]}"
+    times = ids[key]
+    if times == 1:
+        return id
+    return f"{id}-{times}"
 
 
 def _state(path: Path) -> tuple[str, ...]:

@@ -277,7 +277,11 @@ def _check_fields(
                 )
 
 
-def _csv_rows(path: Path, columns: Columns, encoding: str | None) -> Iterator[RawRecord]:
+def _csv_rows(
+    path: Path,
+    columns: Columns,
+    encoding: str | None,
+) -> Iterator[RawRecord]:
     """Stream the records of a CSV or TSV file by the csv module.
 
     The header line names the columns and shows which character separates them.

@@ -249,7 +249,11 @@ def _raise_first(defect: Defect) -> None:
         raise _FirstError(line + defect.message)
 
 
-def _examine_table(path: Path, columns: tables.Columns, encoding: str | None) -> Examined:
+def _examine_table(
+    path: Path,
+    columns: tables.Columns,
+    encoding: str | None,
+) -> Examined:
     """Check all records of a table; the first error leaves it out."""
     checker = RecordChecker(str(path), _raise_first)
     ids: set[int] = set()
@@ -267,7 +271,13 @@ def _examine_table(path: Path, columns: tables.Columns, encoding: str | None) ->
                     sample += text[:SAMPLE] + "\n"
     except _FirstError as cause:
         return Examined(reason=str(cause))
-    return Examined(None, encoding, None, characters, sample[:SAMPLE])
+    return Examined(
+        content=None,
+        encoding=encoding,
+        reason=None,
+        characters=characters,
+        sample=sample[:SAMPLE],
+    )
 
 
 def _check_new(id: int, ids: set[int], name: str) -> None:
@@ -306,14 +316,20 @@ def _facts(
             encodings[examined.encoding] += 1
     read = [examined for examined in known.values() if examined.reason is None]
     if language is not None:
-        return FolderFacts(len(read), tuple(left_out), dict(encodings), {}, language)
+        return FolderFacts(
+            files=len(read),
+            left_out=tuple(left_out),
+            encodings=dict(encodings),
+            languages={},
+            language=language,
+        )
     characters = count_characters((one.language, one.characters) for one in read)
     return FolderFacts(
-        len(read),
-        tuple(left_out),
-        dict(encodings),
-        language_shares(characters) if characters else {},
-        main_language(characters),
+        files=len(read),
+        left_out=tuple(left_out),
+        encodings=dict(encodings),
+        languages=language_shares(characters) if characters else {},
+        language=main_language(characters),
     )
 
 

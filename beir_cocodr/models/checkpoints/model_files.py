@@ -142,7 +142,13 @@ def check_files(folder: Path, known: Collection[str] = ()) -> None:
     kinds = {"": ""}
     for module in modules:
         _check_is_module(file, module)
-        _check_module(folder, file, module["path"], module["type"], known)
+        _check_module(
+            folder=folder,
+            file=file,
+            path=module["path"],
+            kind=module["type"],
+            known=known,
+        )
         kinds[module["path"]] = module["type"].rpartition(".")[2]
     _check_complete(folder, modules)
     for path, kind in kinds.items():
@@ -212,7 +218,13 @@ def _check_module(
         for part, part_kind in types.items():
             if inner / part == inner:
                 raise InputError(f"{router} names itself as its module; {DAMAGED}")
-            _check_module(folder, router, str(inner / part), str(part_kind), known)
+            _check_module(
+                folder=folder,
+                file=router,
+                path=str(inner / part),
+                kind=str(part_kind),
+                known=known,
+            )
 
 
 def _check_complete(folder: Path, modules: Sequence[Mapping[str, Any]]) -> None:

@@ -207,11 +207,11 @@ class Cells:
         for i, task in enumerate(tasks):
             searches.append(
                 _CellSearch(
-                    task,
-                    begun[i],
-                    models[i],
-                    seconds[i],
-                    together[i],
+                    task=task,
+                    cell=begun[i],
+                    model=models[i],
+                    seconds=seconds[i],
+                    together=together[i],
                 )
             )
         apart = [i for i, search in enumerate(searches) if not search.together]

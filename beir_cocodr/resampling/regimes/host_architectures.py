@@ -48,7 +48,12 @@ Options = TypeVar("Options", DistillOptions, FinetuneOptions)
 _DIMENSIONS = 128
 
 
-def budgeted(kind: type[Options], recipe: Recipe, seed: int, **settings: int) -> Options:
+def budgeted(
+    kind: type[Options],
+    recipe: Recipe,
+    seed: int,
+    **settings: int,
+) -> Options:
     """Return options of a stage with the recipe's budget and held-out queries.
 
     No stage stops early.

@@ -71,11 +71,11 @@ def trained_row(
         own_recipe = recipe
         if architecture.name == "dense-distilled" and recipe.teacher == TEACHER:
             teacher = trained_row(
-                load_architecture(TEACHER),
-                recipe,
-                [seed],
-                output,
-                start,
+                architecture=load_architecture(TEACHER),
+                recipe=recipe,
+                seeds=[seed],
+                output=output,
+                start=start,
             )
             own_recipe = replace(recipe, teacher=teacher.model(unit, seed))
         folder = model_folder(output, unit, name, seed)
@@ -116,11 +116,11 @@ def trained_rows(
             if one.seeded:
                 rows.append(
                     trained_row(
-                        one,
-                        other,
-                        seeds,
-                        output,
-                        name,
+                        architecture=one,
+                        recipe=other,
+                        seeds=seeds,
+                        output=output,
+                        start=name,
                     )
                 )
     return rows
@@ -151,7 +151,13 @@ def chosen_rows(
     pairs = [name.split(START_MARK, 1) for name in names if START_MARK in name]
     chosen_starts = {start for _, start in pairs}
     free_starts = {name: path for name, path in starts.items() if name not in chosen_starts}
-    rows = trained_rows(find_architectures(alone), recipe, seeds, output, free_starts)
+    rows = trained_rows(
+        architectures=find_architectures(alone),
+        recipe=recipe,
+        seeds=seeds,
+        output=output,
+        starts=free_starts,
+    )
     for name, start in pairs:
         if start not in starts:
             raise InputError(

@@ -208,12 +208,12 @@ def regime_points(cells: CellsByModel, measures: Sequence[str]) -> list[RegimePo
     points = []
     for (group, model, seed), model_cells in cells.items():
         point = RegimePoint(
-            group,
-            model,
-            seed,
-            {},
-            {},
-            {},
+            group=group,
+            model=model,
+            seed=seed,
+            measures={},
+            ood={},
+            queries={},
         )
         for regime in REGIMES:
             _add_regime(point, regime, model_cells, measures)
@@ -347,7 +347,13 @@ def evaluate_regimes(
     other_starts = dict(named_paths("--other-start", starts))
 
     def make_rows() -> list[ModelRow]:
-        rows = chosen_rows(architectures, recipe, options.seeds, output, other_starts)
+        rows = chosen_rows(
+            names=architectures,
+            recipe=recipe,
+            seeds=options.seeds,
+            output=output,
+            starts=other_starts,
+        )
         for name, path in named_paths("--model", models):
             rows.append(given_row(name, path, options.seeds))
         return rows

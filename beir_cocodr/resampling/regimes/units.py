@@ -43,6 +43,11 @@ def training_units(folder: Path, manifest: Manifest) -> list[TrainingUnit]:
             name = f"bucket-{record.bucket}"
             group = f"{manifest.parameters.buckets} buckets"
         if name not in units:
-            units[name] = TrainingUnit(name, group, folder / record.train.folder, {})
+            units[name] = TrainingUnit(
+                name=name,
+                group=group,
+                train=folder / record.train.folder,
+                tests={},
+            )
         units[name].tests[record.regime] = folder / record.test.folder
     return list(units.values())

@@ -493,12 +493,21 @@ def _read_settings(folder: Path) -> dict[str, Any]:
     return dict(settings)
 
 
-def _check_key(folder: Path, saved: Mapping[str, object], wanted: Mapping[str, object]) -> None:
+def _check_key(
+    folder: Path,
+    saved: Mapping[str, object],
+    wanted: Mapping[str, object],
+) -> None:
     comparable = {name: saved.get(name) for name in wanted}
     check_same_run(f"the index in {folder}", comparable, wanted, "build it again")
 
 
-def _check_parts(folder: Path, parts: IndexParts, count: int, width: int) -> None:
+def _check_parts(
+    folder: Path,
+    parts: IndexParts,
+    count: int,
+    width: int,
+) -> None:
     """Check that the files of an index belong together."""
     class_name = type(parts.index).__name__.removesuffix("IP")
     priors = count

@@ -240,7 +240,12 @@ class FaissIndex:
             )
         return stored
 
-    def _candidates(self, placed: Floats, k: int, ties: Array | None) -> tuple[Doubles, Ints]:
+    def _candidates(
+        self,
+        placed: Floats,
+        k: int,
+        ties: Array | None,
+    ) -> tuple[Doubles, Ints]:
         """Return scores of transformed vectors, and rows, at least k of each."""
         kind = self.options.kind
         parts = self._parts
@@ -326,7 +331,12 @@ def _inner_products(queries: Array, vectors: Embeddings, rows: Ints) -> Doubles:
     return scores
 
 
-def best_candidates(scores: Doubles, rows: Ints, k: int, ties: Array | None) -> tuple[Floats, Ints]:
+def best_candidates(
+    scores: Doubles,
+    rows: Ints,
+    k: int,
+    ties: Array | None,
+) -> tuple[Floats, Ints]:
     """Return the (Q, k) best of (Q, c) candidates.
 
     The order is float32 score descending, then tie rank. Rows of -1 come last.

@@ -171,7 +171,12 @@ class Layout:
     longest: float | None = None
 
     @classmethod
-    def of(cls, options: FaissOptions, dimensions: int, longest: float | None) -> "Layout":
+    def of(
+        cls,
+        options: FaissOptions,
+        dimensions: int,
+        longest: float | None,
+    ) -> "Layout":
         """Return the layout for fitted options; ``longest`` adds the dimension of distances."""
         divisor = 1
         if options.kind == "ivfpq" and options.pq_m is not None:

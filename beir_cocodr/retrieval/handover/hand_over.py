@@ -147,7 +147,12 @@ def hand_over(
             return _write(draft, HandedOver(record, points, options.vectors))
 
 
-def _record(points: Points, spec: ModelSpec, collection: str, engine: str) -> HandOverRecord:
+def _record(
+    points: Points,
+    spec: ModelSpec,
+    collection: str,
+    engine: str,
+) -> HandOverRecord:
     bm25 = points.bm25
     return HandOverRecord(
         engine=engine,

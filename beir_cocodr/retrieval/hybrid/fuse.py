@@ -169,11 +169,11 @@ def fuse_over(
     name = _name_of(model, dense)
     check_dense(dense, name)
     plan = _plan(
-        name,
-        dense,
-        encoder,
-        options,
-        collection_provenance(collection, queries=False),
+        model=name,
+        dense=dense,
+        encoder=encoder,
+        options=options,
+        corpus=collection_provenance(collection, queries=False),
     )
     if before is not None:
         check_same_run(output, before.settings(), plan.settings())
@@ -339,11 +339,11 @@ class FittedVector:
             self.options,
         )
         fit = Fit(
-            dense.model,
-            dense.documents,
-            counts,
-            self.options,
-            dense.embeddings,
+            dense=dense.model,
+            documents=dense.documents,
+            counts=counts,
+            options=self.options,
+            embeddings=dense.embeddings,
         )
         candidates = fit.agreements(fit.candidates(LEXICAL_NUMBERS), [])
         model = HybridEncoder.of(
@@ -352,11 +352,11 @@ class FittedVector:
         )
         folder = dense.folder / f"vector-{self.options.bm25_weight:g}"
         fitted = Dense(
-            model,
-            dense.documents,
-            folder,
-            dense.batch_size,
-            dense.progress,
+            model=model,
+            documents=dense.documents,
+            folder=folder,
+            batch_size=dense.batch_size,
+            progress=dense.progress,
         )
         encoder = HybridCorpusEncoder(
             model,

@@ -343,12 +343,12 @@ def encode(
         loses_precision = isinstance(loaded, MRL) and options.precision != "fp32"
         queries = collection_queries(dataset) if loses_precision else []
         prepared = prepare_store(
-            corpus_encoder,
-            model,
-            folder,
-            options,
-            devices,
-            queries,
+            encoder=corpus_encoder,
+            name=model,
+            folder=folder,
+            options=options,
+            devices=devices,
+            queries=queries,
         )
         job = ShardJob(folder, documents, model, encoder, options, threads)
         head = loaded.head if isinstance(loaded, HybridEncoder) else None

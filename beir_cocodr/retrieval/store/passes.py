@@ -149,11 +149,11 @@ def update(
             backend=former.record.backend,
         )
     encoder = CorpusEncoder(
-        model,
-        documents,
-        options.token_budget,
-        options.backend,
-        watcher,
+        model=model,
+        documents=documents,
+        token_budget=options.token_budget,
+        backend=options.backend,
+        watcher=watcher,
     )
     if former is not None:
         identity = encode.identity_of(
@@ -236,11 +236,11 @@ def _replaced(
             for number, shard in enumerate(store.shards):
                 of_shard = rows[shard.start : shard.stop]
                 vectors = _shard_vectors(
-                    former,
-                    encoder,
-                    of_shard,
-                    shard.start,
-                    bar,
+                    former=former,
+                    encoder=encoder,
+                    rows=of_shard,
+                    start=shard.start,
+                    bar=bar,
                 )
                 store.write(number, vectors, encoder.documents)
     return Update(EmbeddingStore.open(folder), kept, len(rows) - kept)
@@ -347,11 +347,11 @@ def pass_over(
     report: dict[str, object] = {"documents_encoded": encoded}
     if isinstance(model, HybridEncoder):
         refit = check_refit(
-            store,
-            model.head,
-            model.text_format,
-            name,
-            documents,
+            store=store,
+            head=model.head,
+            text_format=model.text_format,
+            name=name,
+            documents=documents,
         )
         report["refit"] = refit.describe()
     seconds = round(time.perf_counter() - began, 3)

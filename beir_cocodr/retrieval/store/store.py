@@ -139,11 +139,11 @@ class EmbeddingStore(Embeddings):
             stop = min(start + self.record.shard_size, total)
             shards.append(
                 Shard(
-                    path,
-                    self.record.key,
-                    start,
-                    stop,
-                    self.verify,
+                    path=path,
+                    key=self.record.key,
+                    start=start,
+                    stop=stop,
+                    verify=self.verify,
                 )
             )
         return shards

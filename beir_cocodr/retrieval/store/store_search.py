@@ -106,12 +106,12 @@ def search_store(
     queries, offsets = store.queries(vectors)
     with torch_threads(workers.threads) as count:
         job = SearchJob(
-            store.folder,
-            queries.numpy(),
-            top_k,
-            count,
-            excluded_rows,
-            store.verify,
+            folder=store.folder,
+            queries=queries.numpy(),
+            top_k=top_k,
+            threads=count,
+            excluded_rows=excluded_rows,
+            verify=store.verify,
         )
         try:
             groups = _groups(len(store.shards), len(devices))

@@ -223,7 +223,13 @@ class Dense:
         """
         texts_cut = self.model.texts_cut
         encoder = CorpusEncoder(self.model, self.documents)
-        store = encode_over_ranks(self.model, self.documents, folder, encoder, self.progress)
+        store = encode_over_ranks(
+            model=self.model,
+            documents=self.documents,
+            folder=folder,
+            encoder=encoder,
+            progress=self.progress,
+        )
         store.texts_cut = sum(gather(self.model.texts_cut - texts_cut))
         self.embeddings = store
 
@@ -232,7 +238,13 @@ class Dense:
             if encoder.cache is not None:
                 return self._encode_to_cache(encoder, encoder.cache)
             if self.shared:
-                return encode_over_ranks(self.model, self.documents, folder, encoder, self.progress)
+                return encode_over_ranks(
+                    model=self.model,
+                    documents=self.documents,
+                    folder=folder,
+                    encoder=encoder,
+                    progress=self.progress,
+                )
             return encode_documents(
                 self.model, self.documents, folder, progress=self.progress, encoder=encoder
             )

@@ -50,7 +50,9 @@ def _relevant(grades: Mapping[int, int]) -> list[int]:
 def unit_pulls(sums: Floats) -> Floats:
     """Return (M, d) sums at length 1; what has no direction stays zero."""
     lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-    return np.asarray(np.where(lengths > _NOTHING, sums / np.maximum(lengths, _NOTHING), 0))
+    has_direction = lengths > _NOTHING
+    directions = sums / np.maximum(lengths, _NOTHING)
+    return np.asarray(np.where(has_direction, directions, 0))
 
 
 def nudge_shares(cosines: Floats, bound: float, *, unit: bool) -> tuple[Floats, Floats]:
@@ -75,11 +77,15 @@ def nudge_shares(cosines: Floats, bound: float, *, unit: bool) -> tuple[Floats, 
     ones = np.ones(len(cosines), np.float32)
     if not unit:
         return ones, bound * ones
-    least = max(1 - bound**2 / 2, -1.0)
-    widths = np.sqrt(np.maximum(1 - cosines.astype(np.float64) ** 2, 0.0))
+    cosine_of_bound = 1 - bound**2 / 2
+    least = max(cosine_of_bound, -1.0)
+    squares = cosines.astype(np.float64) ** 2
+    sines = np.sqrt(np.maximum(1 - squares, 0.0))
     # Exactly opposite to what pulls, every direction is as good, and none is taken.
-    has_way = widths > _NARROW
-    across = np.sqrt(1 - least**2) / np.where(has_way, widths, 1.0)
+    has_way = sines > _NARROW
+    divisors = np.where(has_way, sines, 1.0)
+    sine_of_least = np.sqrt(1 - least**2)
+    across = sine_of_least / divisors
     is_near = cosines >= least
     share_kept = np.where(has_way, least - across * cosines, 1.0)
     share_pulled = np.where(has_way, across, 0.0)
@@ -103,6 +109,8 @@ def nudged(vectors: Floats, sums: Floats, bound: float, *, unit: bool) -> Floats
     targets = unit_pulls(sums)
     cosines = (vectors * targets).sum(axis=1)
     share_kept, share_pulled = nudge_shares(cosines, bound, unit=unit)
-    moved = share_kept[:, None] * vectors + share_pulled[:, None] * targets
+    kept = share_kept[:, None] * vectors
+    pulled = share_pulled[:, None] * targets
+    moved = kept + pulled
     is_pulled = targets.any(axis=1, keepdims=True)
     return np.asarray(np.where(is_pulled, moved, vectors), np.float32)

@@ -82,10 +82,14 @@ def multiplies_bytes() -> bool:
     if not _has_one_dnn() or not hasattr(torch, "_int_mm"):
         return False
     # If oneDNN is kept from using these instructions, it clips sums of two products to 16 bits.
-    extremes = [[127, -127] * 32, [127] * 64, [-127] * 64] * 6
+    alternating = [127, -127] * 32
+    largest = [127] * 64
+    smallest = [-127] * 64
+    extremes = [alternating, largest, smallest] * 6
     rows = torch.tensor(extremes, dtype=torch.int8, device="cpu")
     exact = rows.double() @ rows.double().T
-    return torch.equal(torch._int_mm(rows, rows.T).double(), exact)
+    multiplied = torch._int_mm(rows, rows.T)
+    return torch.equal(multiplied.double(), exact)
 
 
 def _has_one_dnn() -> bool:
@@ -198,15 +202,17 @@ class Screen:
         """Choose the scales, and convert the queries to integers."""
         self._center = documents.mean(dim=0)
         step = math.ceil(len(documents) / _SAMPLE)
-        self._scale = _best_scale(documents[::step] - self._center)
+        sample = documents[::step]
+        self._scale = _best_scale(sample - self._center)
         largest = queries.abs().amax(dim=1, keepdim=True)
         scales = (largest / _LARGEST_INTEGER).clamp_min(_TINY)
         integers = _to_integers(queries, scales)
         rounded = integers * scales
+        center_scores = queries @ self._center
         self._queries = queries
         self._integers = integers.to(torch.int8)
         self._scales = scales[:, 0].double().numpy()
-        self._center_scores = (queries @ self._center).double().numpy()
+        self._center_scores = center_scores.double().numpy()
         self._rounded_lengths = _lengths(rounded)
         self._residuals = _lengths(queries - rounded)
         self._lengths = _lengths(queries)
@@ -259,7 +265,8 @@ class Screen:
             size = len(panel.documents)
             least = self._least_products(part, panel, bounds)
             positions = self._near(self._integers[part], panel, least)
-            if len(positions) > len(bounds) * max(_FEW_LEFT, _MOST_LEFT * size):
+            most_of_query = max(_FEW_LEFT, _MOST_LEFT * size)
+            if len(positions) > len(bounds) * most_of_query:
                 return None
             row, column = np.divmod(positions, size)
             exact = _products(self._queries[part], panel.documents, row, column)
@@ -270,8 +277,11 @@ class Screen:
             first += size
         row = np.concatenate(rows)
         order = row.argsort(kind="stable")
-        starts = _starts(row[order], len(bounds))
-        return TileCandidates(starts, np.concatenate(columns)[order], np.concatenate(scores)[order])
+        return TileCandidates(
+            starts=_starts(row[order], len(bounds)),
+            columns=np.concatenate(columns)[order],
+            scores=np.concatenate(scores)[order],
+        )
 
     def _near(
         self,
@@ -291,7 +301,8 @@ class Screen:
         products = self._products[:size].view(query_count, -1)
         mask = self._mask[:size].view(query_count, -1)
         torch._int_mm(queries, panel.integers.T, out=products)
-        torch.ge(products, torch.from_numpy(least)[:, None], out=mask)
+        least_of_row = torch.from_numpy(least)[:, None]
+        torch.ge(products, least_of_row, out=mask)
         mask[:, panel.outliers] = True
         return true_positions(self._mask.numpy(), size)
 
@@ -306,9 +317,11 @@ class Screen:
         error += self._residuals[part] * panel.distance
         error += self._rounding_error(part, panel)
         distances = bounds - self._center_scores[part] - error
-        least = np.floor(distances / (self._scales[part] * self._scale))
+        product_scales = self._scales[part] * self._scale
+        least = np.floor(distances / product_scales)
         limits = np.iinfo(np.int32)
-        integers: NDArray[np.int32] = least.clip(limits.min, limits.max).astype(np.int32)
+        clipped = least.clip(limits.min, limits.max)
+        integers: NDArray[np.int32] = clipped.astype(np.int32)
         return integers
 
     def _rounding_error(self, part: slice, panel: Panel) -> Doubles:
@@ -328,13 +341,16 @@ def _best_scale(sample: Tensor) -> float:
 
     A smaller scale clips large numbers and brings the others closer.
     """
-    largest = max(float(sample.abs().max()) / _LARGEST_INTEGER, _TINY)
+    largest_number = float(sample.abs().max())
+    largest_scale = max(largest_number / _LARGEST_INTEGER, _TINY)
     outlier_count = math.ceil(len(sample) / _OUTLIERS)
     errors: dict[float, float] = {}
     for share in _SCALES:
-        scale = largest * share
-        residuals = _lengths(sample - _to_integers(sample, scale) * scale)
-        errors[scale] = np.partition(residuals, -outlier_count)[-outlier_count]
+        scale = largest_scale * share
+        rounded = _to_integers(sample, scale) * scale
+        residuals = _lengths(sample - rounded)
+        partitioned = np.partition(residuals, -outlier_count)
+        errors[scale] = partitioned[-outlier_count]
     return min(errors, key=errors.__getitem__)
 
 
@@ -375,12 +391,19 @@ def candidates_by_scores(
     least = torch.from_numpy(bounds) - error.float()
     size = scores.numel()
     mask = _empty(size + 7, torch.bool)
-    reached = torch.ge(scores, least[:, None], out=mask[:size].view_as(scores))
+    reached = mask[:size].view_as(scores)
+    torch.ge(scores, least[:, None], out=reached)
     if int(reached.count_nonzero()) > _MOST_HELD:
         return None
-    row, column = np.divmod(true_positions(mask.numpy(), size), scores.shape[1])
-    products = _products(queries, documents, row, column)
-    return TileCandidates(_starts(row, len(queries)), column, products)
+    row, column = np.divmod(
+        true_positions(mask.numpy(), size),
+        scores.shape[1],
+    )
+    return TileCandidates(
+        starts=_starts(row, len(queries)),
+        columns=column,
+        scores=_products(queries, documents, row, column),
+    )
 
 
 def _empty(size: int, dtype: torch.dtype) -> Tensor:
@@ -402,10 +425,10 @@ def _products(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         pairs = torch.sparse_csr_tensor(
-            torch.from_numpy(_starts(row, len(queries))),
-            torch.from_numpy(column),
-            torch.zeros(len(row), dtype=torch.float32, device="cpu"),
-            (len(queries), len(documents)),
+            crow_indices=torch.from_numpy(_starts(row, len(queries))),
+            col_indices=torch.from_numpy(column),
+            values=torch.zeros(len(row), dtype=torch.float32, device="cpu"),
+            size=(len(queries), len(documents)),
             check_invariants=False,
         )
         sampled = torch.sparse.sampled_addmm(pairs, queries, documents.T, beta=0.0)

@@ -38,20 +38,30 @@ def to_keys(scores: Tensor, ranks: Tensor) -> Tensor:
         scores: float32 of any shape.
         ranks: int64 of the same shape, below 2³².
     """
-    bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0, to which it is equal
-    ordered = bits ^ ((bits >> 31) & _MAGNITUDE)
-    return (ordered.to(torch.int64) << 32) | (_LOW_WORD - ranks)
+    positive_zeros = scores + 0.0  # -0.0 becomes 0.0, to which it is equal
+    bits = positive_zeros.view(torch.int32)
+    ordered = bits ^ _inverted_bits(bits)
+    upper_half = ordered.to(torch.int64) << 32
+    lower_half = _LOW_WORD - ranks
+    return upper_half | lower_half
 
 
 def scores_of(keys: Tensor) -> Tensor:
     """Return the float32 scores in int64 keys."""
     ordered = (keys >> 32).to(torch.int32)
-    return (ordered ^ ((ordered >> 31) & _MAGNITUDE)).view(torch.float32)
+    bits = ordered ^ _inverted_bits(ordered)
+    return bits.view(torch.float32)
+
+
+def _inverted_bits(bits: Tensor) -> Tensor:
+    """Return the bits that a negative number inverts, all but its sign, so that keys ascend."""
+    return (bits >> 31) & _MAGNITUDE
 
 
 def ranks_of(keys: Tensor) -> Tensor:
     """Return the int64 tie ranks in int64 keys."""
-    return _LOW_WORD - (keys & _LOW_WORD)
+    complements = keys & _LOW_WORD
+    return _LOW_WORD - complements
 
 
 def merge_keys(parts: Sequence[Tensor], top_k: int) -> Tensor:
@@ -107,10 +117,12 @@ class HostBest:
         complements = _LOW_WORD - ranks.numpy()
 
         def select(rows: slice) -> None:
-            block = slice(rows.start - part.start, rows.stop - part.start)
-            self._add_block(rows, values[block], complements)
+            first = rows.start - part.start
+            last = rows.stop - part.start
+            self._add_block(rows, values[first:last], complements)
 
-        self._for_each_block(part, max(1, _SELECTION // count), select)
+        block_size = max(1, _SELECTION // count)
+        self._for_each_block(part, block_size, select)
 
     def add_candidates(
         self,
@@ -120,7 +132,8 @@ class HostBest:
     ) -> None:
         """Select from candidates, which reach the :meth:`bounds`, among n documents of a tile."""
         self._make_room(len(ranks))
-        complements = _LOW_WORD - ranks.numpy()[candidates.columns]
+        candidate_ranks = ranks.numpy()[candidates.columns]
+        complements = _LOW_WORD - candidate_ranks
         keys = _host_keys(candidates.scores, complements)
         self._append(part, keys, candidates.starts)
 
@@ -134,22 +147,29 @@ class HostBest:
             self._raise_bounds(part)
         bounds: Floats = self._bound[part].copy()
         is_unknown = bool(bounds[0] == -np.inf)
-        if scores is not None and is_unknown and scores.shape[1] >= self.top_k:
-            bounds = np.maximum(bounds, self._lower_bounds(scores.numpy()))
+        if scores is None or not is_unknown:
+            return bounds
+        if scores.shape[1] >= self.top_k:
+            lower = self._lower_bounds(scores.numpy())
+            bounds = np.maximum(bounds, lower)
         return bounds
 
     def result(self) -> Tensor:
         """Return (Q, k) keys, best first."""
         query_count = len(self._held)
-        best = np.empty((query_count, min(self.top_k, self.seen)), np.int64)
+        depth = min(self.top_k, self.seen)
+        best = np.empty((query_count, depth), np.int64)
 
         def select(rows: slice) -> None:
             held = self._held[rows].max()
             largest = self._largest(self._keys[rows, :held])
-            best[rows] = np.sort(largest, axis=1)[:, ::-1]
+            ascending = np.sort(largest, axis=1)
+            best[rows] = ascending[:, ::-1]
 
-        block_size = max(1, _SELECTION // self._keys.shape[1])
-        self._for_each_block(slice(0, query_count), block_size, select)
+        width = self._keys.shape[1]
+        block_size = max(1, _SELECTION // width)
+        all_queries = slice(0, query_count)
+        self._for_each_block(all_queries, block_size, select)
         return torch.from_numpy(best)
 
     def _make_room(self, more: int) -> None:
@@ -158,13 +178,15 @@ class HostBest:
         seen = self.seen + more
         width = self._keys.shape[1]
         enough = 2 * self.top_k + _SPARE
-        self._keys = _widened(self._keys, min(enough, max(seen, 2 * width)))
+        for_all_seen = max(seen, 2 * width)
+        self._keys = _widened(self._keys, min(enough, for_all_seen))
 
     def _raise_bounds(self, part: slice) -> None:
         least = self._largest(self._keys[part]).min(axis=1)
         known = least != _NO_KEY
+        kth_scores = _host_scores(least[known])
         bound = self._bound[part]
-        bound[known] = np.maximum(bound[known], _host_scores(least[known]))
+        bound[known] = np.maximum(bound[known], kth_scores)
 
     def _for_each_block(
         self,
@@ -173,9 +195,12 @@ class HostBest:
         work: Callable[[slice], None],
     ) -> None:
         """Call a function with blocks of at most ``size`` rows, in all threads."""
-        size = min(size, math.ceil((part.stop - part.start) / self._threads))
-        starts = range(part.start, part.stop, size)
-        blocks = [slice(start, min(start + size, part.stop)) for start in starts]
+        rows_of_thread = math.ceil((part.stop - part.start) / self._threads)
+        size = min(size, rows_of_thread)
+        blocks = []
+        for start in range(part.start, part.stop, size):
+            stop = min(start + size, part.stop)
+            blocks.append(slice(start, stop))
         if len(blocks) == 1 or self._threads == 1:
             for block in blocks:
                 work(block)
@@ -191,19 +216,23 @@ class HostBest:
         complements: Ints,
     ) -> None:
         row_count, column_count = scores.shape
-        if self._bound[rows.start] == -np.inf and column_count >= self.top_k:
+        is_unknown = self._bound[rows.start] == -np.inf
+        if is_unknown and column_count >= self.top_k:
             lower = self._lower_bounds(scores)
             self._bound[rows] = np.maximum(self._bound[rows], lower)
         mask = np.empty(scores.size + 7, bool)
         reached = mask[: scores.size].reshape(scores.shape)
-        np.greater_equal(scores, self._bound[rows][:, None], out=reached)
+        bounds = self._bound[rows][:, None]
+        np.greater_equal(scores, bounds, out=reached)
         positions = true_positions(mask, scores.size)
-        starts = np.searchsorted(positions, np.arange(row_count + 1) * column_count)
+        row_starts = np.arange(row_count + 1) * column_count
+        starts = np.searchsorted(positions, row_starts)
         reached_scores = scores.ravel()[positions]
         # In place and row by row, positions become columns faster than by one division of all.
         for row, (first, last) in enumerate(pairwise(starts.tolist())):
             positions[first:last] -= row * column_count
-        self._append(rows, _host_keys(reached_scores, complements[positions]), starts)
+        keys = _host_keys(reached_scores, complements[positions])
+        self._append(rows, keys, starts)
 
     def _append(
         self,
@@ -219,8 +248,10 @@ class HostBest:
         needed = int((held + counts).max())
         wide = _widened(kept, needed)
         ranges = pairwise(starts.tolist())
-        for row, (begin, end), first in zip(wide, ranges, held.tolist(), strict=True):
-            row[first : first + end - begin] = keys[begin:end]
+        firsts = held.tolist()
+        for row, (begin, end), first in zip(wide, ranges, firsts, strict=True):
+            last = first + end - begin
+            row[first:last] = keys[begin:end]
         held += counts
         if needed > room:
             best = self._largest(wide)
@@ -232,21 +263,24 @@ class HostBest:
     def _largest(self, keys: Ints) -> Ints:
         """Return the k largest keys of each row in any order, or all if there are fewer."""
         first = max(0, keys.shape[1] - self.top_k)
-        return np.partition(keys, first, axis=1)[:, first:]
+        partitioned = np.partition(keys, first, axis=1)
+        return partitioned[:, first:]
 
     def _lower_bounds(self, scores: Floats) -> Floats:
         """Return the k-th largest of the maxima of disjoint groups of each row's scores.
 
         That is cheaper than the k-th largest score, and cannot be above it.
         """
-        size = max(1, scores.shape[1] // (2 * self.top_k))
-        groups = scores.shape[1] // size
+        count = scores.shape[1]
+        size = max(1, count // (2 * self.top_k))
+        groups = count // size
         maxima = scores[:, :groups].copy()
         for start in range(groups, size * groups, groups):
             group = scores[:, start : start + groups]
             np.maximum(maxima, group, out=maxima)
         kth = groups - self.top_k
-        return np.partition(maxima, kth, axis=1)[:, kth]
+        partitioned = np.partition(maxima, kth, axis=1)
+        return partitioned[:, kth]
 
 
 def _widened(keys: Ints, width: int) -> Ints:
@@ -254,14 +288,18 @@ def _widened(keys: Ints, width: int) -> Ints:
     more = width - keys.shape[1]
     if more <= 0:
         return keys
-    return np.pad(keys, ((0, 0), (0, more)), constant_values=_NO_KEY)
+    room = ((0, 0), (0, more))
+    return np.pad(keys, room, constant_values=_NO_KEY)
 
 
 def _host_keys(scores: Floats, complements: Ints) -> Ints:
     """Convert scores and complements of tie ranks to keys, as :func:`to_keys` does."""
-    bits = (scores + np.float32(0)).view(np.int32)
-    ordered = bits ^ ((bits >> 31) & np.int32(_MAGNITUDE))
-    keys: Ints = (ordered.astype(np.int64) << 32) | complements
+    positive_zeros = scores + np.float32(0)
+    bits = positive_zeros.view(np.int32)
+    inverted_bits = (bits >> 31) & np.int32(_MAGNITUDE)
+    ordered = bits ^ inverted_bits
+    upper_half = ordered.astype(np.int64) << 32
+    keys: Ints = upper_half | complements
     return keys
 
 
@@ -302,17 +340,20 @@ class DeviceBest:
         ranks: Tensor,
     ) -> None:
         """Select from (q, n) scores of a part of the queries and n documents of (n,) tie ranks."""
-        rows = max(1, 2 * _SELECTION // scores.shape[1])
+        count = scores.shape[1]
+        rows = max(1, 2 * _SELECTION // count)
         best = self._best.get(part.start, self._none[part])
         merged = []
         blocks = torch.split(scores, rows)
-        for block, best_block in zip(blocks, torch.split(best, rows), strict=True):
+        best_blocks = torch.split(best, rows)
+        for block, best_block in zip(blocks, best_blocks, strict=True):
             merged.append(_merge(best_block, block, ranks, self.top_k))
         self._best[part.start] = torch.cat(merged)
 
     def result(self) -> Tensor:
         """Return (Q, k) keys, best first."""
-        best = torch.cat(list(self._best.values()))
+        parts = list(self._best.values())
+        best = torch.cat(parts)
         return best.sort(dim=1, descending=True).values
 
 
@@ -331,18 +372,22 @@ def _merge(
         top_k: k.
     """
     bounds = _lower_bounds(best, scores, top_k)
-    row, column = (scores >= bounds[:, None]).nonzero(as_tuple=True)
+    reached = scores >= bounds[:, None]
+    row, column = reached.nonzero(as_tuple=True)
+    del reached  # as large as a quarter of the scores
     keys = to_keys(scores[row, column], ranks[column])
     # Queries have different numbers of new keys, which are written behind the best so far.
     counts = torch.bincount(row, minlength=len(scores))
     firsts = counts.cumsum(0) - counts
-    offsets = torch.arange(len(row), device=row.device) - firsts[row]
+    offsets = torch.arange(len(row), device=row.device)
+    offsets -= firsts[row]
     held = best.shape[1]
     width = held + int(counts.max())
     together = best.new_full((len(scores), width), _NO_KEY)
     together[:, :held] = best
     together[row, held + offsets] = keys
-    return together.topk(min(top_k, width), dim=1, sorted=False).values
+    count = min(top_k, width)
+    return together.topk(count, dim=1, sorted=False).values
 
 
 def _lower_bounds(best: Tensor, scores: Tensor, top_k: int) -> Tensor:
@@ -352,12 +397,15 @@ def _lower_bounds(best: Tensor, scores: Tensor, top_k: int) -> Tensor:
     which is cheaper than the k-th largest score.
     """
     if best.shape[1] == top_k:
-        return scores_of(best.amin(dim=1))
+        least = best.amin(dim=1)
+        return scores_of(least)
     count = scores.shape[1]
     if count < top_k:
         return scores.new_full((len(scores),), -torch.inf)
     size = max(1, count // (2 * top_k))
     groups = count // size
-    grouped = scores[:, : size * groups].view(-1, size, groups)
+    in_groups = scores[:, : size * groups]
+    grouped = in_groups.view(-1, size, groups)
     maxima = grouped.amax(dim=1)
-    return maxima.topk(top_k, dim=1, sorted=False).values.amin(dim=1)
+    largest = maxima.topk(top_k, dim=1, sorted=False).values
+    return largest.amin(dim=1)

@@ -81,7 +81,12 @@ class NonFiniteScores(InputError):
 
 
 def _listed(kind: str, names: Sequence[int | str]) -> str:
-    parts = [repr(name) if isinstance(name, str) else f"row {name}" for name in names]
+    parts = []
+    for name in names:
+        if isinstance(name, str):
+            parts.append(repr(name))
+        else:
+            parts.append(f"row {name}")
     return f"{kind} {listed(parts)}"
 
 
@@ -128,8 +133,11 @@ def search_chunks(
         InputError: top_k is below 1, there are no queries or no documents, sizes do not fit, or the
             tie ranks are no permutation.
     """
-    ranks = None if tie_ranks is None else _tensor(tie_ranks).to(torch.int64)
-    row_of_rank = None if ranks is None else _inverse(ranks)
+    ranks = None
+    row_of_rank = None
+    if tie_ranks is not None:
+        ranks = _tensor(tie_ranks).to(torch.int64)
+        row_of_rank = _inverse(ranks)
     keys = search_keys(
         query_embeddings,
         _with_ranks(chunks, ranks),
@@ -141,7 +149,8 @@ def search_chunks(
     rows = ranks_of(keys)
     if row_of_rank is not None:
         rows = row_of_rank.to(rows.device)[rows]
-    return scores, rows.masked_fill_(scores == -torch.inf, -1)
+    is_excluded = scores == -torch.inf
+    return scores, rows.masked_fill_(is_excluded, -1)
 
 
 @torch.no_grad()
@@ -177,7 +186,8 @@ def search_keys(
     """
     if top_k < 1:
         raise InputError(f"top_k is {top_k}: ask for at least one document")
-    queries = _prepared(as_matrix(query_embeddings, "query embeddings"), similarity)
+    matrix = as_matrix(query_embeddings, "query embeddings")
+    queries = _prepared(matrix, similarity)
     if not len(queries):
         raise InputError("there are no queries to search for")
     culprits = _non_finite_rows(queries)
@@ -197,7 +207,8 @@ def search_keys(
         # An autocast region around the search must not turn the product into half precision.
         with torch.autocast(queries.device.type, enabled=False):
             prepared = _prepared(_moved(documents, queries.device), similarity)
-            search.add(prepared, _moved(ranks, queries.device), excluded)
+            moved_ranks = _moved(ranks, queries.device)
+            search.add(prepared, moved_ranks, excluded)
     return search.result()
 
 
@@ -233,7 +244,8 @@ def _tiles(chunks: Iterable[tuple[Array, Array]]) -> Iterator[tuple[Tensor, Tens
         # Equal parts, because a small last one would cost nearly as much as a large one.
         count = max(1, math.ceil(len(matrix) / _DOCUMENT_TILE))
         tiles = torch.tensor_split(matrix, count)
-        yield from zip(tiles, torch.tensor_split(ranks, count), strict=True)
+        rank_tiles = torch.tensor_split(ranks, count)
+        yield from zip(tiles, rank_tiles, strict=True)
 
 
 class _Search:
@@ -270,7 +282,8 @@ class _Search:
         """Search (n, d) documents, n > 0, with (n,) tie ranks."""
         # The norm of the matrix is no less than that of its largest row, and faster to compute.
         # Comparing NaN gives False.
-        finite = self._norm * float(torch.linalg.vector_norm(documents)) < _SAFE_PRODUCT
+        norm = float(torch.linalg.vector_norm(documents))
+        finite = self._norm * norm < _SAFE_PRODUCT
         if not finite:
             self._screened = None
         panels = self._panels(documents)
@@ -301,7 +314,9 @@ class _Search:
 
     def _panels(self, documents: Tensor) -> list[Panel]:
         """Return the documents as integers if they are screened, once enough were seen."""
-        if self._screened is None or self._screened.seen < self._screened_from:
+        if self._screened is None:
+            return []
+        if self._screened.seen < self._screened_from:
             return []
         if self._screen is None:
             self._screen = Screen(self._queries, documents)
@@ -310,7 +325,8 @@ class _Search:
     def _screened_candidates(self, part: slice, panels: list[Panel]) -> TileCandidates | None:
         if self._screened is None or self._screen is None or not panels:
             return None
-        candidates = self._screen.candidates(part, panels, self._screened.bounds(part))
+        bounds = self._screened.bounds(part)
+        candidates = self._screen.candidates(part, panels, bounds)
         if candidates is None:
             # The bounds are too low; they will be higher when more was seen.
             self._screened_from = 2 * self._screened.seen
@@ -354,8 +370,10 @@ class _Search:
         if excluded is None:
             return
         column = (excluded[part] - self._row).numpy()
-        excluded_column = np.repeat(column, np.diff(candidates.starts))
-        candidates.scores[candidates.columns == excluded_column] = -np.inf
+        counts = np.diff(candidates.starts)
+        excluded_column = np.repeat(column, counts)
+        is_excluded = candidates.columns == excluded_column
+        candidates.scores[is_excluded] = -np.inf
 
     def _check(
         self,
@@ -373,7 +391,8 @@ class _Search:
         document_rows = wrong.any(dim=0).nonzero().squeeze(1)
         query_rows = wrong.any(dim=1).nonzero().squeeze(1)
         raise NonFiniteScores(
-            (document_rows + self._row).tolist(), (query_rows + first_query).tolist()
+            documents=(document_rows + self._row).tolist(),
+            queries=(query_rows + first_query).tolist(),
         )
 
 
@@ -387,11 +406,13 @@ def _prepared(rows: Tensor, similarity: Similarity) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     unit = rows / norms
     # Squares of tiny or huge numbers leave float32 where the numbers themselves do not.
-    odd = ~((norms > 1e-15) & (norms < 1e18)).squeeze(1)
+    is_ordinary = (norms > 1e-15) & (norms < 1e18)
+    odd = ~is_ordinary.squeeze(1)
     if odd.any():
         wide = rows[odd].double()
         wide_norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
-        unit[odd] = torch.where(wide_norms == 0, wide, wide / wide_norms).float()
+        wide_unit = torch.where(wide_norms == 0, wide, wide / wide_norms)
+        unit[odd] = wide_unit.float()
     return unit
 
 
@@ -399,8 +420,10 @@ def _inverse(ranks: Tensor) -> Tensor:
     """Return the (N,) row of every rank."""
     count = len(ranks)
     inverse = torch.full_like(ranks, -1)
-    if count and int(ranks.min()) >= 0 and int(ranks.max()) < count:
-        inverse[ranks] = torch.arange(count, device=ranks.device)
+    if count:
+        is_inside = int(ranks.min()) >= 0 and int(ranks.max()) < count
+        if is_inside:
+            inverse[ranks] = torch.arange(count, device=ranks.device)
     if (inverse < 0).any():
         raise InputError(f"tie_ranks is not a permutation of 0..{count - 1}")
     return inverse
@@ -434,5 +457,6 @@ def _tensor(array: Array) -> Tensor:
 
 def _non_finite_rows(matrix: Tensor) -> list[int]:
     finite = matrix.isfinite().all(dim=1)
-    rows: list[int] = (~finite).nonzero().squeeze(1).tolist()
+    non_finite_rows = (~finite).nonzero().squeeze(1)
+    rows: list[int] = non_finite_rows.tolist()
     return rows

@@ -93,13 +93,16 @@ class VectorCache:
         of_documents = {key: value for key, value in identity.items() if "query" not in key}
         encoder = folder / json_sha256(of_documents)[:32]
         folder_of_corpus = encoder / text_sha256(corpus)[:32]
-        folders = sorted(path.parent for path in encoder.glob(f"*/{RECORD_FILE}"))
+        records = encoder.glob(f"*/{RECORD_FILE}")
+        folders = sorted(path.parent for path in records)
         record = folder_of_corpus / RECORD_FILE
         if record.is_file():
             record.touch()  # shows when it was last used
         self.segment = Segment(folder_of_corpus, verify)
-        others = [folder for folder in folders if folder != folder_of_corpus]
-        self.segments = [self.segment, *(Segment(folder, verify) for folder in others)]
+        self.segments = [self.segment]
+        for other in folders:
+            if other != folder_of_corpus:
+                self.segments.append(Segment(other, verify))
 
     @classmethod
     def of(
@@ -111,10 +114,17 @@ class VectorCache:
         has none: the class may encode in a way that its weights do not show.
         """
         folder = vectors_folder()
-        if folder is None or not type(model).__module__.startswith(_PACKAGE):
+        is_of_package = type(model).__module__.startswith(_PACKAGE)
+        if folder is None or not is_of_package:
             return None
         encoder = model.dense_part() if isinstance(model, HybridEncoder) else model
-        return cls(encoder, folder, corpus_name(documents), name, verify=verify)
+        return cls(
+            model=encoder,
+            folder=folder,
+            corpus=corpus_name(documents),
+            name=name,
+            verify=verify,
+        )
 
     def find(self, hashes: Hashes) -> Ints:
         """Return the (n,) places of (n, 2) hashes, -1 for an unknown text."""
@@ -123,12 +133,14 @@ class VectorCache:
             unknown = np.flatnonzero(places < 0)
             slots = segment.find(hashes[unknown])
             is_here = slots >= 0
-            places[unknown[is_here]] = (number << _SLOT_BITS) | slots[is_here]
+            first_place = number << _SLOT_BITS
+            places[unknown[is_here]] = first_place | slots[is_here]
         return places
 
     def rows(self, places: Ints) -> Floats:
         """Return the (n, d) vectors at places."""
-        return _gather([segment.vectors for segment in self.segments], places)
+        files = [segment.vectors for segment in self.segments]
+        return _gather(files, places)
 
     def add(self, hashes: Hashes, vectors: Floats) -> Floats:
         """Append the vectors of texts that are unknown, and return what is kept of all.
@@ -167,11 +179,17 @@ class VectorCache:
     def count_missing(self, documents: Documents) -> int:
         """Return how many documents of a corpus are unknown."""
         missing = 0
-        for start in range(0, len(documents), _CHUNK):
-            rows = np.arange(start, min(start + _CHUNK, len(documents)))
-            places = self.find(hash_texts(self._texts(documents, rows)))
-            missing += int((places < 0).sum())
+        for places in self._places(documents):
+            is_missing = places < 0
+            missing += int(is_missing.sum())
         return missing
+
+    def _places(self, documents: Documents) -> Iterator[Ints]:
+        """Yield the (n,) places of all documents, some at a time, -1 for an unknown one."""
+        for start in range(0, len(documents), _CHUNK):
+            stop = min(start + _CHUNK, len(documents))
+            texts = self._texts(documents, np.arange(start, stop))
+            yield self.find(hash_texts(texts))
 
     def _texts(self, documents: Documents, rows: Ints) -> list[str]:
         document_text = self.model.text_format.document
@@ -179,12 +197,9 @@ class VectorCache:
 
     def embeddings(self, documents: Documents) -> CachedEmbeddings:
         """Return the embeddings of a corpus whose texts are all known, read as they are needed."""
-        parts = []
-        for start in range(0, len(documents), _CHUNK):
-            rows = np.arange(start, min(start + _CHUNK, len(documents)))
-            parts.append(self.find(hash_texts(self._texts(documents, rows))))
+        places = np.concatenate(list(self._places(documents)))
         files = [segment.vectors for segment in self.segments]
-        return CachedEmbeddings(files, np.concatenate(parts))
+        return CachedEmbeddings(files, places)
 
 
 @dataclass(frozen=True)
@@ -212,7 +227,8 @@ class KnownVectors:
         if not len(known):
             return None
         of_known = self.cache.rows(self.places[known])
-        vectors = np.zeros((len(self.places), of_known.shape[1]), np.float32)
+        shape = (len(self.places), of_known.shape[1])
+        vectors = np.zeros(shape, np.float32)
         vectors[known] = of_known
         return vectors
 
@@ -255,16 +271,18 @@ def _gather(files: Sequence[Floats], places: Ints) -> Floats:
     numbers = places >> _SLOT_BITS
     for number in np.unique(numbers).tolist():
         is_here = numbers == number
-        gathered[is_here] = files[number][places[is_here] & _SLOT]
+        slots = places[is_here] & _SLOT
+        gathered[is_here] = files[number][slots]
     return gathered
 
 
 def hash_texts(texts: Iterator[str] | Sequence[str]) -> Hashes:
     """Return the (n, 2) hashes of texts."""
-    digests = b"".join(
-        hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).digest() for text in texts
-    )
-    return np.frombuffer(digests, np.uint64).reshape(-1, 2)
+    digests = bytearray()
+    for text in texts:
+        digests += hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).digest()
+    halves = np.frombuffer(digests, np.uint64)
+    return halves.reshape(-1, 2)
 
 
 def corpus_name(documents: Documents) -> str:

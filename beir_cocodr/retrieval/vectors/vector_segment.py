@@ -35,7 +35,13 @@ _TEXTS = "texts"
 _INDEX = "index.npy"
 
 # A row of ``texts``: the two halves of a hash, and the checksum of the vector.
-_ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("checksum", "<u8")])
+_ROW = np.dtype(
+    [
+        ("high", "<u8"),
+        ("low", "<u8"),
+        ("checksum", "<u8"),
+    ]
+)
 
 # Texts outside the index at which it is written anew, and their share of those in it.
 _MOST_OUTSIDE = 65_536
@@ -82,10 +88,15 @@ class _Table:
         order = np.lexsort((texts["low"], texts["high"]))
         highs = texts["high"][order]
         lows = texts["low"][order]
-        differs_from_next = (highs[1:] != highs[:-1]) | (lows[1:] != lows[:-1])
-        is_last = np.append(differs_from_next, np.ones(min(1, len(texts)), bool))
+        is_last = np.ones(len(texts), bool)
+        is_last[:-1] = highs[1:] != highs[:-1]
+        is_last[:-1] |= lows[1:] != lows[:-1]
         slots = order[is_last] + first
-        return cls(highs[is_last], slots.astype(np.uint64), first)
+        return cls(
+            highs=highs[is_last],
+            slots=slots.astype(np.uint64),
+            first=first,
+        )
 
     def find(self, hashes: Hashes, lows: npt.NDArray[np.uint64]) -> Ints:
         """Return the (n,) slots of hashes, -1 for an unknown one.
@@ -97,17 +108,19 @@ class _Table:
         slots = np.full(len(hashes), -1, np.int64)
         if not len(self.highs):
             return slots
-        highs = np.ascontiguousarray(hashes[:, 0])
+        wanted_highs = np.ascontiguousarray(hashes[:, 0])
         wanted_lows = hashes[:, 1]
-        places = np.searchsorted(self.highs, highs)
+        places = np.searchsorted(self.highs, wanted_highs)
         waiting = np.arange(len(hashes))
         # Several hashes may share their first half: the next places are looked at as well.
         while len(waiting):
             is_inside = places[waiting] < len(self.highs)
             waiting = waiting[is_inside]
-            has_same_high = self.highs[places[waiting]] == highs[waiting]
+            highs = self.highs[places[waiting]]
+            has_same_high = highs == wanted_highs[waiting]
             waiting = waiting[has_same_high]
-            proposed = self.slots[places[waiting]].astype(np.int64)
+            slots_here = self.slots[places[waiting]]
+            proposed = slots_here.astype(np.int64)
             is_equal = lows[proposed] == wanted_lows[waiting]
             answered = waiting[is_equal]
             slots[answered] = proposed[is_equal]
@@ -153,7 +166,8 @@ class Segment:
             texts = (self.folder / _TEXTS).stat()
             vectors = (self.folder / _VECTORS).stat()
             is_other_file = texts.st_ino != self._file_number
-            if is_other_file or texts.st_size < len(self) * _ROW.itemsize:
+            size_known = len(self) * _ROW.itemsize
+            if is_other_file or texts.st_size < size_known:
                 self._forget()
                 record = SegmentRecord.read(self.folder / RECORD_FILE)
                 self._dimensions = record.dimensions
@@ -170,10 +184,19 @@ class Segment:
     def _map(self, count: int) -> None:
         """Map the first rows of both files."""
         before = len(self)
-        shape = (count, self._dimensions)
-        self._texts = np.memmap(self.folder / _TEXTS, _ROW, "r", shape=(count,))
+        self._texts = np.memmap(
+            self.folder / _TEXTS,
+            _ROW,
+            mode="r",
+            shape=(count,),
+        )
         self._lows = self._texts["low"]
-        self.vectors = np.memmap(self.folder / _VECTORS, "<f4", "r", shape=shape)
+        self.vectors = np.memmap(
+            self.folder / _VECTORS,
+            "<f4",
+            mode="r",
+            shape=(count, self._dimensions),
+        )
         if count > len(self._is_verified):
             room = np.zeros(count, bool)  # twice what is needed now, for what is appended
             self._is_verified = np.append(self._is_verified, room)
@@ -198,7 +221,8 @@ class Segment:
 
     def _add_table(self, first: int) -> None:
         """Sort the texts from a slot on; tables of similar sizes become one."""
-        table = _Table.of(np.asarray(self._texts[first:]), first)
+        new_texts = np.asarray(self._texts[first:])
+        table = _Table.of(new_texts, first)
         tables_of_index = 1 if self._indexed else 0
         while len(self._tables) > tables_of_index:
             former = self._tables[-1]
@@ -228,7 +252,8 @@ class Segment:
         for start in range(0, len(slots), _BLOCK):
             block = slots[start : start + _BLOCK]
             actual = _checksums(self.vectors[block])
-            self._is_damaged[block] = actual != self._texts["checksum"][block]
+            recorded = self._texts["checksum"][block]
+            self._is_damaged[block] = actual != recorded
         self._is_verified[slots] = True
         damaged = int(self._is_damaged[slots].sum())
         if damaged:
@@ -257,17 +282,20 @@ class Segment:
                 new = self._new(hashes)
                 if not len(new):
                     return
-                self._write(hashes[new], np.ascontiguousarray(vectors[new], "<f4"))
+                new_vectors = np.ascontiguousarray(vectors[new], "<f4")
+                self._write(hashes[new], new_vectors)
                 self.refresh()
                 outside = len(self) - self._indexed
-                if outside > max(_MOST_OUTSIDE, _SHARE_OUTSIDE * self._indexed):
+                most_outside = max(_MOST_OUTSIDE, _SHARE_OUTSIDE * self._indexed)
+                if outside > most_outside:
                     self._write_index()
 
     def _new(self, hashes: Hashes) -> Ints:
         """Return the rows of hashes that the segment lacks, in order, each hash once."""
         _, first = np.unique(hashes, axis=0, return_index=True)
         rows = np.sort(first)
-        is_missing = self.find(hashes[rows]) < 0
+        slots = self.find(hashes[rows])
+        is_missing = slots < 0
         new: Ints = rows[is_missing]
         return new
 
@@ -276,7 +304,8 @@ class Segment:
         rows["high"] = hashes[:, 0]
         rows["low"] = hashes[:, 1]
         rows["checksum"] = _checksums(vectors)
-        end_of_vectors = len(self) * 4 * vectors.shape[1]
+        bytes_of_vector = 4 * vectors.shape[1]
+        end_of_vectors = len(self) * bytes_of_vector
         end_of_texts = len(self) * _ROW.itemsize
         # What a process that was killed left behind these places is overwritten.
         _write_at(self.folder / _VECTORS, end_of_vectors, vectors.tobytes())
@@ -284,7 +313,8 @@ class Segment:
 
     def _write_index(self) -> None:
         table = _Table.of(np.asarray(self._texts), 0)
-        checksums.save_array(self.folder / _INDEX, np.stack([table.highs, table.slots]))
+        index = np.stack([table.highs, table.slots])
+        checksums.save_array(self.folder / _INDEX, index)
         self._open_index(len(self))
 
 
@@ -295,7 +325,8 @@ def _write_at(path: Path, offset: int, content: bytes) -> None:
         os.ftruncate(descriptor, offset)
         written = 0
         while written < len(content):
-            written += os.pwrite(descriptor, content[written:], offset + written)
+            left = content[written:]
+            written += os.pwrite(descriptor, left, offset + written)
     finally:
         os.close(descriptor)
 
@@ -304,8 +335,6 @@ def _checksums(vectors: Floats) -> npt.NDArray[np.uint64]:
     """Return the (n,) checksums of (n, d) float32 vectors."""
     width = 4 * vectors.shape[1]
     content = np.ascontiguousarray(vectors).data.cast("B")
-    digests = (
-        xxhash.xxh3_64_intdigest(content[start : start + width])
-        for start in range(0, width * len(vectors), width)
-    )
+    starts = range(0, width * len(vectors), width)
+    digests = (xxhash.xxh3_64_intdigest(content[start : start + width]) for start in starts)
     return np.fromiter(digests, np.uint64, len(vectors))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -135,13 +136,13 @@ def distill(
         if record is not None:
             return record
         setting = TeacherSetting(
-            teacher,
-            collection.documents,
-            student.model.text_format,
-            model,
-            options.encoder,
-            output / CHECKPOINTS,
-            options.teacher_options,
+            name=teacher,
+            documents=collection.documents,
+            text_format=student.model.text_format,
+            start=model,
+            encoder=options.encoder,
+            folder=output / CHECKPOINTS,
+            options=options.teacher_options,
         )
         rest = collection
         of_kind = None
@@ -156,12 +157,30 @@ def distill(
                 stage = _with_merging(stage, of_kind, student.model, options, output)
             if held is not None and not preparation.stops_early:
                 examples = len(rounds.task.train)
-                stage = CheckpointSelection(
-                    held, student.model, student.model.text_format, options, output, examples
-                ).added_to(stage)
+                stage = _with_selection(stage, held, student.model, options, output, examples)
         # An epoch of the trainer is a round, so passes over the queries become steps.
         steps = options.steps_for(len(rounds.task.train))
         return run_stage(stage, replace(options, max_steps=steps), output, resume)
+
+
+def _with_selection(
+    stage: Stage,
+    held: Collection,
+    model: COCODR,
+    options: DistillOptions,
+    output: Path,
+    examples: int,
+) -> Stage:
+    """Return the stage whose best checkpoint the held-out queries choose."""
+    selection = CheckpointSelection(
+        held=held,
+        model=model,
+        text_format=model.text_format,
+        options=options,
+        output=output,
+        examples=examples,
+    )
+    return selection.added_to(stage)
 
 
 def _with_merging(
@@ -179,12 +198,15 @@ def _check_teacher_options(teacher: str, options: DistillOptions) -> None:
     """Refuse options of another teacher."""
     kind = teacher_kind(teacher)
     own_options = options.teacher_options
-    if own_options is None or (kind.options is not None and isinstance(own_options, kind.options)):
+    if own_options is None:
+        return
+    if kind.options is not None and isinstance(own_options, kind.options):
         return
     names = ", ".join(own_options.__dataclass_fields__)
     having = [name for name, row in TEACHERS.items() if row.options is type(own_options)]
+    owners = ", ".join(having)
     raise InputError(
-        f"the teacher {teacher} has no option {names}, which belongs to {', '.join(having)}; "
+        f"the teacher {teacher} has no option {names}, which belongs to {owners}; "
         "leave it out, or take such a teacher"
     )
 
@@ -196,6 +218,8 @@ def _stage(plan: TrainingPlan, model: COCODR, rounds: Rounds) -> Stage:
         raise InputError(f"the loss {options.loss} needs lists of one length: set positives to 1")
     examples = ListExamples(rounds.task.collection, model.text_format, rounds)
     rows = [*options.rows(), teacher_kind(str(plan.teacher))]
+    rehearsed = [fact for row in rows for fact in row.rehearses]
+    rehearsed += practised_spans(rounds.task.collection)
     return Stage(
         plan=plan,
         model=model,
@@ -208,10 +232,7 @@ def _stage(plan: TrainingPlan, model: COCODR, rounds: Rounds) -> Stage:
             "training_queries": len(rounds.task.train),
             "held_out_queries": len(rounds.task.held_out),
         },
-        rehearsed=(
-            *(fact for row in rows for fact in row.rehearses),
-            *practised_spans(rounds.task.collection),
-        ),
+        rehearsed=tuple(rehearsed),
         citations=joined_citations(rows),
     )
 
@@ -248,18 +269,23 @@ class ListExamples:
         texts = list(self.rounds.task.train.values())
         names = list(self.column_tasks)
         columns: dict[str, list[object]] = {name: [] for name in names}
-        for slot in batch["slot"]:
+        slots = batch["slot"]
+        for slot in slots:
+            query = texts[current.queries[slot]]
             documents = self._documents(np.asarray(current.lists[slot]))
-            row = [texts[current.queries[slot]], *documents]
-            for name, text in zip(names, row, strict=True):
+            for name, text in zip(names, [query, *documents], strict=True):
                 columns[name].append(text)
-        return columns | {"label": current.scores[batch["slot"]].tolist()}
+        labels = current.scores[slots].tolist()
+        return columns | {"label": labels}
 
     def _documents(self, rows: Ints) -> list[str]:
         """Return the texts of a list, empty in empty places."""
-        filled = rows != EMPTY
-        documents = iter(self.collection.documents.take(rows[filled]))
-        return [self.text_format.document(next(documents)) if has else "" for has in filled]
+        texts = [""] * len(rows)
+        places = np.flatnonzero(rows != EMPTY)
+        documents = self.collection.documents.take(rows[places])
+        for place, document in zip(places.tolist(), documents, strict=True):
+            texts[place] = self.text_format.document(document)
+        return texts
 
 
 @dataclass(frozen=True)
@@ -295,7 +321,8 @@ class _Preparation:
         steps = min(options.refresh_steps, total)
         if held_out:
             self._warn_of_patience(total, steps)
-        used = self._used(train, steps, -(-total // steps))
+        number_of_rounds = math.ceil(total / steps)
+        used = self._used(train, steps, number_of_rounds)
         anchors: Mapping[str, Ints] = relevant
         known: Mapping[str, Ints] = relevant
         if options.anchors == "fused":
@@ -312,7 +339,14 @@ class _Preparation:
         start = self.setting.start
         embeddings = start.pool if isinstance(start, Start) else None
         task = DistillTask(self.collection, train, held_out, anchors, known, pools, embeddings)
-        return Rounds(task, model, scores, options, steps, folder / "rounds")
+        return Rounds(
+            task=task,
+            model=model,
+            teacher=scores,
+            options=options,
+            steps=steps,
+            folder=folder / "rounds",
+        )
 
     def _warn_of_patience(self, total: int, steps: int) -> None:
         options = self.options
@@ -333,7 +367,8 @@ class _Preparation:
         size = steps * self.options.batch_size
         seed = self.options.seed
         drawn = [round_queries(seed, number, size, len(names)) for number in range(rounds)]
-        used = [names[row] for row in np.unique(np.concatenate(drawn))]
+        used_numbers = np.unique(np.concatenate(drawn))
+        used = [names[number] for number in used_numbers]
         return {name: train[name] for name in used}
 
     def _fused(
@@ -342,7 +377,9 @@ class _Preparation:
         """Return the best fused documents of each query, and these with the relevant ones."""
         ranker = teacher if isinstance(teacher, HybridTeacher) else self._ranking_teacher()
         anchors = fused_anchors(ranker.fusion, used, relevant, self.options.positives)
-        known = {name: np.union1d(rows, relevant[name]) for name, rows in anchors.items()}
+        known: dict[str, Ints] = {}
+        for name, rows in anchors.items():
+            known[name] = np.union1d(rows, relevant[name])
         return anchors, known
 
     def _ranking_teacher(self) -> HybridTeacher:
@@ -355,4 +392,9 @@ class _Preparation:
         """Return BM25's candidates of each query, without the known ones."""
         searched = replace(self.collection, queries=used)
         bm25 = bm25_negatives(searched, model.text_format, self.options.candidates)
-        return {name: bm25[name][~np.isin(bm25[name], known[name])] for name in used}
+        pools: dict[str, Ints] = {}
+        for name in used:
+            rows = bm25[name]
+            is_known = np.isin(rows, known[name])
+            pools[name] = rows[~is_known]
+        return pools

@@ -1,6 +1,7 @@
 """Lists of distillation: which queries a round takes, and which documents their lists hold."""
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,7 +27,12 @@ _NO_ROWS = np.empty(0, np.int64)
 _QUERY_BLOCK = 10_000
 
 
-def round_queries(seed: int, number: int, size: int, queries: int) -> Ints:
+def round_queries(
+    seed: int,
+    number: int,
+    size: int,
+    queries: int,
+) -> Ints:
     """Return (size,) numbers below ``queries`` for a round, each once before any again.
 
     Args:
@@ -35,9 +41,13 @@ def round_queries(seed: int, number: int, size: int, queries: int) -> Ints:
         size: how many.
         queries: the number of training queries.
     """
-    turns = range(-(-size // queries))
-    drawn = [np.random.default_rng((seed, number, turn)).permutation(queries) for turn in turns]
-    return np.concatenate(drawn)[:size].astype(np.int64)
+    turns = math.ceil(size / queries)
+    drawn = []
+    for turn in range(turns):
+        rng = np.random.default_rng((seed, number, turn))
+        drawn.append(rng.permutation(queries))
+    numbers = np.concatenate(drawn)[:size]
+    return numbers.astype(np.int64)
 
 
 def draw_list(
@@ -83,10 +93,13 @@ def draw_list(
     others = others[: options.m_bm25 + options.m_hard]
     drawn = np.full(options.list_size, EMPTY, np.int64)
     drawn[: len(kept)] = kept
-    drawn[options.positives : options.positives + len(others)] = others
+    end_of_others = options.positives + len(others)
+    drawn[options.positives : end_of_others] = others
     if options.m_easy:
-        last = easy[~np.isin(easy, drawn)][: options.m_easy]
-        drawn[-options.m_easy :][: len(last)] = last
+        is_drawn = np.isin(easy, drawn)
+        last = easy[~is_drawn][: options.m_easy]
+        easy_places = drawn[-options.m_easy :]
+        easy_places[: len(last)] = last
     return drawn
 
 
@@ -103,7 +116,8 @@ def draw_easy(
     """
     count = min(documents, 2 * options.list_size + len(known))
     rows: Ints = rng.choice(documents, count, replace=False)
-    return rows[~np.isin(rows, known)]
+    is_known = np.isin(rows, known)
+    return rows[~is_known]
 
 
 @dataclass(frozen=True)
@@ -138,8 +152,13 @@ def count_lists(scores: Floats) -> ListCounts:
     filled = scores > -np.inf
     lengths = filled.sum(axis=1)
     lowest = np.where(filled, scores, np.inf).min(axis=1)
-    tied = (lengths > 1) & (lowest == scores.max(axis=1))
-    counts = ListCounts(len(scores), int((lengths == 1).sum()), int(tied.sum()))
+    highest = scores.max(axis=1)
+    is_tied = (lengths > 1) & (lowest == highest)
+    counts = ListCounts(
+        drawn=len(scores),
+        of_one_document=int((lengths == 1).sum()),
+        all_tied=int(is_tied.sum()),
+    )
     summary = (
         f"of {len(scores)} lists, {counts.of_one_document} have one document and in "
         f"{counts.all_tied} the teacher scores all documents alike"
@@ -185,12 +204,16 @@ def best_others(
     deepest = count + max(len(rows) for rows in known.values())
     names = list(queries)
     others_of: dict[str, Array] = {}
-    size = max(1, min(_QUERY_BLOCK, -(-len(names) // world_size())))
-    for start in range(0, len(names), size)[rank() :: world_size()]:
+    queries_of_process = math.ceil(len(names) / world_size())
+    size = max(1, min(_QUERY_BLOCK, queries_of_process))
+    starts = range(0, len(names), size)
+    for start in starts[rank() :: world_size()]:
         block = {name: queries[name] for name in names[start : start + size]}
         ranking = ranker.search(block, deepest)
         for name, rows in zip(block, ranking.rows, strict=True):
-            others = rows[(rows >= 0) & ~np.isin(rows, known[name])]
+            is_result = rows >= 0
+            is_known = np.isin(rows, known[name])
+            others = rows[is_result & ~is_known]
             if teacher is not None:
                 others = scored_rows(teacher, name, others)
             others_of[name] = others[:count].astype(np.int32)

@@ -121,8 +121,11 @@ class Rounds(TrainerCallback):
         self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Make or read the round, and stop if the last ones were no better."""
-        number = int((state.epoch or 0) + 1e-6)
-        if on_main(lambda: not (self.folder / str(number) / _RECORD).is_file()):
+        epoch = state.epoch or 0
+        number = int(epoch + 1e-6)
+        record = self.folder / str(number) / _RECORD
+        is_made = on_main(record.is_file)
+        if not is_made:
             self._make_round(number)
         self.current = self._read(number)
         if self._gains_no_more():
@@ -133,18 +136,21 @@ class Rounds(TrainerCallback):
         """Return true if ``patience`` rounds have passed since the best one."""
         if not self.task.held_out:
             return False
+        best = int(np.argmax(self.measured))
         last = len(self.measured) - 1
-        return last - int(np.argmax(self.measured)) >= self.options.patience
+        return last - best >= self.options.patience
 
     def on_train_end(self, *args: object, **kwargs: object) -> None:
         """Measure what came out of the last round, all processes together."""
         # From the disk: a run that resumes after the last round has made none.
-        self.rounds = on_main(lambda: sum(1 for _ in self.folder.glob(f"*/{_RECORD}")))
+        records = on_main(lambda: list(self.folder.glob(f"*/{_RECORD}")))
+        self.rounds = len(records)
         self._recall(self.rounds)
         # The host makes one more step when it is stopped, and another one when it resumes from
         # there: neither counts.
         if self.task.held_out and not self._gains_no_more():
-            self.measured.append(self._search()[1])
+            _, measured = self._search()
+            self.measured.append(measured)
 
     def finish(self, folder: Path) -> Json:
         """Put the weights of the best round back after training, on the first process.
@@ -167,7 +173,8 @@ class Rounds(TrainerCallback):
         best = int(np.argmax(self.measured))
         if best < self.rounds:
             weights = self.folder / _BEST
-            self._check_file(weights, self._record(best).get("best"))
+            digest = self._record(best).get("best")
+            self._check_file(weights, digest)
             self.model.load_state_dict(load_file(weights))
 
     def _make_round(self, number: int) -> None:
@@ -188,9 +195,11 @@ class Rounds(TrainerCallback):
         best = None
         if measured > max(self.measured, default=-1.0):
             best = keep_weights(self.model, self.folder / _BEST)
-        with files.draft_folder(self.folder / str(number), replace=True) as draft:
+        folder = self.folder / str(number)
+        with files.draft_folder(folder, replace=True) as draft:
             for name in _ARRAYS:
-                np.save(draft / f"{name}.npy", getattr(drawn, name))
+                array = getattr(drawn, name)
+                np.save(draft / f"{name}.npy", array)
             record = {
                 MEASURE: measured,
                 "best": best,
@@ -201,11 +210,12 @@ class Rounds(TrainerCallback):
 
     def _read(self, number: int) -> DistillRound:
         self._recall(number + 1)
-        recorded = self._record(number).get("files") or {}
+        folder = self.folder / str(number)
+        digests = self._record(number).get("files") or {}
         arrays: dict[str, Any] = {}
         for name in _ARRAYS:
-            file = self.folder / str(number) / f"{name}.npy"
-            self._check_file(file, recorded.get(file.name))
+            file = folder / f"{name}.npy"
+            self._check_file(file, digests.get(file.name))
             arrays[name] = np.load(file, mmap_mode="r")
         return DistillRound(**arrays)
 
@@ -214,15 +224,17 @@ class Rounds(TrainerCallback):
         records = [self._record(number) for number in range(rounds)]
         self.measured[:] = [record[MEASURE] for record in records]
         for name in LIST_COUNTS:
-            self.counted[name] = int(sum(record[name] for record in records))
+            total = sum(record[name] for record in records)
+            self.counted[name] = int(total)
 
     def _record(self, number: int) -> dict[str, Any]:
         file = self.folder / str(number) / _RECORD
         kinds = (OSError, ValueError, KeyError, TypeError)
         with explained(f"{file} is damaged", _TRAIN_AGAIN, *kinds):
             record: dict[str, Any] = files.parse_json(file.read_text())
-            if not all(isinstance(record[name], (int, float)) for name in (MEASURE, *LIST_COUNTS)):
-                raise ValueError("a count is not a number")
+            for name in (MEASURE, *LIST_COUNTS):
+                if not isinstance(record[name], (int, float)):
+                    raise ValueError("a count is not a number")
         return record
 
     def _check_file(self, file: Path, digest: str | None) -> None:
@@ -238,9 +250,13 @@ class Rounds(TrainerCallback):
         """
         on_main(lambda: files.remove_unfinished(self.folder))  # left by a killed run
         mode = self.model.training
-        documents = self.task.collection.documents
-        store = self.folder / _STORE
-        dense = Dense(self.model.eval(), documents, store, progress=True, shared=True)
+        dense = Dense(
+            self.model.eval(),
+            self.task.collection.documents,
+            self.folder / _STORE,
+            progress=True,
+            shared=True,
+        )
         dense.pool = self.task.embeddings
         queries = {}
         if self.options.m_hard:
@@ -248,7 +264,11 @@ class Rounds(TrainerCallback):
         if queries or self.task.held_out:
             dense.prepare()
         hard = best_others(
-            dense, queries, self.task.known, self.options.candidates, self.teacher.teacher
+            ranker=dense,
+            queries=queries,
+            known=self.task.known,
+            count=self.options.candidates,
+            teacher=self.teacher.teacher,
         )
         measured = self._measure(dense)
         self.model.train(mode)
@@ -258,22 +278,30 @@ class Rounds(TrainerCallback):
     def _measure(self, dense: Dense) -> float:
         """Return MRR@10 of the held-out queries; 0 if there are none."""
         held_out = list(self.task.held_out)
-        scores = self._reciprocal_ranks(dense, held_out[rank() :: world_size()])
+        share = held_out[rank() :: world_size()]
+        scores = self._reciprocal_ranks(dense, share)
         for more in gather(scores):
             scores |= more
         if not held_out:
             return 0.0
-        return float(np.mean([scores[query] for query in held_out]))
+        reciprocal_ranks = [scores[query] for query in held_out]
+        return float(np.mean(reciprocal_ranks))
 
     def _reciprocal_ranks(self, dense: Dense, held_out: list[str]) -> dict[str, float]:
         """Return RR@10 of some of the held-out queries."""
         if not held_out:
             return {}
-        ranking = dense.search({query: self.task.held_out[query] for query in held_out}, 10)
+        queries = {query: self.task.held_out[query] for query in held_out}
+        ranking = dense.search(queries, 10)
         scores = held_out_scores(self.task.collection, ranking)
         return dict(zip(held_out, scores.tolist(), strict=True))
 
-    def _draw(self, number: int, names: Sequence[str], hard: Mapping[str, Ints]) -> Ints:
+    def _draw(
+        self,
+        number: int,
+        names: Sequence[str],
+        hard: Mapping[str, Ints],
+    ) -> Ints:
         """Draw (S, n) lists for the queries of a round.
 
         Args:
@@ -291,7 +319,16 @@ class Rounds(TrainerCallback):
             own_candidates = hard.get(name, nothing)
             easy = nothing
             if self.options.m_easy:
+                known = self.task.known[name]
                 documents = len(self.task.collection.documents)
-                easy = draw_easy(self.task.known[name], documents, self.options, rng)
-            lists.append(draw_list(anchors, bm25, own_candidates, self.options, rng, easy))
+                easy = draw_easy(known, documents, self.options, rng)
+            drawn = draw_list(
+                anchors=anchors,
+                bm25=bm25,
+                hard=own_candidates,
+                options=self.options,
+                rng=rng,
+                easy=easy,
+            )
+            lists.append(drawn)
         return np.stack(lists)

@@ -116,7 +116,8 @@ def _only(collection: Collection, names: Sequence[str]) -> Collection:
 
 def drawn(collection: Collection, count: int, seed: int) -> Collection:
     """Return a collection with at most so many of its queries, drawn at random."""
-    names = np.random.default_rng(seed).permutation(sorted(collection.queries)).tolist()
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(sorted(collection.queries)).tolist()
     return _only(collection, names[:count])
 
 
@@ -131,8 +132,9 @@ def write_without_texts(collection: Collection, file: Path) -> None:
     """
     of_row: dict[int, list[str]] = {}
     for query, rows in relevant_rows(collection).items():
+        text = collection.queries[query]
         for row in rows.tolist():
-            of_row.setdefault(row, []).append(collection.queries[query])
+            of_row.setdefault(row, []).append(text)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_arrow(file, _cut_documents(collection.documents, of_row))
 
@@ -179,8 +181,20 @@ class Merging:
         output: Path,
     ) -> Merging:
         """Keep the weights of the encoder as it is, and search for the candidates."""
-        selection = CheckpointSelection(held, model, text_format, options, output, 1)
-        return cls(selection, model, copy_of(model.state_dict()), str(options.merge_on))
+        selection = CheckpointSelection(
+            held=held,
+            model=model,
+            text_format=text_format,
+            options=options,
+            output=output,
+            examples=1,
+        )
+        return cls(
+            selection=selection,
+            model=model,
+            base=copy_of(model.state_dict()),
+            kind=str(options.merge_on),
+        )
 
     def added_to(self, stage: Stage) -> Stage:
         """Return the stage with merging after its own end."""
@@ -199,10 +213,16 @@ class Merging:
         tuned = copy_of(self.model.state_dict())
         names = list(self.selection.candidates)
         half = len(names) // 2
-        values = {share: self._measure(tuned, share, names) for share in (0.0, *SHARES)}
-        means = {share: float(of_share[:half].mean()) for share, of_share in values.items()}
+        values: dict[float, Doubles] = {}
+        means: dict[float, float] = {}
+        for share in (0.0, *SHARES):
+            values[share] = self._measure(tuned, share, names)
+            means[share] = float(values[share][:half].mean())
         chosen = max(SHARES, key=lambda share: (round(means[share], 9), -share))
-        differences = values[chosen][half:] - values[0.0][half:]
+        # The half that did not choose the share.
+        base_values = values[0.0][half:]
+        chosen_values = values[chosen][half:]
+        differences = chosen_values - base_values
         confidence = gain_confidence(differences)
         is_kept = confidence >= CONFIDENCE
         share = chosen if is_kept else 0.0
@@ -214,8 +234,8 @@ class Merging:
             self.kind,
             chosen,
             MEASURE,
-            float(values[0.0][half:].mean()),
-            float(values[chosen][half:].mean()),
+            float(base_values.mean()),
+            float(chosen_values.mean()),
             100 * confidence,
             "merged" if is_kept else "the base stays as it was",
         )

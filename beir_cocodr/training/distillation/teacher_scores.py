@@ -76,14 +76,18 @@ class TeacherScores:
         Raises:
             InputError: A score is NaN or infinite.
         """
-        keys = queries[:, None] * self.size + lists  # (S, n)
+        first_keys = queries[:, None] * self.size
+        keys = first_keys + lists  # (S, n)
         filled = lists != EMPTY
-        on_main(lambda: self._write_unknown(np.unique(keys[filled])))
-        self._ask(np.load(self.folder / "wanted", mmap_mode="r"))
+        keys_of_pairs = keys[filled]
+        on_main(lambda: self._write_unknown(np.unique(keys_of_pairs)))
+        unknown = np.load(self.folder / "wanted", mmap_mode="r")
+        self._ask(unknown)
         scores = np.full(lists.shape, -np.inf, np.float32)
         if rank() == 0:
             self._merge()
-            scores[filled] = self._scores[np.searchsorted(self._keys, keys[filled])]
+            places = np.searchsorted(self._keys, keys_of_pairs)
+            scores[filled] = self._scores[places]
         return scores
 
     def _write_unknown(self, keys: Ints) -> None:
@@ -91,8 +95,10 @@ class TeacherScores:
         self._merge()
         places = np.searchsorted(self._keys, keys)
         known = places < len(self._keys)
-        known[known] = self._keys[places[known]] == keys[known]
-        files.save_array(self.folder / "wanted", keys[~known])
+        keys_there = self._keys[places[known]]
+        known[known] = keys_there == keys[known]
+        unknown = keys[~known]
+        files.save_array(self.folder / "wanted", unknown)
 
     def _ask(self, keys: Ints) -> None:
         """Score this process's chunks of pairs, each to a file."""
@@ -100,10 +106,12 @@ class TeacherScores:
         first = 1 + max(numbers, default=-1)
         wait_for_all()  # before there are others
         starts = range(0, len(keys), _CHUNK)
-        chunks = list(enumerate(starts, first))[rank() :: world_size()]
+        all_chunks = list(enumerate(starts, first))
+        chunks = all_chunks[rank() :: world_size()]
 
         def ask() -> int:
-            for number, start in Bar(chunks, desc="Teacher", disable=rank() > 0):
+            bar = Bar(chunks, desc="Teacher", disable=rank() > 0)
+            for number, start in bar:
                 chunk = np.asarray(keys[start : start + _CHUNK])
                 pairs = self._scored(chunk)
                 name = f"{number:06d}-{array_sha256(pairs)}.npy"
@@ -119,23 +127,29 @@ class TeacherScores:
         groups = np.split(keys % self.size, starts)
         lists: list[tuple[str, str, Ints]] = []
         for query, rows in zip(np.unique(owners), groups, strict=True):
-            lists.append((self.ids[query], self.texts[query], rows))
+            id = self.ids[query]
+            text = self.texts[query]
+            lists.append((id, text, rows))
+        scores = score_lists(self.teacher, lists)
         pairs = np.empty(len(keys), _PAIR)
         pairs["key"] = keys
-        pairs["score"] = np.concatenate(score_lists(self.teacher, lists))
+        pairs["score"] = np.concatenate(scores)
         self._check_finite(pairs)
         return pairs
 
     def _check_finite(self, pairs: Array) -> None:
-        wrong = pairs[~np.isfinite(pairs["score"])]
+        is_finite = np.isfinite(pairs["score"])
+        wrong = pairs[~is_finite]
         if not len(wrong):
             return
-        query, row = divmod(int(wrong[0]["key"]), self.size)
+        key = int(wrong[0]["key"])
+        score = wrong[0]["score"]
+        query, row = divmod(key, self.size)
         [document] = self.documents.ids(np.array([row]))
         raise InputError(
             f"the teacher scores query {self.ids[query]!r} and document {document!r} with "
-            f"{wrong[0]['score']} ({len(wrong)} such scores so far); give it finite scores, or "
-            "take another teacher"
+            f"{score} ({len(wrong)} such scores so far); give it finite scores, or take another "
+            "teacher"
         )
 
     def _files(self) -> list[Path]:
@@ -143,9 +157,14 @@ class TeacherScores:
 
     def _merge(self) -> None:
         """Take in the new files, all at once: each is sorted, and so is what is known."""
-        new = [file for file in self._files() if file.name not in self._read]
-        parts = [part for part in map(self._pairs, new) if len(part)]
-        self._read.update(file.name for file in new)
+        parts = []
+        for file in self._files():
+            if file.name in self._read:
+                continue
+            self._read.add(file.name)
+            part = self._pairs(file)
+            if len(part):
+                parts.append(part)
         if not parts:
             return
         new_keys = [part["key"] for part in parts]

@@ -157,8 +157,10 @@ class CrossEncoderTeacher:
     def score_lists(self, lists: Sequence[tuple[str, str, Ints]]) -> list[np.ndarray]:
         """Return scores of (m,) rows for each of many queries; in bfloat16 on a GPU."""
         pairs: list[tuple[str, str]] = []
+        lengths: list[int] = []
         for _, query, rows in lists:
             pairs += self._pairs(query, rows)
+            lengths.append(len(rows))
         device = torch.device(self.model.device).type
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             raw: Any = self.model.predict(
@@ -167,11 +169,13 @@ class CrossEncoderTeacher:
                 activation_fn=torch.nn.Identity(),
                 show_progress_bar=False,
             )
-        ends = np.cumsum([len(rows) for _, _, rows in lists])
-        return np.split(np.asarray(raw, np.float32), ends[:-1])
+        ends = np.cumsum(lengths)
+        scores = np.asarray(raw, np.float32)
+        return np.split(scores, ends[:-1])
 
     def _pairs(self, query: str, rows: Ints) -> list[tuple[str, str]]:
-        texts = [self.text_format.document(document) for document in self.documents.take(rows)]
+        documents = self.documents.take(rows)
+        texts = [self.text_format.document(document) for document in documents]
         cut = [cut_text(text) for text in [query, *texts]]
         lost = [text for text, loses_words in cut if loses_words]
         if lost and not self.texts_cut:
@@ -242,10 +246,15 @@ class HybridTeacher:
         setting.folder.mkdir(parents=True, exist_ok=True)
         options = setting.options or HybridTeacherOptions()
         assert isinstance(options, HybridTeacherOptions)
-        encoder = untrained(setting.start, setting.encoder)
-        corpus = setting.folder / "teacher-corpus"
-        dense = Dense(encoder, setting.documents, corpus, progress=True, shared=True)
-        dense.pool = setting.start.pool if isinstance(setting.start, Start) else None
+        dense = Dense(
+            untrained(setting.start, setting.encoder),
+            setting.documents,
+            setting.folder / "teacher-corpus",
+            progress=True,
+            shared=True,
+        )
+        if isinstance(setting.start, Start):
+            dense.pool = setting.start.pool
         dense.prepare()  # by all processes of a run together
         return cls(dense, setting.bm25(), options.bm25_weight, kind)
 
@@ -264,13 +273,18 @@ class HybridTeacher:
         vector = self._query_vector(query_id, query)
         mean, second = self._moments
         square = vector @ second @ vector  # the mean of the squared scores over all documents
-        deviation = np.sqrt(max(square - (vector @ mean) ** 2, 0.0))
-        dense = (self.dense.embeddings.rows(rows).double().numpy() - mean) @ vector
+        mean_score = vector @ mean
+        variance = max(square - mean_score**2, 0.0)
+        deviation = np.sqrt(variance)
+        document_vectors = self.dense.embeddings.rows(rows).double().numpy()
+        centred = (document_vectors - mean) @ vector
         # What rounding leaves of equal scores is no deviation.
         varies = deviation > _ROUNDING * np.sqrt(square)
-        dense = dense / deviation if varies else np.zeros(len(rows))
-        lexical = z_normalize(self._lexical_scores(query)[None])[0, rows]
-        return weighted_mean(dense, lexical, self.bm25_weight).astype(np.float32)
+        dense = centred / deviation if varies else np.zeros(len(rows))
+        lexical_scores = self._lexical_scores(query)
+        lexical = z_normalize(lexical_scores[None])[0, rows]
+        fused = weighted_mean(dense, lexical, self.bm25_weight)
+        return fused.astype(np.float32)
 
     def _lexical_scores(self, query: str) -> np.ndarray:
         """Return BM25's (N,) scores of all documents, for the expanded query if it is expanded."""
@@ -344,7 +358,8 @@ class FileTeacher:
         """
         usable: dict[str, str] = {}
         for query, text in queries.items():
-            if 0 < len(relevant[query]) < len(self.scores.get(query, {})):
+            scored = self.scores.get(query, {})
+            if 0 < len(relevant[query]) < len(scored):
                 usable[query] = text
         left_out = (
             f"{len(queries) - len(usable)} of {len(queries)} training queries have no scores of a "
@@ -359,11 +374,19 @@ class FileTeacher:
             log.warning("%s: %s and of another document, and are left out", self.file, left_out)
         return usable
 
-    def pool(self, query_id: str, best: Ints, known: Ints, count: int) -> Ints:
+    def pool(
+        self,
+        query_id: str,
+        best: Ints,
+        known: Ints,
+        count: int,
+    ) -> Ints:
         """Return BM25's ``best`` rows that have a score, then others that are not ``known``."""
         scored = self.scored(query_id)
         first = best[np.isin(best, scored)]
-        others = scored[~np.isin(scored, known) & ~np.isin(scored, first)]
+        is_known = np.isin(scored, known)
+        is_first = np.isin(scored, first)
+        others = scored[~is_known & ~is_first]
         return np.concatenate([first, others])[:count]
 
     def score(self, query_id: str, query: str, rows: Ints) -> np.ndarray:
@@ -400,6 +423,11 @@ def mrl_student(model: ModelLike, options: DistillOptions) -> Start:
         name = start.name
         source = start.source
     set_seed(options.seed)  # new layers are drawn at random
-    overrides = options.encoder.overrides()
-    student = MRL(source, k=own_options.k, beta=own_options.beta, seed=options.seed, **overrides)
+    student = MRL(
+        source,
+        k=own_options.k,
+        beta=own_options.beta,
+        seed=options.seed,
+        **options.encoder.overrides(),
+    )
     return Start(name, source, student)

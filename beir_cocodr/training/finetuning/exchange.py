@@ -107,7 +107,8 @@ def export(
             collection = load_collection(dataset, options.split)
             check_negatives("negatives", options.negatives, collection)
             negatives = retrieved_negatives(collection, models, options.negatives, search)
-        few = FORMS[options.form](collection, negatives, folder, options.negatives)
+        write = FORMS[options.form]
+        few = write(collection, negatives, folder, options.negatives)
         files = sorted(path.relative_to(folder).as_posix() for path in files_below(folder))
         record = ExchangeRecord(
             dataset=str(dataset),
@@ -136,14 +137,20 @@ def retrieved_negatives(
             ranking = resources.ranker(model).search(queries, deepest)
             others: dict[str, Ints] = {}
             for query, rows in zip(ranking.queries, ranking.rows, strict=True):
+                is_result = rows >= 0
                 is_relevant = np.isin(rows, positives[query])
-                candidates = rows[(rows >= 0) & ~is_relevant]
+                candidates = rows[is_result & ~is_relevant]
                 others[query] = candidates[:depth]
             negatives[model] = others
     return negatives
 
 
-def write_gpl(collection: Collection, negatives: Negatives, folder: Path, count: int) -> int:
+def write_gpl(
+    collection: Collection,
+    negatives: Negatives,
+    folder: Path,
+    count: int,
+) -> int:
     """Write what GPL's trainer takes, and return the number of queries without a negative.
 
     The files are the corpus, ``qgen-queries.jsonl``, ``qgen-qrels/train.tsv`` and
@@ -153,7 +160,12 @@ def write_gpl(collection: Collection, negatives: Negatives, folder: Path, count:
     ids = collection.documents.ids
     positives = relevant_rows(collection)
     queries = (
-        {"_id": query, "text": collection.queries[query], "metadata": {}} for query in positives
+        {
+            "_id": query,
+            "text": collection.queries[query],
+            "metadata": {},
+        }
+        for query in positives
     )
     write_jsonl(folder / "qgen-queries.jsonl", queries)
     judgements = (
@@ -171,8 +183,11 @@ def write_gpl(collection: Collection, negatives: Negatives, folder: Path, count:
         for query, rows in positives.items()
     )
     write_jsonl(folder / "hard-negatives.jsonl", records)
-    lists = ([by_query[query] for by_query in negatives.values()] for query in positives)
-    return sum(not any(map(len, rows_of_query)) for rows_of_query in lists)
+    without_negative = 0
+    for query in positives:
+        if not any(len(by_query[query]) for by_query in negatives.values()):
+            without_negative += 1
+    return without_negative
 
 
 def _merged_negatives(
@@ -186,7 +201,12 @@ def _merged_negatives(
     return merged_rows
 
 
-def write_tevatron(collection: Collection, negatives: Negatives, folder: Path, count: int) -> int:
+def write_tevatron(
+    collection: Collection,
+    negatives: Negatives,
+    folder: Path,
+    count: int,
+) -> int:
     """Write what Tevatron reads, and return the number of queries without a negative.
 
     The files are ``train.jsonl`` with the texts of both sides, and ``corpus.jsonl`` and
@@ -194,7 +214,8 @@ def write_tevatron(collection: Collection, negatives: Negatives, folder: Path, c
     """
 
     def passages(rows: Sequence[int]) -> list[Json]:
-        return [{"docid": d.pop("_id"), **d} for d in collection.documents.take(rows)]
+        documents = collection.documents.take(rows)
+        return [{"docid": document.pop("_id"), **document} for document in documents]
 
     hard = _merged_negatives(collection, negatives, count)
     records = (
@@ -214,7 +235,12 @@ def write_tevatron(collection: Collection, negatives: Negatives, folder: Path, c
     return sum(not rows for rows in hard.values())
 
 
-def write_columns(collection: Collection, negatives: Negatives, folder: Path, count: int) -> int:
+def write_columns(
+    collection: Collection,
+    negatives: Negatives,
+    folder: Path,
+    count: int,
+) -> int:
     """Write ``train.parquet``, whose columns the losses of sentence-transformers take.
 
     The columns are query, positive and negative_1 to negative_n.
@@ -222,23 +248,27 @@ def write_columns(collection: Collection, negatives: Negatives, folder: Path, co
     Returns:
         The number of queries with fewer negatives, which are left out.
     """
-    names = ["query", "positive", *(f"negative_{number + 1}" for number in range(count))]
+    names = ["query", "positive"]
+    names += [f"negative_{number}" for number in range(1, count + 1)]
+    text_of = TextFormat().document
     hard_of = _merged_negatives(collection, negatives, count)
     few = 0
     table: list[list[str]] = []
     for query, positives in relevant_rows(collection).items():
-        if len(hard_of[query]) < count:
+        hard_rows = hard_of[query]
+        if len(hard_rows) < count:
             few += 1
             continue
-        documents = collection.documents.take([*positives.tolist(), *hard_of[query]])
-        texts = [TextFormat().document(document) for document in documents]
-        hard = texts[len(positives) :]
+        documents = collection.documents.take([*positives.tolist(), *hard_rows])
+        texts = [text_of(document) for document in documents]
+        hard_texts = texts[len(positives) :]
         for positive in texts[: len(positives)]:
-            table.append([collection.queries[query], positive, *hard])
+            table.append([collection.queries[query], positive, *hard_texts])
     if not table:
         raise InputError(f"no query of {collection.name} has {count} negatives: ask for fewer")
     columns = [list(column) for column in zip(*table, strict=True)]
-    dataset = Dataset.from_dict(dict(zip(names, columns, strict=True)))
+    column_of_name = dict(zip(names, columns, strict=True))
+    dataset = Dataset.from_dict(column_of_name)
     dataset.to_parquet(str(folder / "train.parquet"))
     if few:
         log.warning("%d queries have fewer than %d negatives and are left out", few, count)
@@ -257,7 +287,9 @@ FORMS: dict[str, Callable[[Collection, Negatives, Path, int], int]] = {
 def is_tevatron(dataset: str) -> bool:
     """Return true for a file in Tevatron's form, by its first line."""
     path = Path(dataset)
-    if not path.name.endswith((".jsonl", ".jsonl.gz")) or not path.is_file():
+    if not path.name.endswith((".jsonl", ".jsonl.gz")):
+        return False
+    if not path.is_file():
         return False
     _, first = next(json_records(path, ignore), (0, None))
     return first is not None and "positive_passages" in first
@@ -277,10 +309,20 @@ def reading_tevatron(path: Path) -> Iterator[tuple[Collection, Negatives]]:
         corpus = Path(name) / "corpus.jsonl"
         folder = Path(name) / "beir"
         write_jsonl(corpus, training.passages())
-        grades = {query: dict.fromkeys(ids, 1) for query, ids in training.positives.items()}
-        write_beir_folder(folder, corpus, training.queries, {"train": grades}, Path(name))
+        grades: dict[str, dict[str, int]] = {}
+        for query, ids in training.positives.items():
+            grades[query] = dict.fromkeys(ids, 1)
+        write_beir_folder(
+            folder=folder,
+            corpus=corpus,
+            queries=training.queries,
+            splits={"train": grades},
+            root=Path(name),
+        )
         collection = load_collection(folder, "train")
-        rows = {query: collection.documents.rows(ids) for query, ids in training.negatives.items()}
+        rows: dict[str, Ints] = {}
+        for query, ids in training.negatives.items():
+            rows[query] = collection.documents.rows(ids)
         yield collection, {"tevatron": rows}
 
 
@@ -328,5 +370,8 @@ class _TevatronFile:
         self.queries[query] = record["query"]
         self.positives[query] = [passage["docid"] for passage in positive]
         self.negatives[query] = [passage["docid"] for passage in negative]
-        both = chain(positive, negative)
-        return [(p["docid"], p.get("title") or "", p["text"]) for p in both]
+        passages = []
+        for passage in chain(positive, negative):
+            title = passage.get("title") or ""
+            passages.append((passage["docid"], title, passage["text"]))
+        return passages

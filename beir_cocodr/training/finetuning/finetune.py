@@ -119,7 +119,12 @@ def finetune(
     data = FinetuneData(collection, selecting_collection(collection, options))
     if options.mining.rounds:
         return _finetune_in_rounds(data, model, output_path(output), options, resume)
-    round_ = FinetuneRound("finetune", model, output_path(output), options)
+    round_ = FinetuneRound(
+        label="finetune",
+        start=model,
+        output=output_path(output),
+        options=options,
+    )
     return finetune_round(data, round_, resume)
 
 
@@ -158,7 +163,14 @@ def _finetune_in_rounds(
                 records.append(finetune_round(data, round_, resume))
                 evaluator.evaluate(str(round_.output), round_.label)
         kind = EPISODES if options.mining.episodes else STAGES
-        return finish_rounds(rounds[-1].output, output, plan, kind, records, evaluator.points)
+        return finish_rounds(
+            last=rounds[-1].output,
+            output=output,
+            plan=plan,
+            kind=kind,
+            records=records,
+            points=evaluator.points,
+        )
 
 
 def _start(
@@ -170,7 +182,11 @@ def _start(
     return start, training_plan("finetune", start, options, seen)
 
 
-def finetune_round(data: FinetuneData, round_: FinetuneRound, resume: bool) -> TrainingRecord:
+def finetune_round(
+    data: FinetuneData,
+    round_: FinetuneRound,
+    resume: bool,
+) -> TrainingRecord:
     """Train one round, or return the record of the model that is already there."""
     output = round_.output
     options = round_.options
@@ -186,10 +202,21 @@ def finetune_round(data: FinetuneData, round_: FinetuneRound, resume: bool) -> T
         seed = options.seed - (round_.episode if options.mining.episodes else 0)
         rest, held = hold_out(data.collection, data.selecting, options, seed)
         with started(output, plan):
-            stage = _RoundStage(data, rest, round_, start, plan).build()
+            stage = _RoundStage(
+                data=data,
+                training=rest,
+                round=round_,
+                start=start,
+                plan=plan,
+            ).build()
             if held is not None:
                 selection = CheckpointSelection(
-                    held, start.model, start.model.text_format, options, output, len(stage.dataset)
+                    held=held,
+                    model=start.model,
+                    text_format=start.model.text_format,
+                    options=options,
+                    output=output,
+                    examples=len(stage.dataset),
                 )
                 stage = selection.added_to(stage)
         return run_stage(stage, options, output, resume)
@@ -265,12 +292,12 @@ class _RoundStage:
             miner = load_start(round_.miner, options.encoder, options.seed).model
             key["base_sha256"] = weights_sha256(miner)
         return mine_negatives(
-            self.training,
-            miner,
-            round_.output / CHECKPOINTS,
-            options.mining,
-            MiningDraw(options.seed, round_.episode),
-            key,
+            collection=self.training,
+            model=miner,
+            folder=round_.output / CHECKPOINTS,
+            options=options.mining,
+            draw=MiningDraw(options.seed, round_.episode),
+            key=key,
             progress=True,
         )
 

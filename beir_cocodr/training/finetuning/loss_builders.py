@@ -41,25 +41,37 @@ def _scale(options: PretrainOptions) -> float | None:
     return None
 
 
-def coco(model: COCODR, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
+def coco(
+    model: COCODR,
+    options: PretrainOptions,
+    mini_batch_size: int | None,
+) -> nn.Module:
     """Build the contrastive loss, if the objective has it, and the language-model losses."""
     contrastive_weight = 1.0 if options.row("objective").contrastive else 0.0
     return COCOLoss(
-        model,
-        _scale(options),
-        mini_batch_size,
-        options.language_model_weight,
-        contrastive_weight,
+        model=model,
+        scale=_scale(options),
+        mini_batch_size=mini_batch_size,
+        mlm_weight=options.language_model_weight,
+        contrastive_weight=contrastive_weight,
     )
 
 
-def contrastive(model: COCODR, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
+def contrastive(
+    model: COCODR,
+    options: PretrainOptions,
+    mini_batch_size: int | None,
+) -> nn.Module:
     """Build the contrastive loss alone."""
     loss: nn.Module = infonce_loss(model, _scale(options), mini_batch_size)
     return loss
 
 
-def simcse(model: Any, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
+def simcse(
+    model: Any,
+    options: PretrainOptions,
+    mini_batch_size: int | None,
+) -> nn.Module:
     """Build the contrastive loss for an encoder with dropout, which alone tells copies apart."""
     modules = model.transformers_model.modules()
     if not any(isinstance(module, nn.Dropout) and module.p > 0 for module in modules):
@@ -70,12 +82,20 @@ def simcse(model: Any, options: PretrainOptions, mini_batch_size: int | None) ->
     return contrastive(model, options, mini_batch_size)
 
 
-def tsdae(model: COCODR, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
+def tsdae(
+    model: COCODR,
+    options: PretrainOptions,
+    mini_batch_size: int | None,
+) -> nn.Module:
     """Build the loss of a decoder that rebuilds a text from its embedding."""
     return TSDAELoss(model, mini_batch_size)
 
 
-def cotmae(model: COCODR, options: PretrainOptions, mini_batch_size: int | None) -> nn.Module:
+def cotmae(
+    model: COCODR,
+    options: PretrainOptions,
+    mini_batch_size: int | None,
+) -> nn.Module:
     """Build CoT-MAE's loss; no text acts on another, so gradients are accumulated, not cached."""
     return CoTMAELoss(model, mini_batch_size, options.language_model_weight)
 

@@ -57,8 +57,9 @@ class TrainingPairs:
         rows = self.collection.documents.rows(documents)
         is_known = rows >= 0
         has_pool = np.array([self._has_pool(query) for query, _ in labelled], bool)
+        lacks_negatives = is_known & ~has_pool
         self.unknown = int((~is_known).sum())
-        self.without_negative = int((is_known & ~has_pool).sum())
+        self.without_negative = int(lacks_negatives.sum())
         kept = np.flatnonzero(is_known & has_pool)
         self._document_keys = TextKeys(len(self.collection.documents), self._texts)
         self.queries = [labelled[pair][0] for pair in kept]
@@ -96,7 +97,8 @@ class TrainingPairs:
         count = 0
         if self.pool is not None:
             count = self.options.negatives
-        tasks: dict[str, str] = self.options.row("loss").column_tasks(count)
+        loss = self.options.row("loss")
+        tasks: dict[str, str] = loss.column_tasks(count)
         return tasks
 
     @property
@@ -124,7 +126,8 @@ class TrainingPairs:
             count = self.options.negatives
             drawn = count * self.options.consecutive
             negatives = rng.choice(pool, drawn, replace=len(pool) < drawn)
-            rows += negatives[turn * count : (turn + 1) * count].tolist()
+            first = turn * count
+            rows += negatives[first : first + count].tolist()
         return rows
 
     def batch_keys(self) -> BatchKeys:
@@ -138,7 +141,8 @@ class TrainingPairs:
     def _keys(self, pair: int) -> list[int]:
         relevant = self.relevant[self.queries[pair]]
         rows = np.union1d(self.rows(pair), relevant).astype(np.int64)
-        return [text_key(self._query(pair)), *self._document_keys.of(rows)]
+        query_key = text_key(self._query(pair))
+        return [query_key, *self._document_keys.of(rows)]
 
     def _query(self, pair: int) -> str:
         """Return the text of the query of a pair."""
@@ -150,7 +154,8 @@ class TrainingPairs:
 
     def names(self, pairs: Sequence[int]) -> list[str]:
         """Return query and document id of pairs, for messages."""
-        documents = self.collection.documents.ids(self.positives[list(pairs)].tolist())
+        rows = self.positives[list(pairs)].tolist()
+        documents = self.collection.documents.ids(rows)
         queries = [self.queries[pair] for pair in pairs]
         labelled = zip(queries, documents, strict=True)
         return [f"({query!r}, {document!r})" for query, document in labelled]

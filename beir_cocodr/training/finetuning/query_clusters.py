@@ -57,7 +57,13 @@ def pair_clusters(
     def cluster() -> dict[str, int]:
         embeddings = _joined(parts, len(ids)) if mined is None else _mined_embeddings(mined, ids)
         normalize = model.similarity_fn_name == "cosine"
-        return training_clusters(ids, embeddings, pairs.options, normalize, output)
+        return training_clusters(
+            ids=ids,
+            embeddings=embeddings,
+            options=pairs.options,
+            normalize=normalize,
+            folder=output,
+        )
 
     cluster_of = on_main(cluster)
     return torch.tensor([cluster_of[query] for query in pairs.queries])

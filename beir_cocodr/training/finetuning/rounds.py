@@ -73,14 +73,22 @@ class FinetuneRound:
     miner: Path | None = None
 
 
-def rounds_of(model: ModelLike, output: Path, options: FinetuneOptions) -> list[FinetuneRound]:
+def rounds_of(
+    model: ModelLike,
+    output: Path,
+    options: FinetuneOptions,
+) -> list[FinetuneRound]:
     """Return the rounds of a fine-tuning in their order."""
     if options.mining.episodes:
         return _episodes(model, output, options)
     return _two_stages(model, output, options)
 
 
-def _episodes(model: ModelLike, output: Path, options: FinetuneOptions) -> list[FinetuneRound]:
+def _episodes(
+    model: ModelLike,
+    output: Path,
+    options: FinetuneOptions,
+) -> list[FinetuneRound]:
     """Return a warm-up on BM25's negatives, then the episodes.
 
     Each episode has negatives and clusters from the model of the one before, and an optimiser, a
@@ -96,7 +104,15 @@ def _episodes(model: ModelLike, output: Path, options: FinetuneOptions) -> list[
         folder = output / EPISODES / str(episode)
         seeded = replace(options, seed=options.seed + episode, targets=())
         of_episode = _episode_options(seeded, episode)
-        rounds.append(FinetuneRound(f"episode {episode}", start, folder, of_episode, episode))
+        rounds.append(
+            FinetuneRound(
+                label=f"episode {episode}",
+                start=start,
+                output=folder,
+                options=of_episode,
+                episode=episode,
+            )
+        )
         start = str(folder)
     return rounds
 
@@ -123,7 +139,11 @@ def _episode_options(options: FinetuneOptions, episode: int) -> FinetuneOptions:
     return replace(options, learning_rate=options.learning_rate * share)
 
 
-def _two_stages(model: ModelLike, output: Path, options: FinetuneOptions) -> list[FinetuneRound]:
+def _two_stages(
+    model: ModelLike,
+    output: Path,
+    options: FinetuneOptions,
+) -> list[FinetuneRound]:
     """Return retriever 1 on BM25's negatives, and retriever 2 on those that retriever 1 mines.
 
     Both start from the same model, with the same options and seed.
@@ -134,8 +154,20 @@ def _two_stages(model: ModelLike, output: Path, options: FinetuneOptions) -> lis
     first = output / STAGES / "1"
     second = output / STAGES / "2"
     return [
-        FinetuneRound("stage 1", model, first, options),
-        FinetuneRound("stage 2", model, second, options, 1, miner=first),
+        FinetuneRound(
+            label="stage 1",
+            start=model,
+            output=first,
+            options=options,
+        ),
+        FinetuneRound(
+            label="stage 2",
+            start=model,
+            output=second,
+            options=options,
+            episode=1,
+            miner=first,
+        ),
     ]
 
 
@@ -180,7 +212,13 @@ class TargetEvaluator:
             self.points.append(on_main(partial(self._point, model, label, target, folder, stores)))
             on_main(partial(shutil.rmtree, store, ignore_errors=True))
 
-    def _stores(self, model: str, target: Collection, folder: Path, store: Path) -> tuple[str, ...]:
+    def _stores(
+        self,
+        model: str,
+        target: Collection,
+        folder: Path,
+        store: Path,
+    ) -> tuple[str, ...]:
         """Return the store that all processes of a run write of a large target together.
 
         One process needs none.

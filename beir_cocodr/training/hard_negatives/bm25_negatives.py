@@ -35,10 +35,12 @@ def _rows_of_relevant(collection: Collection) -> list[Ints]:
     relevant: list[list[str]] = []
     for query in collection.queries:
         grades = collection.qrels.get(query, {})
-        relevant.append([document for document, grade in grades.items() if grade > 0])
+        of_query = [document for document, grade in grades.items() if grade > 0]
+        relevant.append(of_query)
     documents = list(chain.from_iterable(relevant))
     rows = collection.documents.rows(documents)
-    ends = np.cumsum([len(documents) for documents in relevant])
+    lengths = [len(of_query) for of_query in relevant]
+    ends = np.cumsum(lengths)
     return np.split(rows, ends[:-1])
 
 
@@ -49,9 +51,11 @@ def relevant_rows(collection: Collection) -> dict[str, Ints]:
         InputError: No query has any.
     """
     relevant_of: dict[str, Ints] = {}
-    for query, rows in zip(collection.queries, _rows_of_relevant(collection), strict=False):
-        if (rows >= 0).any():
-            relevant_of[query] = rows[rows >= 0]
+    rows_of_queries = _rows_of_relevant(collection)
+    for query, rows in zip(collection.queries, rows_of_queries, strict=False):
+        known = rows[rows >= 0]
+        if len(known):
+            relevant_of[query] = known
     if not relevant_of:
         raise InputError(
             f"{collection.name}: no query of split {collection.split} has a relevant document; "
@@ -124,11 +128,17 @@ def bm25_negatives(
     return pools
 
 
-def _random_others(size: int, positive: Ints, depth: int, rng: np.random.Generator) -> Ints:
+def _random_others(
+    size: int,
+    positive: Ints,
+    depth: int,
+    rng: np.random.Generator,
+) -> Ints:
     """Draw up to ``depth`` of ``size`` corpus rows that are not relevant."""
-    drawn = rng.choice(size, min(size, depth + len(positive)), replace=False)
-    others: Ints = np.setdiff1d(drawn, positive)[:depth]
-    return others
+    enough = min(size, depth + len(positive))
+    drawn = rng.choice(size, enough, replace=False)
+    others: Ints = np.setdiff1d(drawn, positive)
+    return others[:depth]
 
 
 @dataclass
@@ -150,11 +160,13 @@ class _BlockedSearch:
     positives: list[Ints]
 
     def __post_init__(self) -> None:
-        digest = hashlib.sha256(f"{self.index.name} {self.depth} {_QUERIES}".encode())
+        settings = f"{self.index.name} {self.depth} {_QUERIES}"
+        digest = hashlib.sha256(settings.encode())
         for text, rows in zip(self.texts, self.positives, strict=True):
             identity = json.dumps([text, sorted(rows.tolist())])
             digest.update(identity.encode())
-        self.folder = self.index.parent / f"negatives-{digest.hexdigest()[:32]}"
+        name = digest.hexdigest()[:32]
+        self.folder = self.index.parent / f"negatives-{name}"
 
     @property
     def blocks(self) -> int:
@@ -168,7 +180,8 @@ class _BlockedSearch:
     def files(self) -> list[Path]:
         """Return all files in the order of the queries; missing ones are searched for."""
         missing_here = [n for n in range(self.blocks) if not is_kept(self.file(n))]
-        missing = sorted(set(chain(*gather(missing_here))))
+        missing_somewhere = chain(*gather(missing_here))
+        missing = sorted(set(missing_somewhere))
         if not missing:
             log.info("BM25's negatives are taken from %s", self.folder)
         with files.filling_cache(self.index.parent):
@@ -178,11 +191,20 @@ class _BlockedSearch:
             seconds = queries * len(self.bm25.documents) * _SECONDS_A_DOCUMENT
             start = partial(QueryBlock.start, self.index)
             share_over_ranks(
-                blocks, start, lambda block: is_kept(block.file), seconds, "BM25 negatives"
+                tasks=blocks,
+                start=start,
+                is_done=lambda block: is_kept(block.file),
+                seconds=seconds,
+                desc="BM25 negatives",
             )
         return [self.file(number) for number in range(self.blocks)]
 
     def _block(self, number: int) -> QueryBlock:
-        part = slice(number * _QUERIES, (number + 1) * _QUERIES)
-        terms = self.bm25.terms(self.texts[part])
-        return QueryBlock(self.file(number), terms, self.positives[part], self.depth)
+        first = number * _QUERIES
+        part = slice(first, first + _QUERIES)
+        return QueryBlock(
+            self.file(number),
+            terms=self.bm25.terms(self.texts[part]),
+            excluded=self.positives[part],
+            depth=self.depth,
+        )

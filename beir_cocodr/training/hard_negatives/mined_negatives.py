@@ -6,6 +6,7 @@ Filters remove what is likely to be a false negative.
 import hashlib
 import json
 import logging
+import math
 import shutil
 from collections import Counter
 from collections.abc import Mapping
@@ -168,7 +169,59 @@ def mine_negatives(
         COCO-DR, section 4.2, after ANCE (Xiong et al., 2021): depth 200, 30 kept. The published
         loader knows one positive a query, so that others can become its negatives; here none can.
     """
-    identity: Json = {
+    identity = _identity(model, options, draw, key)
+    finished = files.output_folder(folder) / MINED
+    on_main(lambda: files.remove_unfinished(folder))  # left by a killed run
+    is_finished = on_main(lambda: key is not None and _saved(finished, identity) is not None)
+    if is_finished:
+        log.info(
+            "%s, episode %d: negatives mined before are taken from %s",
+            collection.name,
+            draw.episode,
+            finished,
+        )
+        return _read(finished)[1]
+    with ExitStack() as stack:
+        drafting = files.draft_folder(finished, replace=True)
+        draft = on_main(lambda: stack.enter_context(drafting))
+        corpus = draft.with_name(_CORPUS)
+        if key is not None:  # what was encoded outlives a kill
+            identity_of_store = {**identity, "device": model.device.type}
+            digest = files.json_sha256(identity_of_store)
+            corpus = finished.with_name(f"{_CORPUS}-{digest[:16]}")
+        on_main(lambda: _remove_stores(finished.parent, corpus))
+        dense = Dense(
+            model=model,
+            documents=collection.documents,
+            folder=corpus,
+            batch_size=_BATCH,
+            progress=progress,
+            shared=True,
+        )
+        mining = _Mining(collection, dense, options, draw)
+        counts = mining.run(draft, progress)
+        record = {
+            "identity": identity,
+            "counts": counts,
+            "queries": list(mining.positives),
+        }
+        text = json.dumps(record, ensure_ascii=False) + "\n"
+        on_main(lambda: _write_record(draft, text))
+        on_main(lambda: _remove_stores(finished.parent))
+    wait_for_all()  # until the first process has put the folder in its place
+    log.info("%s, episode %d: %s", collection.name, draw.episode, _format_counts(counts))
+    _, mined = _read(finished)
+    return mined
+
+
+def _identity(
+    model: COCODR,
+    options: MiningOptions,
+    draw: MiningDraw,
+    key: Mapping[str, object] | None,
+) -> Json:
+    """Return what the negatives depend on; see :func:`mine_negatives`."""
+    return {
         "key": None if key is None else dict(key),
         "depth": options.depth,
         "keep": options.keep,
@@ -178,33 +231,6 @@ def mine_negatives(
         "text_format": model.text_format.as_dict(),
         "similarity": model.similarity_fn_name,
     }
-    finished = files.output_folder(folder) / MINED
-    on_main(lambda: files.remove_unfinished(folder))  # left by a killed run
-    if on_main(lambda: key is not None and _saved(finished, identity) is not None):
-        log.info(
-            "%s, episode %d: negatives mined before are taken from %s",
-            collection.name,
-            draw.episode,
-            finished,
-        )
-        return _read(finished)[1]
-    with ExitStack() as stack:
-        draft = on_main(lambda: stack.enter_context(files.draft_folder(finished, replace=True)))
-        corpus = draft.with_name(_CORPUS)
-        if key is not None:  # what was encoded outlives a kill
-            digest = files.json_sha256({**identity, "device": model.device.type})
-            corpus = finished.with_name(f"{_CORPUS}-{digest[:16]}")
-        on_main(lambda: _remove_stores(finished.parent, corpus))
-        dense = Dense(model, collection.documents, corpus, _BATCH, progress, shared=True)
-        mining = _Mining(collection, dense, options, draw)
-        counts = mining.run(draft, progress)
-        record = {"identity": identity, "counts": counts, "queries": list(mining.positives)}
-        text = json.dumps(record, ensure_ascii=False) + "\n"
-        on_main(lambda: _write_record(draft, text))
-        on_main(lambda: _remove_stores(finished.parent))
-    wait_for_all()  # until the first process has put the folder in its place
-    log.info("%s, episode %d: %s", collection.name, draw.episode, _format_counts(counts))
-    return _read(finished)[1]
 
 
 def _write_record(draft: Path, text: str) -> None:
@@ -241,11 +267,18 @@ class _Mining:
         on_main(lambda: self._make_files(folder, len(ids)))
         rows = open_memmap(folder / _ROWS, mode="r+")
         embeddings = open_memmap(folder / _EMBEDDINGS, mode="r+")
-        size = min(_QUERY_BLOCK, -(-len(ids) // world_size()))
-        starts = range(0, len(ids), size)[rank() :: world_size()]
-        hidden = rank() > 0 or not progress
-        for start in Bar(starts, "Hard negatives", unit=" blocks", disable=hidden):
-            self._mine_block(ids, slice(start, start + size), rows, embeddings)
+        queries_of_process = math.ceil(len(ids) / world_size())
+        size = min(_QUERY_BLOCK, queries_of_process)
+        starts = range(0, len(ids), size)
+        bar = Bar(
+            starts[rank() :: world_size()],
+            "Hard negatives",
+            unit=" blocks",
+            disable=rank() > 0 or not progress,
+        )
+        for start in bar:
+            block = slice(start, start + size)
+            self._mine_block(ids, block, rows, embeddings)
         rows.flush()
         embeddings.flush()
         self.counts = sum(gather(self.counts), Counter())
@@ -253,40 +286,67 @@ class _Mining:
 
     def _make_files(self, folder: Path, queries: int) -> None:
         """Make the files that all processes write to."""
-        rows_shape = (queries, self.options.keep)
-        open_memmap(folder / _ROWS, mode="w+", dtype=np.int64, shape=rows_shape).flush()
-        shape = (queries, self.dense.embeddings.dimensions)
-        open_memmap(folder / _EMBEDDINGS, mode="w+", dtype=np.float32, shape=shape).flush()
+        rows = open_memmap(
+            folder / _ROWS,
+            mode="w+",
+            dtype=np.int64,
+            shape=(queries, self.options.keep),
+        )
+        rows.flush()
+        embeddings = open_memmap(
+            folder / _EMBEDDINGS,
+            mode="w+",
+            dtype=np.float32,
+            shape=(queries, self.dense.embeddings.dimensions),
+        )
+        embeddings.flush()
 
-    def _mine_block(self, ids: list[str], block: slice, rows: Ints, embeddings: Floats) -> None:
+    def _mine_block(
+        self,
+        ids: list[str],
+        block: slice,
+        rows: Ints,
+        embeddings: Floats,
+    ) -> None:
         """Encode a block of queries, search for them, and write both results."""
         device = self.dense.model.device
-        vectors = self.dense.encode_queries([self.collection.queries[id] for id in ids[block]])
+        block_ids = ids[block]
+        texts = [self.collection.queries[id] for id in block_ids]
+        vectors = self.dense.encode_queries(texts)
         embeddings[block] = vectors.numpy()
         queries = vectors
         if device.type == "cuda":
             queries = vectors.to(device)
-        ranking = self.dense.search_embeddings(ids[block], queries, self.options.depth)
-        ranked = zip(ids[block], ranking.scores, ranking.rows, strict=True)
+        ranking = self.dense.search_embeddings(block_ids, queries, self.options.depth)
+        ranked = zip(block_ids, ranking.scores, ranking.rows, strict=True)
         for number, (id, scores, best) in enumerate(ranked, block.start):
             negatives = self._negatives(id, scores, best, embeddings[number])
             rows[number] = self._drawn(negatives, number)
 
-    def _negatives(self, id: str, scores: Floats, rows: Ints, vector: Floats) -> Ints:
+    def _negatives(
+        self,
+        id: str,
+        scores: Floats,
+        rows: Ints,
+        vector: Floats,
+    ) -> Ints:
         """Return the rows of a query's candidates that are not relevant or filtered, best first."""
         options = self.options
         positives = self.positives[id]
         left = np.ones(len(rows), dtype=bool)
 
         def drop(name: str, wrong: Bools) -> None:
-            self.counts[name] += int((left & wrong).sum())
+            dropped = left & wrong
+            self.counts[name] += int(dropped.sum())
             left[wrong] = False
 
         self.counts["candidates"] += len(rows)
         drop("positives", np.isin(rows, positives))
         if options.relative_margin is not None:
-            best = float((self.dense.embeddings.rows(positives).numpy() @ vector).max())
-            drop("relative_margin", scores > best - abs(best) * options.relative_margin)
+            positive_vectors = self.dense.embeddings.rows(positives).numpy()
+            best = float((positive_vectors @ vector).max())
+            most = best - abs(best) * options.relative_margin
+            drop("relative_margin", scores > most)
         if options.max_score is not None:
             drop("max_score", scores > options.max_score)
         if options.duplicates:
@@ -294,18 +354,23 @@ class _Mining:
             drop("duplicates", np.isin(texts[rows], texts[positives]))
             places = np.flatnonzero(left)
             _, first = np.unique(texts[rows[places]], return_index=True)
-            drop("duplicates", ~np.isin(np.arange(len(rows)), places[first]))
+            is_first = np.zeros(len(rows), bool)
+            is_first[places[first]] = True
+            drop("duplicates", ~is_first)
         return rows[left]
 
     def _drawn(self, negatives: Ints, number: int) -> Ints:
         """Return (keep,) of the negatives, in their order, padded with -1."""
         keep = self.options.keep
         if len(negatives) > keep:
-            rng = np.random.default_rng((self.draw.seed, self.draw.episode, number))
-            negatives = negatives[np.sort(rng.choice(len(negatives), keep, replace=False))]
+            seed = (self.draw.seed, self.draw.episode, number)
+            rng = np.random.default_rng(seed)
+            places = rng.choice(len(negatives), keep, replace=False)
+            negatives = negatives[np.sort(places)]
         if not len(negatives):
             self.counts["queries_without_negative"] += 1
-        return np.pad(negatives, (0, keep - len(negatives)), constant_values=-1)
+        missing = keep - len(negatives)
+        return np.pad(negatives, (0, missing), constant_values=-1)
 
     def _checked_counts(self) -> MiningCounts:
         """Return the counts; an InputError if no query keeps a negative."""
@@ -323,7 +388,9 @@ class _Mining:
         }
         if tally["queries_without_negative"] == len(self.positives):
             listed = ", ".join(f"{name} {value}" for name, value in filters.items())
-            way_out = f"loosen the filters ({listed}) or raise" if listed else "raise"
+            way_out = "raise"
+            if listed:
+                way_out = f"loosen the filters ({listed}) or raise"
             raise InputError(
                 f"{self.collection.name}: no query keeps a negative ({_format_counts(counts)}); "
                 f"{way_out} the depth (mining_depth), which is {self.options.depth}"
@@ -345,7 +412,8 @@ def _format_counts(counts: MiningCounts) -> str:
 
 def _saved(folder: Path, identity: Json) -> MinedNegatives | None:
     """Return what is in ``folder`` if it is complete and was made for ``identity``."""
-    if not folder.exists() or not is_sound(*(folder / name for name in _FILES)):
+    paths = [folder / name for name in _FILES]
+    if not folder.exists() or not is_sound(*paths):
         return None
     try:
         before, mined = _read(folder)
@@ -354,7 +422,8 @@ def _saved(folder: Path, identity: Json) -> MinedNegatives | None:
         return None
     changed = differences(before, identity)
     if changed:
-        log.info("%s was mined with other %s; negatives are mined anew", folder, ", ".join(changed))
+        names = ", ".join(changed)
+        log.info("%s was mined with other %s; negatives are mined anew", folder, names)
         return None
     return mined
 
@@ -367,4 +436,5 @@ def _read(folder: Path) -> tuple[Json, MinedNegatives]:
     embeddings = np.load(folder / _EMBEDDINGS, mmap_mode="r")
     if not len(rows) == len(embeddings) == len(queries):
         raise ValueError("its files are of different lengths")
-    return record["identity"], MinedNegatives(queries, rows, embeddings, record["counts"])
+    mined = MinedNegatives(queries, rows, embeddings, record["counts"])
+    return record["identity"], mined

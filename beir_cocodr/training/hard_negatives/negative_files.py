@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,8 @@ def read_hard_negatives(path: str | Path, collection: Collection) -> dict[str, I
     """
     path = Path(path)
     positives = relevant_rows(collection)
-    other_queries = unknown_documents = 0
+    other_queries = 0
+    unknown_documents = 0
     rows_of: dict[str, list[Ints]] = {}
     for query, rows in _lines(path, collection):
         if (rows < 0).any():
@@ -73,10 +74,12 @@ def read_hard_negatives(path: str | Path, collection: Collection) -> dict[str, I
         if query not in positives:
             other_queries += 1
             continue
+        is_known = rows >= 0
         is_relevant = np.isin(rows, positives[query])
-        negatives = rows[(rows >= 0) & ~is_relevant]
+        negatives = rows[is_known & ~is_relevant]
         if len(negatives):
-            rows_of.setdefault(query, []).append(negatives)
+            lists = rows_of.setdefault(query, [])
+            lists.append(negatives)
     if not rows_of:
         raise InputError(
             f"{path} has no negatives for any query of {collection.name}, split "
@@ -86,7 +89,10 @@ def read_hard_negatives(path: str | Path, collection: Collection) -> dict[str, I
         log.warning("%s: %d lines of other queries", path, other_queries)
     if unknown_documents:
         log.warning("%s: %d lines with unknown documents", path, unknown_documents)
-    return {query: np.array(merged(lists), np.int64) for query, lists in rows_of.items()}
+    hard_negatives: dict[str, Ints] = {}
+    for query, lists in rows_of.items():
+        hard_negatives[query] = np.array(merged(lists), np.int64)
+    return hard_negatives
 
 
 def _lines(path: Path, collection: Collection) -> Iterator[Line]:
@@ -104,7 +110,8 @@ def _lines(path: Path, collection: Collection) -> Iterator[Line]:
 
 def _lines_of_run(path: Path, collection: Collection) -> Iterator[Line]:
     for query, hits in ranked_run(path).items():
-        yield query, collection.documents.rows([document for document, _ in hits])
+        ids = [document for document, _ in hits]
+        yield query, collection.documents.rows(ids)
 
 
 def _lines_of_ids(path: Path, collection: Collection) -> Iterator[Line]:
@@ -142,8 +149,9 @@ def _lines_of_texts(path: Path, collection: Collection) -> Iterator[Line]:
     for id, text in collection.queries.items():
         ids.setdefault(text, []).append(id)
     for query, texts in _text_rows(path):
+        rows = [row_of[text] for text in texts]
         for id in ids.get(query, [""]):
-            yield id, np.array([row_of[text] for text in texts], np.int64)
+            yield id, np.array(rows, np.int64)
 
 
 def _text_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
@@ -154,9 +162,10 @@ def _text_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
         with naming_line(path, line, _TEXTS_FORM):
             query = record["query"] if "query" in record else record["anchor"]
             texts = _negative_texts(record)
-            all_texts = [query, *texts]
-            if not texts or not all(isinstance(text, str) for text in all_texts):
-                raise TypeError(f"its columns are {', '.join(record)}")
+            are_texts = all(isinstance(text, str) for text in (query, *texts))
+            if not texts or not are_texts:
+                columns = ", ".join(record)
+                raise TypeError(f"its columns are {columns}")
         yield query, texts
 
 
@@ -175,9 +184,13 @@ def _negative_texts(record: dict[str, Any]) -> list[Any]:
 
 def _parquet_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a table, numbered from 1."""
-    with explained(f"{path} cannot be read as parquet", "write it again", OSError, pa.ArrowInvalid):
-        batches = pq.ParquetFile(path).iter_batches()
-        yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1)
+    problem = f"{path} cannot be read as parquet"
+    with explained(problem, "write it again", OSError, pa.ArrowInvalid):
+        number = 0
+        for batch in pq.ParquetFile(path).iter_batches():
+            for record in batch.to_pylist():
+                number += 1
+                yield number, record
 
 
 def numbered_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -174,14 +174,20 @@ def attach_head(start: Start, options: PretrainOptions) -> str:
     own_options = options.objective_options
     if isinstance(own_options, HeadOptions):
         head, origin = build_head(
-            model,
-            start.source,
-            own_options.n_head_layers,
-            own_options.skip_from,
-            own_options.late_mlm,
+            model=model,
+            source=start.source,
+            n_head_layers=own_options.n_head_layers,
+            skip_from=own_options.skip_from,
+            late_mlm=own_options.late_mlm,
         )
     else:  # the late loss alone
-        head, origin = build_head(model, start.source, 0, None, True)
+        head, origin = build_head(
+            model=model,
+            source=start.source,
+            n_head_layers=0,
+            skip_from=None,
+            late_mlm=True,
+        )
     model.append(head)
     model.transformers_model.config.output_hidden_states = True
     return origin
@@ -193,18 +199,23 @@ def attach_decoder(start: Start, options: PretrainOptions) -> str:
     own_options = options.objective_options
     assert isinstance(own_options, CoTMAEOptions)
     decoder, origin = build_decoder(
-        model,
-        model[-1],
-        start.source,
-        own_options.decoder,
-        own_options.decoder_layers,
-        own_options.decoder_window,
+        model=model,
+        head=model[-1],
+        source=start.source,
+        decoder=own_options.decoder,
+        n_layers=own_options.decoder_layers,
+        window=own_options.decoder_window,
     )
     model.append(decoder)
     return origin
 
 
-def _stage(plan: TrainingPlan, start: Start, views: Views, options: PretrainOptions) -> Stage:
+def _stage(
+    plan: TrainingPlan,
+    start: Start,
+    views: Views,
+    options: PretrainOptions,
+) -> Stage:
     objective = options.row("objective")
     origins: Json = {"language_model_head": attach_head(start, options) if options.masked else None}
     if objective.decoder:
